@@ -1,0 +1,1 @@
+"""How a bundle is run without trusting it."""

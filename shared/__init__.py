@@ -1,0 +1,1 @@
+"""What server, agent and SDK have in common; imports none of them."""

@@ -1,0 +1,80 @@
+"""Time, passed in: the only file that reads the real clock or sleeps.
+
+Wall-clock times are integers, microseconds since 1970-01-01 UTC, everywhere but on the wire,
+where they are ISO 8601 with a ``Z``. Tests run on ``tests.support.simclock.SimClock``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from datetime import UTC, datetime
+from typing import Protocol, TypeAlias
+
+Micros: TypeAlias = int
+"""Microseconds since 1970-01-01T00:00:00Z."""
+
+SECOND: Micros = 1_000_000
+
+
+class Clock(Protocol):
+    """A source of time."""
+
+    def now(self) -> Micros:
+        """Wall-clock time; may jump."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never jumps back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return once ``seconds`` of monotonic time have passed."""
+        ...
+
+
+class RealClock:
+    """The machine's clock."""
+
+    def now(self) -> Micros:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def iso(at: Micros) -> str:
+    """ISO 8601 in UTC with microseconds and ``Z``, as on the wire."""
+    return datetime.fromtimestamp(at / SECOND, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def from_iso(text: str) -> Micros:
+    """The reverse of :func:`iso`.
+
+    Raises:
+        ValueError: not an ISO 8601 time.
+    """
+    return round(datetime.fromisoformat(text).timestamp() * SECOND)
+
+
+async def wait_for(event: asyncio.Event, seconds: float, clock: Clock) -> bool:
+    """Wait until ``event`` is set or ``seconds`` have passed.
+
+    Returns:
+        Whether the event is set.
+    """
+    if event.is_set():
+        return True
+    setting: Awaitable[object] = asyncio.ensure_future(event.wait())
+    sleeping: Awaitable[object] = asyncio.ensure_future(clock.sleep(seconds))
+    tasks = {asyncio.ensure_future(setting), asyncio.ensure_future(sleeping)}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return event.is_set()
