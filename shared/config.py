@@ -1,0 +1,174 @@
+"""One TOML file, overridden by ``FERRYMAN_…`` variables, overridden by flags; unknown keys are errors."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+PREFIX: Final = "FERRYMAN_"
+NOT_SETTINGS: Final = frozenset({"CONFIG", "URL", "USER", "SERVICE", "TOKEN"})
+"""Variables with the prefix that the command line reads, not the settings."""
+
+
+class SettingsError(Exception):
+    """The configuration cannot be used. The text names each key, what is wrong, and where it can."""
+
+
+class Section(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Settings(BaseSettings):
+    """Base of the two processes' settings; each ignores the other's table."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load(
+    kind: type[S],
+    *,
+    file: Path | None,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str] = os.environ,
+    ignore: Iterable[str] = (),
+    extra: Mapping[str, Any] | None = None,
+) -> S:
+    """Read and check the settings of one process.
+
+    Args:
+        file: TOML; None: defaults only.
+        flags: nested like the file; None values mean "not given".
+        environ: for the check of unknown variables; the values are read from ``os.environ``.
+        ignore: top-level tables that belong to other processes.
+        extra: weaker than the variables with our prefix, stronger than the file
+            (job-orchestrator's variables).
+
+    Raises:
+        SettingsError
+    """
+    ignored = frozenset(ignore)
+    known = {name for name in environ if name.startswith(PREFIX)}
+    for name in sorted(known):
+        head = name.removeprefix(PREFIX).split("__")[0].lower()
+        if head in ignored or head.upper() in NOT_SETTINGS:
+            continue
+        if head not in kind.model_fields:
+            raise SettingsError(
+                f"{name}: no such setting"
+                + _nearest(head, [*kind.model_fields, *ignored], lambda key: PREFIX + key.upper())
+            )
+    table = _without_none(flags)
+
+    class Loaded(kind):  # type: ignore[valid-type,misc]  # the file's path is known only here
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            sources = [init_settings, env_settings, _Fixed(settings_cls, extra or {})]
+            if file is not None:
+                sources.append(_File(settings_cls, file, ignored))
+            return tuple(sources)
+
+    try:
+        return Loaded(**table)
+    except ValidationError as problem:
+        raise SettingsError(_explain(problem, kind)) from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise SettingsError(f"{file}: not valid TOML: {problem}") from problem
+    except OSError as problem:
+        raise SettingsError(f"{file}: {problem.strerror}") from problem
+
+
+class _Fixed(PydanticBaseSettingsSource):
+    """Values found elsewhere."""
+
+    def __init__(self, settings: type[BaseSettings], values: Mapping[str, Any]) -> None:
+        super().__init__(settings)
+        self._values = dict(values)
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return self._values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self._values
+
+
+class _File(TomlConfigSettingsSource):
+    """The TOML file without the tables of other processes."""
+
+    def __init__(self, settings: type[BaseSettings], file: Path, ignored: frozenset[str]) -> None:
+        if not file.is_file():
+            raise SettingsError(f"{file}: no such file")
+        self._ignored = ignored
+        super().__init__(settings, file)
+
+    def __call__(self) -> dict[str, Any]:
+        return {key: value for key, value in super().__call__().items() if key not in self._ignored}
+
+
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if value is not None
+    }
+
+
+def _explain(problem: ValidationError, kind: type[BaseModel]) -> str:
+    lines = []
+    for error in problem.errors():
+        where = ".".join(str(part) for part in error["loc"])
+        if error["type"] == "extra_forbidden":
+            keys = _keys_beside(kind, error["loc"])
+            lines.append(f"{where}: no such setting" + _nearest(str(error["loc"][-1]), keys))
+        else:
+            lines.append(f"{where}: {error['msg'].removeprefix('Value error, ')}")
+    return "\n".join(lines)
+
+
+def _keys_beside(kind: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:
+    """The keys that the table of an unknown key does have."""
+    current: Any = kind
+    for part in where[:-1]:
+        fields = getattr(current, "model_fields", None)
+        if fields is None or part not in fields:
+            continue  # a name inside a dict of tables
+        current = fields[part].annotation
+        current = next(
+            (
+                inner
+                for inner in (current, *getattr(current, "__args__", ()))
+                if hasattr(inner, "model_fields")
+            ),
+            current,
+        )
+    return list(getattr(current, "model_fields", {}))
+
+
+def _nearest(key: str, keys: Iterable[str], say: Any = str) -> str:
+    found = difflib.get_close_matches(key, list(keys), n=1, cutoff=0.5)
+    return f"; did you mean {say(found[0])}?" if found else ""

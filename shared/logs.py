@@ -1,0 +1,44 @@
+"""One log line per outcome, on stderr: ``noun.verb`` events with fields."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+
+def configure(form: Literal["auto", "text", "json"] = "auto", level: str = "info") -> None:
+    """Set up structlog for this process.
+
+    Args:
+        form: "auto" is text on a terminal and JSON elsewhere.
+        level: debug, info, warning or error.
+    """
+    text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info if not text else _as_is,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+            if text
+            else structlog.processors.JSONRenderer(default=str),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format='{"logger": "%(name)s", "event": "%(message)s"}'
+    )
+
+
+def _as_is(
+    _logger: structlog.typing.WrappedLogger, _name: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    return event
