@@ -1,0 +1,1 @@
+"""The server: takes uploads, queues them, pushes them to agents, keeps and serves results."""

@@ -1,0 +1,1 @@
+"""What the server knows about jobs, without clock or I/O."""

@@ -1,0 +1,68 @@
+"""What can be wrong with a request; ``api/problems.py`` turns each into an answer once."""
+
+from __future__ import annotations
+
+from shared.wire import JobState
+
+
+class FerrymanError(Exception):
+    """Base of the errors that a caller is told. ``code`` is for programs, the text for people."""
+
+    code = "error"
+
+
+class IllegalTransition(FerrymanError):
+    """The table has no such move: a defect of ours, never a user's."""
+
+    code = "illegal_transition"
+
+    def __init__(self, job_id: int, current: JobState, wanted: JobState) -> None:
+        super().__init__(f"job {job_id} is {current}, so it cannot become {wanted}")
+        self.job_id, self.current, self.wanted = job_id, current, wanted
+
+
+class NoSuchJob(FerrymanError):
+    code = "job_not_found"
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(f"Job {job_id} not found in the database")
+        self.job_id = job_id
+
+
+class AlreadyEnded(FerrymanError):
+    """The job ended before it could be cancelled."""
+
+    code = "already_ended"
+
+    def __init__(self, job_id: int, current: JobState) -> None:
+        super().__init__(f"job {job_id} has already ended as {current}, there is nothing to cancel")
+        self.job_id, self.current = job_id, current
+
+
+class BadField(FerrymanError):
+    """A field of a form or query is missing or wrong."""
+
+    def __init__(self, field: str, code: str, message: str) -> None:
+        super().__init__(message)
+        self.field, self.code = field, code
+
+
+class QueueFull(FerrymanError):
+    """The service takes no more jobs of this user, or of anybody, until some have been sent."""
+
+    code = "queue_full"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+
+class KeyReused(FerrymanError):
+    """The same Idempotency-Key came with another upload."""
+
+    code = "idempotency_key_reused"
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(
+            f"this Idempotency-Key was used for job {job_id}, whose upload was a different one"
+        )
+        self.job_id = job_id

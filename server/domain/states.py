@@ -1,0 +1,50 @@
+"""The life of a job: one table, and every set derived from it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.wire import JobState
+
+S = JobState
+
+FIRST: Final = S.QUEUED
+
+NEXT: Final[dict[JobState, frozenset[JobState]]] = {
+    S.QUEUED: frozenset({S.PROCESSING, S.FAILED, S.CANCELLED}),
+    S.PROCESSING: frozenset({S.SUBMITTED, S.QUEUED, S.FAILED, S.CANCELLED}),
+    S.SUBMITTED: frozenset(
+        {S.RUNNING, S.COMPLETED, S.FAILED, S.QUEUED, S.UNKNOWN, S.CANCELLED}
+    ),
+    S.RUNNING: frozenset({S.COMPLETED, S.FAILED, S.QUEUED, S.UNKNOWN, S.CANCELLED}),
+    S.UNKNOWN: frozenset(
+        {S.SUBMITTED, S.RUNNING, S.COMPLETED, S.FAILED, S.QUEUED, S.CANCELLED}
+    ),
+    S.COMPLETED: frozenset({S.CLEANED}),
+    S.FAILED: frozenset({S.QUEUED, S.CLEANED}),
+    S.CANCELLED: frozenset({S.QUEUED, S.CLEANED}),
+    S.CLEANED: frozenset(),
+}
+
+ENDED: Final = frozenset(s for s, after in NEXT.items() if S.CLEANED in after) | {S.CLEANED}
+HOLDS_SLOT: Final = frozenset(S) - ENDED - {S.QUEUED}
+AT_AGENT: Final = frozenset(s for s in HOLDS_SLOT if S.COMPLETED in NEXT[s])
+"""The server has been told which payload it is."""
+CAN_CANCEL: Final = frozenset(s for s, after in NEXT.items() if S.CANCELLED in after)
+
+
+def path(before: JobState, to: JobState) -> tuple[JobState, ...]:
+    """The states that a report may have skipped on the way to ``to``, ``to`` last.
+
+    An agent tells the latest state only: "Completed" after "Processing" means that the job was
+    Submitted and Running in between, and the history shall say so.
+    """
+    order = (S.PROCESSING, S.SUBMITTED, S.RUNNING)
+    start = {S.UNKNOWN: S.SUBMITTED}.get(before, before)
+    if start not in order:
+        return (to,)
+    stop = order.index(to) if to in order else len(order)
+    between = order[order.index(start) + 1 : stop]
+    if before is S.UNKNOWN and to not in order:
+        between = ()
+    return (*between, to)

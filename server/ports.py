@@ -1,0 +1,296 @@
+"""What the stages need from outside. ``store``, ``storage``, ``agents`` and ``loops`` provide it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from server.domain.fairshare import Waiting
+from server.domain.jobs import Event, Job, Move, NewJob, Result
+from server.domain.quotas import Service
+from shared.clock import Micros
+from shared.wire import JobState, PayloadDoc
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs a list shows; None: any."""
+
+    user_id: str | None = None
+    service: str | None = None
+    state: JobState | None = None
+    tag: str | None = None
+
+
+class Jobs(Protocol):
+    """The jobs and their histories; every change is durable when the call returns."""
+
+    async def insert(self, new: NewJob, message: str) -> tuple[Job, bool]:
+        """Add a job as Queued, with its first event.
+
+        Returns:
+            The job, and whether it is new: with an ``idempotency_key`` that the user has used
+            before it is the job of that time.
+        """
+        ...
+
+    async def get(self, job_id: int) -> Job:
+        """Raises NoSuchJob."""
+        ...
+
+    async def find(self, job_ids: Iterable[int]) -> dict[int, Job]:
+        """Those of them that exist, in one read."""
+        ...
+
+    async def by_idempotency_key(self, user_id: str, key: str) -> Job | None: ...
+
+    async def move(self, *moves: Move) -> Job | None:
+        """Make the moves of one job, all of them with their events or none.
+
+        Returns:
+            The job after the last, or None where it was no longer as the first move saw it.
+        """
+        ...
+
+    async def claim(self, moves: Sequence[Move]) -> list[Job]:
+        """Queued → Processing for several jobs in one transaction, each with its attempt made one more.
+
+        Returns:
+            Those that were still Queued and nobody wants cancelled.
+        """
+        ...
+
+    async def keep_result(self, job: Job, result: Result) -> bool:
+        """Attach a result to a job that ended without one (cancelled). False: no longer so."""
+        ...
+
+    async def request_cancel(self, job_id: int, at: Micros) -> Job:
+        """Write down that the job is to be cancelled: a Queued one is Cancelled by this very write.
+
+        Raises:
+            NoSuchJob
+        """
+        ...
+
+    async def waiting(
+        self, service: Service, after_user: str, users: int, each: int, now: Micros
+    ) -> tuple[list[Waiting], str | None]:
+        """Queued jobs that may be sent, of up to ``users`` users behind ``after_user``, at most ``each`` of a user.
+
+        Returns:
+            The jobs, and the last user looked at (None: there are no further users).
+            Its cost does not depend on the length of the queue.
+        """
+        ...
+
+    async def held(self) -> dict[str, dict[str, int]]:
+        """service -> user -> slots in use."""
+        ...
+
+    async def queued(self, service: str, user_id: str, limit: int) -> int:
+        """How many jobs of the user wait; counts no further than ``limit``."""
+        ...
+
+    async def next_due(self, now: Micros) -> Micros | None:
+        """When the first of the queued jobs that must not be sent yet may be sent."""
+        ...
+
+    async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
+        """Jobs now in one of the states, oldest first. For states that hold a slot: they are few."""
+        ...
+
+    async def to_cancel(self) -> list[Job]:
+        """Jobs that are to be cancelled and have not ended."""
+        ...
+
+    async def overdue_in_queue(self, service: Service, now: Micros, limit: int) -> list[Job]:
+        """Queued longer than the service's ``queue_timeout``."""
+        ...
+
+    async def expired(self, now: Micros, limit: int) -> list[Job]:
+        """Ended jobs whose ``expires_at`` has passed."""
+        ...
+
+    async def files_in_use(self, names: Sequence[str]) -> set[str]:
+        """Those of the stored files' names that a job refers to."""
+        ...
+
+    async def forget_idempotency_keys(self, before: Micros) -> int: ...
+
+    async def events(self, job_id: int, after: int = 0) -> list[Event]:
+        """The job's history, oldest first.
+
+        Raises:
+            NoSuchJob
+        """
+        ...
+
+    async def page(self, where: Filter, before_id: int | None, limit: int) -> list[Job]:
+        """Newest first, those with an id below ``before_id``."""
+        ...
+
+
+class Files(Protocol):
+    """Sealed files on disk. Blocking work happens in threads."""
+
+    def staging(self) -> AbstractContextManager[Path]:
+        """A path for a file in the making; whatever is there at the end is removed."""
+        ...
+
+    def sealing(self, kind: str) -> AbstractContextManager[Sealing]:
+        """Seal files of a kind ("bundles" or "results"); those not kept are removed at the end."""
+        ...
+
+    def path(self, kind: str, name: str) -> Path: ...
+
+    async def remove(self, kind: str, name: str) -> None: ...
+
+    async def orphans(self, kind: str, in_use: Callable[[Sequence[str]], Awaitable[set[str]]]) -> int:
+        """Remove the sealed files that nothing refers to and nobody is about to; how many."""
+        ...
+
+    async def clear_staging(self) -> int:
+        """At start: remove what a former life left half done; how many files."""
+        ...
+
+
+class Sealing(Protocol):
+    async def seal(self, staged: Path) -> str:
+        """Make the finished file durable; its name in the storage."""
+        ...
+
+    def keep(self) -> None:
+        """A row refers to it now."""
+        ...
+
+
+class AgentError(Exception):
+    """Base of what an agent, or the way to it, can answer."""
+
+
+class Unreachable(AgentError):
+    """No answer. ``sent``: the request may have arrived all the same."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class RefusedByAgent(AgentError):
+    """A clear no.
+
+    Attributes:
+        final: it will be the same next time.
+        retry_after_s: when to ask again, where the agent said so.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, final: bool, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code, self.final, self.retry_after_s = code, final, retry_after_s
+
+
+class NoSuchPayload(AgentError):
+    """The agent does not know the payload (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A result that was downloaded whole."""
+
+    size: int
+    sha256: str
+
+
+class Agent(Protocol):
+    """One agent. Every call raises Unreachable or RefusedByAgent."""
+
+    name: str
+
+    @property
+    def up(self) -> bool:
+        """Whether it answered lately."""
+        ...
+
+    @property
+    def down_since(self) -> Micros | None: ...
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is one of ours: keys, events, acknowledgements. A job-orchestrator client is polled."""
+        ...
+
+    async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
+        """Send the current attempt. With an agent that tells, a repeat is harmless."""
+        ...
+
+    async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
+        """The payload of the current attempt, or None and the promise that there never will be one."""
+        ...
+
+    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc, Fetched | None]:
+        """Poll: the payload; a Completed one's result comes with it, stored at ``to``.
+
+        Raises:
+            NoSuchPayload
+        """
+        ...
+
+    async def fetch(self, payload_id: int, to: Path) -> Fetched:
+        """Download what an attempt left, ended or running, and check its digest.
+
+        Raises:
+            NoSuchPayload
+        """
+        ...
+
+    async def kill(self, payload_id: int) -> PayloadDoc | None:
+        """Return once its processes are dead: the payload as it is then (None: the agent does not tell).
+
+        Raises:
+            NoSuchPayload
+        """
+        ...
+
+    async def acknowledge(self, payload_id: int) -> None:
+        """The agent may delete it. Repeats are harmless."""
+        ...
+
+
+class Fleet(Protocol):
+    """The agents."""
+
+    def choose(self, service: str, held: Mapping[str, int]) -> Agent | None:
+        """An agent that is up and offers the service, the one that holds the fewest jobs.
+
+        Args:
+            held: agent name -> jobs it holds.
+        """
+        ...
+
+    def named(self, name: str) -> Agent | None: ...
+
+    def all(self) -> Sequence[Agent]: ...
+
+    def why_none(self, service: str) -> str:
+        """A sentence for people: why no agent takes jobs of the service now."""
+        ...
+
+
+class Watch(Protocol):
+    """Waiting for a job to change."""
+
+    def changed(self, job: Job) -> None:
+        """Called after each commit."""
+        ...
+
+    def of(self, job_id: int) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set at each change of the job, and when the server stops."""
+        ...
+
+

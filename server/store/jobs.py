@@ -1,0 +1,418 @@
+"""The jobs: their moves, each with its event in the same transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from server.domain import states
+from server.domain.errors import NoSuchJob
+from server.domain.fairshare import Waiting
+from server.domain.jobs import Event, Job, Move, NewJob, Result
+from server.domain.quotas import Service
+from server.ports import Filter
+from server.store import rows
+from shared.clock import SECOND, Micros
+from shared.database import Database, Transaction
+from shared.wire import JobState
+
+S = JobState
+_EVENT: Final = """
+    INSERT INTO events (job_id, at, attempt, before, state, reason, message)
+    VALUES (:job_id, :at, :attempt, :before, :state, :reason, :message)
+"""
+
+
+class SqlJobs:
+    """``ports.Jobs`` over a database.
+
+    Args:
+        changed: called with the job after each commit that moved it.
+    """
+
+    def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
+        self._database, self._changed = database, changed
+
+    # -- moving
+
+    async def insert(self, new: NewJob, message: str) -> tuple[Job, bool]:
+        async def change(tx: Transaction) -> tuple[Job, bool]:
+            if new.idempotency_key is not None:
+                known = await _by_key(tx, new.user_id, new.idempotency_key)
+                if known is not None:
+                    return known, False
+            row = await tx.rows(
+                """
+                INSERT INTO jobs (state, user_id, service, name, tags, limits, timeout_s, message,
+                                  bundle_file, bundle_size, bundle_digest, created_at)
+                VALUES (:state, :user_id, :service, :name, :tags, :limits, :timeout_s, :message,
+                        :bundle_file, :bundle_size, :bundle_digest, :created_at)
+                RETURNING *
+                """,
+                {
+                    "state": states.FIRST,
+                    "user_id": new.user_id,
+                    "service": new.service,
+                    "name": new.name,
+                    "tags": json.dumps(new.tags),
+                    "limits": new.limits.model_dump_json(),
+                    "timeout_s": new.timeout_s,
+                    "message": message,
+                    "bundle_file": new.bundle.file,
+                    "bundle_size": new.bundle.size,
+                    "bundle_digest": new.bundle.digest,
+                    "created_at": new.created_at,
+                },
+            )
+            job = rows.job(row[0])
+            for tag in set(new.tags):
+                await tx.rows(
+                    "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)",
+                    {"tag": tag, "id": job.id},
+                )
+            if new.idempotency_key is not None:
+                await tx.rows(
+                    """
+                    INSERT INTO idempotency_keys (user_id, key, job_id, created_at)
+                    VALUES (:user_id, :key, :job_id, :created_at)
+                    """,
+                    {
+                        "user_id": new.user_id,
+                        "key": new.idempotency_key,
+                        "job_id": job.id,
+                        "created_at": new.created_at,
+                    },
+                )
+            await _tell(tx, job, None, new.created_at, message)
+            return job, True
+
+        job, fresh = await self._database.write(change)
+        if fresh:
+            self._changed(job)
+        return job, fresh
+
+    async def move(self, *moves: Move) -> Job | None:
+        async def change(tx: Transaction) -> Job | None:
+            job: Job | None = None
+            for number, move in enumerate(moves):
+                job = await _move(tx, move)
+                if job is None:
+                    # Only the first can meet a job that changed: the rest follow in the same transaction.
+                    assert number == 0, f"moves of job {move.job_id} do not follow each other"
+                    return None
+            return job
+
+        job = await self._database.write(change)
+        if job is not None:
+            self._changed(job)
+        return job
+
+    async def claim(self, moves: Sequence[Move]) -> list[Job]:
+        async def change(tx: Transaction) -> list[Job]:
+            claimed = []
+            for move in moves:
+                job = await _move(tx, move, "attempt = attempt + 1", _NOT_CANCELLED)
+                if job is not None:
+                    claimed.append(job)
+            return claimed
+
+        jobs = await self._database.write(change)
+        for job in jobs:
+            self._changed(job)
+        return jobs
+
+    async def keep_result(self, job: Job, result: Result) -> bool:
+        found = await self._database.write(
+            lambda tx: tx.rows(
+                """
+                UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256
+                WHERE id = :id AND attempt = :attempt AND state = :state AND result_file IS NULL
+                RETURNING *
+                """,
+                {
+                    "id": job.id,
+                    "attempt": job.attempt,
+                    "state": job.state,
+                    "file": result.file,
+                    "size": result.size,
+                    "sha256": result.sha256,
+                },
+            )
+        )
+        for row in found:
+            self._changed(rows.job(row))
+        return bool(found)
+
+    async def request_cancel(self, job_id: int, at: Micros) -> Job:
+        async def change(tx: Transaction) -> Job:
+            found = await tx.rows(
+                """
+                UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, :at)
+                WHERE id = :id AND ended_at IS NULL RETURNING *
+                """,
+                {"id": job_id, "at": at},
+            )
+            if not found:
+                return await _get(tx, job_id)
+            job = rows.job(found[0])
+            if job.state is not S.QUEUED:
+                return job
+            move = Move(
+                job.id, job.attempt, job.state, S.CANCELLED, at, "cancelled before it was sent"
+            )
+            moved = await _move(tx, move)
+            assert moved is not None, "nobody can move a job inside our transaction"
+            return moved
+
+        job = await self._database.write(change)
+        self._changed(job)
+        return job
+
+    # -- looking
+
+    async def get(self, job_id: int) -> Job:
+        return await _get(self._database, job_id)
+
+    async def find(self, job_ids: Iterable[int]) -> dict[int, Job]:
+        found = await self._database.rows(
+            "SELECT * FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))",
+            {"ids": json.dumps(list(job_ids))},
+        )
+        return {row["id"]: rows.job(row) for row in found}
+
+    async def by_idempotency_key(self, user_id: str, key: str) -> Job | None:
+        return await _by_key(self._database, user_id, key)
+
+    async def events(self, job_id: int, after: int = 0) -> list[Event]:
+        found = await self._database.rows(
+            "SELECT * FROM events WHERE job_id = :id AND seq > :after ORDER BY seq",
+            {"id": job_id, "after": after},
+        )
+        if not found:
+            await self.get(job_id)
+        return [rows.event(row) for row in found]
+
+    async def page(self, where: Filter, before_id: int | None, limit: int) -> list[Job]:
+        conditions = ["1 = 1"]
+        if before_id is not None:
+            conditions.append("id < :before_id")
+        conditions += [
+            f"{column} = :{column}"
+            for column in ("user_id", "service", "state")
+            if getattr(where, column) is not None
+        ]
+        if where.tag is not None:
+            conditions.append("id IN (SELECT job_id FROM job_tags WHERE tag = :tag)")
+        found = await self._database.rows(
+            f"SELECT * FROM jobs WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT :limit",  # noqa: S608 - fixed words
+            {
+                "before_id": before_id,
+                "user_id": where.user_id,
+                "service": where.service,
+                "state": where.state,
+                "tag": where.tag,
+                "limit": limit,
+            },
+        )
+        return [rows.job(row) for row in found]
+
+    async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
+        found: list[Job] = []
+        for state in states:
+            found += [
+                rows.job(row)
+                for row in await self._database.rows(
+                    f"SELECT * FROM jobs WHERE state = '{state.value}'"  # noqa: S608 - lets the partial index match
+                    + (" AND agent = :agent" if agent is not None else ""),
+                    {"agent": agent},
+                )
+            ]
+        return sorted(found, key=lambda job: job.id)
+
+    async def to_cancel(self) -> list[Job]:
+        found = await self._database.rows(
+            """
+            SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL ORDER BY id
+            """
+        )
+        return [rows.job(row) for row in found]
+
+    # -- the queue
+
+    async def waiting(
+        self, service: Service, after_user: str, users: int, each: int, now: Micros
+    ) -> tuple[list[Waiting], str | None]:
+        # Steps from user to user through the index: its cost is the users looked at, not the queue.
+        found = await self._database.rows(
+            """
+            WITH RECURSIVE line (user_id, number) AS (
+                SELECT min(user_id), 1 FROM jobs
+                WHERE state = 'Queued' AND service = :service AND user_id > :after
+                UNION ALL
+                SELECT (SELECT min(user_id) FROM jobs
+                        WHERE state = 'Queued' AND service = :service AND user_id > line.user_id),
+                       number + 1
+                FROM line WHERE line.user_id IS NOT NULL AND number < :users
+            )
+            SELECT line.user_id, number, jobs.id FROM line LEFT JOIN jobs ON jobs.id IN (
+                SELECT id FROM jobs WHERE state = 'Queued' AND service = :service
+                AND user_id = line.user_id AND not_before <= :now ORDER BY id LIMIT :each
+            )
+            WHERE line.user_id IS NOT NULL ORDER BY number, jobs.id
+            """,
+            {
+                "service": service.name,
+                "after": after_user,
+                "users": users,
+                "each": each,
+                "now": now,
+            },
+        )
+        last = found[-1]["user_id"] if found and found[-1]["number"] == users else None
+        ready = [Waiting(row["id"], row["user_id"]) for row in found if row["id"] is not None]
+        return ready, last
+
+    async def held(self) -> dict[str, dict[str, int]]:
+        found = await self._database.rows(
+            """
+            SELECT service, user_id, count(*) AS held FROM jobs
+            WHERE state IN ('Processing', 'Submitted', 'Running', 'Unknown')
+            GROUP BY service, user_id
+            """
+        )
+        held: dict[str, dict[str, int]] = {}
+        for row in found:
+            held.setdefault(row["service"], {})[row["user_id"]] = row["held"]
+        return held
+
+    async def queued(self, service: str, user_id: str, limit: int) -> int:
+        found = await self._database.rows(
+            """
+            SELECT count(*) AS count FROM (
+                SELECT 1 FROM jobs WHERE state = 'Queued' AND service = :service
+                AND user_id = :user_id LIMIT :limit
+            )
+            """,
+            {"service": service, "user_id": user_id, "limit": limit},
+        )
+        return int(found[0]["count"])
+
+    async def next_due(self, now: Micros) -> Micros | None:
+        found = await self._database.rows(
+            """
+            SELECT min(not_before) AS due FROM jobs
+            WHERE state = 'Queued' AND not_before > 0 AND not_before > :now
+            """,
+            {"now": now},
+        )
+        due: Micros | None = found[0]["due"]
+        return due
+
+    async def overdue_in_queue(self, service: Service, now: Micros, limit: int) -> list[Job]:
+        found = await self._database.rows(
+            """
+            SELECT * FROM jobs WHERE state = 'Queued' AND service = :service
+            AND created_at <= :before ORDER BY id LIMIT :limit
+            """,
+            {
+                "service": service.name,
+                "before": now - round(service.queue_timeout_s * SECOND),
+                "limit": limit,
+            },
+        )
+        return [rows.job(row) for row in found]
+
+    # -- the end
+
+    async def expired(self, now: Micros, limit: int) -> list[Job]:
+        found = await self._database.rows(
+            """
+            SELECT * FROM jobs WHERE expires_at IS NOT NULL AND expires_at <= :now
+            ORDER BY expires_at LIMIT :limit
+            """,
+            {"now": now, "limit": limit},
+        )
+        return [rows.job(row) for row in found]
+
+    async def files_in_use(self, names: Sequence[str]) -> set[str]:
+        found = await self._database.rows(
+            """
+            SELECT bundle_file AS file FROM jobs
+            WHERE bundle_file IS NOT NULL AND bundle_file IN (SELECT value FROM json_each(:names))
+            UNION ALL
+            SELECT result_file FROM jobs
+            WHERE result_file IS NOT NULL AND result_file IN (SELECT value FROM json_each(:names))
+            """,
+            {"names": json.dumps(list(names))},
+        )
+        return {row["file"] for row in found}
+
+    async def forget_idempotency_keys(self, before: Micros) -> int:
+        found = await self._database.write(
+            lambda tx: tx.rows(
+                "DELETE FROM idempotency_keys WHERE created_at < :before RETURNING key",
+                {"before": before},
+            )
+        )
+        return len(found)
+
+
+_NOT_CANCELLED: Final = "cancel_requested_at IS NULL"
+
+
+async def _move(
+    tx: Transaction, move: Move, also: str = "", only_if: str = "1 = 1"
+) -> Job | None:
+    """The conditional write of one move, and its event."""
+    values: dict[str, Any] = {"state": move.to, "message": move.message, "reason": move.reason}
+    values |= rows.columns(move.changes)
+    setting = ", ".join([f"{name} = :{name}" for name in values] + ([also] if also else []))
+    found = await tx.rows(
+        f"""
+        UPDATE jobs SET {setting}
+        WHERE id = :_id AND state = :_before AND attempt = :_attempt AND {only_if}
+        RETURNING *
+        """,  # noqa: S608 - names come from Move, values are parameters
+        values | {"_id": move.job_id, "_before": move.before, "_attempt": move.attempt},
+    )
+    if not found:
+        return None
+    job = rows.job(found[0])
+    await _tell(tx, job, move.before, move.at, move.message)
+    return job
+
+
+async def _tell(
+    tx: Transaction, job: Job, before: JobState | None, at: Micros, message: str
+) -> None:
+    await tx.rows(
+        _EVENT,
+        {
+            "job_id": job.id,
+            "at": at,
+            "attempt": job.attempt,
+            "before": before,
+            "state": job.state,
+            "reason": job.reason,
+            "message": message,
+        },
+    )
+
+
+async def _get(source: Database | Transaction, job_id: int) -> Job:
+    found = await source.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
+    if not found:
+        raise NoSuchJob(job_id)
+    return rows.job(found[0])
+
+
+async def _by_key(source: Database | Transaction, user_id: str, key: str) -> Job | None:
+    found = await source.rows(
+        """
+        SELECT jobs.* FROM idempotency_keys JOIN jobs ON jobs.id = job_id
+        WHERE idempotency_keys.user_id = :user_id AND key = :key
+        """,
+        {"user_id": user_id, "key": key},
+    )
+    return rows.job(found[0]) if found else None

@@ -1,0 +1,85 @@
+"""Rows to domain objects and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from server.domain.jobs import Bundle, Event, Job, Result
+from shared.database import Row
+from shared.wire import JobState, Limits, Reason, Usage
+
+
+def job(row: Row) -> Job:
+    return Job(
+        id=row["id"],
+        state=JobState(row["state"]),
+        user_id=row["user_id"],
+        service=row["service"],
+        name=row["name"],
+        tags=tuple(json.loads(row["tags"])),
+        priority=row["priority"],
+        limits=Limits.model_validate_json(row["limits"]),
+        timeout_s=row["timeout_s"],
+        attempt=row["attempt"],
+        retries_used=row["retries_used"],
+        infra_used=row["infra_used"],
+        message=row["message"],
+        reason=Reason(row["reason"]) if row["reason"] else None,
+        exit_code=row["exit_code"],
+        stderr_tail=row["stderr_tail"],
+        warnings=tuple(json.loads(row["warnings"])),
+        enforcement=json.loads(row["enforcement"]),
+        usage=Usage.model_validate_json(row["usage"]) if row["usage"] else None,
+        agent=row["agent"],
+        payload_id=row["payload_id"],
+        bundle=Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
+        if row["bundle_file"]
+        else None,
+        result=Result(row["result_file"], row["result_size"], row["result_sha256"])
+        if row["result_file"]
+        else None,
+        created_at=row["created_at"],
+        submitted_at=row["submitted_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        not_before=row["not_before"],
+        expires_at=row["expires_at"],
+        cancel_requested_at=row["cancel_requested_at"],
+    )
+
+
+def event(row: Row) -> Event:
+    return Event(
+        seq=row["seq"],
+        job_id=row["job_id"],
+        at=row["at"],
+        attempt=row["attempt"],
+        before=JobState(row["before"]) if row["before"] else None,
+        state=JobState(row["state"]),
+        reason=Reason(row["reason"]) if row["reason"] else None,
+        message=row["message"],
+    )
+
+
+def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a job as the columns that hold them."""
+    found: dict[str, Any] = {}
+    for name, value in changes.items():
+        match name, value:
+            case ("result" | "bundle"), None:
+                found[f"{name}_file"] = None
+            case "result", Result():
+                found.update(
+                    result_file=value.file, result_size=value.size, result_sha256=value.sha256
+                )
+            case "usage", Usage():
+                found["usage"] = value.model_dump_json()
+            case ("warnings" | "tags"), _:
+                found[name] = json.dumps(list(value))
+            case "enforcement", _:
+                found[name] = json.dumps(dict(value))
+            case _:
+                found[name] = value
+    return found
