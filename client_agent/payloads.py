@@ -1,0 +1,413 @@
+"""The payloads: every move is a conditional write that takes the next change number.
+
+Change numbers come from one sequence that only grows, restarts included. One writer commits in the
+order of the numbers, so whoever has seen number N has seen everything up to N.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from client_agent import states
+from client_agent.events import Bell
+from client_agent.schema import NewPayload, Outcome, Payload, payload
+from shared.clock import SECOND, Clock
+from shared.database import Database, Transaction
+from shared.wire import PayloadState
+
+S = PayloadState
+
+_BATCH: Final = 200  # rows in one sweep's transaction
+_KEEP_REFUSALS_S: Final = 86_400.0
+"""A refusal outlives any request that may still carry its key, however short ``retention`` is."""
+_ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(states.ENDED))
+
+
+class NoSuchPayload(Exception):
+    def __init__(self, payload_id: int) -> None:
+        super().__init__(f"payload {payload_id} is not known here")
+        self.payload_id = payload_id
+
+
+class StaleAttempt(Exception):
+    """A later attempt of the same job is known already."""
+
+    def __init__(self, key: str, latest: int) -> None:
+        super().__init__(f"attempt {key} is stale: attempt {latest} of the same job is known here")
+        self.key, self.latest = key, latest
+
+
+class KeyRefused(Exception):
+    """This key was promised never to be taken."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"attempt {key} was settled as never to run here")
+        self.key = key
+
+
+class NotEnded(Exception):
+    def __init__(self, payload_id: int, state: PayloadState) -> None:
+        super().__init__(f"payload {payload_id} is {state}: it has not ended, so it must be kept")
+        self.payload_id, self.state = payload_id, state
+
+
+class Payloads:
+    """All SQL of the agent. Opened by :meth:`open`; the database is closed by its owner.
+
+    Attributes:
+        bell: rung after each commit that changed a payload.
+    """
+
+    def __init__(self, database: Database, clock: Clock, last: int) -> None:
+        self._database, self._clock = database, clock
+        self._last = last
+        self._committed = last
+        self.bell = Bell()
+
+    @classmethod
+    async def open(cls, database: Database, clock: Clock) -> Payloads:
+        """Continue the sequence where it was."""
+        found = await database.rows(
+            """
+            SELECT (SELECT max(value) FROM sequence) AS floor,
+                   (SELECT max(changed) FROM payloads) AS highest
+            """
+        )
+        return cls(database, clock, max(found[0]["floor"] or 0, found[0]["highest"] or 0))
+
+    @property
+    def seq(self) -> int:
+        """Everything up to this number is durable and can be read."""
+        return self._committed
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the database cannot be used; None while it can."""
+        return None if self._database.trouble is None else str(self._database.trouble)
+
+    # -- taking
+
+    async def add(self, new: NewPayload) -> tuple[Payload, bool]:
+        """Take an attempt as Prepared.
+
+        Returns:
+            The payload, and whether it is new: a key that is known gives the payload that it has.
+
+        Raises:
+            KeyRefused, StaleAttempt
+        """
+
+        async def change(tx: Transaction) -> tuple[Payload, bool]:
+            if new.server is not None:
+                known = await _known(tx, new.server, new.key or "", new.job_id or 0, new.attempt or 0)
+                if known is not None:
+                    return known, False
+            rows = await tx.rows(
+                """
+                INSERT INTO payloads (server, key, job_id, attempt, service, user_id, timeout_s,
+                                      limits, bundle_file, bundle_size, bundle_digest, state,
+                                      changed, created_at)
+                VALUES (:server, :key, :job_id, :attempt, :service, :user_id, :timeout_s,
+                        :limits, :bundle_file, :bundle_size, :bundle_digest, :state,
+                        :changed, :now)
+                RETURNING *
+                """,
+                {
+                    "server": new.server,
+                    "key": new.key,
+                    "job_id": new.job_id,
+                    "attempt": new.attempt,
+                    "service": new.service,
+                    "user_id": new.user_id,
+                    "timeout_s": new.timeout_s,
+                    "limits": new.limits.model_dump_json(),
+                    "bundle_file": new.bundle_file,
+                    "bundle_size": new.bundle_size,
+                    "bundle_digest": new.bundle_digest,
+                    "state": states.FIRST,
+                    "changed": self._next(),
+                    "now": self._clock.now(),
+                },
+            )
+            return payload(rows[0]), True
+
+        added, fresh = await self._database.write(change)
+        if fresh:
+            self._tell(added)
+        return added, fresh
+
+    async def known(self, server: str, key: str, job_id: int, attempt: int) -> Payload | None:
+        """What :meth:`add` would answer without making anything; None: it would take the attempt.
+
+        Raises:
+            KeyRefused, StaleAttempt
+        """
+        return await _known(self._database, server, key, job_id, attempt)
+
+    async def settle(self, server: str, key: str, job_id: int, attempt: int) -> Payload | None:
+        """The payload under a key; or None, and from now on the key is refused."""
+        found = await _by_key(self._database, server, key)
+        if found is not None:
+            return found
+
+        async def change(tx: Transaction) -> Payload | None:
+            there = await _by_key(tx, server, key)
+            if there is None:
+                await tx.rows(
+                    """
+                    INSERT INTO refusals (server, key, job_id, attempt, at)
+                    VALUES (:server, :key, :job_id, :attempt, :now)
+                    ON CONFLICT (server, key) DO NOTHING
+                    """,
+                    {
+                        "server": server,
+                        "key": key,
+                        "job_id": job_id,
+                        "attempt": attempt,
+                        "now": self._clock.now(),
+                    },
+                )
+            return there
+
+        return await self._database.write(change)
+
+    # -- moving
+
+    async def start(
+        self, payload_id: int, pid: int, loc: str, enforcement: dict[str, str]
+    ) -> Payload | None:
+        """Prepared → Running; None: it was no longer Prepared, so it must not start."""
+        return await self._move(
+            payload_id,
+            S.PREPARED,
+            S.RUNNING,
+            "pid = :pid, loc = :loc, enforcement = :enforcement, started_at = :now",
+            {"pid": pid, "loc": loc, "enforcement": json.dumps(enforcement)},
+        )
+
+    async def end(self, payload_id: int, before: PayloadState, outcome: Outcome) -> Payload | None:
+        """Write down how it ended; None: it was no longer in ``before``."""
+        result = outcome.result
+        return await self._move(
+            payload_id,
+            before,
+            outcome.state,
+            """
+            reason = :reason, message = :message, exit_code = :exit_code, pid = 0,
+            interrupted = :interrupted, stderr_tail = :stderr_tail, usage = :usage,
+            warnings = :warnings, result_size = :size, result_sha256 = :sha256, ended_at = :now
+            """,
+            {
+                "reason": outcome.reason,
+                "message": outcome.message,
+                "exit_code": outcome.exit_code,
+                "interrupted": int(outcome.interrupted),
+                "stderr_tail": outcome.stderr_tail,
+                "usage": None if outcome.usage is None else outcome.usage.model_dump_json(),
+                "warnings": json.dumps(outcome.warnings),
+                "size": None if result is None else result.size,
+                "sha256": None if result is None else result.sha256,
+            },
+        )
+
+    async def acknowledge(self, payload_id: int) -> None:
+        """Its server has all it wants: only a tombstone stays. Repeats, and unknown ids, are harmless.
+
+        Raises:
+            NotEnded
+        """
+        moved = await self._database.write(
+            lambda tx: tx.rows(
+                f"UPDATE payloads SET {_CLEAN}, acknowledged = 1 "  # noqa: S608 - fixed words
+                f"WHERE id = :id AND state IN ({_ENDED}) RETURNING changed",
+                {"id": payload_id, "changed": self._next(), "now": self._clock.now()},
+            )
+        )
+        if moved:
+            self._committed = max(self._committed, moved[0]["changed"])
+            return
+        there = await self.find(payload_id)
+        if there is not None:
+            raise NotEnded(payload_id, there.state)
+
+    async def expire(self, retention_s: float) -> list[int]:
+        """Ended payloads that nobody acknowledged in time become Cleaned; at most one batch.
+
+        Returns:
+            Their ids.
+        """
+        now = self._clock.now()
+
+        async def change(tx: Transaction) -> list[Payload]:
+            due = await tx.rows(
+                """
+                SELECT id FROM payloads WHERE ended_at <= :before AND cleaned_at IS NULL
+                ORDER BY ended_at LIMIT :batch
+                """,
+                {"before": now - round(retention_s * SECOND), "batch": _BATCH},
+            )
+            cleaned = []
+            for row in due:
+                cleaned += await tx.rows(
+                    f"UPDATE payloads SET {_CLEAN} WHERE id = :id RETURNING *",  # noqa: S608 - fixed words
+                    {"id": row["id"], "changed": self._next(), "now": now},
+                )
+            return [payload(row) for row in cleaned]
+
+        cleaned = await self._database.write(change)
+        for one in cleaned:
+            self._tell(one)
+        return [one.id for one in cleaned]
+
+    async def prune(self, retention_s: float) -> int:
+        """Forget tombstones and refusals that are older; at most one batch. How many."""
+        now = self._clock.now()
+
+        async def change(tx: Transaction) -> int:
+            await tx.rows(
+                "UPDATE sequence SET value = :value WHERE value < :value", {"value": self._last}
+            )
+            pruned = await tx.rows(
+                """
+                DELETE FROM payloads WHERE id IN (
+                    SELECT id FROM payloads WHERE cleaned_at <= :before LIMIT :batch
+                ) RETURNING id
+                """,
+                {"before": now - round(retention_s * SECOND), "batch": _BATCH},
+            )
+            await tx.rows(
+                "DELETE FROM refusals WHERE at <= :before",
+                {"before": now - round(max(retention_s, _KEEP_REFUSALS_S) * SECOND)},
+            )
+            return len(pruned)
+
+        return await self._database.write(change)
+
+    # -- looking
+
+    async def get(self, payload_id: int) -> Payload:
+        """Raises NoSuchPayload."""
+        found = await self.find(payload_id)
+        if found is None:
+            raise NoSuchPayload(payload_id)
+        return found
+
+    async def find(self, payload_id: int) -> Payload | None:
+        rows = await self._database.rows(
+            "SELECT * FROM payloads WHERE id = :id", {"id": payload_id}
+        )
+        return payload(rows[0]) if rows else None
+
+    async def live(self) -> list[Payload]:
+        """Those that have not ended, oldest first."""
+        rows = await self._database.rows(
+            "SELECT * FROM payloads WHERE ended_at IS NULL ORDER BY id"
+        )
+        return [payload(row) for row in rows]
+
+    async def changed_after(
+        self, after: int, server: str | None, limit: int = _BATCH
+    ) -> Sequence[Payload]:
+        """Payloads not acknowledged whose latest change is later, in the order of the changes."""
+        rows = await self._database.rows(
+            f"""
+            SELECT * FROM payloads WHERE changed > :after AND acknowledged = 0
+            {"AND server = :server" if server is not None else ""}
+            ORDER BY changed LIMIT :limit
+            """,  # noqa: S608 - fixed words
+            {"after": after, "server": server, "limit": limit},
+        )
+        return [payload(row) for row in rows]
+
+    async def files(self) -> tuple[set[str], set[int]]:
+        """Bundle files that are still to be unpacked, and ids of payloads that have a result."""
+        bundles = await self._database.rows(
+            "SELECT bundle_file FROM payloads WHERE ended_at IS NULL"
+        )
+        results = await self._database.rows(
+            "SELECT id FROM payloads WHERE ended_at IS NOT NULL AND cleaned_at IS NULL"
+        )
+        return {row["bundle_file"] for row in bundles}, {row["id"] for row in results}
+
+    async def probe(self) -> None:
+        """Make a durable change of nothing.
+
+        Raises:
+            DatabaseUnavailable
+        """
+        await self._database.write(lambda tx: tx.rows("UPDATE sequence SET value = value"))
+
+    # -- the sequence
+
+    def _next(self) -> int:
+        self._last += 1
+        return self._last
+
+    def _tell(self, moved: Payload) -> None:
+        self._committed = max(self._committed, moved.changed)
+        self.bell.ring(moved.id, moved.state)
+
+    async def _move(
+        self, payload_id: int, before: PayloadState, to: PayloadState, sets: str, params: dict[str, Any]
+    ) -> Payload | None:
+        assert to in states.NEXT[before], f"{before} does not become {to}"
+        rows = await self._database.write(
+            lambda tx: tx.rows(
+                f"UPDATE payloads SET state = :to, changed = :changed, {sets} "  # noqa: S608 - fixed words
+                "WHERE id = :id AND state = :before RETURNING *",
+                params
+                | {
+                    "id": payload_id,
+                    "before": before,
+                    "to": to,
+                    "changed": self._next(),
+                    "now": self._clock.now(),
+                },
+            )
+        )
+        if not rows:
+            return None
+        moved = payload(rows[0])
+        self._tell(moved)
+        return moved
+
+
+_CLEAN: Final = """
+    state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now), stderr_tail = '',
+    result_size = NULL, result_sha256 = NULL
+"""
+
+
+async def _by_key(source: Transaction | Database, server: str, key: str) -> Payload | None:
+    rows = await source.rows(
+        "SELECT * FROM payloads WHERE server = :server AND key = :key",
+        {"server": server, "key": key},
+    )
+    return payload(rows[0]) if rows else None
+
+
+async def _known(
+    source: Transaction | Database, server: str, key: str, job_id: int, attempt: int
+) -> Payload | None:
+    rows = await source.rows(
+        """
+        SELECT
+            EXISTS (SELECT 1 FROM payloads WHERE server = :server AND key = :key) AS known,
+            EXISTS (SELECT 1 FROM refusals WHERE server = :server AND key = :key) AS refused,
+            max(
+                coalesce((SELECT max(attempt) FROM payloads WHERE server = :server AND job_id = :job), 0),
+                coalesce((SELECT max(attempt) FROM refusals WHERE server = :server AND job_id = :job), 0)
+            ) AS latest
+        """,
+        {"server": server, "key": key, "job": job_id},
+    )
+    row = rows[0]
+    if row["known"]:
+        return await _by_key(source, server, key)
+    if row["refused"]:
+        raise KeyRefused(key)
+    if row["latest"] > attempt:
+        raise StaleAttempt(key, row["latest"])
+    return None

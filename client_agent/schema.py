@@ -1,0 +1,205 @@
+"""The agent's tables, as numbered migrations; and rows as :class:`Payload`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Final
+
+from shared.clock import Micros, iso
+from shared.database import Migration, Row
+from shared.wire import Limits, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
+
+_1: Final[Migration] = (
+    """
+    CREATE TABLE payloads (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        server TEXT,
+        key TEXT,
+        job_id INTEGER,
+        attempt INTEGER,
+        service TEXT NOT NULL,
+        user_id TEXT NOT NULL,
+        timeout_s REAL NOT NULL,
+        limits TEXT NOT NULL,
+        bundle_file TEXT NOT NULL,
+        bundle_size INTEGER NOT NULL,
+        bundle_digest TEXT NOT NULL,
+        state TEXT NOT NULL,
+        changed INTEGER NOT NULL,
+        acknowledged INTEGER NOT NULL DEFAULT 0,
+        loc TEXT NOT NULL DEFAULT '',
+        pid INTEGER NOT NULL DEFAULT 0,
+        reason TEXT,
+        message TEXT NOT NULL DEFAULT '',
+        exit_code INTEGER,
+        interrupted INTEGER NOT NULL DEFAULT 0,
+        stderr_tail TEXT NOT NULL DEFAULT '',
+        usage TEXT,
+        warnings TEXT NOT NULL DEFAULT '[]',
+        enforcement TEXT NOT NULL DEFAULT '{}',
+        result_size INTEGER,
+        result_sha256 TEXT,
+        created_at INTEGER NOT NULL,
+        started_at INTEGER,
+        ended_at INTEGER,
+        cleaned_at INTEGER,
+        UNIQUE (server, key)
+    ) STRICT
+    """,
+    "CREATE INDEX payloads_of_job ON payloads (server, job_id, attempt)",
+    # What is acknowledged is never asked for again but by its key: these stay small.
+    "CREATE INDEX payloads_told ON payloads (changed) WHERE acknowledged = 0",
+    "CREATE INDEX payloads_live ON payloads (id) WHERE ended_at IS NULL",
+    "CREATE INDEX payloads_kept ON payloads (ended_at) WHERE ended_at IS NOT NULL AND cleaned_at IS NULL",
+    "CREATE INDEX payloads_cleaned ON payloads (cleaned_at) WHERE cleaned_at IS NOT NULL",
+    """
+    CREATE TABLE refusals (
+        server TEXT NOT NULL,
+        key TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        PRIMARY KEY (server, key)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX refusals_of_job ON refusals (server, job_id, attempt)",
+    # Change numbers go on from here, even when the row with the highest was pruned.
+    "CREATE TABLE sequence (value INTEGER NOT NULL) STRICT",
+    "INSERT INTO sequence (value) VALUES (0)",
+)
+
+MIGRATIONS: Final = (_1,)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPayload:
+    """What intake knows of an attempt whose bundle is sealed."""
+
+    server: str | None
+    """None: sent by a job-orchestrator server, which has no keys."""
+    key: str | None
+    job_id: int | None
+    attempt: int | None
+    service: str
+    user_id: str
+    timeout_s: float
+    limits: Limits
+    bundle_file: str
+    bundle_size: int
+    bundle_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, as it is written down."""
+
+    state: PayloadState
+    reason: Reason | None = None
+    message: str = ""
+    exit_code: int | None = None
+    interrupted: bool = False
+    stderr_tail: str = ""
+    usage: Usage | None = None
+    warnings: tuple[str, ...] = ()
+    result: ResultInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One row: an attempt as the agent holds it, and its place among the changes."""
+
+    id: int
+    server: str | None
+    key: str | None
+    job_id: int
+    """Of the server that sent it; the payload's own id where that server has no keys."""
+    attempt: int
+    service: str
+    user_id: str
+    timeout_s: float
+    limits: Limits
+    bundle_file: str
+    bundle_size: int
+    bundle_digest: str
+    state: PayloadState
+    changed: int
+    acknowledged: bool
+    loc: str
+    pid: int
+    outcome: Outcome | None
+    """None until it has ended."""
+    created_at: Micros
+    started_at: Micros | None
+    ended_at: Micros | None
+    enforcement: dict[str, str] = field(default_factory=dict)
+
+    def doc(self) -> PayloadDoc:
+        """As on the wire."""
+        told = self.outcome or Outcome(self.state)
+        return PayloadDoc(
+            id=self.id,
+            status=self.state,
+            loc=self.loc,
+            pid=self.pid,
+            killed=self.state is PayloadState.KILLED,
+            server=self.server,
+            key=self.key,
+            reason=told.reason,
+            message=told.message,
+            exit_code=told.exit_code,
+            interrupted=told.interrupted,
+            stderr_tail=told.stderr_tail,
+            usage=told.usage,
+            result=told.result,
+            created_at=iso(self.created_at),
+            started_at=None if self.started_at is None else iso(self.started_at),
+            ended_at=None if self.ended_at is None else iso(self.ended_at),
+            warnings=list(told.warnings),
+            enforcement=self.enforcement,
+        )
+
+
+def payload(row: Row) -> Payload:
+    """A row of ``payloads``."""
+    state = PayloadState(row["state"])
+    return Payload(
+        id=row["id"],
+        server=row["server"],
+        key=row["key"],
+        job_id=row["id"] if row["job_id"] is None else row["job_id"],
+        attempt=1 if row["attempt"] is None else row["attempt"],
+        service=row["service"],
+        user_id=row["user_id"],
+        timeout_s=row["timeout_s"],
+        limits=Limits.model_validate_json(row["limits"]),
+        bundle_file=row["bundle_file"],
+        bundle_size=row["bundle_size"],
+        bundle_digest=row["bundle_digest"],
+        state=state,
+        changed=row["changed"],
+        acknowledged=bool(row["acknowledged"]),
+        loc=row["loc"],
+        pid=row["pid"],
+        outcome=None if row["ended_at"] is None else _outcome(state, row),
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        enforcement=json.loads(row["enforcement"]),
+    )
+
+
+def _outcome(state: PayloadState, row: Row) -> Outcome:
+    return Outcome(
+        state=state,
+        reason=None if row["reason"] is None else Reason(row["reason"]),
+        message=row["message"],
+        exit_code=row["exit_code"],
+        interrupted=bool(row["interrupted"]),
+        stderr_tail=row["stderr_tail"],
+        usage=None if row["usage"] is None else Usage.model_validate_json(row["usage"]),
+        warnings=tuple(json.loads(row["warnings"])),
+        result=None
+        if row["result_sha256"] is None
+        else ResultInfo(size=row["result_size"], sha256=row["result_sha256"]),
+    )
