@@ -1,0 +1,57 @@
+# Everything that CI does is a target here; `make` alone lists them.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo serve test unit soak bench lint format types imports lock clean
+SHELL := bash
+
+PYTHON_RUN := .venv/bin/python -P
+JOBS ?= 2
+DATA ?= ferryman-data
+SOAK_SECONDS ?= 600
+ARGS ?=
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what running needs (system packages, .venv); does nothing when it is there
+	@scripts/setup
+
+setup-dev: ## the same, and what tests and checks need
+	@scripts/setup --dev
+
+demo: setup ## start everything in a temporary folder, run an example bundle, show its journey, stop
+	@$(PYTHON_RUN) scripts/demo.py $(ARGS)
+
+serve: setup ## server and agent in the foreground, data kept in ./ferryman-data (DATA=folder)
+	@.venv/bin/ferryman dev --data-dir $(DATA) $(ARGS)
+
+test: setup-dev ## all tests but the long ones (ARGS="-k name" to choose, JOBS=1 to go slowly)
+	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+unit: setup-dev ## the fast tests: no process is started
+	@$(PYTHON_RUN) -m pytest tests/unit tests/contract $(ARGS)
+
+soak: setup-dev ## kill -9 at random moments for SOAK_SECONDS (600)
+	@SOAK_SECONDS=$(SOAK_SECONDS) $(PYTHON_RUN) -m pytest -m soak $(ARGS)
+
+bench: setup-dev ## measure, and print medians and ratios
+	@.venv/bin/python -m tests.bench $(ARGS)
+
+lint: setup-dev ## ruff and codespell
+	@$(PYTHON_RUN) -m ruff check .
+	@.venv/bin/codespell
+
+format: setup-dev ## let ruff lay out the code
+	@$(PYTHON_RUN) -m ruff format $(ARGS)
+
+types: setup-dev ## mypy, strict
+	@$(PYTHON_RUN) -m mypy
+
+imports: setup-dev ## who may import whom
+	@.venv/bin/lint-imports
+
+lock: ## write requirements/*.txt from pyproject.toml (ARGS=--upgrade moves versions)
+	@scripts/lock $(ARGS)
+
+clean: ## remove .venv and every cache; never data
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache htmlcov .coverage* dist
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
