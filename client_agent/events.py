@@ -25,7 +25,7 @@ class Bell:
         self.closed = False
 
     def ring(self, payload_id: int, state: PayloadState) -> None:
-        """Wake those who wait for any change, and once it has ended those who wait for this payload's end."""
+        """Wake those who wait for any change; and at its end those who wait for this payload."""
         for event in self._waiting.get(ANY, ()):
             event.set()
         if state in states.ENDED:

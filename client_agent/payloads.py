@@ -14,7 +14,7 @@ from client_agent import states
 from client_agent.events import Bell
 from client_agent.schema import NewPayload, Outcome, Payload, payload
 from shared.clock import SECOND, Clock
-from shared.database import Database, Transaction
+from shared.database import Database, Row, Transaction
 from shared.wire import PayloadState
 
 S = PayloadState
@@ -101,7 +101,9 @@ class Payloads:
 
         async def change(tx: Transaction) -> tuple[Payload, bool]:
             if new.server is not None:
-                known = await _known(tx, new.server, new.key or "", new.job_id or 0, new.attempt or 0)
+                known = await _known(
+                    tx, new.server, new.key or "", new.job_id or 0, new.attempt or 0
+                )
                 if known is not None:
                     return known, False
             rows = await tx.rows(
@@ -213,7 +215,7 @@ class Payloads:
         )
 
     async def acknowledge(self, payload_id: int) -> None:
-        """Its server has all it wants: only a tombstone stays. Repeats, and unknown ids, are harmless.
+        """Its server has all it wants: only a tombstone stays. Repeats are harmless.
 
         Raises:
             NotEnded
@@ -248,7 +250,7 @@ class Payloads:
                 """,
                 {"before": now - round(retention_s * SECOND), "batch": _BATCH},
             )
-            cleaned = []
+            cleaned: list[Row] = []
             for row in due:
                 cleaned += await tx.rows(
                     f"UPDATE payloads SET {_CLEAN} WHERE id = :id RETURNING *",  # noqa: S608 - fixed words
@@ -350,9 +352,15 @@ class Payloads:
         self.bell.ring(moved.id, moved.state)
 
     async def _move(
-        self, payload_id: int, before: PayloadState, to: PayloadState, sets: str, params: dict[str, Any]
+        self,
+        payload_id: int,
+        before: PayloadState,
+        to: PayloadState,
+        sets: str,
+        params: dict[str, Any],
     ) -> Payload | None:
-        assert to in states.NEXT[before], f"{before} does not become {to}"
+        if to not in states.NEXT[before]:
+            raise ValueError(f"{before} does not become {to}")
         rows = await self._database.write(
             lambda tx: tx.rows(
                 f"UPDATE payloads SET state = :to, changed = :changed, {sets} "  # noqa: S608 - fixed words
@@ -375,8 +383,8 @@ class Payloads:
 
 
 _CLEAN: Final = """
-    state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now), stderr_tail = '',
-    result_size = NULL, result_sha256 = NULL
+    state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now),
+    stderr_tail = '', result_size = NULL, result_sha256 = NULL
 """
 
 
@@ -396,10 +404,12 @@ async def _known(
         SELECT
             EXISTS (SELECT 1 FROM payloads WHERE server = :server AND key = :key) AS known,
             EXISTS (SELECT 1 FROM refusals WHERE server = :server AND key = :key) AS refused,
-            max(
-                coalesce((SELECT max(attempt) FROM payloads WHERE server = :server AND job_id = :job), 0),
-                coalesce((SELECT max(attempt) FROM refusals WHERE server = :server AND job_id = :job), 0)
-            ) AS latest
+            (SELECT max(attempt) FROM (
+                SELECT max(attempt) AS attempt FROM payloads
+                WHERE server = :server AND job_id = :job
+                UNION ALL
+                SELECT max(attempt) FROM refusals WHERE server = :server AND job_id = :job
+            ) AS attempts) AS latest
         """,
         {"server": server, "key": key, "job": job_id},
     )
@@ -408,6 +418,6 @@ async def _known(
         return await _by_key(source, server, key)
     if row["refused"]:
         raise KeyRefused(key)
-    if row["latest"] > attempt:
+    if (row["latest"] or 0) > attempt:
         raise StaleAttempt(key, row["latest"])
     return None

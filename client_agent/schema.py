@@ -51,7 +51,10 @@ _1: Final[Migration] = (
     # What is acknowledged is never asked for again but by its key: these stay small.
     "CREATE INDEX payloads_told ON payloads (changed) WHERE acknowledged = 0",
     "CREATE INDEX payloads_live ON payloads (id) WHERE ended_at IS NULL",
-    "CREATE INDEX payloads_kept ON payloads (ended_at) WHERE ended_at IS NOT NULL AND cleaned_at IS NULL",
+    """
+    CREATE INDEX payloads_kept ON payloads (ended_at)
+        WHERE ended_at IS NOT NULL AND cleaned_at IS NULL
+    """,
     "CREATE INDEX payloads_cleaned ON payloads (cleaned_at) WHERE cleaned_at IS NOT NULL",
     """
     CREATE TABLE refusals (

@@ -1,0 +1,203 @@
+"""Settings of the agent: read once, frozen. Table ``[agent]`` of the file; DESIGN §5."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+
+from client_agent.sandbox.settings import SandboxSettings
+from shared import config
+from shared.config import Section, SettingsError
+from shared.durations import Duration, Size
+from shared.wire import Limits
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FOREIGN: Final = ("server", "services", "agents")
+"""Tables of the file that belong to the server."""
+_DEFAULT: Final = SandboxSettings()
+
+
+def _split(value: Any) -> Any:
+    """``a,b`` from a variable or a flag is a list."""
+    return [part.strip() for part in value.split(",") if part.strip()] if _text(value) else value
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and not value.lstrip().startswith("[")
+
+
+Words = Annotated[tuple[str, ...] | None, BeforeValidator(_split)]
+Secrets = Annotated[tuple[SecretStr, ...] | None, BeforeValidator(_split)]
+
+
+def _data_home() -> Path:
+    base = os.environ.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
+    return Path(base) / "ferryman" / "agent"
+
+
+def _hostname() -> str:
+    found = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip(".-_")
+    return found or "agent"
+
+
+class DefaultLimits(Section):
+    """``[agent.default_limits]``: for bundles of a job-orchestrator server."""
+
+    cpus: float = Field(1.0, gt=0)
+    memory: Size = Field(2 << 30, gt=0)
+    pids: int = Field(256, gt=0)
+    disk: Size = Field(2 << 30, gt=0)
+    log: Size = Field(16 << 20, gt=0)
+    results: Size = Field(2 << 30, gt=0)
+    network: bool = False
+
+    def limits(self) -> Limits:
+        return Limits(**self.model_dump())
+
+
+class Sandboxing(Section):
+    """``[agent.sandboxing]``: see :class:`client_agent.sandbox.settings.SandboxSettings`."""
+
+    uid_base: int = Field(_DEFAULT.uid_base, ge=1)
+    scratch: Size = Field(_DEFAULT.scratch, gt=0)
+    shm: Size = Field(_DEFAULT.shm, gt=0)
+    require_hard_limits: bool = _DEFAULT.require_hard_limits
+    log_hard_factor: int = Field(_DEFAULT.log_hard_factor, ge=1)
+    start_timeout: Duration = Field(_DEFAULT.start_timeout_s, gt=0)
+    death_timeout: Duration = Field(_DEFAULT.death_timeout_s, gt=0)
+    nofile: int = Field(_DEFAULT.nofile, ge=16)
+
+    def settings(self) -> SandboxSettings:
+        return SandboxSettings(
+            uid_base=self.uid_base,
+            scratch=self.scratch,
+            shm=self.shm,
+            require_hard_limits=self.require_hard_limits,
+            log_hard_factor=self.log_hard_factor,
+            start_timeout_s=self.start_timeout,
+            death_timeout_s=self.death_timeout,
+            nofile=self.nofile,
+        )
+
+
+class AgentSection(Section):
+    """``[agent]``. Times in seconds, sizes in bytes."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(9000, ge=0, le=65535)
+    """0: a free one."""
+    name: str = Field(default_factory=_hostname)
+    """As shown on jobs and in receipts."""
+    data_dir: Path = Field(default_factory=_data_home)
+    database: Path | None = None
+    """None: ``agent.sqlite`` in ``data_dir``."""
+    slots: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1, le=1024)
+    """Attempts that run at once."""
+    services: Words = None
+    """Services offered; None: any."""
+    tokens: Secrets = None
+    """Whoever calls must show one of them; none: only this machine may call."""
+    tokens_file: Path | None = None
+    """One token a line."""
+    sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
+    """"none" runs bundles as this user, with all its rights: never for bundles of others."""
+    sandboxing: Sandboxing = Sandboxing()
+    default_timeout: Duration = Field(3600.0, gt=0)
+    """Wall time of a bundle of a job-orchestrator server."""
+    default_limits: DefaultLimits = DefaultLimits()
+    grace: Duration = Field(10.0, ge=0)
+    """From SIGTERM to SIGKILL for an attempt that is stopped."""
+    shutdown_grace: Duration = Field(10.0, gt=0)
+    """SIGTERM to this process until it has ended; keep it below the supervisor's patience."""
+    retention: Duration = Field(7 * 86_400.0, gt=0)
+    """How long results are kept that nobody acknowledged, and then what is remembered of them."""
+    min_free: Size = Field(256 << 20, ge=0)
+    """No new bundle is taken when it would leave less free space."""
+    max_upload: Size = Field(100 << 30, gt=0)
+    """Largest bundle."""
+    log_format: Literal["auto", "text", "json"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_plain(cls, value: str) -> str:
+        if _NAME.fullmatch(value) is None:
+            raise ValueError("a name is 1 to 64 letters, digits, dots, underscores or dashes")
+        return value
+
+    @field_validator("services")
+    @classmethod
+    def _services_are_named(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and not value:
+            raise ValueError("an empty list offers nothing; leave it out to offer any service")
+        return value
+
+    @model_validator(mode="after")
+    def _file_can_be_read(self) -> AgentSection:
+        self.all_tokens()
+        return self
+
+    def all_tokens(self) -> list[str]:
+        """From ``tokens`` and ``tokens_file``.
+
+        Raises:
+            ValueError: the file cannot be read.
+        """
+        tokens = [token.get_secret_value() for token in self.tokens or ()]
+        if self.tokens_file is not None:
+            try:
+                text = self.tokens_file.read_text()
+            except (OSError, ValueError) as problem:
+                raise ValueError(f"tokens_file {self.tokens_file}: {problem}") from problem
+            tokens += [line.strip() for line in text.splitlines() if line.strip()]
+        return tokens
+
+
+class AgentSettings(config.Settings):
+    """Everything the agent reads."""
+
+    agent: AgentSection = Field(default_factory=AgentSection)
+
+
+def load(
+    file: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> AgentSection:
+    """Read the file, the variables and the flags.
+
+    Args:
+        flags: keys of ``[agent]``; None: not given.
+
+    Raises:
+        SettingsError
+    """
+    loaded = config.load(
+        AgentSettings,
+        file=file,
+        flags={"agent": dict(flags)},
+        environ=environ,
+        ignore=_FOREIGN,
+        extra={"agent": _orchestrator(environ)},
+    )
+    return loaded.agent
+
+
+def _orchestrator(environ: Mapping[str, str]) -> dict[str, Any]:
+    """job-orchestrator's own variables, so that its compose file works."""
+    found: dict[str, Any] = {}
+    for variable, key in (("PORT", "port"), ("MAX_AGE", "retention")):
+        text = environ.get(variable, "").strip()
+        if text:
+            if not (text.isascii() and text.isdigit()):
+                raise SettingsError(f"{variable}: {text!r} is not a whole number")
+            found[key] = int(text)
+    for variable, key in (("DATA_PATH", "data_dir"), ("DB_PATH", "database")):
+        text = environ.get(variable, "").strip()
+        if text:
+            found[key] = text
+    return found
