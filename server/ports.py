@@ -26,6 +26,16 @@ class Filter:
     tag: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Slots that one user's jobs of one service hold on one agent."""
+
+    service: str
+    user_id: str
+    agent: str
+    slots: int
+
+
 class Jobs(Protocol):
     """The jobs and their histories; every change is durable when the call returns."""
 
@@ -69,7 +79,7 @@ class Jobs(Protocol):
         ...
 
     async def request_cancel(self, job_id: int, at: Micros) -> Job:
-        """Write down that the job is to be cancelled: a Queued one is Cancelled by this very write.
+        """Write down that the job is to be cancelled, unless it has ended; it is not claimed any more.
 
         Raises:
             NoSuchJob
@@ -87,16 +97,12 @@ class Jobs(Protocol):
         """
         ...
 
-    async def held(self) -> dict[str, dict[str, int]]:
-        """service -> user -> slots in use."""
+    async def held(self) -> list[Held]:
+        """The slots in use."""
         ...
 
     async def queued(self, service: str, user_id: str, limit: int) -> int:
         """How many jobs of the user wait; counts no further than ``limit``."""
-        ...
-
-    async def next_due(self, now: Micros) -> Micros | None:
-        """When the first of the queued jobs that must not be sent yet may be sent."""
         ...
 
     async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
@@ -107,8 +113,8 @@ class Jobs(Protocol):
         """Jobs that are to be cancelled and have not ended."""
         ...
 
-    async def overdue_in_queue(self, service: Service, now: Micros, limit: int) -> list[Job]:
-        """Queued longer than the service's ``queue_timeout``."""
+    async def longest_queued(self, service: str, limit: int) -> list[Job]:
+        """Queued jobs, the one that has waited longest first."""
         ...
 
     async def expired(self, now: Micros, limit: int) -> list[Job]:
@@ -142,7 +148,10 @@ class Files(Protocol):
         ...
 
     def sealing(self, kind: str) -> AbstractContextManager[Sealing]:
-        """Seal files of a kind ("bundles" or "results"); those not kept are removed at the end."""
+        """Seal files of a kind ("bundles" or "results"); those not kept are removed at the end.
+
+        After a cancellation they are left for :meth:`orphans` of the next start: the row may yet come.
+        """
         ...
 
     def path(self, kind: str, name: str) -> Path: ...
@@ -218,9 +227,6 @@ class Agent(Protocol):
         ...
 
     @property
-    def down_since(self) -> Micros | None: ...
-
-    @property
     def tells(self) -> bool:
         """Whether it is one of ours: keys, events, acknowledgements. A job-orchestrator client is polled."""
         ...
@@ -233,8 +239,8 @@ class Agent(Protocol):
         """The payload of the current attempt, or None and the promise that there never will be one."""
         ...
 
-    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc, Fetched | None]:
-        """Poll: the payload; a Completed one's result comes with it, stored at ``to``.
+    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
+        """Poll: the payload (None: in no state that says anything); a Completed one's result comes with it, at ``to``.
 
         Raises:
             NoSuchPayload
@@ -275,7 +281,9 @@ class Fleet(Protocol):
 
     def named(self, name: str) -> Agent | None: ...
 
-    def all(self) -> Sequence[Agent]: ...
+    def silent_since(self, name: str) -> Micros | None:
+        """When the agent was last heard of, or first missed; None: it is up."""
+        ...
 
     def why_none(self, service: str) -> str:
         """A sentence for people: why no agent takes jobs of the service now."""

@@ -15,6 +15,8 @@ class Waiting:
 
     job_id: int
     user_id: str
+    attempt: int = 0
+    """Attempts made so far."""
 
 
 def room(service: Service, held: Mapping[str, int]) -> int:

@@ -59,6 +59,8 @@ class Job:
     user_id: str
     service: str
     created_at: Micros
+    queued_at: Micros
+    """When it was queued last."""
     bundle: Bundle | None
     """None once Cleaned."""
     limits: Limits

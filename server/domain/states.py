@@ -33,18 +33,17 @@ AT_AGENT: Final = frozenset(s for s in HOLDS_SLOT if S.COMPLETED in NEXT[s])
 CAN_CANCEL: Final = frozenset(s for s, after in NEXT.items() if S.CANCELLED in after)
 
 
-def path(before: JobState, to: JobState) -> tuple[JobState, ...]:
-    """The states that a report may have skipped on the way to ``to``, ``to`` last.
+_WAY: Final = (S.PROCESSING, S.SUBMITTED, S.RUNNING)
 
-    An agent tells the latest state only: "Completed" after "Processing" means that the job was
-    Submitted and Running in between, and the history shall say so.
+
+def way(before: JobState, to: JobState) -> tuple[JobState, ...]:
+    """The steps from ``before`` to ``to`` (Submitted or Running); empty where that is no step forward.
+
+    An agent tells the latest state only: "Running" after "Processing" means that the job was Submitted
+    in between, and the history shall say so.
     """
-    order = (S.PROCESSING, S.SUBMITTED, S.RUNNING)
-    start = {S.UNKNOWN: S.SUBMITTED}.get(before, before)
-    if start not in order:
+    if before is S.UNKNOWN:
         return (to,)
-    stop = order.index(to) if to in order else len(order)
-    between = order[order.index(start) + 1 : stop]
-    if before is S.UNKNOWN and to not in order:
-        between = ()
-    return (*between, to)
+    if before not in _WAY:
+        return ()
+    return _WAY[_WAY.index(before) + 1 : _WAY.index(to) + 1]

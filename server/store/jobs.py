@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from server.domain import states
@@ -11,9 +11,9 @@ from server.domain.errors import NoSuchJob
 from server.domain.fairshare import Waiting
 from server.domain.jobs import Event, Job, Move, NewJob, Result
 from server.domain.quotas import Service
-from server.ports import Filter
+from server.ports import Filter, Held
 from server.store import rows
-from shared.clock import SECOND, Micros
+from shared.clock import Micros
 from shared.database import Database, Transaction
 from shared.wire import JobState
 
@@ -45,9 +45,9 @@ class SqlJobs:
             row = await tx.rows(
                 """
                 INSERT INTO jobs (state, user_id, service, name, tags, limits, timeout_s, message,
-                                  bundle_file, bundle_size, bundle_digest, created_at)
+                                  bundle_file, bundle_size, bundle_digest, created_at, queued_at)
                 VALUES (:state, :user_id, :service, :name, :tags, :limits, :timeout_s, :message,
-                        :bundle_file, :bundle_size, :bundle_digest, :created_at)
+                        :bundle_file, :bundle_size, :bundle_digest, :created_at, :created_at)
                 RETURNING *
                 """,
                 {
@@ -145,27 +145,18 @@ class SqlJobs:
         return bool(found)
 
     async def request_cancel(self, job_id: int, at: Micros) -> Job:
-        async def change(tx: Transaction) -> Job:
-            found = await tx.rows(
+        found = await self._database.write(
+            lambda tx: tx.rows(
                 """
                 UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, :at)
                 WHERE id = :id AND ended_at IS NULL RETURNING *
                 """,
                 {"id": job_id, "at": at},
             )
-            if not found:
-                return await _get(tx, job_id)
-            job = rows.job(found[0])
-            if job.state is not S.QUEUED:
-                return job
-            move = Move(
-                job.id, job.attempt, job.state, S.CANCELLED, at, "cancelled before it was sent"
-            )
-            moved = await _move(tx, move)
-            assert moved is not None, "nobody can move a job inside our transaction"
-            return moved
-
-        job = await self._database.write(change)
+        )
+        if not found:
+            return await self.get(job_id)
+        job = rows.job(found[0])
         self._changed(job)
         return job
 
@@ -175,11 +166,14 @@ class SqlJobs:
         return await _get(self._database, job_id)
 
     async def find(self, job_ids: Iterable[int]) -> dict[int, Job]:
-        found = await self._database.rows(
-            "SELECT * FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))",
-            {"ids": json.dumps(list(job_ids))},
-        )
-        return {row["id"]: rows.job(row) for row in found}
+        found: dict[int, Job] = {}
+        for names, params in _lists(list(job_ids)):
+            for row in await self._database.rows(
+                f"SELECT * FROM jobs WHERE id IN ({names})",  # noqa: S608 - placeholders
+                params,
+            ):
+                found[row["id"]] = rows.job(row)
+        return found
 
     async def by_idempotency_key(self, user_id: str, key: str) -> Job | None:
         return await _by_key(self._database, user_id, key)
@@ -255,7 +249,7 @@ class SqlJobs:
                        number + 1
                 FROM line WHERE line.user_id IS NOT NULL AND number < :users
             )
-            SELECT line.user_id, number, jobs.id FROM line LEFT JOIN jobs ON jobs.id IN (
+            SELECT line.user_id, number, jobs.id, jobs.attempt FROM line LEFT JOIN jobs ON jobs.id IN (
                 SELECT id FROM jobs WHERE state = 'Queued' AND service = :service
                 AND user_id = line.user_id AND not_before <= :now ORDER BY id LIMIT :each
             )
@@ -270,21 +264,24 @@ class SqlJobs:
             },
         )
         last = found[-1]["user_id"] if found and found[-1]["number"] == users else None
-        ready = [Waiting(row["id"], row["user_id"]) for row in found if row["id"] is not None]
+        ready = [
+            Waiting(row["id"], row["user_id"], row["attempt"])
+            for row in found
+            if row["id"] is not None
+        ]
         return ready, last
 
-    async def held(self) -> dict[str, dict[str, int]]:
+    async def held(self) -> list[Held]:
         found = await self._database.rows(
             """
-            SELECT service, user_id, count(*) AS held FROM jobs
+            SELECT service, user_id, agent, count(*) AS slots FROM jobs
             WHERE state IN ('Processing', 'Submitted', 'Running', 'Unknown')
-            GROUP BY service, user_id
+            GROUP BY service, user_id, agent
             """
         )
-        held: dict[str, dict[str, int]] = {}
-        for row in found:
-            held.setdefault(row["service"], {})[row["user_id"]] = row["held"]
-        return held
+        return [
+            Held(row["service"], row["user_id"], row["agent"] or "", row["slots"]) for row in found
+        ]
 
     async def queued(self, service: str, user_id: str, limit: int) -> int:
         found = await self._database.rows(
@@ -298,28 +295,13 @@ class SqlJobs:
         )
         return int(found[0]["count"])
 
-    async def next_due(self, now: Micros) -> Micros | None:
-        found = await self._database.rows(
-            """
-            SELECT min(not_before) AS due FROM jobs
-            WHERE state = 'Queued' AND not_before > 0 AND not_before > :now
-            """,
-            {"now": now},
-        )
-        due: Micros | None = found[0]["due"]
-        return due
-
-    async def overdue_in_queue(self, service: Service, now: Micros, limit: int) -> list[Job]:
+    async def longest_queued(self, service: str, limit: int) -> list[Job]:
         found = await self._database.rows(
             """
             SELECT * FROM jobs WHERE state = 'Queued' AND service = :service
-            AND created_at <= :before ORDER BY id LIMIT :limit
+            ORDER BY queued_at LIMIT :limit
             """,
-            {
-                "service": service.name,
-                "before": now - round(service.queue_timeout_s * SECOND),
-                "limit": limit,
-            },
+            {"service": service, "limit": limit},
         )
         return [rows.job(row) for row in found]
 
@@ -336,17 +318,18 @@ class SqlJobs:
         return [rows.job(row) for row in found]
 
     async def files_in_use(self, names: Sequence[str]) -> set[str]:
-        found = await self._database.rows(
-            """
-            SELECT bundle_file AS file FROM jobs
-            WHERE bundle_file IS NOT NULL AND bundle_file IN (SELECT value FROM json_each(:names))
-            UNION ALL
-            SELECT result_file FROM jobs
-            WHERE result_file IS NOT NULL AND result_file IN (SELECT value FROM json_each(:names))
-            """,
-            {"names": json.dumps(list(names))},
-        )
-        return {row["file"] for row in found}
+        found: set[str] = set()
+        for column in ("bundle_file", "result_file"):
+            for placeholders, params in _lists(names):
+                found |= {
+                    row["file"]
+                    for row in await self._database.rows(
+                        f"SELECT {column} AS file FROM jobs "  # noqa: S608 - placeholders
+                        f"WHERE {column} IS NOT NULL AND {column} IN ({placeholders})",
+                        params,
+                    )
+                }
+        return found
 
     async def forget_idempotency_keys(self, before: Micros) -> int:
         found = await self._database.write(
@@ -398,6 +381,13 @@ async def _tell(
             "message": message,
         },
     )
+
+
+def _lists(values: Sequence[Any], size: int = 500) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Placeholders and parameters for ``IN (…)``, some hundreds at a time: SQLite's limit is 32,766."""
+    for start in range(0, len(values), size):
+        params = {f"v{n}": value for n, value in enumerate(values[start : start + size])}
+        yield ", ".join(f":{name}" for name in params), params
 
 
 async def _get(source: Database | Transaction, job_id: int) -> Job:

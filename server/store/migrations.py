@@ -43,6 +43,7 @@ _1: Migration = (
         result_size INTEGER,
         result_sha256 TEXT,
         created_at INTEGER NOT NULL,
+        queued_at INTEGER NOT NULL,
         submitted_at INTEGER,
         started_at INTEGER,
         ended_at INTEGER,
@@ -53,8 +54,7 @@ _1: Migration = (
     """,
     # Partial, so that a million ended jobs cost the loops nothing.
     "CREATE INDEX jobs_queued ON jobs (service, user_id, id) WHERE state = 'Queued'",
-    "CREATE INDEX jobs_delayed ON jobs (not_before) WHERE state = 'Queued' AND not_before > 0",
-    "CREATE INDEX jobs_queued_by_age ON jobs (service, id) WHERE state = 'Queued'",
+    "CREATE INDEX jobs_queued_by_age ON jobs (service, queued_at) WHERE state = 'Queued'",
     """
     CREATE INDEX jobs_held ON jobs (state, agent, service, user_id)
         WHERE state IN ('Processing', 'Submitted', 'Running', 'Unknown')

@@ -41,6 +41,7 @@ def job(row: Row) -> Job:
         if row["result_file"]
         else None,
         created_at=row["created_at"],
+        queued_at=row["queued_at"],
         submitted_at=row["submitted_at"],
         started_at=row["started_at"],
         ended_at=row["ended_at"],

@@ -1,0 +1,131 @@
+"""Cancel in every state: when the answer says cancelled, no process of the job is alive and none will start.
+
+The wish is written down first, so that it survives us; from then on the Sender does not claim the job and nothing
+queues it again. What is in the way of an agent is settled by its key: the agent kills it, or promises never to take it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from server.domain import endings, outcome
+from server.domain.errors import AlreadyEnded
+from server.domain.jobs import Job
+from server.domain.quotas import Service
+from server.ports import Agent, AgentError, Fleet, Jobs, NoSuchPayload
+from shared.clock import Clock, wait_for
+from shared.wire import JobState, PayloadDoc, PayloadState
+
+log = structlog.get_logger()
+S = JobState
+_LOOK_AGAIN_S: Final = 0.1
+
+
+class Cancel:
+    """Cancels jobs.
+
+    Args:
+        told: hands a payload to the Getter, which brings home what the job left.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        fleet: Fleet,
+        services: Mapping[str, Service],
+        clock: Clock,
+        told: Callable[[Agent, PayloadDoc], None],
+    ) -> None:
+        self._jobs, self._fleet, self._services = jobs, fleet, services
+        self._clock, self._told = clock, told
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def __call__(self, job_id: int, patience_s: float) -> Job:
+        """Cancel a job.
+
+        Returns:
+            The job: Cancelled; or not ended yet when the patience is over: then it will be, as soon as its agent
+            can be reached.
+
+        Raises:
+            NoSuchJob
+            AlreadyEnded: it ended in another way, before or while it was being cancelled.
+        """
+        job = await self._jobs.request_cancel(job_id, self._clock.now())
+        if not job.ended:
+            done = asyncio.Event()
+            self._start(job).add_done_callback(lambda _: done.set())
+            await wait_for(done, patience_s, self._clock)
+            job = await self._jobs.get(job_id)
+        if job.ended and job.state is not S.CANCELLED:
+            raise AlreadyEnded(job.id, job.state)
+        return job
+
+    async def run_once(self) -> int:
+        """Take up what could not be cancelled when it was asked for."""
+        jobs = await self._jobs.to_cancel()
+        for job in jobs:
+            self._start(job)
+        return 0
+
+    async def stop(self) -> None:
+        """Break off; the wishes are written down."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _start(self, job: Job) -> asyncio.Task[None]:
+        if job.id not in self._tasks:
+            self._tasks[job.id] = asyncio.create_task(self._cancel(job.id))
+        return self._tasks[job.id]
+
+    async def _cancel(self, job_id: int) -> None:
+        try:
+            while not (job := await self._jobs.get(job_id)).ended:
+                if not await self._try(job):
+                    await self._clock.sleep(_LOOK_AGAIN_S)
+        except AgentError as problem:
+            log.info("cancel.waits", job_id=job_id, error=str(problem))
+        except Exception:  # noqa: BLE001 - the next sweep takes it up again
+            log.exception("cancel.failed", job_id=job_id)
+        finally:
+            del self._tasks[job_id]
+
+    async def _try(self, job: Job) -> bool:
+        """One try. False: somebody else has to move first.
+
+        Raises:
+            AgentError: the agent cannot do it now.
+        """
+        if job.state is S.QUEUED:
+            return await self._cancelled(job, "cancelled before it was started")
+        agent = self._fleet.named(job.agent or "")
+        if agent is None:
+            return await self._cancelled(job, f"cancelled; agent {job.agent} is gone")
+        if job.state is S.PROCESSING:
+            if not agent.tells:
+                return False  # no key to settle: the delivery's end comes first
+            payload = await agent.settle(job, kill=True)
+        else:
+            assert job.payload_id is not None, "set by the move to Submitted"
+            try:
+                payload = await agent.kill(job.payload_id)
+            except NoSuchPayload:
+                payload = None
+        if payload is None or payload.status is PayloadState.KILLED:
+            cancelled = await self._cancelled(job, "cancelled")
+            if payload is not None:
+                self._told(agent, payload)
+            return cancelled
+        if payload.status in outcome.ENDED:
+            self._told(agent, payload)  # it ended before we came: its end counts
+        return False
+
+    async def _cancelled(self, job: Job, message: str) -> bool:
+        service = self._services.get(job.service, Service(job.service))
+        move = endings.end(job, S.CANCELLED, service, self._clock.now(), message)
+        return await self._jobs.move(move) is not None

@@ -1,0 +1,214 @@
+"""Submitted → Running → Completed / Failed: follow what agents tell, and bring results home.
+
+A result is stored once and whole: downloaded to a temporary file, digest checked, sealed, the job moved, and only
+then acknowledged; before the acknowledgement the agent may not delete. A crash at any point repeats the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from server.domain import endings, outcome, states
+from server.domain.errors import NoSuchJob
+from server.domain.jobs import Job, Move, Result
+from server.domain.quotas import Service
+from server.ports import (
+    Agent,
+    AgentError,
+    Fetched,
+    Files,
+    Jobs,
+    NoSuchPayload,
+    Sealing,
+    Unreachable,
+)
+from shared.clock import Clock
+from shared.ids import AttemptKey
+from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
+
+log = structlog.get_logger()
+S = JobState
+_AT_ONCE: Final = 16  # downloads and moves under way
+_AGAIN_S: Final = (0.5, 2.0, 10.0, 60.0)
+_UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
+
+
+class Get:
+    """The Getter. Agents that do not tell are polled by ``poll.Poll``, which hands their words to :meth:`bring_home`."""
+
+    def __init__(
+        self, jobs: Jobs, files: Files, services: Mapping[str, Service], clock: Clock
+    ) -> None:
+        self._jobs, self._files, self._services, self._clock = jobs, files, services, clock
+        self._latest: dict[tuple[str, int], PayloadDoc] = {}
+        """(agent, payload id) -> what is still to be looked at; one task each."""
+        self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    def told(self, agent: Agent, payload: PayloadDoc) -> None:
+        """An agent told of a payload: look at it soon; a newer word replaces an older one."""
+        which = (agent.name, payload.id)
+        self._latest[which] = payload
+        if which not in self._tasks:
+            self._tasks[which] = asyncio.create_task(self._look_at_latest(agent, which))
+
+    async def reconcile(self, agent: Agent, listing: PayloadList) -> None:
+        """After (re)connecting: compare all that the agent holds with all that it should hold.
+
+        Raises:
+            AgentError
+        """
+        for payload in listing.payloads:
+            self.told(agent, payload)
+        listed = {payload.key for payload in listing.payloads}
+        for job in await self._jobs.in_states(states.AT_AGENT, agent.name):
+            if str(job.key) not in listed:
+                # The job may be younger than the list: ask for this very key.
+                found = await agent.settle(job)
+                if found is not None:
+                    self.told(agent, found)
+                else:
+                    await self.lost(job, f"agent {agent.name} does not know the job any more")
+
+    async def stop(self) -> None:
+        """Break off; everything is told again after the next start."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _look_at_latest(self, agent: Agent, which: tuple[str, int]) -> None:
+        tries = 0
+        try:
+            while (payload := self._latest.pop(which, None)) is not None:
+                try:
+                    async with self._room:
+                        await self._look_at(agent, payload)
+                    tries = 0
+                except (AgentError, OSError) as problem:
+                    tries += 1
+                    log.warning(
+                        "payload.not_fetched", agent=agent.name, key=payload.key, error=str(problem)
+                    )
+                    if not agent.up:
+                        return  # it tells everything again once it is back
+                    if tries == _UNKNOWN_AFTER:
+                        await self._unknown(payload, f"the result cannot be fetched: {problem}")
+                    self._latest.setdefault(which, payload)
+                    await self._clock.sleep(_AGAIN_S[min(tries, len(_AGAIN_S)) - 1])
+        except Exception:  # noqa: BLE001 - one bad payload must not end the others
+            log.exception("payload.failed", agent=agent.name, payload=which[1])
+        finally:
+            del self._tasks[which]
+
+    async def _look_at(self, agent: Agent, payload: PayloadDoc) -> None:
+        key = AttemptKey.parse(payload.key or "")
+        while True:
+            try:
+                job: Job | None = await self._jobs.get(key.job_id)
+            except NoSuchJob:
+                job = None
+            if job is None or job.key != key or job.ended:
+                await self._stale(agent, payload, job)
+                return
+            if await self.follow(agent, job, payload):
+                if payload.status in outcome.ENDED:
+                    await agent.acknowledge(payload.id)
+                return
+            # Somebody moved the job meanwhile: what it is now decides anew.
+
+    async def follow(
+        self, agent: Agent, job: Job, payload: PayloadDoc, have: Result | None = None
+    ) -> bool:
+        """Move the job to where its payload is, with its result if the attempt has ended.
+
+        Args:
+            have: the sealed result, where it came with the payload.
+
+        Returns:
+            False: the job was no longer as given; nothing was changed.
+
+        Raises:
+            AgentError, OSError: the result could not be fetched or stored.
+        """
+        now = self._clock.now()
+        if payload.status not in outcome.ENDED:
+            prepared = payload.status is PayloadState.PREPARED
+            moves = outcome.steps(job, payload, S.SUBMITTED if prepared else S.RUNNING, now)
+            return not moves or await self._jobs.move(*moves) is not None
+        service = self._services.get(job.service, Service(job.service))
+        moves = outcome.steps(job, payload, S.RUNNING if payload.started_at else S.SUBMITTED, now)
+        before = moves[-1].to if moves else job.state
+        verdict = outcome.judge(job, payload, service, now, before)
+        with self._files.sealing("results") as sealing:
+            result = have
+            if result is None and payload.result is not None and verdict.keep_result:
+                result = await self._fetch(agent, payload, sealing)
+            changes = {**verdict.move.changes, **({"result": result} if result else {})}
+            moved = await self._jobs.move(*moves, dataclasses.replace(verdict.move, changes=changes))
+            if moved is not None:
+                sealing.keep()
+        if moved is not None:
+            log.info(
+                "job.ended" if moved.ended else "job.requeued",
+                job_id=job.id,
+                attempt=job.attempt,
+                state=moved.state,
+                reason=moved.reason,
+            )
+        return moved is not None
+
+    async def lost(self, job: Job, message: str) -> None:
+        """The attempt is gone without a trace: again from its own budget, or Failed."""
+        service = self._services.get(job.service, Service(job.service))
+        await self._jobs.move(
+            endings.interrupted(job, service, self._clock.now(), message, Reason.AGENT_LOST)
+        )
+
+    async def _stale(self, agent: Agent, payload: PayloadDoc, job: Job | None) -> None:
+        """A payload that no job waits for: end it, and let the agent forget it."""
+        if payload.status not in outcome.ENDED:
+            log.warning("payload.stale", agent=agent.name, key=payload.key, status=payload.status)
+            await agent.kill(payload.id)
+            return  # its end will be told
+        mine = job is not None and str(job.key) == payload.key
+        if job is not None and mine and job.state is S.CANCELLED and job.result is None:
+            # Cancelled the moment its processes were dead; what they left comes after.
+            with self._files.sealing("results") as sealing:
+                if payload.result is not None and await self._jobs.keep_result(
+                    job, await self._fetch(agent, payload, sealing)
+                ):
+                    sealing.keep()
+        await agent.acknowledge(payload.id)
+
+    async def _fetch(self, agent: Agent, payload: PayloadDoc, sealing: Sealing) -> Result:
+        with self._files.staging() as staged:
+            try:
+                fetched = await agent.fetch(payload.id, staged)
+            except NoSuchPayload as problem:
+                raise Unreachable(str(problem), sent=True) from problem
+            if payload.result is not None and payload.result.sha256 != fetched.sha256:
+                raise Unreachable(
+                    f"the result arrived damaged: {fetched.size} of {payload.result.size} bytes, "
+                    "and not the digest that was announced",
+                    sent=True,
+                )
+            return await sealed(sealing, staged, fetched)
+
+    async def _unknown(self, payload: PayloadDoc, message: str) -> None:
+        key = AttemptKey.parse(payload.key or "")
+        job = await self._jobs.get(key.job_id)
+        if job.key == key and S.UNKNOWN in states.NEXT[job.state]:
+            await self._jobs.move(
+                Move(job.id, job.attempt, job.state, S.UNKNOWN, self._clock.now(), message)
+            )
+
+
+async def sealed(sealing: Sealing, staged: Path, fetched: Fetched) -> Result:
+    """The result that was downloaded to ``staged``, made durable."""
+    return Result(await sealing.seal(staged), fetched.size, fetched.sha256)
