@@ -1,0 +1,1 @@
+"""Files as both processes handle them: names, sealed bundles, archives, durable writes."""

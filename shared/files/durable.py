@@ -1,0 +1,51 @@
+"""Writes that survive a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def fsync_file(path: Path) -> None:
+    """Put the content of ``path`` on the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def fsync_folder(path: Path) -> None:
+    """Put the names in the folder ``path`` on the disk: creations, renames, removals."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def seal(tmp: Path, final: Path, *, synced: bool = False) -> None:
+    """Give the finished file ``tmp`` its name; once this returns, it survives a power cut.
+
+    Args:
+        tmp: on the same file system as ``final``.
+        synced: the content was fsynced already (:class:`~shared.files.bundle.BundleWriter` does).
+
+    Raises:
+        OSError: ``final`` does not exist then, unless it did before and the rename did not happen.
+    """
+    if not synced:
+        fsync_file(tmp)
+    tmp.replace(final)
+    try:
+        fsync_folder(final.parent)
+    except OSError:
+        remove_quietly(final)
+        raise
+
+
+def remove_quietly(path: Path) -> None:
+    """Remove a file if that can be done; one that cannot be removed is left to the sweep."""
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,25 @@
+"""What is wrong with a bundle, for programs and for people."""
+
+from __future__ import annotations
+
+from shared.files.names import UnsafeName, shown
+
+
+class BundleError(Exception):
+    """A bundle, or an archive that was to become one, is refused.
+
+    Attributes:
+        code: short, snake_case, stable.
+        part: the file or entry at fault as its sender named it, or None.
+        message: a sentence for people; it names the part.
+    """
+
+    def __init__(self, code: str, message: str, part: str | None = None) -> None:
+        self.code, self.part = code, part
+        self.message = message if part is None else f"{shown(part)}: {message}"
+        super().__init__(self.message)
+
+    @classmethod
+    def of_name(cls, problem: UnsafeName, sent: str | None = None) -> BundleError:
+        """The same refusal as a bundle's; ``sent``: the name before it was normalised."""
+        return cls(problem.code, problem.why, problem.name if sent is None else sent)

@@ -1,0 +1,93 @@
+"""What a sealed bundle is, and its digest.
+
+The root rule: ``run.sh`` lies at the root; or everything lies in exactly one top-level folder that
+holds it (a folder dropped by a browser, a zipped folder), and then that folder is stripped. It is a
+pure function of the names (:func:`shared.files.names.find_root`), applied alike by writer and
+reader, so the ZIP need not be written again.
+
+The digest does not depend on the ZIP's own metadata. It is the SHA-256, in hex, of the text ::
+
+    ferryman-bundle 1\\n
+    <SHA-256 of the content, hex> <bytes, decimal> <path after root stripping>\\n
+
+with one line for each file, sorted by the paths' UTF-8 bytes, in UTF-8. Paths hold no line breaks
+(:func:`shared.files.names.safe_path`), so two bundles with one digest hold the same files.
+
+Modes: files are 0644. Those that are executable in the archive they came from, whose name ends in
+``.sh``, or that begin with ``#!`` or as an ELF program are 0755, since a form cannot say. Modes are
+restored by unpacking but are no part of the digest. Times and empty folders are not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from shared.files.errors import BundleError
+from shared.files.names import find_root, shown
+
+ENTRY: Final = "run.sh"
+FILE_MODE: Final = 0o644
+PROGRAM_MODE: Final = 0o755
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A bundle that is complete."""
+
+    size: int
+    """Bytes of the ZIP."""
+    digest: str
+    """Of the content, hex; its form: the module's text."""
+    files: int
+    bytes: int
+    """Of all files together, unpacked."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """What the digest is made of."""
+
+    path: str
+    """After root stripping."""
+    size: int
+    sha256: str
+
+
+def digest_of(files: Iterable[FileDigest]) -> str:
+    """The digest of a bundle with these files, whatever their order."""
+    total = hashlib.sha256(b"ferryman-bundle 1\n")
+    for key, file in sorted(((f.path.encode(), f) for f in files), key=lambda pair: pair[0]):
+        total.update(b"%s %d %s\n" % (file.sha256.encode(), file.size, key))
+    return total.hexdigest()
+
+
+def is_program(name: str, head: bytes) -> bool:
+    """Whether a file looks made to be executed; ``head``: at least its first four bytes."""
+    return name.endswith(".sh") or head.startswith((b"#!", b"\x7fELF"))
+
+
+def root_of(paths: list[str]) -> str:
+    """What the root rule strips from every path: ``""`` or ``"folder/"``.
+
+    Raises:
+        BundleError: ``no_file`` or ``no_run_sh``.
+    """
+    root = find_root(paths, ENTRY)
+    if root is not None:
+        return root
+    if not paths:
+        raise BundleError("no_file", "the bundle has no file; it needs at least a run.sh")
+    hint = ""
+    near = min(
+        (p for p in paths if p.rpartition("/")[2].casefold() == ENTRY),
+        key=lambda p: (p.count("/"), p),
+        default=None,
+    )
+    if near is not None:
+        hint = f"; {shown(near)} is there, but the script must be {ENTRY} at the root"
+    elif len(paths) == 1 and paths[0].casefold().endswith((".zip", ".tar", ".tar.gz", ".tgz")):
+        hint = "; to have an archive expanded, send it in a form field named bundle"
+    raise BundleError("no_run_sh", f"the bundle has no {ENTRY} at its root{hint}")

@@ -1,0 +1,166 @@
+"""Writing a sealed bundle while its files stream in."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Final
+
+from shared.files.durable import remove_quietly
+from shared.files.errors import BundleError
+from shared.files.names import Tree, UnsafeName, safe_path
+from shared.files.sealed import (
+    FILE_MODE,
+    PROGRAM_MODE,
+    FileDigest,
+    Sealed,
+    digest_of,
+    is_program,
+    root_of,
+)
+
+Data = bytes | bytearray | memoryview
+_HEAD: Final = 4
+
+
+class _OpenFile:
+    """The file that is being written."""
+
+    def __init__(self, path: str, info: zipfile.ZipInfo, out: IO[bytes], executable: bool) -> None:
+        self.path, self.info, self.out, self.executable = path, info, out, executable
+        self.size = 0
+        self.sha256 = hashlib.sha256()
+        self.head = b""
+
+
+class BundleWriter:
+    """Writes a bundle to a staging path, in one pass, with flat memory; for a worker thread.
+
+    ``add``, any number of ``write`` and ``end`` for each file, then ``seal``; or ``abort`` at any
+    time. After an exception only ``abort`` may be called.
+
+    Args:
+        path: must not exist yet.
+        max_files: more are refused.
+        max_bytes: of all files together.
+
+    Raises:
+        OSError: here and from every method: the disk may be full.
+    """
+
+    def __init__(self, path: Path, *, max_files: int, max_bytes: int) -> None:
+        self._path, self._max_files, self._max_bytes = path, max_files, max_bytes
+        self._tree = Tree()
+        self._files: list[FileDigest] = []
+        self._bytes = 0
+        self._open: _OpenFile | None = None
+        self._raw = path.open("xb")
+        self._zip = zipfile.ZipFile(self._raw, "w", zipfile.ZIP_STORED)
+
+    def add(self, name: str, *, executable: bool = False) -> None:
+        """Begin a file.
+
+        Args:
+            name: as it was sent; refusals name it so.
+            executable: as the archive says that it came from.
+
+        Raises:
+            BundleError: the name is unsafe, taken, or clashes; or there are too many files.
+        """
+        if len(self._files) >= self._max_files:
+            raise BundleError(
+                "too_many_files", f"the bundle has more than {self._max_files} files", name
+            )
+        path = self._checked(name, self._tree.add)
+        info = zipfile.ZipInfo(path)
+        # Sizes are not known yet: room for 64 bits, as a header cannot grow when it is patched.
+        out = self._zip.open(info, "w", force_zip64=True)
+        self._open = _OpenFile(path, info, out, executable)
+
+    def check_folder(self, name: str) -> None:
+        """Check the name of a folder against the files; the folder itself is not stored.
+
+        Raises:
+            BundleError
+        """
+        self._checked(name, self._tree.add_folder)
+
+    def _checked(self, name: str, add: Callable[[str], None]) -> str:
+        try:
+            path = safe_path(name)
+            add(path)
+        except UnsafeName as problem:
+            raise BundleError.of_name(problem, name) from None
+        return path
+
+    def _current(self) -> _OpenFile:
+        if self._open is None:
+            raise RuntimeError("add() a file first")
+        return self._open
+
+    def write(self, data: Data) -> None:
+        """Append to the file that was begun last.
+
+        Raises:
+            BundleError: ``too_large``.
+        """
+        file = self._current()
+        length = len(data)
+        self._bytes += length
+        if self._bytes > self._max_bytes:
+            raise too_large(self._max_bytes, file.path)
+        if len(file.head) < _HEAD:
+            file.head += bytes(data[:_HEAD])
+        file.size += length
+        file.sha256.update(data)
+        file.out.write(data)
+
+    def end(self) -> None:
+        """The file is complete."""
+        file = self._current()
+        self._open = None
+        program = file.executable or is_program(file.path, file.head)
+        # Only the central directory, written last, holds the mode.
+        file.info.external_attr = (0o100000 | (PROGRAM_MODE if program else FILE_MODE)) << 16
+        file.out.close()
+        self._files.append(FileDigest(file.path, file.size, file.sha256.hexdigest()))
+
+    def seal(self) -> Sealed:
+        """Finish the ZIP and put it on the disk. The name is not durable yet: :func:`durable.seal`.
+
+        Raises:
+            BundleError: no file, or no ``run.sh`` by the root rule.
+        """
+        root = root_of([file.path for file in self._files])
+        self._zip.close()
+        self._raw.flush()
+        os.fsync(self._raw.fileno())
+        size = self._raw.tell()
+        self._raw.close()
+        digest = digest_of(
+            FileDigest(file.path[len(root) :], file.size, file.sha256) for file in self._files
+        )
+        return Sealed(size, digest, len(self._files), self._bytes)
+
+    def abort(self) -> None:
+        """Close and delete whatever is there, a sealed file too; may be repeated."""
+        # zipfile insists on finishing what was begun, and that may fail again, as on a full disk.
+        if self._open is not None:
+            with contextlib.suppress(OSError):
+                self._open.out.close()
+        with contextlib.suppress(OSError, ValueError):
+            self._zip.close()
+        with contextlib.suppress(OSError):
+            self._raw.close()
+        remove_quietly(self._path)
+
+
+def too_large(max_bytes: int, part: str | None = None) -> BundleError:
+    """The refusal of a bundle that is larger than it may be."""
+    return BundleError(
+        "too_large", f"the bundle is larger than the limit of {max_bytes} bytes", part
+    )

@@ -1,0 +1,289 @@
+"""A strict reader of ZIP files, for those that users send and for our own.
+
+Every byte of the file must belong to exactly one entry, the central directory or the end record,
+and local headers must say what the central directory says. That excludes by construction what ZIP
+tricks live on: overlapping entries (one compressed block quoted a thousand times), entries that
+only some programs see, prefixes and suffixes, sizes that lie.
+
+The standard library's ``zipfile`` is too forgiving for this: it loads a central directory of any
+size, cuts names at a NUL, stops silently at the declared size, searches for a directory behind
+garbage, and before 3.11.8 does not look for overlaps.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from shared.files.errors import BundleError
+
+STORED: Final = 0
+DEFLATED: Final = 8
+_METHODS: Final = {
+    1: "Shrink", 6: "Implode", 9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard",
+    95: "xz", 97: "WavPack", 98: "PPMd", 99: "AES encryption",
+}  # fmt: skip
+
+_LOCAL: Final = struct.Struct("<4s5H3L2H")
+_CENTRAL: Final = struct.Struct("<4s6H3L5H2L")
+_END: Final = struct.Struct("<4s4H2LH")
+_LOCATOR64: Final = struct.Struct("<4sLQL")
+_END64: Final = struct.Struct("<4sQ2H2L4Q")
+_FULL16: Final = 0xFFFF
+_FULL32: Final = 0xFFFFFFFF
+_MEAN_DIRECTORY_ENTRY: Final = 2048
+"""Bytes of the central directory allowed per entry: a path of 1024 and as many of extras."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZipEntry:
+    """One entry, all of it checked but the content."""
+
+    name: str
+    """As written, ``/`` at the end for a folder."""
+    is_folder: bool
+    executable: bool
+    method: int
+    crc: int
+    packed: int
+    """Bytes in the archive."""
+    size: int
+    """Bytes when unpacked, as declared."""
+    offset: int
+    """Of the first packed byte in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """An entry as the central directory tells it."""
+
+    raw: bytes
+    name: str
+    flags: int
+    method: int
+    crc: int
+    packed: int
+    size: int
+    header: int
+    mode: int
+
+    def refused(self, code: str, message: str) -> BundleError:
+        return BundleError(code, message, self.name)
+
+
+def read_entries(fd: int, max_entries: int) -> list[ZipEntry]:
+    """Read the table of contents and check it against the whole file, in the order of the file.
+
+    Args:
+        fd: the archive, seekable; its position is neither used nor moved.
+        max_entries: files and folders; memory used is in proportion to this.
+
+    Raises:
+        BundleError
+    """
+    size = os.fstat(fd).st_size
+    count, start, length = _find_directory(fd, size)
+    if count > max_entries or length > max(1, max_entries) * _MEAN_DIRECTORY_ENTRY:
+        raise BundleError("too_many_files", f"the archive lists more than {max_entries} entries")
+    directory = _read(fd, start, length)
+    listed = sorted(_list(directory, count), key=lambda one: one.header)
+    entries = []
+    position = 0
+    for one in listed:
+        entry, position = _locate(fd, one, position, start)
+        entries.append(entry)
+    if position != start:
+        raise BundleError("hidden_data", "the archive holds bytes that belong to no entry")
+    return entries
+
+
+def _read(fd: int, offset: int, length: int) -> bytes:
+    data = os.pread(fd, length, offset) if offset >= 0 else b""
+    if len(data) != length:
+        raise BundleError("truncated", "the archive is cut short or damaged")
+    return data
+
+
+def _find_directory(fd: int, size: int) -> tuple[int, int, int]:
+    """Number of entries, first byte and length of the central directory."""
+    tail = _read(fd, size - min(size, _END.size + _FULL16), min(size, _END.size + _FULL16))
+    at = tail.rfind(b"PK\5\6")
+    if at < 0 or len(tail) - at < _END.size:
+        raise BundleError("truncated", "the archive has no end record: it is cut short")
+    end = size - len(tail) + at
+    _, disk, first_disk, here, count, length, start, comment = _END.unpack_from(tail, at)
+    if end + _END.size + comment != size:
+        raise BundleError("trailing_data", "something follows the end of the archive")
+    if at >= _LOCATOR64.size and tail.startswith(b"PK\6\7", at - _LOCATOR64.size):
+        end -= _LOCATOR64.size
+        _, at_disk, record, disks = _LOCATOR64.unpack_from(tail, at - _LOCATOR64.size)
+        # The record of our kind has no extensible part, so it must end where the locator begins.
+        if record + _END64.size != end or at_disk or disks > 1:
+            raise BundleError("damaged", "the archive's ZIP64 end record is not where it should be")
+        end = record
+        fields = _END64.unpack(_read(fd, record, _END64.size))
+        narrow = (disk, first_disk, here, count, length, start)
+        magic, rest, _, _, disk, first_disk, here, count, length, start = fields
+        agree = all(
+            wide == short or short in {_FULL16, _FULL32}
+            for wide, short in zip(fields[4:], narrow, strict=True)
+        )
+        if magic != b"PK\6\6" or rest != _END64.size - 12 or not agree:
+            raise BundleError("damaged", "the archive's ZIP64 end record is damaged")
+    if disk or first_disk or here != count:
+        raise BundleError("split_archive", "the archive is one of several volumes")
+    if start + length != end:
+        raise BundleError("damaged", "the archive's table of contents is misplaced")
+    return count, start, length
+
+
+def _list(directory: bytes, count: int) -> Iterator[_Listed]:
+    at = 0
+    for _ in range(count):
+        if not directory.startswith(b"PK\1\2", at) or len(directory) - at < _CENTRAL.size:
+            raise BundleError("damaged", "the archive's table of contents is damaged")
+        (
+            _, _, _, flags, method, _, _, crc, packed, size,
+            name_length, extra_length, comment_length, disk, _, attributes, header,
+        ) = _CENTRAL.unpack_from(directory, at)  # fmt: skip
+        name_at = at + _CENTRAL.size
+        extra_at = name_at + name_length
+        at = extra_at + extra_length + comment_length
+        if at > len(directory):
+            raise BundleError("damaged", "the archive's table of contents is damaged")
+        raw = directory[name_at:extra_at]
+        extras = _extras(directory[extra_at : extra_at + extra_length])
+        name = _name(raw, extras)
+        wide = _Wide(extras.get(1, b""), name)
+        size, packed, header = wide.take(size), wide.take(packed), wide.take(header)
+        if disk == _FULL16:
+            disk = 0
+        one = _Listed(raw, name, flags, method, crc, packed, size, header, attributes >> 16)
+        if disk:
+            raise one.refused("split_archive", "it lies in another volume")
+        yield one
+    if at != len(directory):
+        raise BundleError("damaged", "the archive's table of contents is longer than it says")
+
+
+class _Wide:
+    """Takes the 64-bit values for those 32-bit fields that say so, in order."""
+
+    def __init__(self, extra: bytes, name: str) -> None:
+        self._extra, self._name = extra, name
+
+    def take(self, narrow: int) -> int:
+        if narrow != _FULL32:
+            return narrow
+        if len(self._extra) < 8:
+            raise BundleError("damaged", "its ZIP64 sizes are missing", self._name)
+        value = int.from_bytes(self._extra[:8], "little")
+        self._extra = self._extra[8:]
+        return value
+
+
+def _extras(data: bytes) -> dict[int, bytes]:
+    """Extra fields by number, the first of each. A damaged rest is ignored, as all do."""
+    found: dict[int, bytes] = {}
+    at = 0
+    while at + 4 <= len(data):
+        kind, length = struct.unpack_from("<2H", data, at)
+        found.setdefault(kind, data[at + 4 : at + 4 + length])
+        at += 4 + length
+    return found
+
+
+def _name(raw: bytes, extras: dict[int, bytes]) -> str:
+    """Decode a name: always UTF-8, whether or not the flag says so (macOS does not set it).
+
+    Old Windows programs write their code page, and some add the Unicode name in an extra field
+    (0x7075)."""
+    unicode = extras.get(0x7075, b"")
+    try:
+        if unicode[:1] == b"\1" and int.from_bytes(unicode[1:5], "little") == zlib.crc32(raw):
+            name = unicode[5:].decode()
+            if raw.isascii() and raw.decode() != name:
+                raise BundleError("two_names", "it has two names that differ", name)
+            return name
+        return raw.decode()
+    except UnicodeDecodeError:
+        shown = raw.decode(errors="backslashreplace")
+        raise BundleError("bad_utf8", "its name is not valid UTF-8", shown) from None
+
+
+def _locate(fd: int, one: _Listed, position: int, end: int) -> tuple[ZipEntry, int]:
+    """Check the entry that must begin at ``position``; also returns where the next one must."""
+    _check_kind(one)
+    if one.header < position:
+        raise one.refused("overlap", "it overlaps another entry of the archive")
+    if one.header > position:
+        raise one.refused("hidden_data", "before it are bytes that belong to no entry")
+    if one.header + _LOCAL.size > end:
+        raise one.refused("truncated", "it reaches beyond the end of the archive")
+    (magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length) = _LOCAL.unpack(
+        _read(fd, one.header, _LOCAL.size)
+    )
+    rest = _read(fd, one.header + _LOCAL.size, name_length + extra_length)
+    if magic != b"PK\3\4":
+        raise one.refused("damaged", "its header is damaged")
+    if rest[:name_length] != one.raw:
+        raise one.refused("two_names", "it has another name in the table of contents")
+    if (method, flags & 9) != (one.method, one.flags & 9):
+        raise one.refused("lying_header", "its header differs from the table of contents")
+    offset = one.header + _LOCAL.size + name_length + extra_length
+    after = offset + one.packed
+    if after > end:
+        raise one.refused("truncated", "it reaches beyond the end of the archive")
+    if flags & 8:
+        after += _descriptor(fd, one, after, end)
+    else:
+        wide = _Wide(_extras(rest[name_length:]).get(1, b""), one.name)
+        # In a local header the 64-bit sizes come both or not at all, in this order.
+        sizes = (wide.take(size), wide.take(packed))
+        if (crc, *sizes) != (one.crc, one.size, one.packed):
+            raise one.refused("lying_header", "it has other sizes in the table of contents")
+    if one.method == STORED and one.packed != one.size:
+        raise one.refused("lying_size", "it is stored, but its two sizes differ")
+    is_folder = one.name.endswith("/")
+    if is_folder and one.size:
+        raise one.refused("lying_header", "it is a folder, but has content")
+    executable = bool(one.mode & 0o111)
+    return (
+        ZipEntry(
+            one.name, is_folder, executable, one.method, one.crc, one.packed, one.size, offset
+        ),
+        after,
+    )
+
+
+def _check_kind(one: _Listed) -> None:
+    if one.flags & (1 | 1 << 6 | 1 << 13) or one.method == 99:
+        raise one.refused("encrypted", "it is encrypted")
+    if one.method not in {STORED, DEFLATED} or one.flags & 1 << 5:
+        method = _METHODS.get(one.method, f"number {one.method}")
+        raise one.refused("compression", f"it is compressed with {method}; only Deflate is read")
+    kind = stat.S_IFMT(one.mode)
+    if kind == stat.S_IFLNK:
+        raise one.refused("link", "it is a symbolic link")
+    folder = one.name.endswith("/")
+    if kind not in {0, stat.S_IFDIR if folder else stat.S_IFREG}:
+        raise one.refused("special_file", "it is neither a file nor a folder")
+
+
+def _descriptor(fd: int, one: _Listed, at: int, end: int) -> int:
+    """Length of the data descriptor: with or without signature, narrow or wide, but true."""
+    found = os.pread(fd, min(24, end - at), at)
+    for form in ("<2Q", "<2L"):
+        try:
+            sizes = struct.pack("<L", one.crc) + struct.pack(form, one.packed, one.size)
+        except struct.error:
+            continue
+        for descriptor in (b"PK\7\x08" + sizes, sizes):
+            if found.startswith(descriptor):
+                return len(descriptor)
+    raise one.refused("lying_header", "the sizes behind it differ from the table of contents")
