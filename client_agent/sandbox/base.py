@@ -11,8 +11,9 @@ The life of one attempt::
     ... the runner collects from workspace.fd ...
     await workspace.destroy()
 
-Death of the agent at any point must leave nothing running: before ``go`` the gate sees its pipe close,
-after it the processes die with their parent, and :meth:`Sandbox.clear` at the next start makes sure.
+Death of the agent at any point must leave nothing running: before ``go`` the gate sees its pipe
+close, after it the processes die with their parent, and :meth:`Sandbox.clear` at the next start
+makes sure.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Launch:
     """Between SIGTERM and SIGKILL."""
     stdout: Path
     stderr: Path
-    """Where the logs are stored, outside the workspace; at most ``limits.log`` bytes each, then a marker."""
+    """Where the logs are stored, outside the workspace; at most ``limits.log`` bytes each, then a
+    marker."""
     read_only: Sequence[tuple[Path, str]] = ()
     """Operator's (host path, path inside) binds; mounted before /job, never under it."""
     allow: frozenset[str] = frozenset()
@@ -78,7 +80,8 @@ class Ended:
     warnings: Sequence[str] = ()
     """Later causes, events such as pids_limit or log_truncated."""
     certain: bool = True
-    """False: death could not be confirmed in time; nothing may be collected, the directory is quarantined."""
+    """False: death could not be confirmed in time; nothing may be collected, the directory is
+    quarantined."""
 
 
 class Process(Protocol):
@@ -92,15 +95,17 @@ class Process(Protocol):
         ...
 
     def stop(self, reason: Reason | None, message: str, *, grace: bool = True) -> None:
-        """Ask for the end, for this cause (reason None: cancelled); the first cause wins. Returns at once.
+        """Ask for the end, for this cause (reason None: cancelled); the first cause wins. Returns
+        at once.
 
-        With ``grace``: SIGTERM and SIGCONT to the processes inside, the grace time, then SIGKILL. Without: SIGKILL.
-        Works before ``go`` too: then run.sh never starts.
+        With ``grace``: SIGTERM and SIGCONT to the processes inside, the grace time, then SIGKILL.
+        Without: SIGKILL. Works before ``go`` too: then run.sh never starts.
         """
         ...
 
     async def wait(self) -> Ended:
-        """Return how it ended, once nothing of it is alive and its pipes are drained. May be called repeatedly."""
+        """Return how it ended, once nothing of it is alive and its pipes are drained. May be
+        called repeatedly."""
         ...
 
 
@@ -110,7 +115,8 @@ class Workspace(Protocol):
     path: Path
     """For messages, and ``loc`` of the payload; work goes through ``fd``."""
     fd: int
-    """Directory descriptor, opened before anything runs; the bundle is unpacked here and results are read from here."""
+    """Directory descriptor, opened before anything runs; the bundle is unpacked here and results
+    are read from here."""
     uid: int | None
     """Owner that files unpacked here must be given; None: the agent's own."""
     gid: int | None
@@ -141,7 +147,8 @@ class Sandbox(Protocol):
         ...
 
     async def clear(self) -> None:
-        """At start: kill and remove whatever a former life of this agent left (processes, cgroups, mounts, directories)."""
+        """At start: kill and remove whatever a former life of this agent left (processes,
+        cgroups, mounts, directories)."""
         ...
 
     async def prepare(self, name: str, slot: int, limits: Limits) -> Workspace:
@@ -149,7 +156,8 @@ class Sandbox(Protocol):
 
         Args:
             name: ``[a-z0-9-]+``, unique within the agent at a time.
-            slot: 0 ≤ slot < slots; never in use twice at once. A root agent derives the job's uid from it.
+            slot: 0 ≤ slot < slots; never in use twice at once. A root agent derives the job's uid
+                from it.
 
         Raises:
             SandboxBroken, OSError: e.g. no space.

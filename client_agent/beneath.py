@@ -1,0 +1,126 @@
+"""Opens what a hostile program left, by descriptor and one component at a time.
+
+A path would be resolved through whatever lies on the way at that moment; a descriptor is what it
+was when it was opened.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import stat
+from collections.abc import Callable
+from typing import Final
+
+_OPENAT2: Final = 437
+"""On every machine since Linux 5.6."""
+_RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
+"""NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH."""
+_PATH: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Not blocking: what was a file a moment ago may be a FIFO now."""
+
+
+class _How(ctypes.Structure):
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Changed(OSError):
+    """It is not what it was when it was looked at."""
+
+
+def _openat2_works() -> bool:
+    if platform.system() != "Linux":
+        return False
+    how = _How(_PATH, 0, _RESOLVE)
+    fd = _libc.syscall(_OPENAT2, -100, b".", ctypes.byref(how), ctypes.sizeof(how))
+    if fd >= 0:
+        os.close(fd)
+    return bool(fd >= 0)
+
+
+HAS_OPENAT2: bool = _openat2_works()
+"""Old kernels and old container filters refuse it; single components without symlinks are as
+safe."""
+
+
+def open_component(parent: int, name: str, flags: int) -> int:
+    """Open ``name``, a single component, in the directory ``parent``.
+
+    Never follows a symlink and never leaves the file system of ``parent``.
+
+    Raises:
+        OSError: ELOOP for a symlink, EXDEV for a mount point.
+    """
+    if "/" in name or name in {"", ".", ".."}:
+        raise ValueError(f"not a single component: {name!r}")
+    if HAS_OPENAT2:
+        how = _How(flags, 0, _RESOLVE)
+        raw = os.fsencode(name)
+        fd = _libc.syscall(_OPENAT2, parent, raw, ctypes.byref(how), ctypes.sizeof(how))
+        if fd < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), name)
+        return int(fd)
+    fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=parent)
+    if os.fstat(fd).st_dev != os.fstat(parent).st_dev:
+        os.close(fd)
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), name)
+    return fd
+
+
+def open_directory(parent: int, name: str) -> int:
+    """Open a directory for listing, whatever its mode says, if it is ours.
+
+    Raises:
+        OSError
+    """
+    try:
+        return open_component(parent, name, _DIRECTORY)
+    except PermissionError:
+        _permit(parent, name, stat.S_ISDIR, 0o700)
+        return open_component(parent, name, _DIRECTORY)
+
+
+def open_file(parent: int, name: str, seen: os.stat_result) -> int:
+    """Open the regular file that ``seen`` describes for reading, whatever its mode says, if it is
+    ours.
+
+    Raises:
+        Changed: it is another file now, or no file.
+        OSError
+    """
+    try:
+        fd = open_component(parent, name, _FILE)
+    except PermissionError:
+        _permit(parent, name, stat.S_ISREG, 0o600)
+        fd = open_component(parent, name, _FILE)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or (found.st_ino, found.st_dev) != (
+        seen.st_ino,
+        seen.st_dev,
+    ):
+        os.close(fd)
+        raise Changed(errno.ESTALE, "it was replaced while it was collected", name)
+    return fd
+
+
+def _permit(parent: int, name: str, kind: Callable[[int], bool], mode: int) -> None:
+    """Give the owner access, through a descriptor that opens nothing (O_PATH)."""
+    fd = open_component(parent, name, _PATH)
+    try:
+        if not kind(os.fstat(fd).st_mode):
+            raise Changed(errno.ESTALE, "it was replaced while it was collected", name)
+        os.chmod(f"/proc/self/fd/{fd}", mode)  # noqa: PTH101  # a descriptor, not a path
+    finally:
+        os.close(fd)

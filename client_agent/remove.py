@@ -1,0 +1,92 @@
+"""Deletes any tree a job can make: thousands of levels deep, mode 000, a million names.
+
+Nothing is recursive and at most two directories are open at a time: a directory that is not empty
+is moved up beside the one that is being emptied, so depth never matters (``shutil.rmtree`` fails
+at 5,000 levels) and every directory is moved at most once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove_tree(path: Path) -> None:
+    """Delete ``path``, a directory, with everything below it. A path that is not there is no
+    error.
+
+    Nothing else may write below it meanwhile. Symlinks are deleted, never followed.
+
+    Raises:
+        OSError: something cannot be deleted (a mount point, a damaged disk).
+    """
+    try:
+        parent = os.open(path.parent, _DIRECTORY)
+    except FileNotFoundError:
+        return
+    try:
+        _remove(parent, path.name)
+    finally:
+        os.close(parent)
+
+
+def _remove(parent: int, name: str) -> None:
+    serial = 0
+    waiting = [name]
+    while waiting:
+        current = waiting.pop()
+        try:
+            fd = _open_writable(parent, current)
+        except FileNotFoundError:
+            continue
+        try:
+            emptied = False
+            while not emptied:  # a directory that changes while it is listed may hide entries
+                emptied = True
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        emptied = False
+                        if not entry.is_dir(follow_symlinks=False):
+                            os.unlink(entry.name, dir_fd=fd)
+                            continue
+                        with contextlib.suppress(OSError):
+                            os.rmdir(entry.name, dir_fd=fd)
+                            continue
+                        _make_writable(fd, entry.name)  # moving changes its own ".."
+                        serial += 1
+                        moved = f"{name}.removing.{serial}"
+                        while _exists(parent, moved):
+                            serial += 1
+                            moved = f"{name}.removing.{serial}"
+                        os.rename(entry.name, moved, src_dir_fd=fd, dst_dir_fd=parent)
+                        waiting.append(moved)
+        finally:
+            os.close(fd)
+        os.rmdir(current, dir_fd=parent)
+
+
+def _open_writable(parent: int, name: str) -> int:
+    _make_writable(parent, name)
+    return os.open(name, _DIRECTORY, dir_fd=parent)
+
+
+def _make_writable(parent: int, name: str) -> None:
+    fd = os.open(name, _PATH, dir_fd=parent)
+    try:
+        if os.fstat(fd).st_mode & 0o700 != 0o700:
+            os.chmod(f"/proc/self/fd/{fd}", 0o700)  # noqa: PTH101
+    finally:
+        os.close(fd)
+
+
+def _exists(parent: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True

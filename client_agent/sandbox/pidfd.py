@@ -1,0 +1,146 @@
+"""Processes by descriptor: a pid can be reused between two looks at it, a pidfd cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+from typing import Final
+
+from client_agent.sandbox.base import SandboxBroken
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def become_subreaper() -> None:
+    """Let orphans of our children become our children, so that none escapes to the host's
+    init."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise SandboxBroken(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Fields of ``/proc/PID/stat`` from the state on (0: state, 1: ppid, 19: start time in
+    ticks).
+
+    Returns:
+        None if there is no such process.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text[text.rindex(")") + 2 :].split()  # the name may hold spaces and parentheses
+
+
+def open_child(pid: int, parent: int) -> int | None:
+    """A pidfd of ``pid``, if it is a child of ``parent``.
+
+    ``parent`` must be a child of ours that we have not reaped: then its own pid cannot have been
+    reused, and the descriptor is of the right process for certain.
+
+    Returns:
+        None if that process is gone.
+    """
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    fields = stat_fields(pid)
+    if fields is None or int(fields[1]) != parent:
+        os.close(fd)
+        return None
+    return fd
+
+
+def open_started(pid: int, start_time: str) -> int | None:
+    """A pidfd of ``pid``, if it is the process that started at ``start_time``."""
+    try:
+        fd = os.pidfd_open(pid)
+    except (ProcessLookupError, OverflowError):
+        return None
+    fields = stat_fields(pid)
+    if fields is None or fields[19] != start_time:
+        os.close(fd)
+        return None
+    return fd
+
+
+def kill(pidfd: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal; a process that is already dead is no error."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, number)
+
+
+def watch(pidfd: int) -> asyncio.Future[None]:
+    """A future that is done when the process is dead; of an init: when its whole namespace is.
+
+    The kernel marks the init of a pid namespace as dead only after it has killed and reaped
+    everything else in it (``zap_pid_ns_processes``). The descriptor stays the caller's.
+    """
+    loop = asyncio.get_running_loop()
+    dead: asyncio.Future[None] = loop.create_future()
+
+    def on_readable() -> None:
+        loop.remove_reader(pidfd)
+        if not dead.done():
+            dead.set_result(None)
+
+    loop.add_reader(pidfd, on_readable)
+    dead.add_done_callback(lambda _: loop.remove_reader(pidfd))
+    return dead
+
+
+def descendants(init: int) -> list[int]:
+    """Pids of all processes below ``init``, not itself; a snapshot."""
+    found: list[int] = []
+    waiting = [init]
+    while waiting:
+        children = _children(waiting.pop())
+        found += children
+        waiting += children
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # names, not paths
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    found: list[int] = []
+    for task in tasks:
+        try:
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:  # noqa: PTH123
+                found += [int(child) for child in file.read().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def signal_descendants(init: int, *numbers: signal.Signals) -> int:
+    """Send signals to everything below ``init``, not to itself.
+
+    Returns:
+        How many processes got them.
+    """
+    family = descendants(init)
+    parents = {init, *family}
+    reached = 0
+    for pid in family:
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            fields = stat_fields(pid)
+            if fields is None or int(fields[1]) not in parents:
+                continue  # it died, and its pid became a stranger's
+            for number in numbers:
+                kill(fd, number)
+            reached += 1
+        finally:
+            os.close(fd)
+    return reached

@@ -1,0 +1,145 @@
+"""Where attempts live on the host: ``HOME/work/NAME/{job,init}``, one folder each.
+
+An unprivileged bwrap opens the job's directory by its path, so every folder above it must let the
+job's uid through. A root agent's home is often closed (``/root``, ``mktemp -d``); it is therefore
+bound once, privately, to a folder below ``/run`` that is open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from client_agent.remove import remove_tree
+from client_agent.sandbox import mounts, pidfd
+from client_agent.sandbox.base import SandboxBroken
+
+RUN: Final = Path("/run")
+_RECORD: Final = "init"
+
+
+class Places:
+    """The folders of one agent.
+
+    Args:
+        home: the agent's directory, for this agent alone.
+        drop: the jobs run as other uids than the agent.
+    """
+
+    def __init__(self, home: Path, *, drop: bool) -> None:
+        self.work = home.resolve() / "work"
+        self._quarantine = home.resolve() / "quarantine"
+        self._drop = drop
+        digest = hashlib.sha256(os.fsencode(self.work)).hexdigest()[:12]
+        self._window = RUN / f"ferryman-{digest}"
+        self._base: Path | None = None
+
+    @property
+    def base(self) -> Path:
+        """``work`` under a path that the jobs' uids can follow.
+
+        Raises:
+            SandboxBroken
+        """
+        if self._base is None:
+            self.work.mkdir(parents=True, exist_ok=True)
+            self.work.chmod(0o711)
+            self._base = self._open_window() if self._drop else self.work
+        return self._base
+
+    def _open_window(self) -> Path:
+        try:
+            self._window.mkdir(exist_ok=True)
+            self._window.chmod(0o711)
+            self._close_window()
+            mounts.mount(str(self.work), self._window, flags=mounts.BIND)
+            # or the mounts of jobs would spread to other mount namespaces and stay there
+            mounts.mount("none", self._window, flags=mounts.PRIVATE)
+        except OSError as problem:
+            closed = [p for p in (self.work, *self.work.parents) if not p.stat().st_mode & 0o001]
+            if not closed:
+                return self.work
+            raise SandboxBroken(
+                f"the jobs' own users cannot reach {self.work}, because {closed[0]} is closed to "
+                f"them, and it cannot be mounted on {self._window} ({problem.strerror}): choose a "
+                f"data folder that others may enter (chmod o+x {closed[0]})"
+            ) from problem
+        return self._window
+
+    def _close_window(self) -> None:
+        for place in mounts.mounted_below(self._window):
+            mounts.unmount(place, detach=True)
+
+    def close(self) -> None:
+        """Take the mounts away; the files stay."""
+        if self._base == self._window:
+            self._close_window()
+            self._window.rmdir()
+        self._base = None
+
+    def make(self, name: str, uid: int | None) -> Path:
+        """The folder of one attempt, with an empty ``job`` in it that belongs to ``uid``.
+
+        Raises:
+            FileExistsError: the name is in use.
+            OSError
+        """
+        folder = self.base / name
+        folder.mkdir()
+        folder.chmod(0o711)  # the job's uid passes through, and cannot list, add or move
+        job = folder / "job"
+        job.mkdir(mode=0o700)
+        if uid is not None:
+            os.chown(job, uid, uid)
+        return folder
+
+    def record(self, folder: Path, init: int) -> None:
+        """Note the sandbox's init, so that a later life of the agent can kill it and nothing
+        else.
+
+        Written before the gate can open. It need not survive a power cut: nothing runs after one.
+        """
+        fields = pidfd.stat_fields(init)
+        started = "0" if fields is None else fields[19]
+        (folder / _RECORD).write_text(f"{_boot_id()} {init} {started}\n", encoding="ascii")
+
+    def left_over(self) -> list[Path]:
+        """Folders of attempts that a former life left, the quarantined ones included."""
+        return [
+            entry
+            for top in (self.work, self._quarantine)
+            if top.is_dir()
+            for entry in sorted(top.iterdir())
+        ]
+
+    def recorded_init(self, folder: Path) -> int | None:
+        """A pidfd of the init noted in ``folder``, if it is still that process."""
+        try:
+            boot_id, pid, started = (folder / _RECORD).read_text(encoding="ascii").split()
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
+        return pidfd.open_started(int(pid), started) if boot_id == _boot_id() else None
+
+    def quarantine(self, folder: Path) -> Path:
+        """Keep a folder apart whose processes would not die; the next start tries again."""
+        self._quarantine.mkdir(mode=0o700, exist_ok=True)
+        place = self._quarantine / folder.name
+        serial = 0
+        while place.exists():
+            serial += 1
+            place = self._quarantine / f"{folder.name}.{serial}"
+        (self.work / folder.name).rename(place)
+        return place
+
+    @staticmethod
+    def remove(folder: Path) -> None:
+        """Delete the folder of an attempt. Blocking: a tree can be large."""
+        for place in mounts.mounted_below(folder):
+            mounts.unmount(place, detach=True)
+        remove_tree(folder)
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
