@@ -199,7 +199,8 @@ class Payloads:
             """
             reason = :reason, message = :message, exit_code = :exit_code, pid = 0,
             interrupted = :interrupted, stderr_tail = :stderr_tail, usage = :usage,
-            warnings = :warnings, result_size = :size, result_sha256 = :sha256, ended_at = :now
+            warnings = :warnings, result_size = :size, result_sha256 = :sha256,
+            ended_at = coalesce(:ended_at, :now)
             """,
             {
                 "reason": outcome.reason,
@@ -211,6 +212,7 @@ class Payloads:
                 "warnings": json.dumps(outcome.warnings),
                 "size": None if result is None else result.size,
                 "sha256": None if result is None else result.sha256,
+                "ended_at": outcome.ended_at,
             },
         )
 

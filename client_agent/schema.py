@@ -106,6 +106,8 @@ class Outcome:
     usage: Usage | None = None
     warnings: tuple[str, ...] = ()
     result: ResultInfo | None = None
+    ended_at: Micros | None = None
+    """None: when it is written down."""
 
 
 @dataclass(frozen=True, slots=True)

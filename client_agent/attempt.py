@@ -1,0 +1,256 @@
+"""One attempt on its way through a slot: unpack, gate, Running, run.sh, collect, outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
+
+import structlog
+
+from client_agent import outcome, packing
+from client_agent.condition import SandboxWatch
+from client_agent.folders import Folders
+from client_agent.payloads import Payloads
+from client_agent.sandbox.base import (
+    Launch,
+    Process,
+    Sandbox,
+    SandboxBroken,
+    Workspace,
+)
+from client_agent.schema import Outcome, Payload
+from shared.clock import Clock
+from shared.database import DatabaseUnavailable
+from shared.files.bundle import BundleError
+from shared.wire import PayloadState, Reason
+
+S = PayloadState
+P = ParamSpec("P")
+T = TypeVar("T")
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+RETRY_S: Final = 1.0
+"""Between two tries where the database cannot take a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What every attempt on this agent has in common."""
+
+    payloads: Payloads
+    folders: Folders
+    sandbox: Sandbox
+    clock: Clock
+    threads: ThreadPoolExecutor
+    """For unpacking and collecting, so that they never starve HTTP of threads."""
+    watch: SandboxWatch
+    agent: str
+    """Its name."""
+    version: str
+    grace_s: float
+    """From SIGTERM to SIGKILL."""
+
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run blocking work; it is over when this returns, whatever happens to the caller."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self.threads, lambda: work(*args, **kwargs)
+        )
+
+
+class Attempt:
+    """One payload in one slot.
+
+    Attributes:
+        settled: set once its end is written down and none of its processes is alive; also when it
+            turned out not to start.
+    """
+
+    def __init__(self, house: House, payload: Payload, slot: int) -> None:
+        self.payload = payload
+        self.settled = asyncio.Event()
+        self._house, self._slot = house, slot
+        self._workspace: Workspace | None = None
+        self._process: Process | None = None
+        self._leaving = False
+        self._readers = 0
+        self._unread = asyncio.Event()
+        self._unread.set()
+
+    async def run(self) -> None:
+        """From Prepared to ended; or it stays Prepared, because the agent shuts down.
+
+        Raises:
+            DatabaseUnavailable: it could not be written down as Running, and did not start.
+        """
+        house, payload = self._house, self.payload
+        try:
+            workspace = await house.sandbox.prepare(str(payload.id), self._slot, payload.limits)
+        except (SandboxBroken, OSError) as problem:
+            await self._broken(problem)
+            return
+        self._workspace = workspace
+        try:
+            if await self._unpacked(workspace):
+                await self._launch(workspace)
+        finally:
+            self._workspace = None
+            await self._unread.wait()
+            await workspace.destroy()
+            self.settled.set()
+
+    # -- asked from outside
+
+    def cancel(self) -> None:
+        """Its user does not want it any more; await :attr:`settled` for the end."""
+        if self._process is not None:
+            self._process.stop(None, outcome.CANCELLED)
+
+    def leave(self, *, grace: bool) -> None:
+        """The agent shuts down: end what runs, start nothing."""
+        self._leaving = True
+        if self._process is not None:
+            self._process.stop(Reason.SHUTDOWN, outcome.STOPPED, grace=grace)
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[int | None]:
+        """Descriptor of its directory, which stays until the context ends; None: it has none."""
+        if self._workspace is None:
+            yield None
+            return
+        self._readers += 1
+        self._unread.clear()
+        try:
+            yield self._workspace.fd
+        finally:
+            self._readers -= 1
+            if self._readers == 0:
+                self._unread.set()
+
+    # -- the way
+
+    async def _unpacked(self, workspace: Workspace) -> bool:
+        house, payload = self._house, self.payload
+        try:
+            await house.in_thread(
+                packing.unpack, house.folders.bundle(payload.bundle_file), payload, workspace
+            )
+        except packing.DoesNotFit as problem:
+            await self._end(S.PREPARED, outcome.failed(Reason.DISK_LIMIT, str(problem)))
+            return False
+        except (BundleError, OSError) as problem:
+            # It was whole when it was taken: this disk is to blame, not the bundle.
+            message = f"the bundle could not be unpacked: {problem}"
+            await self._end(S.PREPARED, outcome.failed(Reason.AGENT_ERROR, message))
+            return False
+        return not self._leaving
+
+    async def _launch(self, workspace: Workspace) -> None:
+        house, payload = self._house, self.payload
+        try:
+            process = await workspace.start(self._order())
+        except (SandboxBroken, OSError) as problem:
+            await self._broken(problem)
+            return
+        self._process = process
+        try:
+            running = await self._running(workspace, process)
+            if running is None:
+                return
+            self.payload = running
+            log.info("payload.started", payload=payload.id, key=payload.key)
+            process.go()
+            ended = await process.wait()
+        finally:
+            # After a normal end this does nothing; otherwise nothing may outlive this attempt.
+            process.stop(None, outcome.CANCELLED, grace=False)
+            await process.wait()
+        told = replace(outcome.of(ended, payload.timeout_s), ended_at=house.clock.now())
+        if ended.certain:
+            told = await self._packed(workspace, told)
+        await self._end(S.RUNNING, told)
+
+    async def _running(self, workspace: Workspace, process: Process) -> Payload | None:
+        """Written down as Running; None: it is not to start."""
+        if self._leaving:
+            return None
+        return await self._house.payloads.start(
+            self.payload.id, process.pid, str(workspace.path), dict(workspace.enforcement)
+        )
+
+    async def _packed(self, workspace: Workspace, told: Outcome) -> Outcome:
+        house = self._house
+        try:
+            return await house.in_thread(
+                packing.pack, self._attempted(), told, house.folders, workspace.fd
+            )
+        except OSError as problem:
+            message = f"the result could not be stored: {problem.strerror or problem}"
+            if told.state is not S.COMPLETED:
+                return replace(told, warnings=(*told.warnings, message))
+            return replace(
+                told,
+                state=S.FAILED,
+                reason=Reason.AGENT_ERROR,
+                message=message,
+                interrupted=True,
+            )
+
+    async def _broken(self, problem: SandboxBroken | OSError) -> None:
+        if isinstance(problem, SandboxBroken):
+            self._house.watch.broke(problem)
+        await self._end(S.PREPARED, outcome.failed(Reason.SANDBOX_ERROR, str(problem)))
+
+    async def _end(self, before: PayloadState, told: Outcome) -> None:
+        """Write it down, however long the database takes to recover; drop what is not needed."""
+        house, payload_id = self._house, self.payload.id
+        ended = await self._write_end(before, told)
+        if ended is not None:
+            self.payload = ended
+            log.info(
+                "payload.ended",
+                payload=payload_id,
+                key=ended.key,
+                state=told.state,
+                reason=told.reason,
+                exit_code=told.exit_code,
+            )
+        self.settled.set()
+        await house.in_thread(house.folders.forget_run, payload_id, self.payload.bundle_file)
+
+    async def _write_end(self, before: PayloadState, told: Outcome) -> Payload | None:
+        house, payload_id = self._house, self.payload.id
+        while True:
+            try:
+                return await house.payloads.end(payload_id, before, told)
+            except DatabaseUnavailable as problem:
+                log.warning("payload.end_not_stored", payload=payload_id, problem=str(problem))
+                await house.clock.sleep(RETRY_S)
+
+    def _attempted(self) -> packing.Attempted:
+        house = self._house
+        return packing.Attempted(self.payload, None, house.agent, house.version, house.watch.report)
+
+    def _order(self) -> Launch:
+        payload, folders = self.payload, self._house.folders
+        logs: list[Path] = [folders.log(payload.id, stream) for stream in ("stdout", "stderr")]
+        for path in logs:  # of a try that the database did not allow to start
+            folders.discard(path)
+        return Launch(
+            argv=("bash", "run.sh"),
+            env={
+                "FERRYMAN_JOB_ID": str(payload.job_id),
+                "FERRYMAN_ATTEMPT": str(payload.attempt),
+                "FERRYMAN_SERVICE": payload.service,
+                "FERRYMAN_CPUS": f"{payload.limits.cpus:g}",
+                "FERRYMAN_MEMORY_BYTES": str(payload.limits.memory),
+            },
+            timeout_s=payload.timeout_s,
+            grace_s=self._house.grace_s,
+            stdout=logs[0],
+            stderr=logs[1],
+        )

@@ -1,0 +1,183 @@
+"""Whether this agent can take work now, and what it says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from client_agent.folders import Folders
+from client_agent.payloads import Payloads
+from client_agent.sandbox.base import Report, Sandbox, SandboxBroken
+from shared.clock import Clock
+from shared.database import DatabaseUnavailable
+from shared.durations import say_size
+from shared.wire import AgentHealth
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+RETEST_S: Final = 10.0
+"""Between two self-tests of a sandbox that broke while the agent ran."""
+RETRY_AFTER_S: Final = 10
+
+
+class Refused(Exception):
+    """A request that is not carried out, and what to tell whoever asked.
+
+    Attributes:
+        status: of HTTP.
+        code: for programs.
+        message: a sentence for people.
+    """
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What does not change while the agent runs."""
+
+    name: str
+    version: str
+    slots: int
+    services: tuple[str, ...] | None
+    """None: any."""
+    min_free: int
+    """Bytes that must stay free."""
+
+
+class SandboxWatch:
+    """Remembers that the sandbox broke, and tries it again from time to time.
+
+    Attributes:
+        report: of the last self-test that passed.
+    """
+
+    def __init__(self, sandbox: Sandbox, report: Report, clock: Clock) -> None:
+        self.report = report
+        self._sandbox, self._clock = sandbox, clock
+        self._trouble: str | None = None
+        self._tested_at = clock.monotonic()
+
+    def broke(self, problem: SandboxBroken) -> None:
+        """A start failed for a reason that is the host's, not the bundle's."""
+        self._trouble = str(problem)
+        self._tested_at = self._clock.monotonic()
+
+    async def trouble(self) -> str | None:
+        """Why it cannot be used; None: it can."""
+        if self._trouble is not None and self._clock.monotonic() >= self._tested_at + RETEST_S:
+            self._tested_at = self._clock.monotonic()
+            try:
+                self.report = await self._sandbox.self_test()
+            except SandboxBroken as problem:
+                self._trouble = str(problem)
+            else:
+                self._trouble = None
+        return self._trouble
+
+
+class Condition:
+    """The agent's state of health.
+
+    Attributes:
+        leaving: the agent shuts down.
+    """
+
+    def __init__(
+        self, identity: Identity, payloads: Payloads, folders: Folders, sandbox: SandboxWatch
+    ) -> None:
+        self.leaving = False
+        self.identity = identity
+        self._payloads, self._folders, self._sandbox = payloads, folders, sandbox
+
+    async def check_work(self, service: str | None, size: int) -> None:
+        """Whether an attempt can be taken.
+
+        Args:
+            service: None: sent by a server that does not say.
+            size: bytes of its bundle, as far as known.
+
+        Raises:
+            Refused
+        """
+        if self.leaving:
+            raise Refused(503, "shutting_down", "the agent is shutting down")
+        offered = self.identity.services
+        if service is not None and offered is not None and service not in offered:
+            raise Refused(403, "not_offered", f"this agent does not offer the service {service!r}")
+        trouble = await self._sandbox.trouble()
+        if trouble is not None:
+            raise Refused(503, "sandbox_broken", trouble)
+        self.check_space(size)
+
+    def check_space(self, size: int) -> None:
+        """Raises Refused when a file of ``size`` bytes would leave too little free space."""
+        try:
+            free = self._folders.free_bytes()
+        except OSError as problem:
+            raise Refused(
+                503, "disk_broken", f"the data folder cannot be used: {problem}"
+            ) from None
+        if free - size < self.identity.min_free:
+            raise Refused(
+                507,
+                "disk_full",
+                f"{say_size(free)} are free on the agent's disk, of which "
+                f"{say_size(self.identity.min_free)} must stay free",
+            )
+
+    async def health(self, running: int) -> tuple[AgentHealth, bool]:
+        """What ``GET /health`` tells, and whether all is well."""
+        database = await self._database()
+        problems = [] if database == "ok" else [f"database: {database}"]
+        try:
+            self.check_space(0)
+            self._folders.check_writable()
+        except Refused as problem:
+            problems.append(problem.message)
+        except OSError as problem:
+            problems.append(f"the data folder cannot be written: {problem.strerror or problem}")
+        broken = await self._sandbox.trouble()
+        if broken is not None:
+            problems.append(broken)
+        if self.leaving:
+            problems.append("the agent is shutting down")
+        identity = self.identity
+        told = AgentHealth(
+            status="error" if problems else "ok",
+            database=database,
+            agent=identity.name,
+            version=identity.version,
+            slots=identity.slots,
+            running=running,
+            services=None if identity.services is None else list(identity.services),
+            sandbox=self._sandbox_doc(broken),
+            message="; ".join(problems),
+        )
+        return told, not problems
+
+    async def _database(self) -> str:
+        if self._payloads.trouble is None:
+            return "ok"
+        try:
+            await self._payloads.probe()  # it may have recovered
+        except DatabaseUnavailable as problem:
+            return str(problem)
+        return "ok"
+
+    def _sandbox_doc(self, broken: str | None) -> dict[str, Any]:
+        report = self._sandbox.report
+        warning = "bundles run without isolation" if report.backend == "none" else ""
+        return {
+            "backend": report.backend,
+            "version": report.version,
+            "enforcement": dict(report.enforcement),
+            "checks": dict(report.checks),
+            "advice": list(report.advice),
+            "warning": warning,
+            "broken": broken,
+        }

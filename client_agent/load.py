@@ -1,0 +1,36 @@
+"""How busy the host's processors are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+_STAT: Final = Path("/proc/stat")
+_IDLE: Final = slice(3, 5)  # idle, iowait
+_COUNTED: Final = 8  # guest times, which follow, are counted in user already
+
+
+class CpuLoad:
+    """CPU use between two looks.
+
+    Args:
+        stat: a file like ``/proc/stat``.
+    """
+
+    def __init__(self, stat: Path = _STAT) -> None:
+        self._stat = stat
+        self._before: tuple[int, int] | None = None
+
+    def percent(self) -> float:
+        """Of all processors since the last call, 0 to 100; 0.0 at first or where unknown."""
+        try:
+            words = self._stat.read_text().split("\n", 1)[0].split()[1 : 1 + _COUNTED]
+            ticks = [int(word) for word in words]
+        except (OSError, ValueError, IndexError):
+            return 0.0
+        now = sum(ticks), sum(ticks[_IDLE])
+        before, self._before = self._before, now
+        if before is None or now[0] <= before[0]:
+            return 0.0
+        idle = (now[1] - before[1]) / (now[0] - before[0])
+        return round(100.0 * min(1.0, max(0.0, 1.0 - idle)), 2)

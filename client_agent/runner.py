@@ -1,0 +1,163 @@
+"""Takes Prepared payloads, oldest first, and runs as many at once as there are slots."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from client_agent import outcome, packing, states
+from client_agent.attempt import RETRY_S, Attempt, House
+from client_agent.schema import Outcome, Payload
+from shared.clock import wait_for
+from shared.database import DatabaseUnavailable
+from shared.wire import PayloadState, Reason
+
+S = PayloadState
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_SOFT: Final = 0.6
+"""Share of the time for stopping in which attempts may end by themselves; then they are killed."""
+_HARD: Final = 0.3
+"""Share in which the killed are collected and written down."""
+
+
+class Runner:
+    """The slots of one agent.
+
+    Args:
+        slots: attempts that run at once.
+    """
+
+    def __init__(self, house: House, slots: int) -> None:
+        self.slots = slots
+        self._house = house
+        self._waiting: dict[int, Payload] = {}
+        self._attempts: dict[int, Attempt] = {}
+        self._more = asyncio.Event()
+        self._leaving = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def running(self) -> int:
+        """Slots in use."""
+        return len(self._attempts)
+
+    def start(self, waiting: Sequence[Payload]) -> None:
+        """Begin to take payloads, those that wait already first."""
+        for payload in waiting:
+            self.take(payload)
+        self._tasks = [
+            asyncio.create_task(self._slot(number), name=f"slot-{number}")
+            for number in range(self.slots)
+        ]
+
+    def take(self, payload: Payload) -> None:
+        """Queue a Prepared payload."""
+        self._waiting[payload.id] = payload
+        self._more.set()
+
+    async def kill(self, payload_id: int) -> Payload:
+        """Make sure that it does not run; return when none of its processes is alive.
+
+        Returns:
+            The payload as it is then: Killed, or as it had ended before.
+
+        Raises:
+            NoSuchPayload
+        """
+        payloads = self._house.payloads
+        payload = await payloads.get(payload_id)
+        if payload.state is S.PREPARED:
+            early = Outcome(S.KILLED, message=outcome.CANCELLED_EARLY)
+            killed = await payloads.end(payload_id, S.PREPARED, early)
+            if killed is not None:
+                await self._withdraw(killed)
+                return killed
+        attempt = self._attempts.get(payload_id)
+        if attempt is not None:
+            attempt.cancel()
+            await attempt.settled.wait()
+        return await payloads.get(payload_id)
+
+    async def snapshot(self, payload: Payload, to: Path) -> None:
+        """Write a ZIP of what there is of an attempt now: its files, logs and receipt.
+
+        Raises:
+            OSError
+        """
+        house = self._house
+        attempt = self._attempts.get(payload.id)
+        told = packing.Attempted(
+            payload, payload.outcome, house.agent, house.version, house.watch.report
+        )
+        if attempt is None or payload.state is not S.RUNNING:
+            await house.in_thread(packing.snapshot, told, house.folders, None, to)
+            return
+        async with attempt.reading() as fd:
+            await house.in_thread(packing.snapshot, told, house.folders, fd, to)
+
+    async def stop(self, seconds: float) -> None:
+        """Stop what runs as interrupted, start nothing more; what waits stays for the next start.
+
+        Returns before ``seconds`` are over. An attempt whose end could not be written down by then
+        is found Running at the next start.
+        """
+        self._leaving = True
+        self._more.set()
+        slots = asyncio.ensure_future(asyncio.gather(*self._tasks, return_exceptions=True))
+        over = asyncio.Event()
+        slots.add_done_callback(lambda _: over.set())
+        for share, grace in ((_SOFT, True), (_HARD, False)):
+            for attempt in self._attempts.values():
+                attempt.leave(grace=grace)
+            if await wait_for(over, seconds * share, self._house.clock):
+                return
+        log.error("runner.stopped_hard", payloads=sorted(self._attempts))
+        for task in self._tasks:
+            task.cancel()
+
+    # -- slots
+
+    async def _slot(self, number: int) -> None:
+        while not self._leaving:
+            if not self._waiting:
+                self._more.clear()
+                await self._more.wait()
+                continue
+            payload = self._waiting.pop(next(iter(self._waiting)))
+            attempt = self._attempts[payload.id] = Attempt(self._house, payload, number)
+            try:
+                await attempt.run()
+            except DatabaseUnavailable as problem:
+                log.warning("payload.not_started", payload=payload.id, problem=str(problem))
+                self._waiting = {payload.id: payload} | self._waiting
+                await self._house.clock.sleep(RETRY_S)
+            except Exception:
+                log.exception("payload.broken", payload=payload.id)
+                await self._give_up(payload)
+            finally:
+                del self._attempts[payload.id]
+                attempt.settled.set()
+
+    async def _give_up(self, payload: Payload) -> None:
+        """A defect of ours met this attempt: it has ended, and through no fault of the bundle."""
+        told = outcome.failed(Reason.AGENT_ERROR, "the agent failed while it handled this attempt")
+        with contextlib.suppress(DatabaseUnavailable):  # then it is found at the next start
+            for state in states.LIVE:
+                if S.FAILED in states.NEXT[state]:
+                    await self._house.payloads.end(payload.id, state, told)
+
+    async def _withdraw(self, killed: Payload) -> None:
+        """Forget one that was killed before it started; return when its slot has let go of it."""
+        house = self._house
+        waiting = self._waiting.pop(killed.id, None)
+        attempt = self._attempts.get(killed.id)
+        if attempt is not None:
+            await attempt.settled.wait()
+        if waiting is not None:
+            await house.in_thread(house.folders.forget_run, killed.id, killed.bundle_file)
