@@ -1,0 +1,175 @@
+"""Which files make up a bundle, and what is checked before a byte is sent.
+
+A folder stands for what is in it, relative to it; single files stand for their base names; a
+mapping says the names. One archive alone is sent as it is and expanded by the server.
+
+Symbolic links inside a folder: a link to a regular file inside the same folder is sent as that
+file. Every other link is refused: one that leads outside would send what the user did not name, one
+to a folder can lead in circles. A path that the caller names may itself be a link. Empty folders
+are not sent: a form has files only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from ferryman.errors import BadBundle
+from shared.files.names import Tree, UnsafeName, find_root, safe_path, shown
+
+AnyPath: TypeAlias = str | os.PathLike[str]
+Files: TypeAlias = AnyPath | Sequence[AnyPath] | Mapping[str, AnyPath | bytes]
+"""What can be submitted: a folder, an archive, files, or names with their content."""
+
+ENTRY: Final = "run.sh"
+ARCHIVES: Final = (".zip", ".tar", ".tar.gz", ".tgz")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file to send."""
+
+    name: str
+    """Path in the bundle, or the archive's base name."""
+    source: Path | bytes
+    size: int
+    """Bytes."""
+    seen: tuple[int, int, int] = (0, 0, 0)
+    """Device, inode and mtime (ns) as the size was read: they must be the same when it is sent."""
+    field: str = "file"
+
+
+def gather(files: Files) -> list[Part]:
+    """The parts of a bundle, in the order of their names.
+
+    Raises:
+        BadBundle: something is missing, cannot be read, is no regular file, has a name that no
+            bundle may have, or there is no ``run.sh``.
+    """
+    if isinstance(files, Mapping):
+        parts = [_part(name, _source(content)) for name, content in files.items()]
+    else:
+        paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+        found = [Path(os.fspath(path)) for path in paths]
+        if len(found) == 1 and found[0].name.lower().endswith(ARCHIVES) and not found[0].is_dir():
+            return [_archive(found[0])]
+        parts = [part for path in found for part in _from_path(path)]
+    if not parts:
+        raise BadBundle(f"there is nothing to send: a bundle is files with a {ENTRY}")
+    parts.sort(key=lambda part: part.name)
+    _check_names(parts)
+    return parts
+
+
+def _source(content: AnyPath | bytes) -> Path | bytes:
+    return content if isinstance(content, bytes) else Path(os.fspath(content))
+
+
+def _part(name: str, source: Path | bytes) -> Part:
+    try:
+        name = safe_path(name)
+    except UnsafeName as problem:
+        raise BadBundle(str(problem), name) from problem
+    if isinstance(source, bytes):
+        return Part(name, source, len(source))
+    return Part(name, source, *_measure(source))
+
+
+def _measure(path: Path) -> tuple[int, tuple[int, int, int]]:
+    try:
+        info = path.stat()
+    except OSError as problem:
+        raise BadBundle(f"{path}: {problem.strerror}", path) from problem
+    if not stat.S_ISREG(info.st_mode):
+        raise BadBundle(f"{path} is {_kind(info.st_mode)}: a bundle holds regular files only", path)
+    if not os.access(path, os.R_OK):
+        raise BadBundle(f"{path}: not readable", path)
+    return info.st_size, (info.st_dev, info.st_ino, info.st_mtime_ns)
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFBLK: "a device",
+        stat.S_IFCHR: "a device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "no regular file")
+
+
+def _archive(path: Path) -> Part:
+    """The server checks archives; only what a ZIP's directory tells at once is told here."""
+    size, seen = _measure(path)
+    if path.name.lower().endswith(".zip"):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = [name for name in archive.namelist() if not name.endswith("/")]
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as problem:
+            raise BadBundle(f"{path} is not a ZIP that can be read: {problem}", path) from problem
+        _check_entry(names, f"{path} holds")
+    return Part(path.name, path, size, seen, "bundle")
+
+
+def _from_path(path: Path) -> Iterator[Part]:
+    if not path.is_dir():
+        # resolve: "." and "run.sh/" have no base name of their own
+        yield _part(path.name or path.resolve().name, path)
+        return
+    root = path.resolve()
+    for inside in _walk(root, root):
+        yield _part(inside.relative_to(root).as_posix(), inside)
+
+
+def _walk(folder: Path, root: Path) -> Iterator[Path]:
+    """Regular files below, and links to such files, in the order of their names."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as problem:
+        raise BadBundle(f"{folder}: {problem.strerror}", folder) from problem
+    for entry in entries:
+        path = Path(entry.path)
+        if entry.is_symlink():
+            _check_link(path, root)
+            yield path
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _walk(path, root)
+        else:
+            yield path
+
+
+def _check_link(link: Path, root: Path) -> None:
+    try:
+        target = link.resolve(strict=True)
+    except (OSError, RuntimeError) as problem:
+        raise BadBundle(f"{link} is a symbolic link that leads nowhere", link) from problem
+    if not target.is_relative_to(root):
+        why = f"is a symbolic link out of the folder, to {target}: copy the file there instead"
+        raise BadBundle(f"{link} {why}", link)
+    if target.is_dir():
+        why = "is a symbolic link to a folder: copy the folder there instead"
+        raise BadBundle(f"{link} {why}", link)
+
+
+def _check_names(parts: Sequence[Part]) -> None:
+    tree = Tree()
+    for part in parts:
+        try:
+            tree.add(part.name)
+        except UnsafeName as problem:
+            raise BadBundle(str(problem), part.name) from problem
+    _check_entry([part.name for part in parts], "there is")
+
+
+def _check_entry(names: Sequence[str], holds: str) -> None:
+    if find_root(name for name in names if not name.startswith("__MACOSX/")) is None:
+        some = ", ".join(shown(name) for name in sorted(names)[:3])
+        raise BadBundle(
+            f"no {ENTRY}: a bundle needs one at its root, it is what gets run; "
+            f"{holds} only {some or 'nothing'}{', …' if len(names) > 3 else ''}"
+        )

@@ -1,0 +1,395 @@
+"""The SDK: a server seen from a program. ``SyncClient`` is the same without ``await``."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+import aiohttp
+from pydantic import BaseModel, ConfigDict, RootModel
+
+from ferryman import errors
+from ferryman.bundle import Files, gather
+from ferryman.download import Download, Downloaded
+from ferryman.form import BATCH, Form, Told
+from ferryman.transport import Transport
+from shared.clock import Clock, RealClock
+from shared.durations import parse_duration
+from shared.wire import EventDoc, EventPage, JobDoc, JobPage, JobState, StatusBody
+
+DEFAULT_URL: Final = "http://127.0.0.1:5000"
+HOLD_S: Final = 30
+"""How long the server is asked to hold an answer back while nothing happens."""
+PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The server has the bundle, safely; the job waits its turn."""
+
+    id: int
+    status: str
+    message: str
+    idempotency_key: str
+    """Sending the same bundle under this key again gives the same job."""
+
+
+class Health(BaseModel):
+    """``GET /health``; further fields are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    status: str
+    database: str = ""
+
+
+class _Any(RootModel[Any]):
+    """Any JSON."""
+
+
+class Client:
+    """A Ferryman server.
+
+    Use it as ``async with Client(url) as client``; one client may do many things at once.
+
+    Args:
+        url: of the server.
+        token: where the server asks for one.
+        user: whose jobs are submitted, unless ``submit`` says otherwise.
+        timeout: seconds without a byte after which a connection counts as broken.
+        patience: seconds to keep trying while the server cannot be reached. Trying again never
+            makes a second job.
+        clock: for tests.
+
+    Raises:
+        ValueError: not an http or https URL.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        user: str | None = None,
+        timeout: float = 60.0,
+        patience: float = 15.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.user = user
+        self._clock = clock or RealClock()
+        self._transport = Transport(
+            url, token=token, timeout=timeout, patience=patience, clock=self._clock
+        )
+
+    @property
+    def url(self) -> str:
+        return str(self._transport.base)
+
+    @property
+    def patience(self) -> float:
+        """Seconds to keep trying while the server cannot be reached."""
+        return self._transport.patience
+
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        self._transport.patience = seconds
+
+    async def __aenter__(self) -> Self:
+        await self._transport.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def submit(
+        self,
+        files: Files,
+        *,
+        service: str,
+        user: str | None = None,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+        timeout: str | float | None = None,
+        idempotency_key: str | None = None,
+        progress: Told | None = None,
+    ) -> Accepted:
+        """Send a bundle. When this returns, the server will not lose it.
+
+        Args:
+            files: a folder (what is in it, relative to it), one archive (.zip, .tar, .tar.gz,
+                .tgz), files (by base name), or a mapping of names to paths or bytes.
+            service: which kind of work.
+            user: whose; default: the client's.
+            name: for people, to find it again.
+            tags: to find it again; no commas.
+            timeout: wall time of an attempt, such as ``"1h30m"`` or seconds; at most the service's.
+            idempotency_key: default: a random one, so that a repeat after a lost answer is
+                harmless.
+            progress: is told bytes sent and bytes in all.
+
+        Raises:
+            BadBundle: nothing has been sent.
+            FileChanged: a file changed meanwhile; there is no job.
+            Refused, Unreachable, NotUnderstood
+            ValueError: no user, a bad timeout, a tag with a comma.
+        """
+        fields = _fields(service, user or self.user, name, tags, timeout)
+        key = idempotency_key or secrets.token_urlsafe(24)
+        form = Form(fields, await asyncio.to_thread(gather, files))
+        headers = {
+            "Content-Type": form.content_type,
+            "Content-Length": str(form.size),
+            "Idempotency-Key": key,
+        }
+        asked = {field: value for field, value in fields if field in {"service", "user_id"}}
+
+        async def once() -> StatusBody:
+            async with self._transport.answer(
+                "POST",
+                "upload",
+                query=asked,
+                headers=headers,
+                body=form.stream(progress),
+                # A refusal before the body is worth a round trip only where the body is large.
+                ask_first=form.size > BATCH,
+            ) as answer:
+                return await self._transport.read(answer, StatusBody)
+
+        body = await self._transport.persist(once)
+        return Accepted(body.id, body.status, body.message, key)
+
+    async def status(self, job_id: int) -> JobDoc:
+        """The job as it is now.
+
+        Raises:
+            NotFound, and as :meth:`submit`
+        """
+        return await self._transport.get(f"api/v1/jobs/{job_id}", JobDoc)
+
+    async def wait(self, job_id: int, timeout: float | None = None) -> JobDoc:
+        """Wait until the job has ended; whether it went well is in the document.
+
+        Args:
+            timeout: seconds; None: for ever.
+
+        Raises:
+            WaitedTooLong: carries the job as it is.
+        """
+        start = self._clock.monotonic()
+        while True:
+            left = None if timeout is None else start + timeout - self._clock.monotonic()
+            hold = HOLD_S if left is None else max(0, min(HOLD_S, left))
+            job = await self._transport.get(
+                f"api/v1/jobs/{job_id}", JobDoc, query={"wait": f"{hold:.3f}"}, hold_s=hold
+            )
+            if job.ended:
+                return job
+            if timeout is not None and self._clock.monotonic() >= start + timeout:
+                raise errors.WaitedTooLong(job, timeout)
+
+    async def events(self, job_id: int, after: int = 0) -> AsyncGenerator[EventDoc, None]:
+        """The job's history from the start, then each change as it happens, until it has ended."""
+        ended = False
+        while True:
+            hold = 0 if ended else HOLD_S
+            page = await self._transport.get(
+                f"api/v1/jobs/{job_id}/events",
+                EventPage,
+                query={"after": str(after), "wait": str(hold)},
+                hold_s=hold,
+            )
+            for event in page.items:
+                after = max(after, event.seq)
+                yield event
+            if ended and not page.items:
+                return
+            # What counts as ended is the server's to say; it costs one small request per change.
+            if page.items:
+                ended = (await self.status(job_id)).ended
+
+    async def jobs(
+        self,
+        *,
+        user: str | None = None,
+        service: str | None = None,
+        state: JobState | str | None = None,
+        tag: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[JobDoc, None]:
+        """Jobs, newest first, fetched page by page as they are asked for.
+
+        Args:
+            limit: at most so many; None: all.
+        """
+        wanted = {"user": user, "service": service, "state": state and str(state), "tag": tag}
+        query = {key: value for key, value in wanted.items() if value}
+        left = limit
+        while left is None or left > 0:
+            query["limit"] = str(PAGE if left is None else min(PAGE, left))
+            page = await self._transport.get("api/v1/jobs", JobPage, query=query)
+            for job in page.items:
+                yield job
+            if page.next is None:
+                return
+            query["cursor"] = page.next
+            left = None if left is None else left - len(page.items)
+
+    async def download(
+        self,
+        job_id: int,
+        to: str | Path = ".",
+        *,
+        partial: bool = False,
+        progress: Told | None = None,
+    ) -> Downloaded:
+        """Fetch the result, a ZIP; a file appears only when it is whole and its digest is right.
+
+        Args:
+            to: a folder (the file is then ``job-17.zip`` in it) or the file to write, replaced if
+                it is there. A path that ends with a slash is a folder; missing folders are made.
+            partial: what there is by now, whatever the state: of a running job a snapshot, of a
+                failed job what it left, logs included.
+            progress: is told bytes received and bytes in all.
+
+        Raises:
+            NotReady: the job has not ended.
+            NoResult: it did not complete (the text says why), or it has been cleaned.
+            BadDownload, NotFound, and as :meth:`submit`
+            OSError: the file cannot be written.
+        """
+        target = await asyncio.to_thread(
+            place, to, f"job-{job_id}{'.partial' if partial else ''}.zip"
+        )
+        path = f"download_partial/{job_id}" if partial else f"api/v1/jobs/{job_id}/result"
+        try:
+            return await Download(
+                self._transport, path, target, refuse=_refuse_not_ready, told=progress
+            ).run()
+        except errors.Refused as problem:
+            if problem.status in {409, 410}:
+                raise errors.NoResult(
+                    problem.status,
+                    problem.code,
+                    problem.message,
+                    request_id=problem.request_id,
+                ) from problem
+            raise
+
+    async def logs(self, job_id: int, stream: Literal["stdout", "stderr"] = "stdout") -> str:
+        """What the job has written to a stream so far.
+
+        Raises:
+            NotFound, and as :meth:`submit`
+        """
+
+        async def once() -> str:
+            async with self._transport.answer(
+                "GET", f"api/v1/jobs/{job_id}/logs", query={"stream": stream}
+            ) as answer:
+                return await answer.text(errors="replace")
+
+        return await self._transport.persist(once)
+
+    async def cancel(self, job_id: int) -> JobDoc:
+        """Cancel a job, and wait until none of its processes is left.
+
+        Returns:
+            The job, Cancelled. Cancelling a cancelled job is no error.
+
+        Raises:
+            AlreadyEnded: too late, it ended by itself.
+            NotFound, and as :meth:`submit`
+        """
+        try:
+            status, job = await self._transport.request(
+                "POST", f"api/v1/jobs/{job_id}/cancel", JobDoc
+            )
+        except errors.Refused as problem:
+            if problem.status == 409:
+                raise errors.AlreadyEnded(409, problem.code, problem.message) from problem
+            raise
+        if status == 202 or not job.ended:
+            job = await self.wait(job_id)
+        if job.status is not JobState.CANCELLED:
+            raise errors.AlreadyEnded(
+                409,
+                "already_ended",
+                f"job {job_id} ended as {job.status} before it could be cancelled",
+            )
+        return job
+
+    async def health(self) -> Health:
+        """How the server is.
+
+        Raises:
+            TryLater: it is up, but cannot take work; the text says why.
+        """
+        return await self._transport.get("health", Health)
+
+    async def services(self) -> Any:
+        """The services that the server offers, as it tells them."""
+        return (await self._transport.get("api/v1/services", _Any)).root
+
+    async def agents(self) -> Any:
+        """The agents that the server uses, as it tells them."""
+        return (await self._transport.get("api/v1/agents", _Any)).root
+
+
+def place(to: str | Path, name: str) -> Path:
+    """The file that a download to ``to`` writes; makes the folders it needs.
+
+    Raises:
+        OSError: a folder cannot be made.
+    """
+    path = Path(to)
+    if str(to).endswith("/") or path.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        return path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _fields(
+    service: str,
+    user: str | None,
+    name: str | None,
+    tags: Iterable[str],
+    timeout: str | float | None,
+) -> list[tuple[str, str]]:
+    if not user:
+        raise ValueError("whose job is it? give user=…, here or to the client")
+    fields = [("user_id", user), ("service", service)]
+    if name:
+        fields.append(("name", name))
+    marked = list(tags)
+    if any("," in tag for tag in marked):
+        raise ValueError("a tag cannot have a comma")
+    if marked:
+        fields.append(("tags", ",".join(marked)))
+    if timeout is not None:
+        text = timeout if isinstance(timeout, str) else f"{timeout:g}s"
+        parse_duration(text)
+        fields.append(("timeout", text))
+    return fields
+
+
+def _refuse_not_ready(answer: aiohttp.ClientResponse) -> None:
+    if answer.status == 202 or answer.content_type == "application/json":
+        raise errors.NotReady(
+            202,
+            "not_ready",
+            "the job has not ended, so there is no result yet",
+        )

@@ -1,0 +1,147 @@
+"""What can go wrong for a caller. Each error carries its data; its text can be shown to people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shared.wire import JobDoc
+
+
+class FerrymanError(Exception):
+    """Base of everything that the SDK raises on purpose."""
+
+
+class BadBundle(FerrymanError):
+    """What was to be sent cannot be a bundle. Nothing has been sent.
+
+    Attributes:
+        path: the file or name at fault; None where it is the bundle as a whole.
+    """
+
+    def __init__(self, message: str, path: str | Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class FileChanged(BadBundle):
+    """A file changed while it was being sent; the server has thrown the upload away."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} changed while it was being sent: send it again once it is complete", path
+        )
+
+
+class Unreachable(FerrymanError):
+    """The server cannot be reached, or the connection broke and did not come back.
+
+    Attributes:
+        url: of the server.
+        why: the network's words.
+    """
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f"cannot reach {url}: {why}")
+        self.url, self.why = url, why
+
+
+class NotUnderstood(FerrymanError):
+    """The answer is not one that a Ferryman server gives: a proxy's page, or an unknown version."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f"{url} does not answer like a Ferryman server: {why}")
+        self.url, self.why = url, why
+
+
+class Refused(FerrymanError):
+    """The server understood and said no.
+
+    Attributes:
+        status: HTTP status.
+        code: for programs, such as ``unknown_service``; empty where the server gives none.
+        message: for people.
+        request_id: to find the request in the server's log.
+        retry_after: seconds after which it may be tried again, where the server says so.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.request_id, self.retry_after = request_id, retry_after
+
+
+class NotFound(Refused):
+    """404: there is no such job."""
+
+
+class NotAllowed(Refused):
+    """401 or 403: the token is missing, wrong, or not good for this."""
+
+
+class TryLater(Refused):
+    """429, 502, 503, 504 or 507: busy, stopping, or full; the same request may work later."""
+
+
+class AlreadyEnded(Refused):
+    """409: the job ended before it could be cancelled."""
+
+
+class NotReady(Refused):
+    """202: the job has not ended, so there is no result yet."""
+
+
+class NoResult(Refused):
+    """409 or 410: there is no result and there will be none. What a failed job left can still be
+    had with ``download(…, partial=True)``, until it is cleaned."""
+
+
+class BadDownload(FerrymanError):
+    """What arrived is not what the server says it sent. Nothing was left behind.
+
+    Attributes:
+        expected: SHA-256 from the server, hex.
+        got: SHA-256 of what arrived, hex.
+    """
+
+    def __init__(self, what: str, expected: str, got: str) -> None:
+        super().__init__(
+            f"{what} arrived damaged: its SHA-256 is {got}, the server says {expected}"
+        )
+        self.expected, self.got = expected, got
+
+
+class WaitedTooLong(FerrymanError):
+    """The job has not ended in the time given; it goes on.
+
+    Attributes:
+        job: as it was last seen.
+    """
+
+    def __init__(self, job: JobDoc, seconds: float) -> None:
+        super().__init__(f"job {job.id} is still {job.status} after {seconds:g}s; it goes on")
+        self.job = job
+
+
+def refusal(
+    status: int, code: str, message: str, *, request_id: str | None, retry_after: float | None
+) -> Refused:
+    """The error for a 4xx or 5xx."""
+    kind = {
+        401: NotAllowed,
+        403: NotAllowed,
+        404: NotFound,
+        429: TryLater,
+        502: TryLater,
+        503: TryLater,
+        504: TryLater,
+        507: TryLater,
+    }.get(status, Refused)
+    return kind(status, code, message, request_id=request_id, retry_after=retry_after)

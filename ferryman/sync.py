@@ -1,0 +1,129 @@
+"""The client for programs without ``async``: the same object, driven on a loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+from ferryman.client import DEFAULT_URL, Client
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _blocking(
+    method: Callable[Concatenate[Client, P], Awaitable[R]],
+) -> Callable[Concatenate[SyncClient, P], R]:
+    """A method that runs the asynchronous one and waits; same arguments, same documentation."""
+
+    @functools.wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(lambda: method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _iterating(
+    method: Callable[Concatenate[Client, P], AsyncGenerator[R, None]],
+) -> Callable[Concatenate[SyncClient, P], Generator[R, None, None]]:
+    """An iterator that takes each item from the asynchronous one."""
+
+    @functools.wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Generator[R, None, None]:
+        items = method(self._client, *args, **kwargs)
+        try:
+            while True:
+                try:
+                    item = self._run(lambda: anext(items))
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            if self._loop is not None:
+                self._run(items.aclose)
+
+    return call
+
+
+class SyncClient:
+    """A Ferryman server; see :class:`Client` for the arguments and the methods.
+
+    Use it as ``with SyncClient(url) as client``. Its methods may be called from several threads.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        user: str | None = None,
+        timeout: float = 60.0,
+        patience: float = 15.0,
+    ) -> None:
+        self._client = Client(url, token=token, user=user, timeout=timeout, patience=patience)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="ferryman-sync", daemon=True
+        )
+        self._thread.start()
+        self._run(self._client.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the thread; twice is no error."""
+        if self._loop is None or self._thread is None:
+            return
+        self._run(self._client.close)
+        self._run(self._loop.shutdown_asyncgens)
+        self._run(self._loop.shutdown_default_executor)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = None
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    def _run(self, work: Callable[[], Awaitable[R]]) -> R:
+        if self._loop is None:
+            raise RuntimeError("not open: use `with SyncClient(…) as client`")
+
+        async def wait() -> R:
+            return await work()
+
+        future = asyncio.run_coroutine_threadsafe(wait(), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C in the caller's thread: the request must not go on behind its back.
+            future.cancel()
+            raise
+
+    submit = _blocking(Client.submit)
+    status = _blocking(Client.status)
+    wait = _blocking(Client.wait)
+    events = _iterating(Client.events)
+    jobs = _iterating(Client.jobs)
+    download = _blocking(Client.download)
+    logs = _blocking(Client.logs)
+    cancel = _blocking(Client.cancel)
+    health = _blocking(Client.health)
+    services = _blocking(Client.services)
+    agents = _blocking(Client.agents)

@@ -1,0 +1,166 @@
+"""What may be submitted, told before a byte is sent."""
+
+from __future__ import annotations
+
+import os
+import socket
+import unicodedata
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ferryman.bundle import Files, gather
+from ferryman.errors import BadBundle
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "bundle"
+    (root / "data" / "deep").mkdir(parents=True)
+    (root / "run.sh").write_text("echo hi\n")
+    (root / "data" / "in.pdb").write_text("ATOM\n")
+    (root / "data" / "deep" / "x").write_bytes(b"")
+    return root
+
+
+def names(*paths: Path) -> list[str]:
+    return [part.name for part in gather(list(paths))]
+
+
+def test_a_folder_stands_for_what_is_in_it(folder):
+    parts = gather(folder)
+    assert [part.name for part in parts] == ["data/deep/x", "data/in.pdb", "run.sh"]
+    assert [part.size for part in parts] == [0, 5, 8]
+
+
+def test_a_folder_may_be_named_with_a_slash_or_as_the_current_one(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert [part.name for part in gather(".")] == [part.name for part in gather(f"{folder}/")]
+
+
+def test_files_go_by_their_base_names(folder):
+    assert names(folder / "run.sh", folder / "data" / "in.pdb") == ["in.pdb", "run.sh"]
+
+
+def test_folders_and_files_can_be_mixed(folder):
+    assert names(folder / "run.sh", folder / "data") == ["deep/x", "in.pdb", "run.sh"]
+
+
+def test_a_mapping_says_the_names(folder):
+    parts = gather({"run.sh": b"true\n", "in/model.pdb": folder / "data" / "in.pdb"})
+    assert [(part.name, part.size) for part in parts] == [("in/model.pdb", 5), ("run.sh", 5)]
+
+
+def test_names_are_composed(tmp_path):
+    (tmp_path / "run.sh").touch()
+    (tmp_path / unicodedata.normalize("NFD", "é.txt")).touch()
+    assert "\u00e9.txt" in names(tmp_path)
+
+
+def test_two_files_of_one_base_name_are_refused(folder):
+    (folder / "run").mkdir()
+    (folder / "run" / "in.pdb").touch()
+    with pytest.raises(BadBundle, match=r"in\.pdb.*twice"):
+        names(folder / "run.sh", folder / "data" / "in.pdb", folder / "run" / "in.pdb")
+
+
+def test_names_that_clash_by_case_are_refused(folder):
+    (folder / "RUN.sh").touch()
+    with pytest.raises(BadBundle, match="case"):
+        names(folder)
+
+
+def test_a_missing_entry_script_is_told_with_what_there_is(folder):
+    with pytest.raises(BadBundle, match=r"no run\.sh: .* only “in\.pdb”"):
+        names(folder / "data" / "in.pdb")
+
+
+def test_one_top_folder_that_holds_the_script_will_do(folder):
+    assert names(folder.parent) == ["bundle/data/deep/x", "bundle/data/in.pdb", "bundle/run.sh"]
+
+
+def test_nothing_is_refused(tmp_path):
+    nothing: tuple[Files, ...] = (tmp_path, {}, [])
+    for files in nothing:
+        with pytest.raises(BadBundle, match="nothing to send"):
+            gather(files)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(BadBundle, match=r"gone\.txt: No such file"):
+        gather(tmp_path / "gone.txt")
+
+
+@pytest.mark.parametrize("name", ["../run.sh", "/run.sh", "a\\b", "a\nb", "nul", "a//b"])
+def test_unsafe_names_are_refused(name):
+    with pytest.raises(BadBundle, match="cannot be used"):
+        gather({"run.sh": b"", name: b""})
+
+
+def test_pipes_and_sockets_are_refused_without_opening_them(folder):
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(BadBundle, match="pipe is a named pipe"):
+        gather(folder)
+    (folder / "pipe").unlink()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(folder / "s"))
+        with pytest.raises(BadBundle, match="s is a socket"):
+            gather(folder)
+
+
+def test_a_link_to_a_file_inside_is_sent_as_that_file(folder):
+    (folder / "again.pdb").symlink_to("data/in.pdb")
+    part = next(part for part in gather(folder) if part.name == "again.pdb")
+    assert part.size == 5
+
+
+def test_links_out_to_folders_and_to_nowhere_are_refused(folder, tmp_path):
+    (tmp_path / "secret").write_text("s")
+    link = folder / "link"
+    for target, why in [
+        ("../secret", "out of the folder"),
+        ("data", "folder"),
+        ("gone", "nowhere"),
+    ]:
+        link.symlink_to(target)
+        with pytest.raises(BadBundle, match=f"link is a symbolic link .*{why}"):
+            gather(folder)
+        link.unlink()
+
+
+def test_a_link_in_a_circle_is_refused(folder):
+    (folder / "a").symlink_to("b")
+    (folder / "b").symlink_to("a")
+    with pytest.raises(BadBundle, match="nowhere"):
+        gather(folder)
+
+
+@pytest.mark.parametrize("name", ["b.zip", "b.tar", "b.tar.gz", "B.TGZ"])
+def test_one_archive_is_sent_as_it_is(tmp_path, name):
+    path = tmp_path / name
+    if name.endswith("zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("top/run.sh", "true\n")
+    else:
+        path.write_bytes(b"the server looks into it")
+    (part,) = gather(path)
+    assert (part.field, part.name, part.source) == ("bundle", name, path)
+
+
+def test_a_zip_without_the_script_or_none_at_all_is_told(tmp_path):
+    path = tmp_path / "b.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/run.sh", "")
+        archive.writestr("b/x", "")
+    with pytest.raises(BadBundle, match=r"no run\.sh"):
+        gather(path)
+    path.write_bytes(b"no zip")
+    with pytest.raises(BadBundle, match="not a ZIP"):
+        gather(path)
+
+
+def test_an_archive_beside_a_script_is_a_file_of_the_bundle(folder, tmp_path):
+    (tmp_path / "data.zip").write_bytes(b"opaque")
+    parts = gather([folder / "run.sh", tmp_path / "data.zip"])
+    assert [(part.field, part.name) for part in parts] == [("file", "data.zip"), ("file", "run.sh")]

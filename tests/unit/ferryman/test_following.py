@@ -1,0 +1,247 @@
+"""Waiting for jobs, following their history, listing, cancelling."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+
+import pytest
+from aiohttp import web
+
+from ferryman import (
+    AlreadyEnded,
+    Client,
+    JobState,
+    NotFound,
+    NotUnderstood,
+    SyncClient,
+    WaitedTooLong,
+)
+from shared.wire import EventDoc, EventPage, JobPage
+from tests.unit.ferryman.stand_in import InstantClock, answer, hang_up, job, problem, serving
+
+S = JobState
+
+
+def event(seq: int, status: JobState, before: JobState | None) -> EventDoc:
+    return EventDoc(
+        seq=seq, at="2026-11-20T10:00:00.000000Z", attempt=1, before=before, status=status
+    )
+
+
+class Life:
+    """A job that goes one step on with each request that waits."""
+
+    def __init__(self, *states: JobState) -> None:
+        self.states, self.at, self.asked = states, 0, list[str]()
+
+    async def status(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.query_string)
+        if "wait" in request.query:
+            self.at = min(self.at + 1, len(self.states) - 1)
+        return answer(job(self.states[self.at]))
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        after = int(request.query["after"])
+        if int(request.query["wait"]):
+            self.at = min(self.at + 1, len(self.states) - 1)
+        line = [
+            event(n + 1, state, self.states[n - 1] if n else None)
+            for n, state in enumerate(self.states[: self.at + 1])
+        ]
+        return answer(EventPage(items=[one for one in line if one.seq > after]))
+
+    def routes(self):
+        return (
+            ("GET", "/api/v1/jobs/17", self.status),
+            ("GET", "/api/v1/jobs/17/events", self.events),
+        )
+
+
+async def test_waiting_ends_when_the_job_has_ended():
+    life = Life(S.QUEUED, S.RUNNING, S.FAILED)
+    async with serving(*life.routes()) as url, Client(url) as client:
+        assert (await client.wait(17)).status is S.FAILED
+    assert len(life.asked) == 2
+
+
+async def test_waiting_has_a_limit_and_says_how_the_job_is():
+    clock = InstantClock()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await clock.sleep(float(request.query["wait"]))
+        return answer(job(S.RUNNING))
+
+    async with (
+        serving(("GET", "/api/v1/jobs/17", slow)) as url,
+        Client(url, clock=clock) as client,
+    ):
+        with pytest.raises(WaitedTooLong, match="job 17 is still Running after 70s") as caught:
+            await client.wait(17, timeout=70)
+    assert caught.value.job.status is S.RUNNING
+    assert clock.slept == [30, 30, 10]
+
+
+async def test_waiting_survives_a_restart_of_the_server():
+    tries = 0
+
+    async def restarting(request: web.Request) -> web.StreamResponse:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            hang_up(request)
+        return answer(job(S.COMPLETED))
+
+    async with (
+        serving(("GET", "/api/v1/jobs/17", restarting)) as url,
+        Client(url, clock=InstantClock()) as client,
+    ):
+        assert (await client.wait(17)).status is S.COMPLETED
+
+
+async def test_the_history_is_told_in_order_and_once_until_the_end():
+    states = (S.QUEUED, S.PROCESSING, S.SUBMITTED, S.RUNNING, S.COMPLETED)
+    life = Life(*states)
+    async with serving(*life.routes()) as url, Client(url) as client:
+        told = [one async for one in client.events(17)]
+    assert [one.status for one in told] == list(states)
+    assert [one.seq for one in told] == [1, 2, 3, 4, 5]
+
+
+async def test_the_history_can_be_taken_up_after_a_number():
+    life = Life(S.QUEUED, S.RUNNING, S.COMPLETED)
+    async with serving(*life.routes()) as url, Client(url) as client:
+        assert [one.seq async for one in client.events(17, after=2)] == [3]
+
+
+async def test_an_unknown_job_is_not_found():
+    async def nothing(request: web.Request) -> web.StreamResponse:
+        return problem(404, "job_not_found", "Job 17 not found in the database")
+
+    async with serving(("GET", "/api/v1/jobs/17", nothing)) as url, Client(url) as client:
+        with pytest.raises(NotFound, match="Job 17 not found"):
+            await client.status(17)
+
+
+async def test_an_unknown_state_is_an_error_not_a_guess():
+    async def odd(request: web.Request) -> web.StreamResponse:
+        return web.json_response({**job().model_dump(mode="json"), "status": "Levitating"})
+
+    async with serving(("GET", "/api/v1/jobs/17", odd)) as url, Client(url) as client:
+        with pytest.raises(NotUnderstood, match="status"):
+            await client.status(17)
+
+
+def pages(asked: list[dict[str, str]], count: int = 250):
+    async def page(request: web.Request) -> web.StreamResponse:
+        asked.append(dict(request.query))
+        start, limit = int(request.query.get("cursor", "0")), int(request.query["limit"])
+        items = [job(id=number + 1) for number in range(start, min(start + limit, count))]
+        stop = start + len(items)
+        return answer(JobPage(items=items, next=str(stop) if stop < count else None))
+
+    return page
+
+
+async def test_lists_are_fetched_page_by_page():
+    asked: list[dict[str, str]] = []
+    async with serving(("GET", "/api/v1/jobs", pages(asked))) as url, Client(url) as client:
+        ids = [one.id async for one in client.jobs(user="ada", state=S.FAILED, tag="x")]
+    assert ids == list(range(1, 251))
+    assert [query.get("cursor") for query in asked] == [None, "100", "200"]
+    assert asked[0] == {"user": "ada", "state": "Failed", "tag": "x", "limit": "100"}
+
+
+async def test_a_limited_list_asks_for_no_more():
+    asked: list[dict[str, str]] = []
+    async with serving(("GET", "/api/v1/jobs", pages(asked))) as url, Client(url) as client:
+        assert len([one async for one in client.jobs(limit=120)]) == 120
+    assert [query["limit"] for query in asked] == ["100", "20"]
+
+
+async def test_a_cancel_that_takes_longer_is_waited_for():
+    life = Life(S.RUNNING, S.RUNNING, S.CANCELLED)
+
+    async def cancel(request: web.Request) -> web.StreamResponse:
+        return answer(job(S.RUNNING), 202)
+
+    async with (
+        serving(*life.routes(), ("POST", "/api/v1/jobs/17/cancel", cancel)) as url,
+        Client(url) as client,
+    ):
+        assert (await client.cancel(17)).status is S.CANCELLED
+
+
+async def test_a_cancel_that_comes_too_late_is_told():
+    async def late(request: web.Request) -> web.StreamResponse:
+        return problem(409, "already_ended", "job 17 has already ended as Completed")
+
+    async with (
+        serving(("POST", "/api/v1/jobs/17/cancel", late)) as url,
+        Client(url) as client,
+    ):
+        with pytest.raises(AlreadyEnded, match="as Completed"):
+            await client.cancel(17)
+
+
+async def test_a_cancel_that_loses_the_race_is_told():
+    life = Life(S.RUNNING, S.COMPLETED)
+
+    async def cancel(request: web.Request) -> web.StreamResponse:
+        return answer(job(S.RUNNING), 202)
+
+    async with (
+        serving(*life.routes(), ("POST", "/api/v1/jobs/17/cancel", cancel)) as url,
+        Client(url) as client,
+    ):
+        with pytest.raises(AlreadyEnded, match="Completed before"):
+            await client.cancel(17)
+
+
+async def test_a_client_that_is_not_open_says_how_to_open_it():
+    with pytest.raises(RuntimeError, match="async with"):
+        await Client().status(1)
+
+
+def test_the_synchronous_client_has_every_method_of_the_other():
+    def public(kind: type) -> set[str]:
+        return {name for name, value in vars(kind).items() if callable(value) and name[0] != "_"}
+
+    assert public(SyncClient) == public(Client)
+    for name in public(Client) - {"close"}:
+        theirs, ours = getattr(Client, name), getattr(SyncClient, name)
+        assert ours.__doc__ == theirs.__doc__
+        assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters
+
+
+async def test_the_synchronous_client_works_from_a_thread_without_a_loop():
+    """The server needs this thread's loop, so the client is used in another."""
+    life = Life(S.QUEUED, S.RUNNING, S.COMPLETED)
+    asked: list[dict[str, str]] = []
+    seen: list[object] = []
+
+    def use(url: str) -> None:
+        with SyncClient(url) as client:
+            seen.append([one.status for one in client.events(17)])
+            seen.append(client.wait(17, timeout=5).status)
+            seen.append(len(list(client.jobs(limit=150))))
+            first = client.jobs()
+            seen.append(next(first).id)
+            first.close()
+            try:
+                client.status(18)
+            except NotFound as problem:
+                seen.append(problem.status)
+        client.close()
+
+    import asyncio
+
+    async with serving(*life.routes(), ("GET", "/api/v1/jobs", pages(asked))) as url:
+        await asyncio.to_thread(use, url)
+    assert seen == [[S.QUEUED, S.RUNNING, S.COMPLETED], S.COMPLETED, 150, 1, 404]
+    assert not [one for one in threading.enumerate() if one.name == "ferryman-sync"]
+
+
+def test_a_closed_synchronous_client_says_how_to_open_it():
+    with pytest.raises(RuntimeError, match="with SyncClient"):
+        SyncClient().status(1)

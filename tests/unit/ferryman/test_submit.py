@@ -1,0 +1,290 @@
+"""Uploads: what is on the wire, and what a broken connection does to them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from ferryman import BadBundle, Client, FileChanged, NotAllowed, NotUnderstood, Refused, TryLater
+from ferryman.errors import Unreachable
+from ferryman.form import BATCH
+from shared.wire import StatusBody
+from tests.unit.ferryman.stand_in import (
+    InstantClock,
+    Upload,
+    answer,
+    hang_up,
+    problem,
+    read_upload,
+    serving,
+)
+
+QUEUED = StatusBody(id=17, status="Queued", message="Job successfully uploaded")
+SCRIPT = {"run.sh": b"echo hi\n"}
+
+
+class Taking:
+    """A handler that keeps what it is sent."""
+
+    def __init__(self, lose: int = 0) -> None:
+        self.uploads: list[Upload] = []
+        self.lose = lose
+        """So many answers get lost on the way."""
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        self.uploads.append(await read_upload(request))
+        if len(self.uploads) <= self.lose:
+            hang_up(request)
+        return answer(QUEUED, 201)
+
+
+async def test_names_fields_and_contents_arrive_as_they_are(tmp_path):
+    big = bytes(range(256)) * 8192  # 2 MiB: several pieces
+    (tmp_path / "big").write_bytes(big)
+    take = Taking()
+    async with serving(("POST", "/upload", take)) as url, Client(url, user="ada") as client:
+        accepted = await client.submit(
+            {
+                "run.sh": b"echo hi\n",
+                "data/é “x”.pdb": b"ATOM\r\n",
+                'q"uote': b"",
+                "big": tmp_path / "big",
+            },
+            service="example",
+            name="my job",
+            tags=["a", "b"],
+            timeout=90,
+        )
+    (upload,) = take.uploads
+    assert (accepted.id, accepted.status) == (17, "Queued")
+    assert upload.fields == {
+        "user_id": "ada",
+        "service": "example",
+        "name": "my job",
+        "tags": "a,b",
+        "timeout": "90s",
+    }
+    assert upload.files == [
+        ("file", "big", big),
+        ("file", "data/é “x”.pdb", b"ATOM\r\n"),
+        ("file", "q%22uote", b""),  # as browsers write it; the server turns it back
+        ("file", "run.sh", b"echo hi\n"),
+    ]
+    assert upload.query == {"service": "example", "user_id": "ada"}
+    assert upload.length is not None
+    assert not upload.chunked
+    assert upload.expected == "100-continue"
+
+
+async def test_a_small_upload_does_not_wait_for_leave():
+    take = Taking()
+    async with serving(("POST", "/upload", take)) as url, Client(url, user="ada") as client:
+        await client.submit(SCRIPT, service="example")
+    assert take.uploads[0].expected is None
+
+
+async def test_a_lost_answer_is_asked_for_again_under_the_same_key():
+    take = Taking(lose=2)
+    clock = InstantClock()
+    async with (
+        serving(("POST", "/upload", take)) as url,
+        Client(url, user="ada", clock=clock) as client,
+    ):
+        accepted = await client.submit(SCRIPT, service="example")
+    assert accepted.id == 17
+    assert len(take.uploads) == 3
+    assert {upload.key for upload in take.uploads} == {accepted.idempotency_key}
+    assert clock.slept == sorted(clock.slept)
+    assert len(clock.slept) == 2
+
+
+async def test_every_upload_has_a_key_of_its_own_unless_one_is_given():
+    take = Taking()
+    async with serving(("POST", "/upload", take)) as url, Client(url, user="ada") as client:
+        for key in (None, None, "mine"):
+            await client.submit(SCRIPT, service="example", idempotency_key=key)
+    first, second, third = (upload.key for upload in take.uploads)
+    assert len({first, second, third}) == 3
+    assert third == "mine"
+    assert re.fullmatch(r"[\w-]{20,}", first)
+
+
+async def test_patience_ends():
+    clock = InstantClock()
+    take = Taking(lose=1_000)
+    async with (
+        serving(("POST", "/upload", take)) as url,
+        Client(url, user="ada", clock=clock, patience=5) as client,
+    ):
+        with pytest.raises(Unreachable) as caught:
+            await client.submit(SCRIPT, service="example")
+    assert caught.value.url.startswith(url)
+    assert 3 < clock.at <= 5
+
+
+async def test_nobody_there_is_told_in_plain_words():
+    async with serving() as url:
+        pass
+    async with Client(url, user="ada", patience=0) as client:
+        with pytest.raises(
+            Unreachable, match=r"cannot reach http://127.0.0.1:\d+.*: Connection refused"
+        ):
+            await client.submit(SCRIPT, service="example")
+
+
+async def test_a_server_that_starts_meanwhile_gets_the_upload():
+    tries = 0
+
+    async def starting(request: web.Request) -> web.StreamResponse:
+        nonlocal tries
+        tries += 1
+        await request.read()
+        if tries < 3:
+            return problem(503, "starting", "not yet", Retry_After="2")
+        return answer(QUEUED, 201)
+
+    clock = InstantClock()
+    async with (
+        serving(("POST", "/upload", starting)) as url,
+        Client(url, user="ada", clock=clock) as client,
+    ):
+        assert (await client.submit(SCRIPT, service="example")).id == 17
+    assert clock.slept == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, NotAllowed), (429, TryLater), (507, TryLater), (422, Refused)]
+)
+async def test_refusals_carry_what_the_server_said(status, kind):
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return problem(status, "some_code", "This will not do.", Retry_After="7")
+
+    async with serving(("POST", "/upload", refuse)) as url, Client(url, user="ada") as client:
+        with pytest.raises(kind, match=r"^This will not do\.$") as caught:
+            await client.submit(SCRIPT, service="example")
+    error = caught.value
+    assert (error.status, error.code, error.request_id) == (status, "some_code", "r-1")
+    assert error.retry_after == 7
+
+
+async def test_the_reference_shape_of_a_refusal_is_understood():
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return answer(StatusBody(id=0, status="Unknown", message="Invalid service"), 400)
+
+    async with serving(("POST", "/upload", refuse)) as url, Client(url, user="ada") as client:
+        with pytest.raises(Refused, match=r"^Invalid service$"):
+            await client.submit(SCRIPT, service="example")
+
+
+async def test_a_refusal_before_the_body_saves_sending_it(tmp_path):
+    (tmp_path / "run.sh").touch()
+    (tmp_path / "big").write_bytes(bytes(8 * BATCH))
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return problem(413, "too_large", "at most 1 MiB")
+
+    sent: list[int] = []
+    async with (
+        serving(("POST", "/upload", Taking()), expect=refuse) as url,
+        Client(url, user="ada") as client,
+    ):
+        with pytest.raises(Refused, match="at most 1 MiB"):
+            await client.submit(
+                tmp_path, service="example", progress=lambda done, _: sent.append(done)
+            )
+    assert sent == []
+
+
+async def test_something_else_on_the_port_is_told():
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<h1>Welcome to nginx</h1>", content_type="text/html")
+
+    async with serving(("POST", "/upload", page)) as url, Client(url, user="ada") as client:
+        with pytest.raises(NotUnderstood, match="does not answer like a Ferryman server"):
+            await client.submit(SCRIPT, service="example")
+
+
+@pytest.mark.parametrize("grows", [True, False])
+async def test_a_file_that_changes_while_it_is_sent_is_an_error_and_not_sent_again(tmp_path, grows):
+    (tmp_path / "run.sh").touch()
+    big = tmp_path / "big"
+    big.write_bytes(bytes(4 * BATCH))
+    tries = 0
+
+    async def reading(request: web.Request) -> web.StreamResponse:
+        nonlocal tries
+        tries += 1
+        await request.read()
+        return answer(QUEUED, 201)
+
+    def change(done: int, total: int) -> None:
+        if grows:
+            with big.open("ab") as file:
+                file.write(b"more")
+        else:
+            with big.open("r+b") as file:
+                file.truncate(BATCH)
+
+    async with serving(("POST", "/upload", reading)) as url, Client(url, user="ada") as client:
+        with pytest.raises(FileChanged, match="big changed while it was being sent"):
+            await client.submit(tmp_path, service="example", progress=change)
+    assert tries <= 1
+
+
+async def test_progress_ends_at_the_whole():
+    told: list[tuple[int, int]] = []
+    take = Taking()
+    async with serving(("POST", "/upload", take)) as url, Client(url, user="ada") as client:
+        await client.submit(
+            {"run.sh": b"", "x": bytes(3 * BATCH)},
+            service="example",
+            progress=lambda done, total: told.append((done, total)),
+        )
+    assert told[-1][0] == told[-1][1] == take.uploads[0].length
+    assert len(told) >= 3
+
+
+async def test_the_token_is_sent_with_every_request():
+    seen: list[str | None] = []
+
+    async def look(request: web.Request) -> web.StreamResponse:
+        seen.append(request.headers.get("Authorization"))
+        return web.json_response({"status": "ok", "database": "ok"})
+
+    async with serving(("GET", "/health", look)) as url:
+        for token in ("secret", None):
+            async with Client(url, token=token) as client:
+                assert (await client.health()).status == "ok"
+    assert seen == ["Bearer secret", None]
+
+
+async def test_a_server_below_a_path_is_reached_there():
+    async def health(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"status": "ok", "database": "ok"})
+
+    async with (
+        serving(("GET", "/hpc/ferryman/health", health)) as url,
+        Client(f"{url}/hpc/ferryman/") as client,
+    ):
+        assert (await client.health()).status == "ok"
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:5000", "ftp://host", "", "http://"])
+def test_a_url_without_http_is_refused_with_an_example(url):
+    with pytest.raises(ValueError, match="such as http://"):
+        Client(url)
+
+
+async def test_what_cannot_be_right_is_told_before_anything_is_sent():
+    async with Client("http://127.0.0.1:9", patience=0) as client:
+        with pytest.raises(ValueError, match="whose job"):
+            await client.submit(SCRIPT, service="example")
+        with pytest.raises(ValueError, match="not a duration"):
+            await client.submit(SCRIPT, service="example", user="ada", timeout="soon")
+        with pytest.raises(ValueError, match="comma"):
+            await client.submit(SCRIPT, service="example", user="ada", tags=["a,b"])
+        with pytest.raises(BadBundle):
+            await client.submit(Path("/nonexistent"), service="example", user="ada")
