@@ -13,7 +13,7 @@ from server.domain.fairshare import Waiting
 from server.domain.jobs import Event, Job, Move, NewJob, Result
 from server.domain.quotas import Service
 from shared.clock import Micros
-from shared.wire import JobState, PayloadDoc
+from shared.wire import AgentHealth, JobState, PayloadDoc
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,10 @@ class Jobs(Protocol):
         """Jobs that are to be cancelled and have not ended."""
         ...
 
+    async def queued_before(self, job: Job) -> int:
+        """How many queued jobs of the same user and service are older; counts no further than 1,000."""
+        ...
+
     async def longest_queued(self, service: str, limit: int) -> list[Job]:
         """Queued jobs, the one that has waited longest first."""
         ...
@@ -158,13 +162,21 @@ class Files(Protocol):
 
     async def remove(self, kind: str, name: str) -> None: ...
 
-    async def orphans(self, kind: str, in_use: Callable[[Sequence[str]], Awaitable[set[str]]]) -> int:
+    async def orphans(
+        self, kind: str, in_use: Callable[[Sequence[str]], Awaitable[set[str]]]
+    ) -> int:
         """Remove the sealed files that nothing refers to and nobody is about to; how many."""
         ...
 
     async def clear_staging(self) -> int:
         """At start: remove what a former life left half done; how many files."""
         ...
+
+
+class StoredFiles(Files, Protocol):
+    """What the handlers need beyond the stages."""
+
+    def free_bytes(self) -> int: ...
 
 
 class Sealing(Protocol):
@@ -231,6 +243,16 @@ class Agent(Protocol):
         """Whether it is one of ours: keys, events, acknowledgements. A job-orchestrator client is polled."""
         ...
 
+    @property
+    def trouble(self) -> str:
+        """Why it is not up, in a sentence."""
+        ...
+
+    @property
+    def health(self) -> AgentHealth | None:
+        """What it said of itself last."""
+        ...
+
     async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
         """Send the current attempt. With an agent that tells, a repeat is harmless."""
         ...
@@ -281,6 +303,8 @@ class Fleet(Protocol):
 
     def named(self, name: str) -> Agent | None: ...
 
+    def all(self) -> Sequence[Agent]: ...
+
     def silent_since(self, name: str) -> Micros | None:
         """When the agent was last heard of, or first missed; None: it is up."""
         ...
@@ -301,4 +325,7 @@ class Watch(Protocol):
         """An event that is set at each change of the job, and when the server stops."""
         ...
 
-
+    @property
+    def closing(self) -> bool:
+        """The server is stopping: nobody should wait for anything."""
+        ...

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import Protocol, TypeAlias
 
@@ -69,12 +68,15 @@ async def wait_for(event: asyncio.Event, seconds: float, clock: Clock) -> bool:
     """
     if event.is_set():
         return True
-    setting: Awaitable[object] = asyncio.ensure_future(event.wait())
-    sleeping: Awaitable[object] = asyncio.ensure_future(clock.sleep(seconds))
-    tasks = {asyncio.ensure_future(setting), asyncio.ensure_future(sleeping)}
+    tasks = [asyncio.create_task(event.wait()), asyncio.create_task(_sleep(clock, seconds))]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
     return event.is_set()
+
+
+async def _sleep(clock: Clock, seconds: float) -> bool:
+    await clock.sleep(seconds)
+    return True

@@ -180,7 +180,7 @@ class Database:
         try:
             await self._write.rows("BEGIN IMMEDIATE")
             for change, _ in changes:
-                values.append(await change(self._write))  # noqa: PERF401 - keeps what came before a failure
+                values.append(await change(self._write))
             await self._write.rows("COMMIT")
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change
             if self._writer.in_transaction:

@@ -34,7 +34,9 @@ def configure(form: Literal["auto", "text", "json"] = "auto", level: str = "info
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format='{"logger": "%(name)s", "event": "%(message)s"}'
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format='{"logger": "%(name)s", "event": "%(message)s"}',
     )
 
 

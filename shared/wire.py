@@ -130,7 +130,7 @@ class PayloadDoc(Wire):
     message: str = ""
     exit_code: int | None = None
     interrupted: bool = False
-    """The attempt ended through no fault of the bundle (agent killed or stopped): it may be tried again."""
+    """It ended through no fault of the bundle (agent killed or stopped): it may be tried again."""
     stderr_tail: str = ""
     usage: Usage | None = None
     result: ResultInfo | None = None
@@ -159,7 +159,7 @@ class AgentEvent(Wire):
 
 
 class Settled(Wire):
-    """``POST /keys/{server}/{key}/settle``: the payload under that key, or the promise that there never will be one."""
+    """``POST /keys/{server}/{key}/settle``: the payload, or the promise that there will be none."""
 
     payload: PayloadDoc | None
 
@@ -182,11 +182,14 @@ class AgentHealth(Wire):
 
 
 class StatusBody(Wire):
-    """The body of the reference routes. Only its nine-letter words go there: Cancelled is Killed."""
+    """The body of the reference routes, where Cancelled is spelled Killed; the last three are ours."""
 
     id: int
     status: str
     message: str
+    reason: Reason | None = None
+    exit_code: int | None = None
+    stderr_tail: str | None = None
 
 
 class Progress(Wire):
@@ -278,4 +281,6 @@ class Problem(Wire):
     status: int
     detail: str
     code: str
+    part: str | None = None
+    """The field or part of a form that is wrong."""
     request_id: str | None = None

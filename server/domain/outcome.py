@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from server.domain import endings, retry
 from server.domain.jobs import Job, Move
@@ -42,7 +43,7 @@ def judge(
     Args:
         before: the state that the job is in by then.
     """
-    facts = {
+    facts: dict[str, Any] = {
         "exit_code": payload.exit_code,
         "stderr_tail": payload.stderr_tail,
         "usage": payload.usage,

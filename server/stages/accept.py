@@ -174,5 +174,3 @@ class Accept:
 
 def _tags(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag for part in text.split(",") if (tag := part.strip())))
-
-

@@ -90,7 +90,7 @@ class Cancel:
                     await self._clock.sleep(_LOOK_AGAIN_S)
         except AgentError as problem:
             log.info("cancel.waits", job_id=job_id, error=str(problem))
-        except Exception:  # noqa: BLE001 - the next sweep takes it up again
+        except Exception:
             log.exception("cancel.failed", job_id=job_id)
         finally:
             del self._tasks[job_id]

@@ -101,7 +101,7 @@ class Get:
                         await self._unknown(payload, f"the result cannot be fetched: {problem}")
                     self._latest.setdefault(which, payload)
                     await self._clock.sleep(_AGAIN_S[min(tries, len(_AGAIN_S)) - 1])
-        except Exception:  # noqa: BLE001 - one bad payload must not end the others
+        except Exception:
             log.exception("payload.failed", agent=agent.name, payload=which[1])
         finally:
             del self._tasks[which]
@@ -150,7 +150,9 @@ class Get:
             if result is None and payload.result is not None and verdict.keep_result:
                 result = await self._fetch(agent, payload, sealing)
             changes = {**verdict.move.changes, **({"result": result} if result else {})}
-            moved = await self._jobs.move(*moves, dataclasses.replace(verdict.move, changes=changes))
+            moved = await self._jobs.move(
+                *moves, dataclasses.replace(verdict.move, changes=changes)
+            )
             if moved is not None:
                 sealing.keep()
         if moved is not None:

@@ -106,7 +106,7 @@ class Poll:
             # An error for ever must not hold the slot for ever: it counts as silence.
             since = self._failing_since.setdefault(job.id, self._clock.now())
             await self._silent(job, since, f"agent {agent.name} answers with an error ({problem})")
-        except Exception:  # noqa: BLE001 - one bad payload must not end the others
+        except Exception:
             log.exception("poll.failed", job_id=job.id, agent=agent.name)
         else:
             self._failing_since.pop(job.id, None)

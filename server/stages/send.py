@@ -156,7 +156,7 @@ class Send:
     async def _guarded(self, job: Job, delivery: Coroutine[Any, Any, None]) -> None:
         try:
             await delivery
-        except Exception:  # noqa: BLE001 - the job stays Processing, and the next sweep takes it up
+        except Exception:
             log.exception("delivery.failed", job_id=job.id)
         finally:
             del self._deliveries[job.id]
@@ -175,7 +175,9 @@ class Send:
         except RefusedByAgent as refusal:
             await self._refused(job, refusal)
         except OSError as problem:
-            await self._end(job, Reason.INVALID_BUNDLE, f"the stored bundle cannot be read: {problem}")
+            await self._end(
+                job, Reason.INVALID_BUNDLE, f"the stored bundle cannot be read: {problem}"
+            )
         else:
             await self._submitted(job, agent, payload)
 
@@ -235,7 +237,9 @@ class Send:
             reason = _REASONS.get(refusal.code, Reason.AGENT_ERROR)
             await self._end(job, reason, f"agent {job.agent} refused it: {refusal}")
         elif refusal.retry_after_s is not None:
-            await self._back(job, f"agent {job.agent} cannot take it now: {refusal}", refusal.retry_after_s)
+            await self._back(
+                job, f"agent {job.agent} cannot take it now: {refusal}", refusal.retry_after_s
+            )
         else:
             await self._interrupted(
                 job, Reason.AGENT_ERROR, f"agent {job.agent} could not take it: {refusal}"
@@ -250,9 +254,7 @@ class Send:
         await self._move(job, lambda now, s: endings.interrupted(job, s, now, message, reason))
 
     async def _end(self, job: Job, reason: Reason, message: str) -> None:
-        await self._move(
-            job, lambda now, s: endings.end(job, S.FAILED, s, now, message, reason)
-        )
+        await self._move(job, lambda now, s: endings.end(job, S.FAILED, s, now, message, reason))
 
     async def _move(self, job: Job, make: Callable[[int, Service], Move]) -> None:
         service = self._services.get(job.service, Service(job.service))

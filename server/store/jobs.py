@@ -295,6 +295,18 @@ class SqlJobs:
         )
         return int(found[0]["count"])
 
+    async def queued_before(self, job: Job) -> int:
+        found = await self._database.rows(
+            """
+            SELECT count(*) AS count FROM (
+                SELECT 1 FROM jobs WHERE state = 'Queued' AND service = :service
+                AND user_id = :user_id AND id < :id LIMIT 1000
+            )
+            """,
+            {"service": job.service, "user_id": job.user_id, "id": job.id},
+        )
+        return int(found[0]["count"])
+
     async def longest_queued(self, service: str, limit: int) -> list[Job]:
         found = await self._database.rows(
             """
@@ -344,9 +356,7 @@ class SqlJobs:
 _NOT_CANCELLED: Final = "cancel_requested_at IS NULL"
 
 
-async def _move(
-    tx: Transaction, move: Move, also: str = "", only_if: str = "1 = 1"
-) -> Job | None:
+async def _move(tx: Transaction, move: Move, also: str = "", only_if: str = "1 = 1") -> Job | None:
     """The conditional write of one move, and its event."""
     values: dict[str, Any] = {"state": move.to, "message": move.message, "reason": move.reason}
     values |= rows.columns(move.changes)

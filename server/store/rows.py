@@ -69,7 +69,7 @@ def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in changes.items():
         match name, value:
-            case ("result" | "bundle"), None:
+            case (("result" | "bundle"), None):
                 found[f"{name}_file"] = None
             case "result", Result():
                 found.update(
@@ -77,7 +77,7 @@ def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
                 )
             case "usage", Usage():
                 found["usage"] = value.model_dump_json()
-            case ("warnings" | "tags"), _:
+            case (("warnings" | "tags"), _):
                 found[name] = json.dumps(list(value))
             case "enforcement", _:
                 found[name] = json.dumps(dict(value))

@@ -1,0 +1,86 @@
+"""``python -P -m server``, which is what ``ferryman server`` runs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from server import settings as server_settings
+from server.app import serve
+from shared import logs
+from shared.config import SettingsError
+from shared.database import DatabaseUnavailable
+from shared.lockfile import FolderInUse
+from shared.web import CannotListen
+
+USAGE: Final = 2
+UNAVAILABLE: Final = 69
+CANNOT_CREATE: Final = 73
+DAMAGED: Final = 74
+
+program = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@program.command()
+def main(
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file.", envvar="FERRYMAN_CONFIG")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port [5000]; 0: a free one.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of all data [./data].")] = None,
+    agent_url: Annotated[
+        str | None, typer.Option(help="The one agent, instead of those in the file.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="auto, text or json.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    ready_fd: Annotated[
+        int | None, typer.Option(help="Descriptor to write the port to once listening.")
+    ] = None,
+) -> None:
+    """Run the server: takes uploads, queues them, pushes them to agents, serves results.
+
+    Settings come from the TOML file, then FERRYMAN_… variables (and job-orchestrator's own), then these options.
+    Exit codes: 0 stopped by a signal; 2 bad settings; 69 cannot listen; 73 data folder in use or not writable;
+    74 database unusable.
+    """
+    flags = {
+        "server": {
+            "host": host,
+            "port": port,
+            "data_dir": data_dir,
+            "log_format": log_format,
+            "log_level": log_level,
+        }
+    }
+    try:
+        found = server_settings.read(config, flags)
+        if agent_url is not None:
+            local = server_settings.AgentTable(url=agent_url)
+            found = found.model_copy(update={"agents": {"local": local}})
+        logs.configure(found.server.log_format, found.server.log_level)
+        asyncio.run(serve(found, ready_fd))
+    except (SettingsError, ValueError) as problem:
+        _end(USAGE, str(problem))
+    except CannotListen as problem:
+        _end(UNAVAILABLE, str(problem))
+    except FolderInUse as problem:
+        _end(CANNOT_CREATE, str(problem))
+    except DatabaseUnavailable as problem:
+        _end(DAMAGED, str(problem))
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else ""
+        _end(CANNOT_CREATE, f"{where}{problem.strerror}")
+
+
+def _end(code: int, message: str) -> NoReturn:
+    print(f"ferryman server: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    program()

@@ -1,0 +1,97 @@
+"""The bodies that ``POST /submit`` of an agent takes; built by blocking functions, sent chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from shared.files.bundle import BundleReader
+
+_CHUNK: Final = 1 << 20
+_SMALL: Final = 256 << 10
+
+
+class Form:
+    """A multipart body.
+
+    Attributes:
+        size: bytes of the whole body.
+        handed_over: the last chunk has been asked for; before that no agent can have accepted the form.
+    """
+
+    def __init__(self, boundary: str, size: int, source: Iterator[bytes], *, small: bool) -> None:
+        self.content_type = f"multipart/form-data; boundary={boundary}"
+        self.size, self.handed_over = size, False
+        self._source, self._small = source, small
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        if self._small:
+            body = b"".join(self._source)
+            self.handed_over = True
+            yield body
+            return
+        done = object()
+        chunk = await asyncio.to_thread(next, self._source, done)
+        while chunk is not done:
+            following = await asyncio.to_thread(next, self._source, done)
+            self.handed_over = following is done
+            assert isinstance(chunk, bytes)
+            yield chunk
+            chunk = following
+
+
+def sealed(order: str, bundle: Path, boundary: str) -> Form:
+    """For an agent of ours: the order, then the bundle as it is."""
+    head = _head(boundary, "order") + order.encode() + b"\r\n"
+    head += _head(boundary, "bundle", "bundle.zip")
+    tail = f"\r\n--{boundary}--\r\n".encode()
+    length = bundle.stat().st_size
+
+    def source() -> Iterator[bytes]:
+        yield head
+        with bundle.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+        yield tail
+
+    size = len(head) + length + len(tail)
+    if length > _SMALL:
+        return Form(boundary, size, source(), small=False)
+    return Form(boundary, size, iter([b"".join(source())]), small=True)
+
+
+def plain(bundle: Path, boundary: str) -> Form:
+    """For a job-orchestrator client: a part for each file, its relative path as the part's name."""
+    with BundleReader(bundle) as reader:
+        heads = [
+            (entry, _head(boundary, entry.path, PurePosixPath(entry.path).name))
+            for entry in reader.entries
+        ]
+    tail = f"--{boundary}--\r\n".encode()
+    size = sum(len(head) + entry.size + 2 for entry, head in heads) + len(tail)
+
+    def source() -> Iterator[bytes]:
+        with BundleReader(bundle) as reader:
+            for entry, head in heads:
+                yield head
+                with reader.open(entry.path) as file:
+                    while chunk := file.read(_CHUNK):
+                        yield chunk
+                yield b"\r\n"
+        yield tail
+
+    return Form(boundary, size, source(), small=False)
+
+
+def _head(boundary: str, name: str, filename: str | None = None) -> bytes:
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="{_quoted(name)}"'
+    if filename is not None:
+        head += f'; filename="{_quoted(filename)}"\r\nContent-Type: application/octet-stream'
+    return f"{head}\r\n\r\n".encode()
+
+
+def _quoted(text: str) -> str:
+    """As browsers do it."""
+    return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")

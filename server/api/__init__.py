@@ -1,0 +1,1 @@
+"""HTTP: parse, call a stage, shape the answer."""

@@ -1,0 +1,114 @@
+"""Jobs as they are shown."""
+
+from __future__ import annotations
+
+from server.domain.jobs import Event, Job
+from server.domain.quotas import Service
+from server.ports import Fleet, Jobs
+from shared.clock import Micros, iso
+from shared.wire import EventDoc, JobDoc, JobState, Links, QueueInfo, StatusBody
+
+S = JobState
+_REFERENCE: dict[JobState, str] = {S.CANCELLED: "Killed"}
+"""job-orchestrator's word, where it has no ours: existing scripts compare that string."""
+
+
+def job(found: Job, service: Service | None, queue: QueueInfo | None = None) -> JobDoc:
+    """The job document."""
+    here = f"/api/v1/jobs/{found.id}"
+    return JobDoc(
+        id=found.id,
+        status=found.state,
+        message=found.message,
+        user_id=found.user_id,
+        service=found.service,
+        name=found.name,
+        tags=list(found.tags),
+        priority=found.priority,
+        attempt=found.attempt,
+        retries_left=max(0, (service.retries if service else 0) - found.retries_used),
+        ended=found.ended,
+        reason=found.reason,
+        exit_code=found.exit_code,
+        stderr_tail=found.stderr_tail,
+        warnings=list(found.warnings),
+        agent=found.agent,
+        enforcement=dict(found.enforcement),
+        queue=queue,
+        created_at=iso(found.created_at),
+        submitted_at=_iso(found.submitted_at),
+        started_at=_iso(found.started_at),
+        ended_at=_iso(found.ended_at),
+        not_before=_iso(found.not_before or None) if found.state is S.QUEUED else None,
+        expires_at=_iso(found.expires_at),
+        cancel_requested_at=_iso(found.cancel_requested_at),
+        usage=found.usage,
+        links=Links(
+            self=here,
+            events=f"{here}/events",
+            result=f"{here}/result" if found.state is S.COMPLETED else None,
+            partial=f"/download_partial/{found.id}" if found.state is not S.CLEANED else None,
+        ),
+    )
+
+
+def _iso(at: Micros | None) -> str | None:
+    return None if at is None else iso(at)
+
+
+async def why_waiting(
+    found: Job, service: Service, jobs: Jobs, fleet: Fleet, now: Micros
+) -> QueueInfo | None:
+    """Place and reason of a queued job; None for others."""
+    if found.state is not S.QUEUED:
+        return None
+    held = await jobs.held()
+    mine = sum(
+        one.slots for one in held if (one.service, one.user_id) == (found.service, found.user_id)
+    )
+    all_users = sum(one.slots for one in held if one.service == found.service)
+    position = 1 + await jobs.queued_before(found)
+    if found.not_before > now:
+        reason = f"to be tried again at {iso(found.not_before)}: {found.message}"
+    elif fleet.choose(found.service, {}) is None:
+        reason = fleet.why_none(found.service)
+    elif mine >= service.runs_per_user:
+        reason = (
+            f"{mine} jobs of user {found.user_id} are in work, the most the service allows one user"
+        )
+    elif all_users >= service.max_runs:
+        reason = f"all {service.max_runs} places of the service are taken"
+    elif position > 1:
+        reason = "earlier jobs of the same user come first"
+    else:
+        reason = "next in turn"
+    return QueueInfo(position=position, reason=reason)
+
+
+def event(found: Event) -> EventDoc:
+    return EventDoc(
+        seq=found.seq,
+        at=iso(found.at),
+        attempt=found.attempt,
+        before=found.before,
+        status=found.state,
+        reason=found.reason,
+        message=found.message,
+    )
+
+
+def reference_state(state: JobState) -> str:
+    """The state in job-orchestrator's words."""
+    return _REFERENCE.get(state, str(state))
+
+
+def status(found: Job, message: str | None = None) -> StatusBody:
+    """The body of the reference routes."""
+    return StatusBody(
+        id=found.id,
+        status=reference_state(found.state),
+        message=message or found.message,
+        reason=found.reason,
+        exit_code=found.exit_code,
+        stderr_tail=found.stderr_tail or None,
+    )

@@ -1,0 +1,111 @@
+"""Results, on job-orchestrator's routes and on ours."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from http import HTTPStatus
+
+from aiohttp import web
+
+from server.api import documents
+from server.api.context import CONTEXT, Context
+from server.api.params import job_id, wait_for_job
+from server.api.problems import Refusal
+from server.api.sending import send_zip
+from server.domain import states
+from server.domain.jobs import Job
+from server.ports import AgentError
+from shared.wire import JobState
+
+S = JobState
+
+
+async def download(request: web.Request) -> web.StreamResponse:
+    """The result of a Completed job; otherwise where it stands."""
+    context = request.app[CONTEXT]
+    job = await wait_for_job(request, context, until_ended=True)
+    if job.state is S.COMPLETED and job.result is not None:
+        return await _send_result(request, context, job)
+    response = web.Response(
+        text=documents.status(job).model_dump_json(exclude_none=True),
+        content_type="application/json",
+    )
+    if not job.ended:
+        response.headers["Retry-After"] = "2"
+    return response
+
+
+async def partial(request: web.Request) -> web.StreamResponse:
+    """A ZIP of what is there now, whatever the state."""
+    context = request.app[CONTEXT]
+    job = await context.jobs.get(job_id(request))
+    if job.result is not None:
+        return await _send_result(request, context, job)
+    if job.state is S.CLEANED:
+        raise Refusal(
+            HTTPStatus.GONE,
+            "result_cleaned",
+            f"job {job.id} has expired, its files are removed",
+            job_id=job.id,
+            state=job.state,
+        )
+    agent = context.fleet.named(job.agent or "")
+    with context.files.staging() as staged:
+        if job.state in states.AT_AGENT and agent is not None and job.payload_id is not None:
+            try:
+                await agent.fetch(job.payload_id, staged)
+            except AgentError:
+                staged.unlink(missing_ok=True)  # then only what we know ourselves
+        if not staged.exists():
+            staged.write_bytes(_only_the_document(job, context))
+        return await send_zip(request, staged, f"job-{job.id}-partial.zip")
+
+
+async def result(request: web.Request) -> web.StreamResponse:
+    """The result with plain HTTP meanings."""
+    context = request.app[CONTEXT]
+    job = await wait_for_job(request, context, until_ended=True)
+    if job.state is S.COMPLETED and job.result is not None:
+        return await _send_result(request, context, job)
+    if job.state is S.CLEANED:
+        raise Refusal(
+            HTTPStatus.GONE, "result_cleaned", f"job {job.id} has expired, its result is removed"
+        )
+    if job.ended:
+        why = f"job {job.id} is {job.state}, it has no result: {job.message}"
+        if job.result is not None:
+            why += f". What it left: /download_partial/{job.id}"
+        raise Refusal(HTTPStatus.CONFLICT, job.reason or f"job_{job.state.lower()}", why)
+    document = documents.job(job, context.services.get(job.service))
+    return web.Response(
+        status=HTTPStatus.ACCEPTED,
+        text=document.model_dump_json(),
+        content_type="application/json",
+        headers={"Retry-After": "2"},
+    )
+
+
+async def _send_result(request: web.Request, context: Context, job: Job) -> web.StreamResponse:
+    assert job.result is not None, "the callers checked"
+    path = context.files.path("results", job.result.file)
+    name = f"job-{job.id}.zip" if job.state is S.COMPLETED else f"job-{job.id}-partial.zip"
+    try:
+        return await send_zip(request, path, name, job.result.sha256)
+    except FileNotFoundError:
+        raise Refusal(
+            HTTPStatus.INTERNAL_SERVER_ERROR,
+            "result_missing",
+            f"the stored result of job {job.id} is missing; tell the operator",
+            job_id=job.id,
+            state=documents.reference_state(job.state),
+        ) from None
+
+
+def _only_the_document(job: Job, context: Context) -> bytes:
+    document = documents.job(job, context.services.get(job.service)).model_dump(mode="json")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("ferryman.json", json.dumps({"job": document}, indent=1))
+    return packed.getvalue()

@@ -1,0 +1,110 @@
+"""Jobs: read, list, history, cancel."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from server.api import documents
+from server.api.context import CONTEXT, Context
+from server.api.params import job_id, seconds, wait_for_job, whole
+from server.domain.errors import AlreadyEnded, BadField
+from server.domain.jobs import Job
+from server.ports import Filter
+from shared.clock import wait_for
+from shared.wire import EventPage, JobPage, JobState
+
+_ALIASES: Final = {"user": "user_id", "user_id": "user_id", "service": "service", "tag": "tag"}
+_STATES: Final = ("state", "status")
+_PAGING: Final = ("limit", "cursor")
+
+
+def _json(body: BaseModel, status: int = HTTPStatus.OK) -> web.Response:
+    return web.Response(status=status, text=body.model_dump_json(), content_type="application/json")
+
+
+async def _document(context: Context, job: Job, status: int = HTTPStatus.OK) -> web.Response:
+    service = context.services.get(job.service)
+    queue = None
+    if service is not None and not job.ended:
+        queue = await documents.why_waiting(
+            job, service, context.jobs, context.fleet, context.clock.now()
+        )
+    response = _json(documents.job(job, service, queue), status)
+    if not job.ended:
+        response.headers["Retry-After"] = "2"
+    return response
+
+
+async def read(request: web.Request) -> web.StreamResponse:
+    """The job document."""
+    context = request.app[CONTEXT]
+    job = await wait_for_job(request, context, until_ended=False)
+    return await _document(context, job)
+
+
+async def page(request: web.Request) -> web.StreamResponse:
+    """Jobs, newest first."""
+    context = request.app[CONTEXT]
+    known = (*_ALIASES, *_STATES, *_PAGING)
+    for name in request.query:
+        if name not in known:
+            raise BadField(name, "unknown_parameter", f"no parameter {name!r}; there are {known}")
+    given = {_ALIASES[name]: request.query[name] for name in _ALIASES if name in request.query}
+    state: JobState | None = None
+    for name in _STATES:
+        if name in request.query:
+            text = "Cancelled" if request.query[name] == "Killed" else request.query[name]
+            try:
+                state = JobState(text)
+            except ValueError:
+                states = ", ".join(JobState)
+                message = f"{name} should be one of {states}, not {text[:32]!r}"
+                raise BadField(name, "invalid_state", message) from None
+    limit = whole(request, "limit", 50, 1, 500)
+    before = whole(request, "cursor", 0, 0, 2**63 - 1) or None
+    found = await context.jobs.page(Filter(**given, state=state), before, limit + 1)
+    items = [documents.job(job, context.services.get(job.service)) for job in found[:limit]]
+    following = str(items[-1].id) if len(found) > limit else None
+    return _json(JobPage(items=items, next=following))
+
+
+async def events(request: web.Request) -> web.StreamResponse:
+    """The history of a job; ``?after=SEQ&wait=S`` waits for what is newer."""
+    context = request.app[CONTEXT]
+    wanted = job_id(request)
+    after = whole(request, "after", 0, 0, 2**63 - 1)
+    deadline = context.clock.monotonic() + seconds(request, "wait")
+    with context.watch.of(wanted) as changed:
+        while True:
+            changed.clear()
+            found = await context.jobs.events(wanted, after)
+            left = deadline - context.clock.monotonic()
+            if found or left <= 0 or context.watch.closing:
+                return _json(EventPage(items=[documents.event(event) for event in found]))
+            await wait_for(changed, left, context.clock)
+
+
+async def cancel(request: web.Request) -> web.StreamResponse:
+    """Cancel: 200 when its processes are dead, 202 where that takes longer."""
+    context = request.app[CONTEXT]
+    job = await context.cancel(job_id(request), context.cancel_patience_s)
+    return await _document(context, job, HTTPStatus.OK if job.ended else HTTPStatus.ACCEPTED)
+
+
+async def terminate(request: web.Request) -> web.StreamResponse:
+    """Cancel, in job-orchestrator's words."""
+    context = request.app[CONTEXT]
+    try:
+        job = await context.cancel(job_id(request), context.cancel_patience_s)
+    except AlreadyEnded as problem:
+        job = await context.jobs.get(problem.job_id)
+        body = documents.status(job, str(problem))
+        return _json(body, HTTPStatus.CONFLICT)
+    if job.ended:
+        return _json(documents.status(job, "job terminated"))
+    why = f"the job will be terminated as soon as agent {job.agent} can be reached"
+    return _json(documents.status(job, why), HTTPStatus.ACCEPTED)

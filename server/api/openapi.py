@@ -1,0 +1,160 @@
+"""``/openapi.json`` from the route table and the wire models, and a page that shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from server.api.context import CONTEXT
+from server.api.problems import Refusal
+
+if TYPE_CHECKING:
+    from server.api.routes import Route
+
+TABLE: Final = web.AppKey("routes", Sequence["Route"])
+_REF: Final = "#/components/schemas/{model}"
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Ferryman API</title>
+<link rel="stylesheet" href="/swagger/swagger-ui.css"></head>
+<body><div id="swagger"></div><noscript>The same as text: <a href="/openapi.json">/openapi.json</a></noscript>
+<script src="/swagger/swagger-ui-bundle.js"></script><script src="/swagger/start.js"></script></body></html>
+"""
+_ASSETS: Final = {
+    "swagger-ui.css": "text/css",
+    "swagger-ui-bundle.js": "text/javascript",
+    "start.js": "text/javascript",
+    "LICENSE": "text/plain",
+}
+
+
+async def document(request: web.Request) -> web.StreamResponse:
+    """This description."""
+    return web.json_response(describe(request.app[TABLE], request.app[CONTEXT].version))
+
+
+async def page(_: web.Request) -> web.StreamResponse:
+    """This description, for people."""
+    return web.Response(
+        text=_PAGE,
+        content_type="text/html",
+        headers={
+            "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
+            "img-src 'self' data:; frame-ancestors 'none'",
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
+async def asset(request: web.Request) -> web.StreamResponse:
+    """Files of the page."""
+    name = request.match_info["file"]
+    if name not in _ASSETS:
+        raise Refusal(HTTPStatus.NOT_FOUND, "not_found", "no such file")
+    found = resources.files("server.api").joinpath("swagger", name).read_bytes()
+    return web.Response(
+        body=found,
+        content_type=_ASSETS[name],
+        headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "max-age=86400"},
+    )
+
+
+def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
+    """The OpenAPI 3.1 document."""
+    models = {
+        answer
+        for route in routes
+        for answer in route.answers.values()
+        if isinstance(answer, type) and issubclass(answer, BaseModel)
+    }
+    _, schemas = models_json_schema(
+        [(model, "serialization") for model in sorted(models, key=lambda m: m.__name__)],
+        ref_template=_REF,
+    )
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Ferryman", "version": version},
+        "paths": paths,
+        "components": {"schemas": schemas.get("$defs", {})},
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    parameters = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "integer", "minimum": 1} if name == "id" else {"type": "string"},
+        }
+        for name in re.findall(r"{(\w+)}", route.path)
+    ] + [
+        {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+        for name, text in route.query.items()
+    ]
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": f"{route.handler.__module__.rsplit('.', 1)[-1]}_{route.handler.__name__}",
+        "responses": {
+            str(status): {"description": HTTPStatus(status).phrase, **_content(route, status)}
+            for status in route.answers
+        },
+    }
+    if parameters:
+        operation["parameters"] = parameters
+    if route.path == "/upload":
+        operation["requestBody"] = _UPLOAD
+    return operation
+
+
+def _content(route: Route, status: int) -> dict[str, Any]:
+    answer = route.answers[status]
+    if isinstance(answer, str):
+        schema: dict[str, Any] = {"type": "string", "format": "binary"}
+        return {"content": {answer: {"schema": schema}}}
+    if answer is None:
+        return {"content": {"application/json": {"schema": {"type": "object"}}}}
+    media = "application/problem+json" if answer.__name__ == "Problem" else "application/json"
+    return {"content": {media: {"schema": {"$ref": _REF.format(model=answer.__name__)}}}}
+
+
+_UPLOAD: Final = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["user_id", "service", "file"],
+                "properties": {
+                    "user_id": {"type": "string", "pattern": "^[A-Za-z0-9._@-]{1,64}$"},
+                    "service": {"type": "string"},
+                    "name": {"type": "string", "maxLength": 200},
+                    "tags": {"type": "string", "description": "separated by commas"},
+                    "timeout": {
+                        "type": "string",
+                        "description": "such as 30m; lowers the service's",
+                    },
+                    "file": {
+                        "type": "array",
+                        "items": {"type": "string", "format": "binary"},
+                        "description": "the bundle's files, run.sh among them; names may hold folders",
+                    },
+                    "bundle": {
+                        "type": "string",
+                        "format": "binary",
+                        "description": "instead of files: one .zip, .tar or .tar.gz",
+                    },
+                },
+            }
+        }
+    },
+}

@@ -1,0 +1,164 @@
+"""Errors to answers, once: RFC 9457 below ``/api/``, job-orchestrator's shape on its routes."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from server.domain.errors import (
+    AlreadyEnded,
+    BadField,
+    FerrymanError,
+    KeyReused,
+    NoSuchJob,
+    QueueFull,
+)
+from shared.database import DatabaseUnavailable
+from shared.multipart import FormRefused
+from shared.web import Handler
+from shared.wire import Problem
+
+log = structlog.get_logger()
+
+_STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
+    NoSuchJob: HTTPStatus.NOT_FOUND,
+    AlreadyEnded: HTTPStatus.CONFLICT,
+    BadField: HTTPStatus.BAD_REQUEST,
+    QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
+    KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+}
+
+
+class Refusal(Exception):
+    """An answer other than success.
+
+    Attributes:
+        part: the form's part or field that is wrong.
+        job_id, state: the job it is about, if any.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        part: str | None = None,
+        retry_after_s: int | None = None,
+        job_id: int = 0,
+        state: str = "Unknown",
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.part, self.retry_after_s = part, retry_after_s
+        self.job_id, self.state = job_id, state
+
+
+def translate(problem: Exception) -> Refusal | None:
+    """The answer that an exception means; None: a defect of ours."""
+    match problem:
+        case Refusal():
+            return problem
+        case AlreadyEnded():
+            return Refusal(
+                409, problem.code, str(problem), job_id=problem.job_id, state=problem.current
+            )
+        case NoSuchJob():
+            return Refusal(404, problem.code, str(problem))
+        case FerrymanError():
+            return Refusal(
+                _STATUS.get(type(problem), HTTPStatus.INTERNAL_SERVER_ERROR),
+                problem.code,
+                str(problem),
+                part=problem.field if isinstance(problem, BadField) else None,
+                retry_after_s=30 if isinstance(problem, QueueFull) else None,
+            )
+        case FormRefused():
+            return Refusal(problem.status, problem.code, problem.message, part=problem.part)
+        case DatabaseUnavailable():
+            status = HTTPStatus.INSUFFICIENT_STORAGE if problem.full else 503
+            return Refusal(status, "database_unavailable", str(problem), retry_after_s=30)
+        case OSError() if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+            return Refusal(507, "disk_full", "the server's disk is full", retry_after_s=60)
+        case OSError() if problem.errno in (errno.EMFILE, errno.ENFILE):
+            message = "the server has too many files open; try again in a moment"
+            return Refusal(503, "too_many_open_files", message, retry_after_s=2)
+        case OSError() if problem.errno in (errno.EROFS, errno.EACCES, errno.EIO):
+            message = f"the server cannot write its data folder: {problem.strerror}"
+            return Refusal(503, "storage_unavailable", message, retry_after_s=30)
+        case web.HTTPException():
+            message = {
+                404: "no such route",
+                405: f"the route does not take this method; it takes {problem.headers.get('Allow', '')}",
+            }.get(problem.status, problem.reason)
+            code = HTTPStatus(problem.status).name.lower()
+            return Refusal(problem.status, code, message)
+    return None
+
+
+@web.middleware
+async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give the request its id, and turn whatever goes wrong into an answer."""
+    request_id = secrets.token_hex(8)
+    request["request_id"] = request_id
+    structlog.contextvars.bind_contextvars(request_id=request_id)
+    try:
+        response = await handler(request)
+    except web.HTTPRedirection:
+        raise
+    except Exception as problem:
+        refusal = translate(problem)
+        if refusal is None:
+            log.exception("request.failed", method=request.method, path=request.path)
+            message = f"something went wrong here; the log has it under request {request_id}"
+            refusal = Refusal(500, "internal_error", message)
+        elif refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.warning(
+                "request.refused", path=request.path, status=refusal.status, error=refusal.message
+            )
+        response = answer(request, refusal)
+    finally:
+        structlog.contextvars.unbind_contextvars("request_id")
+    if not response.prepared:
+        response.headers["X-Request-ID"] = request_id
+    return response
+
+
+def answer(request: web.Request, refusal: Refusal) -> web.Response:
+    """The refusal in the shape of the route."""
+    if request.path.startswith("/api/"):
+        body = Problem(
+            title=HTTPStatus(refusal.status).phrase,
+            status=refusal.status,
+            detail=refusal.message,
+            code=refusal.code,
+            part=refusal.part,
+            request_id=request.get("request_id"),
+        )
+        response = web.Response(
+            status=refusal.status,
+            text=body.model_dump_json(exclude_none=True),
+            content_type="application/problem+json",
+        )
+    else:
+        shape = {
+            "id": refusal.job_id,
+            "status": refusal.state,
+            "message": refusal.message,
+            "code": refusal.code,
+        }
+        if refusal.part is not None:
+            shape["part"] = refusal.part
+        response = web.json_response(shape, status=refusal.status)
+    if refusal.retry_after_s is not None:
+        response.headers["Retry-After"] = str(refusal.retry_after_s)
+    if refusal.status == HTTPStatus.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if request.body_exists and not request.content.at_eof():
+        response.force_close()  # the rest of a refused body is of no interest
+    return response

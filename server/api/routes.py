@@ -1,0 +1,141 @@
+"""Every route, in one table: what the application serves, and what ``/openapi.json`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler as _Handler
+from pydantic import BaseModel
+
+from server.api import downloads, jobs, openapi, service, upload
+from shared import wire
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str
+    handler: _Handler
+    answers: Mapping[int, type[BaseModel] | str | None]
+    """status -> the model, or the media type, of the body."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """parameter -> what it means"""
+    expect: Callable[[web.Request], Awaitable[web.StreamResponse | None]] | None = None
+
+    @property
+    def summary(self) -> str:
+        return (self.handler.__doc__ or "").strip().splitlines()[0]
+
+
+_ZIP: Final = "application/zip"
+_WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
+_JOB: Final = "/api/v1/jobs/{id}"
+
+ROUTES: Final = (
+    # job-orchestrator's
+    Route("GET", "/", service.ping, {200: None}),
+    Route("GET", "/health", service.health, {200: None, 503: None}),
+    Route(
+        "POST",
+        "/upload",
+        upload.upload,
+        {
+            201: wire.StatusBody,
+            400: wire.StatusBody,
+            413: wire.StatusBody,
+            422: wire.StatusBody,
+            429: wire.StatusBody,
+            503: wire.StatusBody,
+            507: wire.StatusBody,
+        },
+        {"service": "so that it can be refused before the body is read", "user_id": "likewise"},
+        upload.continue_or_refuse,
+    ),
+    Route(
+        "GET",
+        "/download/{id}",
+        downloads.download,
+        {200: _ZIP, 206: _ZIP, 404: wire.StatusBody},
+        _WAIT,
+    ),
+    Route(
+        "GET",
+        "/download_partial/{id}",
+        downloads.partial,
+        {200: _ZIP, 404: wire.StatusBody, 410: wire.StatusBody},
+    ),
+    Route(
+        "POST",
+        "/terminate/{id}",
+        jobs.terminate,
+        {200: wire.StatusBody, 202: wire.StatusBody, 404: wire.StatusBody, 409: wire.StatusBody},
+    ),
+    Route("GET", "/openapi.json", openapi.document, {200: None}),
+    Route("GET", "/swagger", openapi.page, {200: "text/html"}),
+    Route("GET", "/swagger/{file}", openapi.asset, {200: None, 404: wire.StatusBody}),
+    # ours
+    Route(
+        "GET",
+        "/api/v1/jobs",
+        jobs.page,
+        {200: wire.JobPage, 400: wire.Problem},
+        {
+            "user": "only this user's",
+            "service": "only this service's",
+            "state": "only in this state",
+            "tag": "only with this tag",
+            "limit": "1 to 500, default 50",
+            "cursor": "next of the page before",
+        },
+    ),
+    Route(
+        "GET",
+        _JOB,
+        jobs.read,
+        {200: wire.JobDoc, 404: wire.Problem},
+        {**_WAIT, "seen": "return as soon as the state is another than this"},
+    ),
+    Route(
+        "GET",
+        f"{_JOB}/events",
+        jobs.events,
+        {200: wire.EventPage, 404: wire.Problem},
+        {"after": "only events with a higher seq", "wait": "seconds to wait for one"},
+    ),
+    Route(
+        "GET",
+        f"{_JOB}/result",
+        downloads.result,
+        {
+            200: _ZIP,
+            206: _ZIP,
+            202: wire.JobDoc,
+            404: wire.Problem,
+            409: wire.Problem,
+            410: wire.Problem,
+        },
+        _WAIT,
+    ),
+    Route(
+        "POST",
+        f"{_JOB}/cancel",
+        jobs.cancel,
+        {200: wire.JobDoc, 202: wire.JobDoc, 404: wire.Problem, 409: wire.Problem},
+    ),
+    Route("GET", "/api/v1/services", service.services, {200: None}),
+    Route("GET", "/api/v1/agents", service.agents, {200: None}),
+)
+
+
+def add_routes(application: web.Application) -> None:
+    """Serve the table."""
+    application[openapi.TABLE] = ROUTES
+    for route in ROUTES:
+        application.router.add_route(
+            route.method, route.path, route.handler, expect_handler=route.expect
+        )
+        if route.method == "GET":
+            application.router.add_route("HEAD", route.path, route.handler)

@@ -1,0 +1,103 @@
+"""A sealed file as an answer: ranges, validators, digest, file name."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from aiohttp import ETag, web
+
+_CHUNK: Final = 1 << 20
+_SMALL: Final = 256 << 10
+
+
+async def send_zip(
+    request: web.Request, path: Path, filename: str, sha256: str | None = None
+) -> web.StreamResponse:
+    """Send the file, or the range of it that was asked for.
+
+    Args:
+        sha256: hex digest of the file; None: a snapshot, neither cached nor resumed.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    size = (await asyncio.to_thread(path.stat)).st_size
+    headers = {
+        "Content-Type": "application/zip",
+        "Content-Disposition": f"attachment; filename=\"{filename}\"; filename*=UTF-8''{quote(filename)}",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "private, no-cache" if sha256 else "no-store",
+    }
+    start, stop = 0, size
+    status = HTTPStatus.OK
+    if sha256 is not None:
+        headers["ETag"] = f'"{sha256}"'
+        headers["Accept-Ranges"] = "bytes"
+        digest = base64.b64encode(bytes.fromhex(sha256)).decode()
+        headers["Repr-Digest"] = f"sha-256=:{digest}:"
+        if _matches(request.if_none_match, sha256):
+            return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)
+        if request.if_match is not None and not _matches(request.if_match, sha256):
+            return web.Response(status=HTTPStatus.PRECONDITION_FAILED)
+        wanted = _range(request, size, sha256)
+        if wanted is not None:
+            start, stop = wanted
+            if start >= stop:
+                headers["Content-Range"] = f"bytes */{size}"
+                return web.Response(
+                    status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+                    headers={"Content-Range": f"bytes */{size}"},
+                )
+            status = HTTPStatus.PARTIAL_CONTENT
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+    if stop - start <= _SMALL and request.method != "HEAD":
+        return web.Response(
+            status=status, body=await asyncio.to_thread(_read, path, start, stop), headers=headers
+        )
+    response = web.StreamResponse(status=status, headers=headers)
+    response.content_length = stop - start
+    await response.prepare(request)
+    if request.method == "HEAD":
+        return response
+    with await asyncio.to_thread(path.open, "rb") as file:
+        file.seek(start)
+        while start < stop:
+            chunk = await asyncio.to_thread(file.read, min(_CHUNK, stop - start))
+            if not chunk:
+                break
+            await response.write(chunk)
+            start += len(chunk)
+    await response.write_eof()
+    return response
+
+
+def _read(path: Path, start: int, stop: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(stop - start)
+
+
+def _matches(wanted: tuple[ETag, ...] | None, sha256: str) -> bool:
+    return wanted is not None and any(tag.value in (sha256, "*") for tag in wanted)
+
+
+def _range(request: web.Request, size: int, sha256: str) -> tuple[int, int] | None:
+    """Start and stop; an empty range cannot be satisfied; None: send everything."""
+    if_range = request.headers.get("If-Range")
+    if request.method not in ("GET", "HEAD") or (
+        if_range is not None and if_range.strip() != f'"{sha256}"'
+    ):
+        return None
+    try:
+        wanted = request.http_range
+    except ValueError:
+        return None  # several ranges or nonsense: RFC 9110 lets us ignore the header
+    if wanted.start is None and wanted.stop is None:
+        return None
+    start, stop, _ = wanted.indices(size)
+    return (start, stop) if size else (0, 0)

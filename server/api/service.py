@@ -1,0 +1,72 @@
+"""The server itself: health, services, agents."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import web
+
+from server.api.context import CONTEXT
+
+
+async def ping(_: web.Request) -> web.StreamResponse:
+    """Whether anybody is there."""
+    return web.json_response({"message": "pong"})
+
+
+async def health(request: web.Request) -> web.StreamResponse:
+    """200 when new work is welcome, 503 with the reasons when not."""
+    context = request.app[CONTEXT]
+    troubles = context.troubles()
+    database = "error" if any("database" in trouble for trouble in troubles) else "ok"
+    body = {
+        "status": "error" if troubles else "ok",
+        "database": database,
+        "version": context.version,
+        "agents": {agent.name: "up" if agent.up else "down" for agent in context.fleet.all()},
+    }
+    if troubles:
+        body["message"] = "; ".join(troubles)
+    return web.json_response(
+        body, status=HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
+    )
+
+
+async def services(request: web.Request) -> web.StreamResponse:
+    """What may be asked for, and the limits that hold."""
+    context = request.app[CONTEXT]
+    held = await context.jobs.held()
+    items = [
+        {
+            "name": service.name,
+            "runs_per_user": service.runs_per_user,
+            "max_runs": service.max_runs,
+            "in_work": sum(one.slots for one in held if one.service == service.name),
+            "timeout_s": service.timeout_s,
+            "queue_timeout_s": service.queue_timeout_s,
+            "expires_after_s": service.expires_after_s,
+            "limits": service.limits.model_dump(),
+        }
+        for service in context.services.values()
+    ]
+    return web.json_response({"items": items})
+
+
+async def agents(request: web.Request) -> web.StreamResponse:
+    """Who runs the jobs."""
+    context = request.app[CONTEXT]
+    load: dict[str, int] = {}
+    for one in await context.jobs.held():
+        load[one.agent] = load.get(one.agent, 0) + one.slots
+    items = [
+        {
+            "name": agent.name,
+            "up": agent.up,
+            "kind": "ferryman" if agent.tells else "job-orchestrator",
+            "jobs": load.get(agent.name, 0),
+            "trouble": agent.trouble,
+            "health": agent.health.model_dump(exclude_none=True) if agent.health else None,
+        }
+        for agent in context.fleet.all()
+    ]
+    return web.json_response({"items": items})

@@ -1,0 +1,1 @@
+"""What runs all the time: sweeps that wake on bells, and their supervisor."""

@@ -1,0 +1,59 @@
+"""Who is woken by what: each committed change of a job rings where it matters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from server.domain import states
+from server.domain.jobs import Job
+from shared.wire import JobState
+
+
+class Bells:
+    """``ports.Watch``, and the bells of the loops."""
+
+    def __init__(self) -> None:
+        self.sender = asyncio.Event()
+        self.canceller = asyncio.Event()
+        self.getter = asyncio.Event()
+        self.cleaner = asyncio.Event()
+        self._watchers: dict[int, set[asyncio.Event]] = {}
+        self._closing = False
+
+    def changed(self, job: Job) -> None:
+        if job.state is JobState.QUEUED or job.ended:
+            self.sender.set()  # work, or a free slot
+        if job.cancel_requested_at is not None and not job.ended:
+            self.canceller.set()
+        if job.state in states.AT_AGENT:
+            self.getter.set()
+        for watcher in self._watchers.get(job.id, ()):
+            watcher.set()
+
+    @contextmanager
+    def of(self, job_id: int) -> Iterator[asyncio.Event]:
+        event = asyncio.Event()
+        if self._closing:
+            event.set()
+        watchers = self._watchers.setdefault(job_id, set())
+        watchers.add(event)
+        try:
+            yield event
+        finally:
+            watchers.discard(event)
+            if not watchers:
+                self._watchers.pop(job_id, None)
+
+    @property
+    def closing(self) -> bool:
+        """The server is stopping: nobody should wait for anything."""
+        return self._closing
+
+    def close(self) -> None:
+        """Wake everybody who waits, now and later."""
+        self._closing = True
+        for watchers in self._watchers.values():
+            for watcher in watchers:
+                watcher.set()

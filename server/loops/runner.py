@@ -1,0 +1,53 @@
+"""One sweep after another, woken by a bell; the interval is only the safety net."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from shared.clock import Clock, wait_for
+
+log = structlog.get_logger()
+
+
+class Sweep(Protocol):
+    async def run_once(self) -> int:
+        """Do what is to be done now; how many things were."""
+        ...
+
+
+class Loop:
+    """Runs a sweep until told to stop, never stopping in the middle of one.
+
+    Args:
+        every_s: longest time between sweeps.
+        bell: makes the next sweep come at once.
+    """
+
+    def __init__(
+        self, name: str, sweep: Sweep, every_s: float, bell: asyncio.Event, clock: Clock
+    ) -> None:
+        self.name, self._sweep, self._every_s = name, sweep, every_s
+        self._bell, self._clock = bell, clock
+        self.last_ok = clock.monotonic()
+        """When a sweep ended well last; for ``/health``."""
+
+    @property
+    def healthy(self) -> bool:
+        return self._clock.monotonic() - self.last_ok < 10 * self._every_s + 60
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Return after ``stop`` is set and its bell was rung."""
+        while not stop.is_set():
+            self._bell.clear()
+            try:
+                touched = await self._sweep.run_once()
+            except Exception:
+                log.exception("sweep.failed", sweep=self.name)
+            else:
+                self.last_ok = self._clock.monotonic()
+                if touched:
+                    log.debug("sweep.done", sweep=self.name, touched=touched)
+            await wait_for(self._bell, self._every_s, self._clock)

@@ -1,0 +1,65 @@
+"""Starts what runs all the time, and stops it in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+import structlog
+
+from server.loops.bells import Bells
+from server.loops.runner import Loop
+
+log = structlog.get_logger()
+
+
+class Supervisor:
+    """Runs loops and conversations until :meth:`stop`.
+
+    Args:
+        conversations: called with the stop event; cancelled at the end, as they may hang on a socket.
+        stages: their ``stop``, awaited after the loops have ended.
+    """
+
+    def __init__(
+        self,
+        bells: Bells,
+        loops: Sequence[Loop],
+        conversations: Sequence[Callable[[asyncio.Event], Coroutine[Any, Any, None]]],
+        stages: Sequence[Callable[[], Awaitable[None]]],
+    ) -> None:
+        self._bells, self._loops = bells, loops
+        self._conversations, self._stages = conversations, stages
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._talking: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(loop.run(self._stop), name=loop.name) for loop in self._loops
+        ]
+        self._talking = [asyncio.create_task(one(self._stop)) for one in self._conversations]
+
+    async def stop(self) -> None:
+        """End sweeps where they end, break off conversations, then stop the stages."""
+        self._stop.set()
+        for bell in (
+            self._bells.sender,
+            self._bells.getter,
+            self._bells.canceller,
+            self._bells.cleaner,
+        ):
+            bell.set()
+        for task in self._talking:
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, *self._talking, return_exceptions=True)
+        for problem in ended:
+            if isinstance(problem, Exception):
+                log.error("loop.failed", error=repr(problem))
+        for stop in self._stages:
+            await stop()
+
+    def ill(self) -> list[str]:
+        """Names of the loops that have not ended a sweep for long."""
+        return [loop.name for loop in self._loops if not loop.healthy]

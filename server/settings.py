@@ -1,0 +1,221 @@
+"""The server's settings: read once, frozen. Reference: ``docs/operator-guide.md``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from server.domain.quotas import Service
+from shared.config import Section, Settings, SettingsError, load
+from shared.durations import Duration, Size
+from shared.wire import Limits, Reason
+
+SERVICE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+_URLS: Final = ("UPLOAD_URL", "DOWNLOAD_URL", "TERMINATE_URL")
+_NUMBERS: Final = {"RUNS_PER_USER": "runs_per_user", "MAX_RUNS": "max_runs"}
+
+
+class ServerTable(Section):
+    """Table ``[server]``."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(5000, ge=0, le=65_535)
+    data_dir: Path = Path("data")
+    db_path: Path | None = None
+    """None: ``ferryman.sqlite`` in ``data_dir``."""
+    tokens: tuple[str, ...] = ()
+    tokens_file: Path | None = None
+    """One token a line."""
+    max_upload: Size = Field(20 << 30, gt=0)
+    max_files: int = Field(10_000, gt=0)
+    min_free: Size = Field(64 << 20, ge=0)
+    """Uploads are refused with 507 when less disk than this would be left."""
+    sender_interval: Duration = Field(0.5, gt=0)
+    getter_interval: Duration = Field(0.5, gt=0)
+    cleaner_interval: Duration = Field(60.0, gt=0)
+    agent_unreachable_after: Duration = Field(60.0, gt=0)
+    agent_lost_after: Duration = Field(86_400.0, gt=0)
+    cancel_patience: Duration = Field(25.0, gt=0)
+    """How long a cancel waits for the processes' death before it answers 202."""
+    shutdown_grace: Duration = Field(30.0, ge=0)
+    log_format: Literal["auto", "text", "json"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class LimitsTable(Section):
+    """``limits`` of a service."""
+
+    cpus: float = Field(1.0, gt=0)
+    memory: Size = Field(2 << 30, gt=0)
+    pids: int = Field(256, gt=0)
+    disk: Size = Field(2 << 30, gt=0)
+    log: Size = Field(16 << 20, gt=0)
+    results: Size = Field(2 << 30, gt=0)
+    network: bool = False
+
+
+class ServiceTable(Section):
+    """Table ``[services.NAME]``."""
+
+    runs_per_user: int = Field(5, ge=1)
+    max_runs: int = Field(10, ge=1)
+    queued_per_user: int = Field(0, ge=0)
+    timeout: Duration = Field(3_600.0, gt=0)
+    queue_timeout: Duration = Field(0.0, ge=0)
+    expires_after: Duration = Field(172_800.0, ge=0)
+    retries: int = Field(0, ge=0)
+    retry_delays: tuple[Duration, ...] = (10.0, 60.0, 300.0)
+    retry_on: tuple[str, ...] = ("timeout",)
+    infra_retries: int = Field(5, ge=0)
+    limits: LimitsTable = LimitsTable()
+
+    @model_validator(mode="after")
+    def _reasons_exist(self) -> ServiceTable:
+        for reason in self.retry_on:
+            kind, _, code = reason.partition(":")
+            if reason not in set(Reason) and not (kind == "exit" and code.isdigit()):
+                raise ValueError(f"retry_on: {reason!r} is neither a reason code nor exit:NUMBER")
+        return self
+
+    def service(self, name: str) -> Service:
+        return Service(
+            name=name,
+            runs_per_user=self.runs_per_user,
+            max_runs=self.max_runs,
+            queued_per_user=self.queued_per_user,
+            timeout_s=self.timeout,
+            queue_timeout_s=self.queue_timeout,
+            expires_after_s=self.expires_after,
+            retries=self.retries,
+            retry_delays_s=self.retry_delays,
+            retry_on=frozenset(self.retry_on),
+            infra_retries=self.infra_retries,
+            limits=Limits(**self.limits.model_dump()),
+        )
+
+
+class AgentTable(Section):
+    """Table ``[agents.NAME]``: an agent of ours, or a job-orchestrator client."""
+
+    url: str | None = None
+    upload_url: str | None = None
+    download_url: str | None = None
+    terminate_url: str | None = None
+    services: tuple[str, ...] = ()
+    """Empty: every service that the agent itself offers."""
+    token: str | None = None
+    token_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _addressed(self) -> AgentTable:
+        separate = (self.upload_url, self.download_url, self.terminate_url)
+        if (self.url is None) == (None in separate):
+            raise ValueError("give url, or else upload_url, download_url and terminate_url")
+        for url in (self.url, *separate):
+            if url is not None and urlsplit(url).scheme not in ("http", "https"):
+                raise ValueError(f"{url!r} is not an http:// or https:// address")
+        return self
+
+
+class ServerSettings(Settings):
+    """Everything the server is told."""
+
+    server: ServerTable = ServerTable()
+    services: dict[str, ServiceTable] = Field(default={"example": ServiceTable()}, min_length=1)
+    agents: dict[str, AgentTable] = {"local": AgentTable(url="http://127.0.0.1:9000")}
+
+    @model_validator(mode="after")
+    def _names(self) -> ServerSettings:
+        import re
+
+        for name in self.services:
+            if not re.fullmatch(SERVICE_NAME, name):
+                raise ValueError(f"services.{name}: a name is up to 64 of A-Z a-z 0-9 _ -")
+        for name, agent in self.agents.items():
+            for service in agent.services:
+                if service not in self.services:
+                    raise ValueError(f"agents.{name}.services: there is no service {service!r}")
+        return self
+
+
+def read(
+    file: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> ServerSettings:
+    """Read file, variables and flags.
+
+    Raises:
+        SettingsError
+    """
+    return load(
+        ServerSettings,
+        file=file,
+        flags=flags,
+        environ=environ,
+        ignore=["agent"],
+        extra=reference(environ),
+    )
+
+
+def reference(environ: Mapping[str, str]) -> dict[str, Any]:
+    """job-orchestrator's own variables as our tables.
+
+    Raises:
+        SettingsError: a number that is none, a service without all three addresses.
+    """
+    server: dict[str, Any] = {}
+    if "PORT" in environ:
+        server["port"] = _number(environ, "PORT")
+    if "DB_PATH" in environ:
+        server["db_path"] = environ["DB_PATH"]
+    if "DATA_PATH" in environ:
+        server["data_dir"] = environ["DATA_PATH"]
+    services: dict[str, dict[str, Any]] = {}
+    addresses: dict[str, dict[str, str]] = {}
+    for name in environ:
+        for suffix in (*_URLS, *_NUMBERS):
+            if not (name.startswith("SERVICE_") and name.endswith(f"_{suffix}")):
+                continue
+            service = name.removeprefix("SERVICE_").removesuffix(f"_{suffix}").lower()
+            table = services.setdefault(service, {})
+            if suffix in _NUMBERS:
+                table[_NUMBERS[suffix]] = _number(environ, name)
+            else:
+                addresses.setdefault(service, {})[suffix.lower()] = environ[name]
+    if "MAX_AGE" in environ:
+        for table in services.values() or [services.setdefault("example", {})]:
+            table["expires_after"] = _number(environ, "MAX_AGE")
+    found: dict[str, Any] = {"server": server} if server else {}
+    if services:
+        found["services"] = services
+    if addresses:
+        found["agents"] = {
+            service: {**urls, "services": [service]} for service, urls in addresses.items()
+        }
+    return found
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise SettingsError(f"{name}: {environ[name]!r} is not a whole number") from None
+
+
+def tokens(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
+    """The tokens of a table, and of its file.
+
+    Raises:
+        SettingsError: the file cannot be read.
+    """
+    if file is None:
+        return given
+    try:
+        lines = file.read_text().split()
+    except OSError as problem:
+        raise SettingsError(f"{file}: {problem.strerror}") from problem
+    return (*given, *lines)
