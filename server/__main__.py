@@ -44,9 +44,9 @@ def main(
 ) -> None:
     """Run the server: takes uploads, queues them, pushes them to agents, serves results.
 
-    Settings come from the TOML file, then FERRYMAN_… variables (and job-orchestrator's own), then these options.
-    Exit codes: 0 stopped by a signal; 2 bad settings; 69 cannot listen; 73 data folder in use or not writable;
-    74 database unusable.
+    Settings come from the TOML file, then FERRYMAN_… variables (and job-orchestrator's own), then
+    these options. Exit codes: 0 stopped by a signal; 2 bad settings; 69 cannot listen; 73 data
+    folder in use or not writable; 74 database unusable.
     """
     flags = {
         "server": {
@@ -78,7 +78,7 @@ def main(
 
 
 def _end(code: int, message: str) -> NoReturn:
-    print(f"ferryman server: {message}", file=sys.stderr)
+    sys.stderr.write(f"ferryman server: {message}\n")
     sys.exit(code)
 
 

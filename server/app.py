@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import secrets
 import signal
 from collections.abc import Sequence
@@ -164,8 +165,9 @@ def _link(name: str, agent: AgentTable, session: aiohttp.ClientSession, identity
     if agent.url is not None:
         address = Address.of(agent.url)
     else:
-        assert agent.upload_url and agent.download_url and agent.terminate_url, "checked on reading"
-        address = Address.separate(agent.upload_url, agent.download_url, agent.terminate_url)
+        address = Address.separate(
+            agent.upload_url or "", agent.download_url or "", agent.terminate_url or ""
+        )
     found = tokens((agent.token,) if agent.token else (), agent.token_file)
     return Link(
         name,
@@ -224,8 +226,8 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
             "server.listening", url=f"http://{table.host}:{port}", data_dir=str(table.data_dir)
         )
         if ready is not None:
-            with open(ready, "w") as pipe:  # noqa: ASYNC230 - a pipe takes a few bytes at once
-                pipe.write(f"{port}\n")
+            os.write(ready, f"{port}\n".encode())
+            os.close(ready)
         await stopping.wait()
         log.info("server.stopping")
         for number in (signal.SIGTERM, signal.SIGINT):

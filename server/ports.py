@@ -1,4 +1,4 @@
-"""What the stages need from outside. ``store``, ``storage``, ``agents`` and ``loops`` provide it."""
+"""What the stages need from outside; ``store``, ``storage``, ``agents``, ``loops`` provide it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class Jobs(Protocol):
         ...
 
     async def claim(self, moves: Sequence[Move]) -> list[Job]:
-        """Queued → Processing for several jobs in one transaction, each with its attempt made one more.
+        """Queued → Processing for several jobs in one transaction, each with its attempt made one
+        more.
 
         Returns:
             Those that were still Queued and nobody wants cancelled.
@@ -79,7 +80,8 @@ class Jobs(Protocol):
         ...
 
     async def request_cancel(self, job_id: int, at: Micros) -> Job:
-        """Write down that the job is to be cancelled, unless it has ended; it is not claimed any more.
+        """Write down that the job is to be cancelled, unless it has ended; it is not claimed any
+        more.
 
         Raises:
             NoSuchJob
@@ -89,7 +91,8 @@ class Jobs(Protocol):
     async def waiting(
         self, service: Service, after_user: str, users: int, each: int, now: Micros
     ) -> tuple[list[Waiting], str | None]:
-        """Queued jobs that may be sent, of up to ``users`` users behind ``after_user``, at most ``each`` of a user.
+        """Queued jobs that may be sent, of up to ``users`` users behind ``after_user``, at most
+        ``each`` of a user.
 
         Returns:
             The jobs, and the last user looked at (None: there are no further users).
@@ -106,7 +109,7 @@ class Jobs(Protocol):
         ...
 
     async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
-        """Jobs now in one of the states, oldest first. For states that hold a slot: they are few."""
+        """Jobs now in one of the states, oldest first. For states that hold a slot: few."""
         ...
 
     async def to_cancel(self) -> list[Job]:
@@ -114,7 +117,9 @@ class Jobs(Protocol):
         ...
 
     async def queued_before(self, job: Job) -> int:
-        """How many queued jobs of the same user and service are older; counts no further than 1,000."""
+        """How many queued jobs of the same user and service are older; counts no further than
+        1,000.
+        """
         ...
 
     async def longest_queued(self, service: str, limit: int) -> list[Job]:
@@ -154,7 +159,8 @@ class Files(Protocol):
     def sealing(self, kind: str) -> AbstractContextManager[Sealing]:
         """Seal files of a kind ("bundles" or "results"); those not kept are removed at the end.
 
-        After a cancellation they are left for :meth:`orphans` of the next start: the row may yet come.
+        After a cancellation they are left for :meth:`orphans` of the next start: the row may yet
+        come.
         """
         ...
 
@@ -240,7 +246,9 @@ class Agent(Protocol):
 
     @property
     def tells(self) -> bool:
-        """Whether it is one of ours: keys, events, acknowledgements. A job-orchestrator client is polled."""
+        """Whether it is one of ours: keys, events, acknowledgements. A job-orchestrator client is
+        polled.
+        """
         ...
 
     @property
@@ -258,11 +266,12 @@ class Agent(Protocol):
         ...
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
-        """The payload of the current attempt, or None and the promise that there never will be one."""
+        """The payload of the current attempt, or None and the promise that there will be none."""
         ...
 
     async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
-        """Poll: the payload (None: in no state that says anything); a Completed one's result comes with it, at ``to``.
+        """Poll: the payload (None: in no state that says anything); a Completed one's result comes
+        with it, at ``to``.
 
         Raises:
             NoSuchPayload
@@ -278,7 +287,8 @@ class Agent(Protocol):
         ...
 
     async def kill(self, payload_id: int) -> PayloadDoc | None:
-        """Return once its processes are dead: the payload as it is then (None: the agent does not tell).
+        """Return once its processes are dead: the payload as it is then (None: the agent does not
+        tell).
 
         Raises:
             NoSuchPayload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,6 +17,7 @@ from shared.durations import Duration, Size
 from shared.wire import Limits, Reason
 
 SERVICE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+LOCAL_AGENT: Final = "http://127.0.0.1:9000"
 _URLS: Final = ("UPLOAD_URL", "DOWNLOAD_URL", "TERMINATE_URL")
 _NUMBERS: Final = {"RUNS_PER_USER": "runs_per_user", "MAX_RUNS": "max_runs"}
 
@@ -127,12 +129,10 @@ class ServerSettings(Settings):
 
     server: ServerTable = ServerTable()
     services: dict[str, ServiceTable] = Field(default={"example": ServiceTable()}, min_length=1)
-    agents: dict[str, AgentTable] = {"local": AgentTable(url="http://127.0.0.1:9000")}
+    agents: dict[str, AgentTable] = Field(default={"local": AgentTable(url=LOCAL_AGENT)})
 
     @model_validator(mode="after")
     def _names(self) -> ServerSettings:
-        import re
-
         for name in self.services:
             if not re.fullmatch(SERVICE_NAME, name):
                 raise ValueError(f"services.{name}: a name is up to 64 of A-Z a-z 0-9 _ -")

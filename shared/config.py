@@ -1,4 +1,6 @@
-"""One TOML file, overridden by ``FERRYMAN_…`` variables, overridden by flags; unknown keys are errors."""
+"""One TOML file, overridden by ``FERRYMAN_…`` variables, overridden by flags; unknown keys are
+errors.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ NOT_SETTINGS: Final = frozenset({"CONFIG", "URL", "USER", "SERVICE", "TOKEN"})
 
 
 class SettingsError(Exception):
-    """The configuration cannot be used. The text names each key, what is wrong, and where it can."""
+    """The configuration cannot be used. The text names each key and what is wrong with it."""
 
 
 class Section(BaseModel):

@@ -1,8 +1,9 @@
 """SQLite behind a thin adapter: one writer that shares commits, readers that never wait for it.
 
-Each change runs in a transaction and is durable (``synchronous=FULL``) before :meth:`Database.write`
-returns. Changes that arrive while a commit is under way share the next one, and so its fsync.
-SQL stays in the subset that PostgreSQL has too: named parameters, ``RETURNING``, ``ON CONFLICT``.
+Each change runs in a transaction and is durable (``synchronous=FULL``) before
+:meth:`Database.write` returns. Changes that arrive while a commit is under way share the next one,
+and so its fsync. SQL stays in the subset that PostgreSQL has too: named parameters, ``RETURNING``,
+``ON CONFLICT``.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class Database:
             await self._write.rows("COMMIT")
 
     async def close(self) -> None:
-        """Finish what was handed in, then close: aiosqlite's threads would keep the process alive."""
+        """Finish what was handed in, then close: aiosqlite's threads would keep us alive."""
         self._closed = True
         if self._task is not None:
             self._waiting.put_nowait(None)
@@ -157,7 +158,8 @@ class Database:
             raise DatabaseUnavailable(sqlite3.ProgrammingError("it is closed"))
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.put_nowait((change, future))
-        # Shielded by nature: a cancelled caller leaves its change in the queue, where it is kept whole.
+        # Shielded by nature: a cancelled caller leaves its change in the queue, where it is kept
+        # whole.
         return await future
 
     async def _commit_batches(self) -> None:

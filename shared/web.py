@@ -1,4 +1,6 @@
-"""What both HTTP servers have in common: who may listen where, who may call, and starting to listen."""
+"""What both HTTP servers have in common: who may listen where, who may call, and starting to
+listen.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,14 @@ def check_exposure(host: str, tokens: Iterable[str], what: str) -> None:
     """
     if not is_loopback(host) and not any(tokens):
         raise CannotListen(
-            f"refusing to listen on {host} without a token: anybody who reaches it could run programs. "
+            f"refusing to listen on {host} without a token: whoever reaches it could run programs. "
             f"Set {what}.tokens (or {what}.tokens_file) and give callers one of them, "
             "or listen on 127.0.0.1 behind a proxy that authenticates"
         )
 
 
 def bearer(tokens: Iterable[str]) -> Callable[[web.Request], bool]:
-    """A check of ``Authorization: Bearer …`` in constant time; with no tokens everybody may call."""
+    """A constant-time check of ``Authorization: Bearer …``; without tokens everybody may call."""
     digests = [hashlib.sha256(token.encode()).digest() for token in tokens]
 
     def allowed(request: web.Request) -> bool:
@@ -78,7 +80,7 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as problem:
         why = {
-            errno.EADDRINUSE: "another program listens there already; stop it, or choose another port",
+            errno.EADDRINUSE: "another program listens there; stop it, or choose another port",
             errno.EACCES: "not permitted; ports below 1024 need root",
         }.get(problem.errno or 0, problem.strerror or str(problem))
         raise CannotListen(f"cannot listen on {host}:{port}: {why}") from problem

@@ -182,7 +182,7 @@ class AgentHealth(Wire):
 
 
 class StatusBody(Wire):
-    """The body of the reference routes, where Cancelled is spelled Killed; the last three are ours."""
+    """The body of the reference routes, where Cancelled is Killed; the last three are ours."""
 
     id: int
     status: str

@@ -37,10 +37,7 @@ async def follow(
         was_up = link.up
         try:
             link.health = await link.ask_health()
-            if link.health.status != "ok":
-                raise Unreachable(
-                    f"agent {link.name} is not well: {link.health.message}", sent=False
-                )
+            _check_well(link)
             if link.health.agent is None:
                 registry.heard(link, tells=False)
                 failures = 0
@@ -59,7 +56,8 @@ async def follow(
             async for event in link.events(listing.seq):
                 if event.payload is not None:
                     get.told(link, event.payload)
-            raise Unreachable(f"agent {link.name} ended the conversation", sent=False)
+            registry.missed(link, f"agent {link.name} ended the conversation")
+            log.warning("agent.down", agent=link.name, error=link.trouble)
         except AgentError as problem:
             registry.missed(link, str(problem))
             if was_up or failures == 0:
@@ -69,3 +67,8 @@ async def follow(
             log.exception("agent.conversation_failed", agent=link.name)
         await wait_for(stop, _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)], clock)
         failures += 1
+
+
+def _check_well(link: Link) -> None:
+    if link.health is not None and link.health.status != "ok":
+        raise Unreachable(f"agent {link.name} is not well: {link.health.message}", sent=False)

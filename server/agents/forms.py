@@ -1,4 +1,6 @@
-"""The bodies that ``POST /submit`` of an agent takes; built by blocking functions, sent chunk by chunk."""
+"""The bodies that ``POST /submit`` of an agent takes; built by blocking functions, sent chunk by
+chunk.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class Form:
 
     Attributes:
         size: bytes of the whole body.
-        handed_over: the last chunk has been asked for; before that no agent can have accepted the form.
+        handed_over: the last chunk has been asked for; before that no agent can have accepted the
+        form.
     """
 
     def __init__(self, boundary: str, size: int, source: Iterator[bytes], *, small: bool) -> None:

@@ -176,7 +176,9 @@ class Link:
             return PayloadList.model_validate_json(await answer.read())
 
     async def events(self, after: int) -> AsyncIterator[AgentEvent]:
-        """Changes of payloads as they happen; ends, or raises Unreachable, when the connection does."""
+        """Changes of payloads as they happen; ends, or raises Unreachable, when the connection
+        does.
+        """
         async with self._call(
             "GET",
             f"{self.address.base}/events",
@@ -250,7 +252,9 @@ async def _refusal(answer: aiohttp.ClientResponse) -> Exception:
 
 
 async def _store(answer: aiohttp.ClientResponse, to: Path) -> Fetched:
-    """The body to a file, durable; checked against ``Repr-Digest`` and ``Content-Length`` where given."""
+    """The body to a file, durable; checked against ``Repr-Digest`` and ``Content-Length`` where
+    given.
+    """
     digest, size = hashlib.sha256(), 0
     with await asyncio.to_thread(to.open, "wb") as file:
         while chunk := await answer.content.readany():

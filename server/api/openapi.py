@@ -23,8 +23,10 @@ _REF: Final = "#/components/schemas/{model}"
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Ferryman API</title>
 <link rel="stylesheet" href="/swagger/swagger-ui.css"></head>
-<body><div id="swagger"></div><noscript>The same as text: <a href="/openapi.json">/openapi.json</a></noscript>
-<script src="/swagger/swagger-ui-bundle.js"></script><script src="/swagger/start.js"></script></body></html>
+<body><div id="swagger"></div>
+<noscript>The same as text: <a href="/openapi.json">/openapi.json</a></noscript>
+<script src="/swagger/swagger-ui-bundle.js"></script>
+<script src="/swagger/start.js"></script></body></html>
 """
 _ASSETS: Final = {
     "swagger-ui.css": "text/css",
@@ -146,7 +148,7 @@ _UPLOAD: Final = {
                     "file": {
                         "type": "array",
                         "items": {"type": "string", "format": "binary"},
-                        "description": "the bundle's files, run.sh among them; names may hold folders",
+                        "description": "the bundle's files, run.sh among them; names may hold /",
                     },
                     "bundle": {
                         "type": "string",

@@ -94,7 +94,7 @@ def translate(problem: Exception) -> Refusal | None:
         case web.HTTPException():
             message = {
                 404: "no such route",
-                405: f"the route does not take this method; it takes {problem.headers.get('Allow', '')}",
+                405: f"the route takes another method: {problem.headers.get('Allow', '')}",
             }.get(problem.status, problem.reason)
             code = HTTPStatus(problem.status).name.lower()
             return Refusal(problem.status, code, message)

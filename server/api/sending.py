@@ -29,7 +29,8 @@ async def send_zip(
     size = (await asyncio.to_thread(path.stat)).st_size
     headers = {
         "Content-Type": "application/zip",
-        "Content-Disposition": f"attachment; filename=\"{filename}\"; filename*=UTF-8''{quote(filename)}",
+        "Content-Disposition": f'attachment; filename="{filename}"; '
+        f"filename*=UTF-8''{quote(filename)}",
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "private, no-cache" if sha256 else "no-store",
     }

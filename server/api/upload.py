@@ -51,7 +51,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
 
 
 async def continue_or_refuse(request: web.Request) -> web.StreamResponse | None:
-    """``Expect: 100-continue``: refuse before a byte of the body is sent, where that can be known."""
+    """``Expect: 100-continue``: refuse before the body is sent, where that can be known."""
     if request.headers.get("Expect", "").lower() != "100-continue":
         raise web.HTTPExpectationFailed(text="Unknown Expect header")
     try:

@@ -28,8 +28,8 @@ def pick(queue: Sequence[Waiting], held: Mapping[str, int], service: Service) ->
     """Choose the jobs of one service to send now.
 
     Args:
-        queue: waiting jobs; users in the order in which they are due, each user's jobs oldest first.
-        held: user -> slots in use (HOLDS_SLOT); missing means 0.
+        queue: waiting jobs; users in the order in which they are due, each user's jobs oldest
+        first. held: user -> slots in use (HOLDS_SLOT); missing means 0.
 
     Returns:
         In sending order: everybody's first, then everybody's second. Never exceeds either quota.

@@ -21,7 +21,9 @@ class Again:
 
 
 def after_interruption(job: Job, service: Service) -> Again | None:
-    """The attempt died through no fault of the bundle. None: the budget ``infra_retries`` is used up."""
+    """The attempt died through no fault of the bundle. None: the budget ``infra_retries`` is used
+    up.
+    """
     if job.infra_used >= service.infra_retries:
         return None
     delay = _INFRA_DELAYS_S[min(job.infra_used, len(_INFRA_DELAYS_S) - 1)]

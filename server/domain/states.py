@@ -33,10 +33,11 @@ _WAY: Final = (S.PROCESSING, S.SUBMITTED, S.RUNNING)
 
 
 def way(before: JobState, to: JobState) -> tuple[JobState, ...]:
-    """The steps from ``before`` to ``to`` (Submitted or Running); empty where that is no step forward.
+    """The steps from ``before`` to ``to`` (Submitted or Running); empty where that is no step
+    forward.
 
-    An agent tells the latest state only: "Running" after "Processing" means that the job was Submitted
-    in between, and the history shall say so.
+    An agent tells the latest state only: "Running" after "Processing" means that the job was
+    Submitted in between, and the history shall say so.
     """
     if before is S.UNKNOWN:
         return (to,)

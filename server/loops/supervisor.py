@@ -18,8 +18,8 @@ class Supervisor:
     """Runs loops and conversations until :meth:`stop`.
 
     Args:
-        conversations: called with the stop event; cancelled at the end, as they may hang on a socket.
-        stages: their ``stop``, awaited after the loops have ended.
+        conversations: called with the stop event; cancelled at the end, as they may hang on a
+        socket. stages: their ``stop``, awaited after the loops have ended.
     """
 
     def __init__(

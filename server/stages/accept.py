@@ -71,10 +71,11 @@ class Accept:
                 )
             case "timeout":
                 try:
-                    if parse_duration(value) <= 0:
-                        raise ValueError("timeout must be more than 0")
+                    seconds = parse_duration(value)
                 except ValueError as problem:
                     raise BadField(name, "invalid_timeout", f"Invalid timeout: {problem}") from None
+                if not seconds:
+                    raise BadField(name, "invalid_timeout", "Invalid timeout: it must be above 0")
             case "name" if len(value) > 200 or not value.isprintable():
                 raise BadField(
                     name, "invalid_name", "Invalid name, should be up to 200 printable characters"

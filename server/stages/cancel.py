@@ -1,7 +1,9 @@
-"""Cancel in every state: when the answer says cancelled, no process of the job is alive and none will start.
+"""Cancel in every state: when the answer says cancelled, no process of the job is alive and none
+will start.
 
-The wish is written down first, so that it survives us; from then on the Sender does not claim the job and nothing
-queues it again. What is in the way of an agent is settled by its key: the agent kills it, or promises never to take it.
+The wish is written down first, so that it survives us; from then on the Sender does not claim the
+job and nothing queues it again. What is in the way of an agent is settled by its key: the agent
+kills it, or promises never to take it.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ class Cancel:
         """Cancel a job.
 
         Returns:
-            The job: Cancelled; or not ended yet when the patience is over: then it will be, as soon as its agent
-            can be reached.
+            The job: Cancelled; or not ended yet when the patience is over: then it will be, as soon
+            as its agent can be reached.
 
         Raises:
             NoSuchJob

@@ -1,4 +1,6 @@
-"""Ended → Cleaned: remove what has expired, judged by when the job ended, and what nothing refers to."""
+"""Ended → Cleaned: remove what has expired, judged by when the job ended, and what nothing refers
+to.
+"""
 
 from __future__ import annotations
 

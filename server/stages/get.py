@@ -1,7 +1,8 @@
 """Submitted → Running → Completed / Failed: follow what agents tell, and bring results home.
 
-A result is stored once and whole: downloaded to a temporary file, digest checked, sealed, the job moved, and only
-then acknowledged; before the acknowledgement the agent may not delete. A crash at any point repeats the rest.
+A result is stored once and whole: downloaded to a temporary file, digest checked, sealed, the job
+moved, and only then acknowledged; before the acknowledgement the agent may not delete. A crash at
+any point repeats the rest.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
 
 
 class Get:
-    """The Getter. Agents that do not tell are polled by ``poll.Poll``, which hands their words to :meth:`bring_home`."""
+    """The Getter. Agents that do not tell are polled by ``poll.Poll``, which hands their words to
+    :meth:`bring_home`.
+    """
 
     def __init__(
         self, jobs: Jobs, files: Files, services: Mapping[str, Service], clock: Clock

@@ -1,7 +1,8 @@
 """Agents that do not tell, or have fallen silent.
 
-A job-orchestrator client has no event stream: its payloads are asked for one by one, its wall times are watched
-here. The jobs of an agent that cannot be reached become Unknown, and after a long silence are given up for lost.
+A job-orchestrator client has no event stream: its payloads are asked for one by one, its wall times
+are watched here. The jobs of an agent that cannot be reached become Unknown, and after a long
+silence are given up for lost.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Poll:
         self._failing_since: dict[int, Micros] = {}
 
     async def run_once(self) -> int:
-        """Ask each polled agent for its jobs; judge the silent ones. Returns how many jobs were moved."""
+        """Ask each polled agent for its jobs; judge the silent ones. Returns how many jobs were
+        moved.
+        """
         moved = 0
         for job in await self._jobs.in_states(states.AT_AGENT):
             agent = self._fleet.named(job.agent or "")

@@ -1,8 +1,9 @@
 """At start, before anything else: put right what a crash left.
 
-Little is left to do, because every stage can be broken off at any point: Processing jobs are taken up by the Sender's
-first sweep (it asks their agents), Submitted and Running ones by the Getter's reconciling, cancels by their sweep,
-sealed files without a row by the Cleaner. Only half uploads and half downloads have no owner any more.
+Little is left to do, because every stage can be broken off at any point: Processing jobs are taken
+up by the Sender's first sweep (it asks their agents), Submitted and Running ones by the Getter's
+reconciling, cancels by their sweep, sealed files without a row by the Cleaner. Only half uploads
+and half downloads have no owner any more.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Queued → Processing → Submitted: pick whom to serve next, claim the job, give it to an agent.
 
-A sweep claims and leaves; deliveries run beside each other, so that a slow agent holds up only its own.
-After an ambiguous failure the agent is asked for that very key (``ports.Agent.settle``) before another
-attempt is minted, so that there are never two at once.
+A sweep claims and leaves; deliveries run beside each other, so that a slow agent holds up only its
+own. After an ambiguous failure the agent is asked for that very key (``ports.Agent.settle``) before
+another attempt is minted, so that there are never two at once.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Send:
             if now - job.queued_at < service.queue_timeout_s * SECOND:
                 break
             message = (
-                f"waited {say_duration(service.queue_timeout_s)} in the queue without being started, "
+                f"waited {say_duration(service.queue_timeout_s)} in the queue without a start, "
                 "which is the most the service allows"
             )
             move = endings.end(job, S.FAILED, service, now, message, Reason.QUEUE_TIMEOUT)
@@ -187,7 +187,8 @@ class Send:
         tries = 0
         while agent is not None and not self._is_lost(agent.name):
             if agent.up and not agent.tells:
-                # A job-orchestrator client cannot be asked, and a second run at once is worse than a failure.
+                # A job-orchestrator client cannot be asked, and a second run at once is worse than
+                # a failure.
                 await self._end(
                     job,
                     Reason.AGENT_UNREACHABLE,

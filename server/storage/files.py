@@ -53,8 +53,8 @@ class FolderFiles:
         except Exception:
             sealing.close()
             raise
-        # Not in a finally: whoever is cancelled may have a write under way that refers to the file. It stays
-        # fresh, and is an orphan only for the next start.
+        # Not in a finally: whoever is cancelled may have a write under way that refers to the file.
+        # It stays fresh, and is an orphan only for the next start.
         sealing.close()
 
     def path(self, kind: str, name: str) -> Path:

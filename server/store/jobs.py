@@ -98,7 +98,8 @@ class SqlJobs:
             for number, move in enumerate(moves):
                 job = await _move(tx, move)
                 if job is None:
-                    # Only the first can meet a job that changed: the rest follow in the same transaction.
+                    # Only the first can meet a job that changed: the rest follow in the same
+                    # transaction.
                     assert number == 0, f"moves of job {move.job_id} do not follow each other"
                     return None
             return job
@@ -227,7 +228,8 @@ class SqlJobs:
     async def to_cancel(self) -> list[Job]:
         found = await self._database.rows(
             """
-            SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL ORDER BY id
+            SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL ORDER BY
+            id
             """
         )
         return [rows.job(row) for row in found]
@@ -249,7 +251,8 @@ class SqlJobs:
                        number + 1
                 FROM line WHERE line.user_id IS NOT NULL AND number < :users
             )
-            SELECT line.user_id, number, jobs.id, jobs.attempt FROM line LEFT JOIN jobs ON jobs.id IN (
+            SELECT line.user_id, number, jobs.id, jobs.attempt FROM line LEFT JOIN jobs ON jobs.id
+            IN (
                 SELECT id FROM jobs WHERE state = 'Queued' AND service = :service
                 AND user_id = line.user_id AND not_before <= :now ORDER BY id LIMIT :each
             )
@@ -394,7 +397,9 @@ async def _tell(
 
 
 def _lists(values: Sequence[Any], size: int = 500) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Placeholders and parameters for ``IN (…)``, some hundreds at a time: SQLite's limit is 32,766."""
+    """Placeholders and parameters for ``IN (…)``, some hundreds at a time: SQLite's limit is
+    32,766.
+    """
     for start in range(0, len(values), size):
         params = {f"v{n}": value for n, value in enumerate(values[start : start + size])}
         yield ", ".join(f":{name}" for name in params), params
