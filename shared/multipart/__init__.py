@@ -1,0 +1,19 @@
+"""Multipart forms, received with flat memory and refused by name."""
+
+from __future__ import annotations
+
+from shared.multipart.form import FilePart
+from shared.multipart.limits import FormLimits, FormRefused
+from shared.multipart.receive import Received, receive
+from shared.multipart.sinks import BundleSink, RawSink, Sink
+
+__all__ = [
+    "BundleSink",
+    "FilePart",
+    "FormLimits",
+    "FormRefused",
+    "RawSink",
+    "Received",
+    "Sink",
+    "receive",
+]

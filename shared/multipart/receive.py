@@ -1,0 +1,142 @@
+"""Receiving a form: the one loop that connects socket, parser and disk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.files.errors import BundleError
+from shared.files.names import shown
+from shared.files.sealed import Sealed
+from shared.multipart.form import FilePart, Form
+from shared.multipart.headers import BadHeader, boundary_of
+from shared.multipart.limits import FormLimits, FormRefused
+from shared.multipart.pump import Pump
+from shared.multipart.sinks import BundleSink, Naming, Sink
+
+OnField = Callable[[str, str, dict[str, str]], None]
+"""Told a text field's name and value as it completes, and all fields so far, it included."""
+OnFirstFile = Callable[[dict[str, str]], Sink | None]
+"""Told the fields so far when the first file begins; may choose where the files go."""
+
+
+@dataclass
+class Received:
+    """A form that came whole; its bundle lies at ``staging``, its content on the disk."""
+
+    fields: dict[str, str]
+    bundle: Sealed
+
+
+async def receive(
+    chunks: AsyncIterable[bytes],
+    content_type: str,
+    content_length: int | None,
+    *,
+    staging: Path,
+    limits: FormLimits,
+    naming: Naming = "filename",
+    archives: bool = True,
+    on_field: OnField | None = None,
+    on_first_file: OnFirstFile | None = None,
+) -> Received:
+    """Stream a ``multipart/form-data`` body into a sealed bundle.
+
+    Holds about two megabytes, however large the body. On any exception, cancellation included,
+    nothing is left on the disk, and no thread works on it any more.
+
+    Args:
+        chunks: the body.
+        content_type: header of the request.
+        content_length: header of the request; None: chunked.
+        staging: path of the file to write; the name need not survive a crash yet.
+        naming, archives: see :class:`~shared.multipart.sinks.BundleSink`.
+        on_field: may raise to refuse early.
+        on_first_file: may raise to refuse early, or return a sink to use instead of a bundle's,
+            such as :class:`~shared.multipart.sinks.RawSink`; None: a bundle's.
+
+    Raises:
+        FormRefused
+        OSError: such as ENOSPC.
+        BaseException: what the callbacks and ``chunks`` raise.
+    """
+    try:
+        boundary = boundary_of(content_type)
+    except BadHeader as problem:
+        status = 415 if problem.code == "not_multipart" else 400
+        raise FormRefused(status, problem.code, problem.message) from None
+    if content_length is not None and content_length > limits.max_bytes + limits.max_overhead:
+        message = f"the files are larger than the limit of {limits.max_bytes} bytes"
+        raise FormRefused(413, "too_large", message)
+    default = BundleSink(staging, limits, naming, archives=archives)
+    listener = _Listener(default, on_field, on_first_file)
+    form = Form(boundary, limits, listener)
+    try:
+        await _pour(chunks, content_length, form, listener)
+        return Received(listener.fields, await listener.finish())
+    except BaseException as problem:
+        if listener.pump is not None:
+            await listener.pump.abort()
+        if isinstance(problem, BundleError):
+            raise FormRefused.of_bundle(problem) from None
+        raise
+
+
+async def _pour(
+    chunks: AsyncIterable[bytes], content_length: int | None, form: Form, listener: _Listener
+) -> None:
+    received = 0
+    async for chunk in chunks:
+        received += len(chunk)
+        if content_length is not None and received > content_length:
+            raise _lying(f"more than the {content_length} bytes")
+        form.feed(chunk)
+        if listener.pump is not None:
+            await listener.pump.drain()
+    if content_length is not None and received != content_length:
+        raise _lying(f"{received} of the {content_length} bytes")
+    form.close()
+
+
+def _lying(what: str) -> FormRefused:
+    message = f"the body's length is not as declared: {what} of the Content-Length header came"
+    return FormRefused(400, "wrong_length", message)
+
+
+class _Listener:
+    """Keeps the fields and passes the files on."""
+
+    def __init__(
+        self, default: Sink, on_field: OnField | None, on_first_file: OnFirstFile | None
+    ) -> None:
+        self._default, self._on_field, self._on_first_file = default, on_field, on_first_file
+        self.fields: dict[str, str] = {}
+        self.pump: Pump | None = None
+
+    def field(self, name: str, value: str) -> None:
+        if name in self.fields:
+            message = f"the text field {shown(name)} is there twice"
+            raise FormRefused(400, "duplicate_field", message, name)
+        self.fields[name] = value
+        if self._on_field is not None:
+            self._on_field(name, value, self.fields)
+
+    def file_begins(self, part: FilePart) -> None:
+        if self.pump is None:
+            chosen = None if self._on_first_file is None else self._on_first_file(self.fields)
+            self.pump = Pump(chosen or self._default)
+        self.pump.put(part)
+
+    def file_data(self, data: bytes | memoryview) -> None:
+        if self.pump is not None:
+            self.pump.put(data)
+
+    def file_ends(self) -> None:
+        if self.pump is not None:
+            self.pump.put(None)
+
+    async def finish(self) -> Sealed:
+        if self.pump is None:
+            raise FormRefused(400, "no_file", "the form has no file; it needs at least a run.sh")
+        return await self.pump.finish()

@@ -1,0 +1,172 @@
+"""Where the files of a form go. Everything here blocks: it runs in a worker thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import IO, Final, Literal, Protocol
+
+from shared.files.archives import expand, is_archive_name
+from shared.files.durable import remove_quietly
+from shared.files.errors import BundleError
+from shared.files.reader import BundleReader
+from shared.files.sealed import Sealed
+from shared.files.writer import BundleWriter, Data, too_large
+from shared.multipart.form import FilePart
+from shared.multipart.limits import FormLimits
+
+ARCHIVE_FIELD: Final = "bundle"
+"""The form field whose archive is expanded."""
+
+Naming = Literal["filename", "part"]
+
+
+class Sink(Protocol):
+    """Takes the files of one form, one after another. After an exception only ``abort`` is called.
+
+    Raises:
+        BundleError: the form is refused.
+        OSError
+    """
+
+    def begin(self, part: FilePart) -> None: ...
+    def write(self, data: Data) -> None: ...
+    def end(self) -> None: ...
+    def finish(self) -> Sealed:
+        """Everything has come: check it and put it on the disk."""
+        ...
+
+    def abort(self) -> None:
+        """Leave nothing behind; also before anything was begun."""
+        ...
+
+
+class BundleSink:
+    """Writes the files into a bundle; expands the archive, where the only file is one.
+
+    Args:
+        staging: where the bundle is written; an archive waits beside it as ``….archive``.
+        naming: whose path a file has: "filename", as sent by people's programs; or "part": the
+            field's name, as a job-orchestrator server sends it.
+        archives: whether a file named ``….zip``, ``.tar``, ``.tar.gz`` or ``.tgz`` in the field
+            ``bundle`` is expanded. In other fields, it is a file like others.
+    """
+
+    def __init__(
+        self, staging: Path, limits: FormLimits, naming: Naming, *, archives: bool = True
+    ) -> None:
+        self._staging, self._limits, self._naming = staging, limits, naming
+        self._archives = archives
+        self._spool = staging.with_name(staging.name + ".archive")
+        self._writer: BundleWriter | None = None
+        self._archive: tuple[FilePart, IO[bytes]] | None = None
+
+    def begin(self, part: FilePart) -> None:
+        is_archive = (
+            self._archives and part.field == ARCHIVE_FIELD and is_archive_name(part.filename)
+        )
+        if self._archive is not None or (is_archive and self._writer is not None):
+            why = "an archive in the field bundle must be the only file of the form"
+            raise BundleError("archive_and_files", why, part.filename)
+        if is_archive:
+            self._archive = (part, self._spool.open("xb", buffering=0))
+        else:
+            self._open().add(part.filename if self._naming == "filename" else part.field)
+
+    def _open(self) -> BundleWriter:
+        if self._writer is None:
+            limits = self._limits
+            self._writer = BundleWriter(
+                self._staging, max_files=limits.max_files, max_bytes=limits.max_bytes
+            )
+        return self._writer
+
+    def write(self, data: Data) -> None:
+        if self._archive is not None:
+            _write_all(self._archive[1], data)
+        else:
+            self._open().write(data)
+
+    def end(self) -> None:
+        if self._archive is None:
+            self._open().end()
+
+    def finish(self) -> Sealed:
+        writer = self._open()
+        if self._archive is not None:
+            part, spooled = self._archive
+            spooled.close()
+            expand(
+                self._spool,
+                part.filename,
+                writer,
+                max_files=self._limits.max_files,
+                max_bytes=self._limits.max_bytes,
+            )
+            remove_quietly(self._spool)
+        return writer.seal()
+
+    def abort(self) -> None:
+        if self._archive is not None:
+            with contextlib.suppress(OSError):
+                self._archive[1].close()
+            remove_quietly(self._spool)
+        if self._writer is not None:
+            self._writer.abort()
+
+
+class RawSink:
+    """Stores a bundle that is sealed already, byte for byte, and checks that it is one.
+
+    Args:
+        staging: where it is stored.
+        max_bytes: of the ZIP.
+        field: of the form in which it comes; any other file is refused.
+    """
+
+    def __init__(
+        self, staging: Path, *, max_bytes: int, max_files: int = 1_000_000, field: str = "bundle"
+    ) -> None:
+        self._staging, self._max_bytes, self._max_files = staging, max_bytes, max_files
+        self._field = field
+        self._out: IO[bytes] | None = None
+        self._size = 0
+
+    def begin(self, part: FilePart) -> None:
+        if part.field != self._field or self._out is not None:
+            why = f"only one file is expected, in the field {self._field}"
+            raise BundleError("unexpected_file", why, part.filename)
+        self._out = self._staging.open("xb", buffering=0)
+
+    def write(self, data: Data) -> None:
+        if self._out is None:
+            raise RuntimeError("begin() a file first")
+        self._size += len(data)
+        if self._size > self._max_bytes:
+            raise too_large(self._max_bytes)
+        _write_all(self._out, data)
+
+    def end(self) -> None:
+        pass
+
+    def finish(self) -> Sealed:
+        if self._out is None:
+            raise BundleError("no_file", f"the form has no file in the field {self._field}")
+        with BundleReader(self._staging, max_files=self._max_files) as bundle:
+            sealed = bundle.sealed()
+        os.fsync(self._out.fileno())
+        self._out.close()
+        return sealed
+
+    def abort(self) -> None:
+        if self._out is not None:
+            with contextlib.suppress(OSError):
+                self._out.close()
+            remove_quietly(self._staging)
+
+
+def _write_all(out: IO[bytes], data: Data) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view) :]
