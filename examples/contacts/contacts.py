@@ -98,7 +98,12 @@ def write(found: dict[tuple[Residue, Residue], Touching]) -> None:
     with Path("contacts.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(
-            "chain_1 residue_1 number_1 chain_2 residue_2 number_2 closest_angstrom atom_pairs".split()
+            [
+                *("chain_1", "residue_1", "number_1"),
+                *("chain_2", "residue_2", "number_2"),
+                "closest_angstrom",
+                "atom_pairs",
+            ]
         )
         for (one, other), touching in found.items():
             table.writerow(
