@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from ferryman.answers import Accepted, Health
 from ferryman.bundle import Files
-from ferryman.client import Accepted, Client, Health
+from ferryman.client import Client
 from ferryman.download import Downloaded
 from ferryman.errors import (
     AlreadyEnded,
+    BadArgument,
     BadBundle,
     BadDownload,
     FerrymanError,
@@ -44,6 +46,7 @@ except PackageNotFoundError:  # run from a source tree that was not installed
 __all__ = [
     "Accepted",
     "AlreadyEnded",
+    "BadArgument",
     "BadBundle",
     "BadDownload",
     "Client",

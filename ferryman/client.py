@@ -5,51 +5,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 import aiohttp
-from pydantic import BaseModel, ConfigDict, RootModel
 
 from ferryman import errors
+from ferryman.answers import Accepted, Health, Listed
 from ferryman.bundle import Files, gather
-from ferryman.download import Download, Downloaded
-from ferryman.form import BATCH, Form, Told
+from ferryman.download import Download, Downloaded, place
+from ferryman.form import BATCH, Form, Told, fields_of
 from ferryman.transport import Transport
 from shared.clock import Clock, RealClock
-from shared.durations import parse_duration
 from shared.wire import EventDoc, EventPage, JobDoc, JobPage, JobState, StatusBody
 
 DEFAULT_URL: Final = "http://127.0.0.1:5000"
 HOLD_S: Final = 30
 """How long the server is asked to hold an answer back while nothing happens."""
 PAGE: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The server has the bundle, safely; the job waits its turn."""
-
-    id: int
-    status: str
-    message: str
-    idempotency_key: str
-    """Sending the same bundle under this key again gives the same job."""
-
-
-class Health(BaseModel):
-    """``GET /health``; further fields are kept."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    status: str
-    database: str = ""
-
-
-class _Any(RootModel[Any]):
-    """Any JSON."""
 
 
 class Client:
@@ -67,7 +41,7 @@ class Client:
         clock: for tests.
 
     Raises:
-        ValueError: not an http or https URL.
+        BadArgument: not an http or https URL.
     """
 
     def __init__(
@@ -144,9 +118,9 @@ class Client:
             BadBundle: nothing has been sent.
             FileChanged: a file changed meanwhile; there is no job.
             Refused, Unreachable, NotUnderstood
-            ValueError: no user, a bad timeout, a tag with a comma.
+            BadArgument: no user, a bad timeout, a tag with a comma.
         """
-        fields = _fields(service, user or self.user, name, tags, timeout)
+        fields = fields_of(service, user or self.user, name, tags, timeout)
         key = idempotency_key or secrets.token_urlsafe(24)
         form = Form(fields, await asyncio.to_thread(gather, files))
         headers = {
@@ -271,7 +245,7 @@ class Client:
             OSError: the file cannot be written.
         """
         target = await asyncio.to_thread(
-            place, to, f"job-{job_id}{'.partial' if partial else ''}.zip"
+            place, to, f"job-{job_id}{'-partial' if partial else ''}.zip"
         )
         path = f"download_partial/{job_id}" if partial else f"api/v1/jobs/{job_id}/result"
         try:
@@ -287,21 +261,6 @@ class Client:
                     request_id=problem.request_id,
                 ) from problem
             raise
-
-    async def logs(self, job_id: int, stream: Literal["stdout", "stderr"] = "stdout") -> str:
-        """What the job has written to a stream so far.
-
-        Raises:
-            NotFound, and as :meth:`submit`
-        """
-
-        async def once() -> str:
-            async with self._transport.answer(
-                "GET", f"api/v1/jobs/{job_id}/logs", query={"stream": stream}
-            ) as answer:
-                return await answer.text(errors="replace")
-
-        return await self._transport.persist(once)
 
     async def cancel(self, job_id: int) -> JobDoc:
         """Cancel a job, and wait until none of its processes is left.
@@ -339,51 +298,13 @@ class Client:
         """
         return await self._transport.get("health", Health)
 
-    async def services(self) -> Any:
-        """The services that the server offers, as it tells them."""
-        return (await self._transport.get("api/v1/services", _Any)).root
+    async def services(self) -> list[dict[str, Any]]:
+        """The services that the server offers: names, quotas, limits."""
+        return (await self._transport.get("api/v1/services", Listed)).items
 
-    async def agents(self) -> Any:
-        """The agents that the server uses, as it tells them."""
-        return (await self._transport.get("api/v1/agents", _Any)).root
-
-
-def place(to: str | Path, name: str) -> Path:
-    """The file that a download to ``to`` writes; makes the folders it needs.
-
-    Raises:
-        OSError: a folder cannot be made.
-    """
-    path = Path(to)
-    if str(to).endswith("/") or path.is_dir():
-        path.mkdir(parents=True, exist_ok=True)
-        return path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def _fields(
-    service: str,
-    user: str | None,
-    name: str | None,
-    tags: Iterable[str],
-    timeout: str | float | None,
-) -> list[tuple[str, str]]:
-    if not user:
-        raise ValueError("whose job is it? give user=…, here or to the client")
-    fields = [("user_id", user), ("service", service)]
-    if name:
-        fields.append(("name", name))
-    marked = list(tags)
-    if any("," in tag for tag in marked):
-        raise ValueError("a tag cannot have a comma")
-    if marked:
-        fields.append(("tags", ",".join(marked)))
-    if timeout is not None:
-        text = timeout if isinstance(timeout, str) else f"{timeout:g}s"
-        parse_duration(text)
-        fields.append(("timeout", text))
-    return fields
+    async def agents(self) -> list[dict[str, Any]]:
+        """The agents that the server sends jobs to, and how they are."""
+        return (await self._transport.get("api/v1/agents", Listed)).items
 
 
 def _refuse_not_ready(answer: aiohttp.ClientResponse) -> None:

@@ -165,6 +165,20 @@ class Download:
         self._half.replace(self._target)
 
 
+def place(to: str | Path, name: str) -> Path:
+    """The file that a download to ``to`` writes; makes the folders it needs.
+
+    Raises:
+        OSError: a folder cannot be made.
+    """
+    path = Path(to)
+    if str(to).endswith("/") or path.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        return path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def _strong(etag: str | None) -> str | None:
     """Only a strong ETag promises the same bytes."""
     return etag if etag and etag.startswith('"') else None

@@ -11,6 +11,10 @@ class FerrymanError(Exception):
     """Base of everything that the SDK raises on purpose."""
 
 
+class BadArgument(FerrymanError, ValueError):
+    """The caller asked for something that cannot be right. Nothing has been sent."""
+
+
 class BadBundle(FerrymanError):
     """What was to be sent cannot be a bundle. Nothing has been sent.
 

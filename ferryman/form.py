@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ferryman.bundle import Part
-from ferryman.errors import BadBundle, FileChanged
+from ferryman.errors import BadArgument, BadBundle, FileChanged
+from shared.durations import parse_duration
 
 BATCH: Final = 1 << 20
 """Bytes read in one go; also one hop to a thread."""
@@ -96,6 +97,38 @@ class Form:
             # A thread may still be inside after a cancellation; it closes the file when it is done.
             with contextlib.suppress(ValueError):
                 batches.close()
+
+
+def fields_of(
+    service: str,
+    user: str | None,
+    name: str | None,
+    tags: Iterable[str],
+    timeout: str | float | None,
+) -> list[tuple[str, str]]:
+    """The text fields of an upload, in the order in which the server can refuse them soonest.
+
+    Raises:
+        BadArgument
+    """
+    if not user:
+        raise BadArgument("whose job is it? give user=…, here or to the client")
+    fields = [("user_id", user), ("service", service)]
+    if name:
+        fields.append(("name", name))
+    marked = list(tags)
+    if any("," in tag for tag in marked):
+        raise BadArgument("a tag cannot have a comma")
+    if marked:
+        fields.append(("tags", ",".join(marked)))
+    if timeout is not None:
+        text = timeout if isinstance(timeout, str) else f"{timeout:g}s"
+        try:
+            parse_duration(text)
+        except ValueError as problem:
+            raise BadArgument(str(problem)) from problem
+        fields.append(("timeout", text))
+    return fields
 
 
 def _disposition(field: str, filename: str | None = None) -> bytes:

@@ -122,7 +122,6 @@ class SyncClient:
     events = _iterating(Client.events)
     jobs = _iterating(Client.jobs)
     download = _blocking(Client.download)
-    logs = _blocking(Client.logs)
     cancel = _blocking(Client.cancel)
     health = _blocking(Client.health)
     services = _blocking(Client.services)

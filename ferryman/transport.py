@@ -12,7 +12,14 @@ import aiohttp
 from pydantic import BaseModel, ValidationError
 from yarl import URL
 
-from ferryman.errors import FerrymanError, NotUnderstood, TryLater, Unreachable, refusal
+from ferryman.errors import (
+    BadArgument,
+    FerrymanError,
+    NotUnderstood,
+    TryLater,
+    Unreachable,
+    refusal,
+)
 from shared.clock import Clock
 
 T = TypeVar("T")
@@ -34,7 +41,7 @@ class Transport:
         patience: seconds to keep trying while the server is away; 0: one try.
 
     Raises:
-        ValueError: not an http or https URL.
+        BadArgument: not an http or https URL.
     """
 
     def __init__(
@@ -42,7 +49,7 @@ class Transport:
     ) -> None:
         base = URL(url)
         if base.scheme not in {"http", "https"} or not base.host:
-            raise ValueError(f"{url!r} is not a server's URL such as http://127.0.0.1:5000")
+            raise BadArgument(f"{url!r} is not a server's URL such as http://127.0.0.1:5000")
         self.base = base
         self.patience = patience
         self.clock = clock

@@ -201,7 +201,7 @@ async def test_a_partial_result_comes_from_its_own_route(tmp_path):
         Client(url) as client,
     ):
         done = await client.download(17, tmp_path, partial=True)
-    assert done.path.name == "job-17.partial.zip"
+    assert done.path.name == "job-17-partial.zip"
 
 
 async def test_a_reset_before_any_answer_is_tried_again(tmp_path):

@@ -1,0 +1,61 @@
+"""Exit codes: with ``--wait`` the job's own; otherwise 0, 1, 2, and those of sysexits(3)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ferryman import errors
+from shared.wire import JobDoc, JobState, Reason
+
+FAILED: Final = 1
+"""The job failed and has no exit code of its own; there is no such job; it cannot be cancelled."""
+USAGE: Final = 2
+BAD_BUNDLE: Final = 65
+"""What was to be sent cannot be used; nothing is left of it."""
+UNREACHABLE: Final = 69
+CANNOT_WRITE: Final = 73
+DAMAGED: Final = 74
+NOT_UNDERSTOOD: Final = 76
+TRY_LATER: Final = 75
+NOT_ALLOWED: Final = 77
+TIMEOUT: Final = 124
+INTERRUPTED: Final = 130
+"""By Ctrl-C; a job that was accepted goes on."""
+CANCELLED: Final = 143
+"""As of a process that was sent SIGTERM."""
+
+_TIMEOUTS: Final = frozenset({Reason.TIMEOUT, Reason.QUEUE_TIMEOUT, Reason.HEARTBEAT_TIMEOUT})
+_OF: Final[tuple[tuple[type[Exception], int], ...]] = (  # the first that fits
+    (errors.BadArgument, USAGE),
+    (errors.BadBundle, BAD_BUNDLE),
+    (errors.Unreachable, UNREACHABLE),
+    (errors.NotUnderstood, NOT_UNDERSTOOD),
+    (errors.NotAllowed, NOT_ALLOWED),
+    (errors.TryLater, TRY_LATER),
+    (errors.NotReady, TRY_LATER),
+    (errors.NotFound, FAILED),
+    (errors.NoResult, FAILED),
+    (errors.AlreadyEnded, FAILED),
+    (errors.Refused, BAD_BUNDLE),
+    (errors.BadDownload, DAMAGED),
+    (errors.WaitedTooLong, TIMEOUT),
+    (OSError, CANNOT_WRITE),
+)
+
+
+def exit_of(problem: Exception) -> int:
+    """The exit code for an error."""
+    return next((code for kind, code in _OF if isinstance(problem, kind)), FAILED)
+
+
+def exit_of_job(job: JobDoc) -> int:
+    """The exit code of ``--wait`` for a job that has ended."""
+    if job.status is JobState.COMPLETED:
+        return 0
+    if job.status is JobState.CANCELLED:
+        return CANCELLED
+    if job.reason in _TIMEOUTS:
+        return TIMEOUT
+    if job.exit_code:
+        return job.exit_code & 0xFF or FAILED
+    return 0 if job.status is JobState.CLEANED and job.reason is None else FAILED

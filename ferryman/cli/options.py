@@ -1,0 +1,95 @@
+"""Options that several commands have, and the client that they make."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+from ferryman.client import DEFAULT_URL, Client
+from ferryman.errors import BadArgument
+
+BRIEF_S: Final = 2.0
+"""Patience for a first contact: somebody sits and waits."""
+PATIENT_S: Final = 60.0
+"""Patience once a job is being followed: a restart of the server must not lose sight of it."""
+
+USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+
+Url: TypeAlias = Annotated[
+    str, typer.Option("--url", envvar="FERRYMAN_URL", help="The server.", metavar="URL")
+]
+Token: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="FERRYMAN_TOKEN",
+        help="Where the server asks for one. Other users of this machine can see arguments: "
+        "prefer the variable or --token-file.",
+        metavar="TOKEN",
+        show_envvar=True,
+    ),
+]
+TokenFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="A file with the token in its first line.", metavar="FILE"),
+]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+Quiet: TypeAlias = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No messages on stderr but errors.")
+]
+Output: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE|DIR",
+        help="Where the ZIP goes: a file, or a folder (then it is called job-ID.zip).",
+    ),
+]
+JobId: TypeAlias = Annotated[int, typer.Argument(metavar="ID", min=1, help="The job's number.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Which server, and how to say so again in a hint."""
+
+    url: str
+    token: str | None
+
+    @classmethod
+    def named(cls, url: str, token: str | None, token_file: Path | None) -> Server:
+        """From the options.
+
+        Raises:
+            BadArgument: the token's file cannot be read or is empty.
+        """
+        if token_file is not None:
+            try:
+                token = token_file.read_text().partition("\n")[0].strip()
+            except (OSError, UnicodeDecodeError) as problem:
+                raise BadArgument(f"--token-file {token_file}: {problem}") from problem
+            if not token:
+                raise BadArgument(f"--token-file {token_file}: its first line is empty")
+        return cls(url, token)
+
+    def client(self) -> Client:
+        """A client with little patience."""
+        return Client(self.url, token=self.token, patience=BRIEF_S)
+
+    def command(self, words: str) -> str:
+        """A command line that reaches the same server."""
+        return f"ferryman {words}" + ("" if self.url == DEFAULT_URL else f" --url {self.url}")
+
+
+def login_name() -> str | None:
+    """Who is logged in, if that can be a user's name on a server."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # a uid without an account
+        return None
+    return name if USER.fullmatch(name) else None

@@ -1,0 +1,175 @@
+"""What people see: messages on stderr, documents and lists on stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ferryman.form import BATCH, Told
+from shared.clock import SECOND, from_iso
+from shared.durations import say_duration, say_size
+from shared.wire import EventDoc, JobDoc, JobState
+
+_STYLE = {
+    JobState.RUNNING: "cyan",
+    JobState.COMPLETED: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "yellow",
+    JobState.UNKNOWN: "magenta",
+}
+
+
+def say(text: str) -> None:
+    """A message."""
+    typer.echo(printable(text), err=True)
+
+
+def complain(text: str) -> None:
+    """An error, on one line where its text is one."""
+    say(f"ferryman: {text}")
+
+
+def printable(text: str) -> str:
+    """``text`` with everything that could steer a terminal written as an escape."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )
+
+
+def since(start: str, end: str) -> float:
+    """Seconds between two times of the wire; never negative."""
+    return max(0.0, (from_iso(end) - from_iso(start)) / SECOND)
+
+
+def local(at: str) -> str:
+    """A time of the wire as people here write it."""
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def event_line(event: EventDoc, start: str) -> str:
+    """``+0.25s  Running  run.sh started``: since the job was accepted."""
+    passed = f"+{since(start, event.at):.2f}s"
+    attempt = f"(attempt {event.attempt}) " if event.attempt > 1 else ""
+    return f"{passed:>9}  {event.status:<10}  {attempt}{event.message}".rstrip()
+
+
+def details(job: JobDoc) -> Iterator[str]:
+    """A job, for people; a few lines."""
+    reason = f" ({job.reason})" if job.reason else ""
+    yield f"job {job.id}: {job.status}{reason}"
+    if job.message:
+        yield f"  {job.message}"
+    named = f', named "{job.name}"' if job.name else ""
+    tagged = f", tagged {', '.join(job.tags)}" if job.tags else ""
+    yield f"  user {job.user_id}, service {job.service}{named}{tagged}"
+    if job.queue is not None:
+        yield f"  waiting at position {job.queue.position}: {job.queue.reason}"
+    if job.attempt:
+        yield f"  attempt {job.attempt}" + (f" on {job.agent}" if job.agent else "")
+    if job.progress is not None:
+        total = f" of {job.progress.total:g}" if job.progress.total is not None else ""
+        yield f"  progress {job.progress.current:g}{total}"
+    yield f"  accepted {local(job.created_at)}"
+    if job.started_at:
+        yield f"  started  {local(job.started_at)}"
+    if job.ended_at:
+        took = (
+            f", after {say_duration(since(job.started_at, job.ended_at))}" if job.started_at else ""
+        )
+        yield f"  ended    {local(job.ended_at)}{took}"
+    if job.expires_at:
+        yield f"  kept until {local(job.expires_at)}"
+    if job.exit_code is not None:
+        yield f"  exit code {job.exit_code}"
+    if job.usage is not None:
+        yield "  used " + ", ".join(usage(job))
+    for warning in job.warnings:
+        yield f"  warning: {warning}"
+
+
+def usage(job: JobDoc) -> Iterator[str]:
+    """What the job used, as phrases."""
+    if job.usage is None:
+        return
+    yield f"{say_duration(job.usage.wall_s)} wall time"
+    if job.usage.cpu_s is not None:
+        yield f"{say_duration(job.usage.cpu_s)} CPU"
+    if job.usage.peak_memory_bytes is not None:
+        yield f"{say_size(job.usage.peak_memory_bytes)} memory"
+
+
+def tail(job: JobDoc) -> Iterator[str]:
+    """The last lines of stderr, if there are any."""
+    lines = job.stderr_tail.rstrip().splitlines()
+    if lines:
+        yield "last lines of stderr:"
+        yield from (f"  | {line}" for line in lines)
+
+
+def jobs(listed: Iterable[JobDoc]) -> None:
+    """A table on a terminal, tab-separated lines elsewhere."""
+    heads = ("ID", "STATUS", "USER", "SERVICE", "ACCEPTED", "NAME", "MESSAGE")
+    rows = [
+        (
+            str(job.id),
+            job.status,
+            job.user_id,
+            job.service,
+            local(job.created_at),
+            job.name or "",
+            job.message,
+        )
+        for job in listed
+    ]
+    if not sys.stdout.isatty():
+        for row in (heads, *rows):
+            typer.echo(
+                "\t".join(printable(cell).replace("\t", " ").replace("\n", " ") for cell in row)
+            )
+        return
+    table = Table(box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, overflow="ellipsis", no_wrap=True)
+    for row in rows:
+        style = _STYLE.get(JobState(row[1]), "")
+        table.add_row(
+            *(Text(printable(cell), style if at == 1 else "") for at, cell in enumerate(row))
+        )
+    Console().print(table)
+
+
+def document(model: Any) -> None:
+    """JSON on stdout."""
+    typer.echo(model.model_dump_json(indent=2))
+
+
+@contextmanager
+def bar(what: str, *, quiet: bool) -> Iterator[Told | None]:
+    """A progress bar on a terminal, for transfers that are worth one."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, visible=False)
+
+        def told(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total, visible=total > BATCH)
+
+        yield told
