@@ -1,0 +1,114 @@
+"""kill -9 at every store, file and network step of the server: nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from server.domain.quotas import Service
+from shared.wire import JobState, PayloadState, Reason
+from tests.support.inline import Fuse, SimulatedCrash
+from tests.support.simworld import World
+
+SERVICES = {
+    "example": Service("example", runs_per_user=2, max_runs=3, expires_after_s=100.0),
+}
+
+
+async def _story(world: World) -> None:
+    """Each stage at least once: a success, a failure, an interruption, a cancel, an expiry."""
+    await world.start()
+    first = await world.upload("ann", "example")
+    await world.upload("bob", "example", key="k")
+    await world.upload("ann", "example")
+    await world.send.run_once()
+    await world.settle()
+    north, south = world.agents
+    for agent in (north, south):
+        for payload in list(agent.payloads.values()):
+            agent.start(payload)
+    await world.settle()
+    running = [
+        (agent, payload)
+        for agent in (north, south)
+        for payload in agent.payloads.values()
+        if payload.status is PayloadState.RUNNING
+    ]
+    for number, (agent, payload) in enumerate(running):
+        if number == 0:
+            agent.end(payload, PayloadState.COMPLETED)
+        elif number == 1:
+            agent.end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
+        else:
+            agent.restart()
+    await world.settle()
+    last = await world.upload("cy", "example")
+    await world.send.run_once()
+    await world.settle()
+    job = await world.cancel(last, 0.0)
+    await world.settle()
+    if (await world.jobs.get(last)).state is JobState.CANCELLED:
+        world.cancelled.add(job.id)
+    await world.clock.advance(50.0)
+    await world.clean.run_once()
+    assert (await world.jobs.get(first)).ended
+    await world.clock.advance(60.0)
+    await world.clean.run_once()
+
+
+async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(tmp_path: Path) -> None:
+    at = 0
+    while True:
+        at += 1
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        world = World(folder, SERVICES, Fuse(at))
+        with world.inline():
+            crashed = False
+            try:
+                await _story(world)
+                await world.settle()
+            except SimulatedCrash:
+                crashed = True
+            if hasattr(world, "cancel"):
+                await world.die()
+            with world.inline():
+                await world.start()
+                await world.check()
+                await world.drain()
+                await world.check()
+                await world.clean.remove_orphans()
+            assert not world.leftovers(), f"after a crash at step {at}"
+            world.database.close()
+        if not crashed:
+            break
+    assert at > 80, "the story became too short to prove anything"
+
+
+async def test_an_upload_that_was_not_answered_may_be_repeated_under_its_key(
+    tmp_path: Path,
+) -> None:
+    at = 0
+    crashed = True
+    while crashed:
+        at += 1
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        world = World(folder, SERVICES, Fuse(at))
+        with world.inline():
+            try:
+                await world.start()
+                await world.upload("ann", "example", key="once")
+                crashed = False
+            except SimulatedCrash:
+                pass
+            if hasattr(world, "cancel"):
+                await world.die()
+        with world.inline():
+            await world.start()
+            await world.upload("ann", "example", key="once")
+            await world.clean.remove_orphans()
+            rows = world.database._run("SELECT id FROM jobs", None)
+            assert len(rows) == 1
+            assert not world.leftovers()
+            world.database.close()
+    assert at > 5

@@ -1,0 +1,93 @@
+"""The server's database and threads without hops: one step after another, and a fuse at each step."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from shared.database import Change, Migration, Params, Row, T
+
+
+class SimulatedCrash(BaseException):
+    """kill -9: nobody catches it."""
+
+
+class Fuse:
+    """Counts steps; at the chosen one, and at each after it, the process is dead.
+
+    Args:
+        at: number of the step that does not happen; None: never.
+    """
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at, self.steps = at, 0
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.at is not None and self.steps >= self.at:
+            raise SimulatedCrash(f"step {self.steps}")
+
+    @property
+    def blown(self) -> bool:
+        return self.at is not None and self.steps >= self.at
+
+
+class InlineDatabase:
+    """``shared.database.Database`` on the caller's own thread; real SQLite, real SQL."""
+
+    def __init__(self, path: Path, migrations: Sequence[Migration], fuse: Fuse) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=OFF")  # no power cuts here
+        self._fuse = fuse
+        if not self._connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            for migration in migrations:
+                for statement in migration:
+                    self._connection.execute(statement)
+
+    def _run(self, sql: str, params: Params | None) -> list[Row]:
+        return self._connection.execute(sql, params or {}).fetchall()
+
+    async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        if self._fuse.blown:
+            raise SimulatedCrash("dead")
+        return self._run(sql, params)
+
+    async def write(self, change: Change[T]) -> T:
+        self._run("BEGIN IMMEDIATE", None)
+        try:
+            self._fuse.step()
+            value = await change(_Steps(self))
+            self._fuse.step()  # dies before the commit: nothing is kept
+        except BaseException:
+            self._connection.rollback()
+            raise
+        self._run("COMMIT", None)
+        self._fuse.step()  # dies after the commit, before anybody hears of it
+        return value
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _Steps:
+    def __init__(self, database: InlineDatabase) -> None:
+        self._database = database
+
+    async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        return self._database._run(sql, params)
+
+
+def inline_threads(fuse: Fuse) -> Callable[..., Any]:
+    """In place of ``asyncio.to_thread``: the file step happens here and now, or never."""
+
+    async def to_thread(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        fuse.step()
+        value = step(*args, **kwargs)
+        fuse.step()
+        return value
+
+    return to_thread

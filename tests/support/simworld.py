@@ -1,0 +1,408 @@
+"""A server and its agents in one thread on simulated time: real stages, SQL and files, faulty agents.
+
+The agents are a model of what DESIGN promises of an agent (durable, idempotent by key, settled keys
+refused); what they must never be made to do, two attempts of a job at once, they record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+from server.domain import states
+from server.domain.jobs import Job
+from server.domain.quotas import Service
+from server.ports import Agent, Fetched, NoSuchPayload, RefusedByAgent, Unreachable
+from server.stages.accept import Accept
+from server.stages.cancel import Cancel
+from server.stages.clean import Clean
+from server.stages.get import Get
+from server.stages.poll import Poll
+from server.stages.recover import recover
+from server.stages.send import Send
+from server.storage import files as storage
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from shared.clock import Micros, iso
+from shared.ids import AttemptKey
+from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason, ResultInfo
+from tests.support.inline import Fuse, InlineDatabase, SimulatedCrash, inline_threads
+from tests.support.simclock import SimClock
+
+P = PayloadState
+ALIVE = frozenset({P.PREPARED, P.RUNNING})
+FAULTS = ("", "unreachable", "lost", "reply_lost", "late", "busy", "broken", "damaged")
+
+
+@dataclass
+class Payload:
+    """What a simulated agent holds."""
+
+    id: int
+    key: AttemptKey
+    status: PayloadState = P.PREPARED
+    result: bytes = b""
+    reason: Reason | None = None
+    interrupted: bool = False
+    started: bool = False
+    token: str = ""
+
+    def doc(self, now: Micros) -> PayloadDoc:
+        ended = self.status not in ALIVE
+        info = ResultInfo(size=len(self.result), sha256=hashlib.sha256(self.result).hexdigest())
+        return PayloadDoc(
+            id=self.id,
+            status=self.status,
+            server="sim",
+            key=str(self.key),
+            reason=self.reason,
+            message="simulated",
+            exit_code=3 if self.reason is Reason.EXIT_CODE else None,
+            interrupted=self.interrupted,
+            killed=self.status is P.KILLED,
+            result=info if ended and self.result else None,
+            started_at=iso(now) if self.started else None,
+        )
+
+
+class SimAgent:
+    """An agent that keeps its promises, at the far end of a line that does not."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self._world = name, world
+        self.up = True
+        self.tells = True
+        self.payloads: dict[int, Payload] = {}
+        self.refused: set[AttemptKey] = set()
+        self.faults: list[str] = []
+        """What goes wrong with the next calls, in order."""
+        self.late: list[tuple[AttemptKey, str]] = []
+        """Submits that are still on their way."""
+        self._ids = itertools.count(1)
+        self.trouble, self.health = "", AgentHealth(status="ok", agent=name)
+
+    # -- what the world does to it
+
+    def tell(self, payload: Payload) -> None:
+        if self.up and self._world.alive:
+            self._world.get.told(self, payload.doc(self._world.clock.now()))
+
+    def start(self, payload: Payload) -> None:
+        for agent in self._world.agents:
+            for other in agent.payloads.values():
+                if other.key.job_id == payload.key.job_id and other.status is P.RUNNING:
+                    self._world.violations.append(f"{payload.key} and {other.key} run at once")
+        if payload.key.job_id in self._world.cancelled:
+            self._world.violations.append(f"{payload.key} starts after its cancel was confirmed")
+        payload.status, payload.started = P.RUNNING, True
+        self.tell(payload)
+
+    def end(self, payload: Payload, status: PayloadState, reason: Reason | None = None) -> None:
+        payload.status, payload.reason = status, reason
+        payload.result = f"result of {payload.key} {payload.token}".encode()
+        self.tell(payload)
+
+    def restart(self) -> None:
+        for payload in self.payloads.values():
+            if payload.status is P.RUNNING:
+                payload.interrupted = True
+                self.end(payload, P.FAILED, Reason.AGENT_ERROR)
+
+    def arrive(self, key: AttemptKey, token: str) -> Payload | None:
+        """Intake: idempotent by key; None: refused."""
+        known = next((p for p in self.payloads.values() if p.key == key), None)
+        if known is not None:
+            return known
+        newer = any(
+            p.key.job_id == key.job_id and p.key.attempt > key.attempt
+            for p in self.payloads.values()
+        )
+        if key in self.refused or newer:
+            return None
+        payload = Payload(next(self._ids), key, token=token)
+        self.payloads[payload.id] = payload
+        self.tell(payload)
+        return payload
+
+    def drop(self) -> None:
+        """The line is cut."""
+        self.up = False
+        self._world.silent.setdefault(self.name, self._world.clock.now())
+
+    async def connect(self) -> None:
+        """The line is back; the server compares."""
+        now = self._world.clock.now()
+        held = [p.doc(now) for p in self.payloads.values() if p.status is not P.CLEANED]
+        self.up = True
+        self._world.silent.pop(self.name, None)
+        await self._world.get.reconcile(self, PayloadList(seq=0, payloads=held))
+
+    # -- ports.Agent
+
+    def _line(self) -> str:
+        self._world.fuse.step()
+        if not self.up:
+            raise Unreachable(f"agent {self.name} is cut off", sent=False)
+        fault = self.faults.pop(0) if self.faults else ""
+        match fault:
+            case "unreachable":
+                raise Unreachable("no route", sent=False)
+            case "lost":
+                raise Unreachable("reset before it arrived", sent=True)
+            case "busy":
+                raise RefusedByAgent("busy", "busy", final=False, retry_after_s=1.0)
+            case "broken":
+                raise RefusedByAgent("internal", "HTTP 500", final=False)
+        return fault
+
+    def _answered(self, fault: str) -> None:
+        self._world.fuse.step()
+        if fault == "reply_lost":
+            raise Unreachable("reset before the answer", sent=True)
+
+    async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
+        token = bundle.read_text()
+        if self.faults[:1] == ["late"] and self.up:
+            self.faults.pop(0)
+            self.late.append((job.key, token))
+            raise Unreachable("timeout", sent=True)
+        fault = self._line()
+        payload = self.arrive(job.key, token)
+        if payload is None:
+            raise RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
+        self._answered(fault)
+        return payload.doc(self._world.clock.now())
+
+    async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
+        fault = self._line()
+        payload = next((p for p in self.payloads.values() if p.key == job.key), None)
+        if payload is None:
+            self.refused.add(job.key)
+        elif kill:
+            self._kill(payload)
+        self._answered(fault)
+        return payload.doc(self._world.clock.now()) if payload else None
+
+    def _kill(self, payload: Payload) -> None:
+        if payload.status in ALIVE:
+            self.end(payload, P.KILLED)
+
+    async def kill(self, payload_id: int) -> PayloadDoc | None:
+        fault = self._line()
+        if payload_id not in self.payloads:
+            raise NoSuchPayload(str(payload_id))
+        self._kill(self.payloads[payload_id])
+        self._answered(fault)
+        return self.payloads[payload_id].doc(self._world.clock.now())
+
+    async def fetch(self, payload_id: int, to: Path) -> Fetched:
+        fault = self._line()
+        payload = self.payloads.get(payload_id)
+        if payload is None or payload.status is P.CLEANED:
+            raise NoSuchPayload(str(payload_id))
+        body = b"damaged" if fault == "damaged" else payload.result
+        to.write_bytes(body[: len(body) // 2] if fault == "reply_lost" else body)
+        self._answered(fault)
+        return Fetched(len(body), hashlib.sha256(body).hexdigest())
+
+    async def acknowledge(self, payload_id: int) -> None:
+        fault = self._line()
+        payload = self.payloads.get(payload_id)
+        if payload is not None:
+            if payload.status in ALIVE:
+                self._world.violations.append(f"{payload.key} was acknowledged while {payload.status}")
+            payload.status, payload.result = P.CLEANED, b""
+        self._answered(fault)
+
+    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
+        raise AssertionError("only job-orchestrator clients are polled")
+
+
+@dataclass
+class World:
+    """Everything, and what must hold of it."""
+
+    folder: Path
+    services: dict[str, Service]
+    fuse: Fuse = field(default_factory=Fuse)
+    clock: SimClock = field(default_factory=SimClock)
+    agents: list[SimAgent] = field(default_factory=list)
+    silent: dict[str, Micros] = field(default_factory=dict)
+    acknowledged: dict[int, str] = field(default_factory=dict)
+    """job -> token of its bundle: 201 was sent."""
+    cancelled: set[int] = field(default_factory=set)
+    """jobs whose cancel was confirmed"""
+    violations: list[str] = field(default_factory=list)
+    alive: bool = False
+
+    def __post_init__(self) -> None:
+        self._names = itertools.count(1)
+        self.agents = [SimAgent("north", self), SimAgent("south", self)]
+
+    # -- ports.Fleet
+
+    def choose(self, service: str, held: dict[str, int]) -> Agent | None:
+        able = [agent for agent in self.agents if agent.up]
+        return min(able, key=lambda agent: (held.get(agent.name, 0), agent.name), default=None)
+
+    def named(self, name: str) -> Agent | None:
+        return next((agent for agent in self.agents if agent.name == name), None)
+
+    def all(self) -> Sequence[Agent]:
+        return self.agents
+
+    def silent_since(self, name: str) -> Micros | None:
+        return self.silent.get(name)
+
+    def why_none(self, service: str) -> str:
+        return "cut off"
+
+    # -- the server's lives
+
+    @contextmanager
+    def inline(self) -> Iterator[None]:
+        """File steps of this life on our own thread."""
+        stand_in = SimpleNamespace(to_thread=inline_threads(self.fuse))
+        with mock.patch.object(storage, "asyncio", stand_in):
+            yield
+
+    async def start(self) -> None:
+        """A life of the server begins."""
+        self.database = InlineDatabase(self.folder / "sim.sqlite", MIGRATIONS, self.fuse)
+        self.jobs = SqlJobs(self.database, lambda job: None)  # type: ignore[arg-type]
+        self.files = storage.FolderFiles(self.folder, lambda: f"{next(self._names):032x}")
+        how = (self.jobs, self.files)
+        self.accept = Accept(*how, self.services, self.clock)
+        self.get = Get(*how, self.services, self.clock)
+        long = {"unreachable_after_s": 60.0, "lost_after_s": 3_600.0}
+        self.poll = Poll(*how, self, self.services, self.clock, self.get, **long)
+        self.send = Send(
+            *how, self, self.services, self.clock, self.get.told, lost_after_s=3_600.0
+        )
+        self.cancel = Cancel(self.jobs, self, self.services, self.clock, self.get.told)
+        self.clean = Clean(*how, self.clock)
+        self.alive = True
+        await recover(self.jobs, self.files)
+        for agent in self.agents:
+            if agent.up:
+                await self.reconnect(agent)
+
+    async def reconnect(self, agent: SimAgent) -> None:
+        try:
+            await agent.connect()
+        except (Unreachable, RefusedByAgent):
+            agent.drop()
+
+    async def die(self) -> None:
+        """Everything that was under way is gone at once."""
+        self.alive = False
+        self.fuse.at = 0
+        for stage in (self.send, self.cancel, self.poll, self.get):
+            await stage.stop()
+        self.database.close()
+        self.fuse.at, self.fuse.steps = None, 0
+
+    async def settle(self) -> None:
+        """Let everything that is under way get as far as it can without time passing."""
+        await self.clock.settle()
+        if self.fuse.blown:
+            raise SimulatedCrash("in a task")
+
+    # -- what users do
+
+    async def upload(self, user: str, service: str, key: str | None = None) -> int:
+        number = next(self._names)
+        token = f"token {number}" if key is None else f"token of {key}"
+        fields = {"user_id": user, "service": service}
+        if key is not None:
+            fields["idempotency_key"] = key
+        with self.files.staging() as staged:
+            staged.write_text(token)
+            wish = self.accept.wish(fields)
+            job, _ = await self.accept(wish, staged, len(token), token)
+        self.acknowledged[job.id] = token
+        return job.id
+
+    # -- what must hold
+
+    async def check(self) -> None:
+        """Raise AssertionError where a promise is broken."""
+        assert not self.violations, self.violations
+        held: dict[tuple[str, str], int] = {}
+        for job_id, token in self.acknowledged.items():
+            job = await self.jobs.get(job_id)
+            history = await self.jobs.events(job_id)
+            before = None
+            for event in history:
+                assert event.before == before, f"history of {job_id} has a gap: {history}"
+                assert before is None or event.state in states.NEXT[before], history
+                before = event.state
+            assert before is job.state, f"job {job_id} is {job.state}, its history says {before}"
+            if job.result is not None:
+                stored = self.files.path("results", job.result.file).read_bytes()
+                expected = f"result of {job.key} {token}".encode()
+                assert stored == expected, f"{stored!r} is not {expected!r}"
+            if job.state in states.HOLDS_SLOT:
+                held[job.service, job.user_id] = held.get((job.service, job.user_id), 0) + 1
+            if job.state is not states.S.CLEANED:
+                assert job.bundle is not None
+                assert self.files.path("bundles", job.bundle.file).read_text() == token
+            if job_id in self.cancelled:
+                assert job.state in (states.S.CANCELLED, states.S.CLEANED), job
+        for (service, _), count in held.items():
+            assert count <= self.services[service].runs_per_user
+        for name, service in self.services.items():
+            total = sum(count for (of, _), count in held.items() if of == name)
+            assert total <= service.max_runs
+
+    async def drain(self) -> None:
+        """Heal everything and let all work end."""
+        for agent in self.agents:
+            agent.faults.clear()
+            for key, token in agent.late:
+                agent.arrive(key, token)
+            agent.late.clear()
+            if not agent.up:
+                await agent.connect()
+        for _ in range(60):
+            await self.send.run_once()
+            await self.poll.run_once()
+            await self.cancel.run_once()
+            await self.clock.advance(61.0)
+            for agent in self.agents:
+                for payload in list(agent.payloads.values()):
+                    if payload.status is P.PREPARED:
+                        agent.start(payload)
+                    elif payload.status is P.RUNNING:
+                        agent.end(payload, P.COMPLETED)
+            await self.clock.advance(61.0)
+            jobs = [await self.jobs.get(job_id) for job_id in self.acknowledged]
+            held = [p for a in self.agents for p in a.payloads.values() if p.status is not P.CLEANED]
+            if all(job.ended for job in jobs) and not held:
+                break
+        else:
+            raise AssertionError(f"not drained: {jobs} {held}")
+
+    def leftovers(self) -> set[str]:
+        """Stored and staged files that no job refers to."""
+        stored = {
+            path.name
+            for kind in ("bundles", "results", "staging")
+            for path in (self.folder / kind).rglob("*")
+            if path.is_file()
+        }
+        used = {
+            row[0]
+            for column in ("bundle_file", "result_file")
+            for row in self.database._run(
+                f"SELECT {column} FROM jobs WHERE {column} IS NOT NULL", None
+            )
+        }
+        return stored - used
