@@ -144,11 +144,13 @@ class _Expansion:
 
 
 def _is_tar(head: bytes) -> bool:
+    if len(head) < BLOCK:
+        return False
     try:
         parse_header(head)
     except BundleError:
         return False
-    return len(head) == BLOCK
+    return True
 
 
 def _is_litter(path: str, first: Data) -> bool:
