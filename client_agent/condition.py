@@ -94,25 +94,31 @@ class Condition:
         self.identity = identity
         self._payloads, self._folders, self._sandbox = payloads, folders, sandbox
 
-    async def check_work(self, service: str | None, size: int) -> None:
-        """Whether an attempt can be taken.
+    async def check_work(self, size: int) -> None:
+        """Whether an attempt can be taken now.
 
         Args:
-            service: None: sent by a server that does not say.
             size: bytes of its bundle, as far as known.
 
         Raises:
             Refused
         """
-        if self.leaving:
-            raise Refused(503, "shutting_down", "the agent is shutting down")
-        offered = self.identity.services
-        if service is not None and offered is not None and service not in offered:
-            raise Refused(403, "not_offered", f"this agent does not offer the service {service!r}")
+        self.check_staying()
         trouble = await self._sandbox.trouble()
         if trouble is not None:
             raise Refused(503, "sandbox_broken", trouble)
         self.check_space(size)
+
+    def check_staying(self) -> None:
+        """Raises Refused when the agent shuts down."""
+        if self.leaving:
+            raise Refused(503, "shutting_down", "the agent is shutting down")
+
+    def check_service(self, service: str) -> None:
+        """Raises Refused when the service is not offered here."""
+        offered = self.identity.services
+        if offered is not None and service not in offered:
+            raise Refused(403, "not_offered", f"this agent does not offer the service {service!r}")
 
     def check_space(self, size: int) -> None:
         """Raises Refused when a file of ``size`` bytes would leave too little free space."""

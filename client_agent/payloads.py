@@ -331,7 +331,10 @@ class Payloads:
             "SELECT bundle_file FROM payloads WHERE ended_at IS NULL"
         )
         results = await self._database.rows(
-            "SELECT id FROM payloads WHERE ended_at IS NOT NULL AND cleaned_at IS NULL"
+            """
+            SELECT id FROM payloads WHERE ended_at IS NOT NULL AND cleaned_at IS NULL
+            AND result_sha256 IS NOT NULL
+            """
         )
         return {row["bundle_file"] for row in bundles}, {row["id"] for row in results}
 

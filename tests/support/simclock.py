@@ -65,7 +65,7 @@ class SimClock:
             await asyncio.sleep(0)
 
     def jump(self, seconds: float) -> None:
-        """Set the wall clock forward or back, as an administrator or NTP does; no sleeper notices."""
+        """Set the wall clock forward or back, as an administrator does; no sleeper notices."""
         self._wall += round(seconds * SECOND)
 
     def _move(self, to: float) -> None:

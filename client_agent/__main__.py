@@ -1,0 +1,113 @@
+"""The agent's command line: ``python -m client_agent``, also reached as ``ferryman agent``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import structlog
+import typer
+
+from client_agent import app as agent
+from client_agent.sandbox.base import SandboxBroken
+from client_agent.settings import AgentSection, load
+from shared import logs
+from shared.clock import RealClock
+from shared.config import SettingsError
+from shared.database import DatabaseUnavailable
+from shared.lockfile import FolderInUse
+from shared.web import CannotListen
+
+USAGE: Final = 2
+UNAVAILABLE: Final = 69
+CANNOT_CREATE: Final = 73
+IO_ERROR: Final = 74
+TRY_LATER: Final = 75
+
+_HELP: Final = """
+Run a compute agent: it takes bundles from servers and runs them in a sandbox.
+
+Settings come from the table \\[agent] of --config, from FERRYMAN_AGENT__… variables and from the
+options, the later the stronger; job-orchestrator's PORT, DB_PATH, DATA_PATH and MAX_AGE work, too.
+
+Exit codes: 0 stopped by a signal; 2 bad settings; 69 the sandbox or the address cannot be used;
+73 the data folder cannot be written; 74 the database is damaged; 75 the data folder is in use.
+"""
+
+cli = typer.Typer(
+    help=_HELP, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False
+)
+
+
+@cli.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: a free one.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where everything is kept.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file.", envvar="FERRYMAN_CONFIG")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name shown on jobs.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Attempts that run at once.")] = None,
+    services: Annotated[
+        str | None, typer.Option(help="Services offered, comma separated; default: any.")
+    ] = None,
+    ready_fd: Annotated[
+        int | None, typer.Option(help="Descriptor that gets the port once it listens.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="auto, text or json.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error.")] = None,
+) -> None:
+    flags = {
+        "host": host,
+        "port": port,
+        "data_dir": data_dir,
+        "name": name,
+        "slots": slots,
+        "services": services,
+        "log_format": log_format,
+        "log_level": log_level,
+    }
+    try:
+        settings = load(config, flags)
+    except SettingsError as problem:
+        _leave(USAGE, str(problem))
+    context.obj = settings
+    if context.invoked_subcommand is None:
+        logs.configure(settings.log_format, settings.log_level)
+        _run(settings, ready_fd)
+
+
+def _run(settings: AgentSection, ready_fd: int | None) -> None:
+    log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+    def ready(port: int) -> None:
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        log.info("agent.listening", url=f"http://{host}:{port}", agent=settings.name)
+        if ready_fd is not None:
+            os.write(ready_fd, f"{port}\n".encode())
+            os.close(ready_fd)
+
+    try:
+        asyncio.run(agent.serve(settings, RealClock(), ready))
+    except (CannotListen, SandboxBroken) as problem:
+        _leave(UNAVAILABLE, str(problem))
+    except FolderInUse as problem:
+        _leave(TRY_LATER, str(problem))
+    except DatabaseUnavailable as problem:
+        _leave(IO_ERROR, str(problem))
+    except OSError as problem:
+        _leave(CANNOT_CREATE, f"{settings.data_dir}: {problem.strerror or problem}")
+
+
+def _leave(code: int, message: str) -> NoReturn:
+    print(f"ferryman agent: {message}", file=sys.stderr)  # noqa: T201 - before or after logging
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,253 @@
+"""The agent's routes, thin: read the request, call, shape the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+from aiohttp import hdrs, web
+
+from client_agent import states
+from client_agent.condition import RETRY_AFTER_S, Condition, Refused
+from client_agent.folders import Folders
+from client_agent.intake import Intake
+from client_agent.load import CpuLoad
+from client_agent.payloads import KeyRefused, NoSuchPayload, NotEnded, Payloads, StaleAttempt
+from client_agent.runner import Runner
+from client_agent.schema import Payload
+from client_agent.stream import follow
+from shared.clock import Clock, wait_for
+from shared.database import DatabaseUnavailable
+from shared.ids import AttemptKey
+from shared.web import Handler
+from shared.wire import PayloadList, PayloadState, ResultInfo, Settled, Wire
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_MAX_WAIT_S: Final = 60.0
+_CHUNK: Final = 1 << 18
+_ID: Final = r"{id:\d{1,18}}"
+_EMPTY: Final[dict[str, Any]] = {
+    "id": 0,
+    "status": "Unknown",  # no state of ours: what a job-orchestrator server can read
+    "loc": "",
+    "pid": 0,
+    "killed": False,
+    "input": {},
+}
+
+
+class Api:
+    """Handlers, and what they work with."""
+
+    def __init__(
+        self,
+        payloads: Payloads,
+        runner: Runner,
+        intake: Intake,
+        condition: Condition,
+        folders: Folders,
+        clock: Clock,
+    ) -> None:
+        self._payloads, self._runner, self._intake = payloads, runner, intake
+        self._condition, self._folders, self._clock = condition, folders, clock
+        self._load = CpuLoad()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/", self.ping),
+            web.get("/health", self.health),
+            web.get("/load", self.load),
+            web.post("/submit", self.submit),
+            web.get(f"/retrieve/{_ID}", self.retrieve),
+            web.get(f"/retrieve_partial/{_ID}", self.retrieve_partial),
+            web.post(f"/kill/{_ID}", self.kill),
+            web.get("/payloads", self.list),
+            web.delete(f"/payloads/{_ID}", self.acknowledge),
+            web.post("/keys/{server}/{key}/settle", self.settle),
+            web.get("/events", self.events),
+        ]
+
+    # -- the agent itself
+
+    async def ping(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response({"message": "pong"})
+
+    async def health(self, _: web.Request) -> web.StreamResponse:
+        told, well = await self._condition.health(self._runner.running)
+        return _json(told, 200 if well else 503)
+
+    async def load(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response(self._load.percent())
+
+    # -- one payload
+
+    async def submit(self, request: web.Request) -> web.StreamResponse:
+        return _json((await self._intake.submit(request)).doc())
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        payload = await self._ended_or_waited(request)
+        if payload.state is PayloadState.COMPLETED and payload.outcome and payload.outcome.result:
+            return self._result(payload.id, payload.outcome.result)
+        return _json(payload.doc())
+
+    async def retrieve_partial(self, request: web.Request) -> web.StreamResponse:
+        payload = await self._payloads.get(_id(request))
+        if payload.state is PayloadState.CLEANED:
+            raise Refused(404, "cleaned", f"what payload {payload.id} left has been removed")
+        if payload.outcome and payload.outcome.result:
+            return self._result(payload.id, payload.outcome.result)
+        return await self._snapshot(request, payload)
+
+    async def kill(self, request: web.Request) -> web.StreamResponse:
+        return _json((await self._runner.kill(_id(request))).doc())
+
+    async def acknowledge(self, request: web.Request) -> web.StreamResponse:
+        payload_id = _id(request)
+        await self._payloads.acknowledge(payload_id)
+        await asyncio.to_thread(self._folders.forget_result, payload_id)
+        return web.Response(status=204)
+
+    # -- for servers of ours
+
+    async def settle(self, request: web.Request) -> web.StreamResponse:
+        server, text = request.match_info["server"], request.match_info["key"]
+        try:
+            key = AttemptKey.parse(text)
+        except ValueError as problem:
+            raise Refused(400, "invalid_key", str(problem)) from None
+        payload = await self._payloads.settle(server, text, key.job_id, key.attempt)
+        if payload is not None and request.query.get("kill") in ("1", "true"):
+            payload = await self._runner.kill(payload.id)
+        return _json(Settled(payload=None if payload is None else payload.doc()))
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        server = request.query.get("server")
+        seq = self._payloads.seq  # before the rows: what is told may be newer, never older
+        found, after = [], 0
+        while rows := await self._payloads.changed_after(after, server):
+            found += [row.doc() for row in rows]
+            after = rows[-1].changed
+        return _json(PayloadList(seq=seq, payloads=found))
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        after = _number(request, "after", 0)
+        response = web.StreamResponse(
+            headers={
+                hdrs.CONTENT_TYPE: "application/x-ndjson",
+                hdrs.CACHE_CONTROL: "no-store",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        await response.prepare(request)
+        lines = follow(self._payloads, self._clock, int(after), request.query.get("server"))
+        try:
+            async for data in lines:
+                await response.write(data)
+            await response.write_eof()
+        except ConnectionError:
+            pass  # the server went away; it comes back with the number that it has seen
+        finally:
+            await lines.aclose()
+        return response
+
+    # -- answers with bytes
+
+    async def _ended_or_waited(self, request: web.Request) -> Payload:
+        """The payload; with ``?wait=`` once it has ended or the seconds are over."""
+        payload_id, seconds = _id(request), min(_number(request, "wait", 0.0), _MAX_WAIT_S)
+        if seconds > 0:
+            with self._payloads.bell.listen(payload_id) as ended:
+                if (await self._payloads.get(payload_id)).state not in states.ENDED:
+                    await wait_for(ended, seconds, self._clock)
+        return await self._payloads.get(payload_id)
+
+    def _result(self, payload_id: int, result: ResultInfo) -> web.StreamResponse:
+        path = self._folders.result(payload_id)
+        if not path.is_file():
+            raise Refused(404, "result_gone", f"the result of payload {payload_id} is not here")
+        digest = base64.b64encode(bytes.fromhex(result.sha256)).decode()
+        return web.FileResponse(
+            path,
+            headers={
+                hdrs.CONTENT_TYPE: "application/zip",
+                "Repr-Digest": f"sha-256=:{digest}:",
+                "X-Content-Type-Options": "nosniff",
+            },
+        )
+
+    async def _snapshot(self, request: web.Request, payload: Payload) -> web.StreamResponse:
+        self._condition.check_space(0)
+        path = self._folders.staging()
+        try:
+            await self._runner.snapshot(payload, path)
+            file = path.open("rb")
+        finally:
+            self._folders.discard(path)  # the open file keeps the bytes until they are sent
+        with file:
+            response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/zip"})
+            response.content_length = file.seek(0, 2)
+            file.seek(0)
+            await response.prepare(request)
+            while chunk := await asyncio.to_thread(file.read, _CHUNK):
+                await response.write(chunk)
+        return response
+
+
+def guard(allowed: Callable[[web.Request], bool]) -> Callable[..., Any]:
+    """The middleware that lets callers in and turns refusals into answers."""
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not allowed(request):
+            return _refusal(401, "unauthorized", "send one of the agent's tokens as Bearer")
+        try:
+            return await handler(request)
+        except Refused as problem:
+            return _refusal(problem.status, problem.code, problem.message)
+        except NoSuchPayload as problem:
+            told = _EMPTY | {"code": "no_such_payload", "message": str(problem)}
+            return web.json_response(told, status=404)
+        except NotEnded as problem:
+            return _refusal(409, "not_ended", str(problem))
+        except KeyRefused as problem:
+            return _refusal(409, "key_refused", str(problem))
+        except StaleAttempt as problem:
+            return _refusal(409, "stale_attempt", str(problem))
+        except DatabaseUnavailable as problem:
+            return _refusal(507 if problem.full else 503, "database_unavailable", str(problem))
+
+    return answer
+
+
+def _refusal(status: int, code: str, message: str) -> web.Response:
+    headers = {hdrs.RETRY_AFTER: str(RETRY_AFTER_S)} if status in (503, 507) else {}
+    if status == 401:
+        headers[hdrs.WWW_AUTHENTICATE] = "Bearer"
+    return web.json_response({"code": code, "message": message}, status=status, headers=headers)
+
+
+def _json(model: Wire, status: int = 200) -> web.Response:
+    return web.Response(
+        text=model.model_dump_json(), status=status, content_type="application/json"
+    )
+
+
+def _id(request: web.Request) -> int:
+    return int(request.match_info["id"])
+
+
+def _number(request: web.Request, name: str, default: float) -> float:
+    text = request.query.get(name, "")
+    if not text:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 2**53:
+        raise Refused(400, "invalid_query", f"{name}: {text!r} is not a number from 0 up")
+    return number

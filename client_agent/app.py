@@ -1,0 +1,164 @@
+"""Composition root of the agent: start in order, serve, stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from client_agent import recovery
+from client_agent.api import Api, guard
+from client_agent.attempt import House
+from client_agent.condition import Condition, Identity, SandboxWatch
+from client_agent.folders import Folders
+from client_agent.intake import Defaults, Intake
+from client_agent.payloads import Payloads
+from client_agent.runner import Runner
+from client_agent.sandbox.base import Sandbox
+from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.schema import MIGRATIONS
+from client_agent.settings import AgentSection
+from shared.clock import Clock
+from shared.database import Database
+from shared.lockfile import FolderLock
+from shared.web import bearer, check_exposure, listen
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_ANSWERS_S: Final = 0.1
+"""Share of ``shutdown_grace`` kept for answers that are under way."""
+
+
+def version() -> str:
+    """Of the installed distribution."""
+    try:
+        return importlib.metadata.version("ferryman")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def sandbox_of(settings: AgentSection, clock: Clock) -> Sandbox:
+    """The backend that the operator chose."""
+    if settings.sandbox == "none":
+        from client_agent.sandbox.none import NoSandbox
+
+        return NoSandbox(clock, settings.data_dir, settings.sandboxing.settings())
+    return Bubblewrap(clock, settings.data_dir, settings.sandboxing.settings())
+
+
+async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], None]) -> None:
+    """Run the agent until SIGTERM or SIGINT; a second signal ends it at once.
+
+    Args:
+        ready: called with the port once requests are answered.
+
+    Raises:
+        CannotListen, FolderInUse, SandboxBroken, DatabaseUnavailable, OSError: it cannot start.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, _on_signal, number, stop)
+    async with running(settings, clock) as port:
+        ready(port)
+        await stop.wait()
+        log.info("agent.stopping")
+    log.info("agent.stopped")
+
+
+@contextlib.asynccontextmanager
+async def running(settings: AgentSection, clock: Clock) -> AsyncIterator[int]:
+    """A started agent; stopped when the context ends. Gives the port.
+
+    Raises: as :func:`serve`.
+    """
+    tokens = settings.all_tokens()
+    check_exposure(settings.host, tokens, "agent")
+    async with contextlib.AsyncExitStack() as stack:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stack.callback(FolderLock(settings.data_dir).close)
+        sandbox = sandbox_of(settings, clock)
+        report = await sandbox.self_test()
+        if report.backend == "none":
+            log.warning("sandbox.none", advice="bundles run with all rights of this user")
+        socket = listen(settings.host, settings.port)
+        stack.callback(socket.close)
+
+        folders = Folders(settings.data_dir, lambda: secrets.token_hex(16))
+        database = await Database.open(
+            settings.database or settings.data_dir / "agent.sqlite", MIGRATIONS
+        )
+        stack.push_async_callback(database.close)
+        payloads = await Payloads.open(database, clock)
+        waiting = await recovery.recover(payloads, folders, sandbox)
+
+        threads = stack.enter_context(ThreadPoolExecutor(settings.slots + 1, "ferryman-job"))
+        watch = SandboxWatch(sandbox, report, clock)
+        identity = Identity(
+            settings.name, version(), settings.slots, settings.services, settings.min_free
+        )
+        house = House(
+            payloads,
+            folders,
+            sandbox,
+            clock,
+            threads,
+            watch,
+            settings.name,
+            version(),
+            settings.grace,
+        )
+        runner = Runner(house, settings.slots)
+        condition = Condition(identity, payloads, folders, watch)
+        intake = Intake(
+            payloads,
+            folders,
+            condition,
+            runner.take,
+            max_bytes=settings.max_upload,
+            defaults=_defaults(settings),
+        )
+        app = web.Application(middlewares=[guard(bearer(tokens))])
+        app.add_routes(Api(payloads, runner, intake, condition, folders, clock).routes())
+        site = web.AppRunner(
+            app, access_log=None, shutdown_timeout=settings.shutdown_grace * _ANSWERS_S
+        )
+        stack.push_async_callback(site.cleanup)
+        await site.setup()
+
+        ended = asyncio.Event()
+        keeper = recovery.Keeper(payloads, folders, clock, settings.retention)
+        keeping = asyncio.create_task(keeper.run(ended), name="keeper")
+        runner.start(waiting)
+        await web.SockSite(site, socket).start()
+        try:
+            yield socket.getsockname()[1]
+        finally:
+            condition.leaving = True  # from here on submits are refused; events still flow
+            await runner.stop(settings.shutdown_grace * (1 - _ANSWERS_S))
+            payloads.bell.close()  # the event streams tell the last ends, then end
+            ended.set()
+            await keeping
+
+
+def _defaults(settings: AgentSection) -> Defaults:
+    only = settings.services if settings.services and len(settings.services) == 1 else None
+    return Defaults(
+        service=only[0] if only else "default",
+        timeout_s=settings.default_timeout,
+        limits=settings.default_limits.limits(),
+    )
+
+
+def _on_signal(number: int, stop: asyncio.Event) -> None:
+    if stop.is_set():
+        os._exit(128 + number)  # told twice: what runs dies with this process
+    stop.set()

@@ -1,0 +1,240 @@
+"""Taking an attempt: its bundle sealed on disk first, then its row, once for each key."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from aiohttp import web
+from pydantic import ValidationError
+
+from client_agent.condition import Condition, Refused
+from client_agent.folders import Folders
+from client_agent.payloads import Payloads
+from client_agent.schema import NewPayload, Payload
+from shared.files.bundle import BundleError, Sealed
+from shared.files.writer import Data
+from shared.ids import AttemptKey
+from shared.multipart import BundleSink, FilePart, FormLimits, FormRefused, RawSink, Sink, receive
+from shared.wire import Limits, Order
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+ORDER: Final = "order"
+"""The text field, before the bundle, in which a server of ours says what to run."""
+_ASK_FIRST: Final = 1 << 18
+"""For a body of at least this many bytes it is worth a look whether its key is known already."""
+_MAX_FILES: Final = 1_000_000
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """For bundles of a job-orchestrator server, which sends nothing but files."""
+
+    service: str
+    timeout_s: float
+    limits: Limits
+
+
+class _Known(Exception):
+    """The key has its payload already: the rest of the body need not be read."""
+
+    def __init__(self, payload: Payload) -> None:
+        super().__init__()
+        self.payload = payload
+
+
+class Intake:
+    """``POST /submit``.
+
+    Args:
+        take: hands a new payload to the runner.
+        max_bytes: of a bundle.
+    """
+
+    def __init__(
+        self,
+        payloads: Payloads,
+        folders: Folders,
+        condition: Condition,
+        take: Callable[[Payload], None],
+        *,
+        max_bytes: int,
+        defaults: Defaults,
+    ) -> None:
+        self._payloads, self._folders, self._condition = payloads, folders, condition
+        self._take, self._defaults = take, defaults
+        self._limits = FormLimits(max_bytes=max_bytes, max_files=_MAX_FILES)
+
+    async def submit(self, request: web.Request) -> Payload:
+        """The payload of the request's key, new or not; a new one's bundle is on the disk.
+
+        Raises:
+            Refused, KeyRefused, StaleAttempt, DatabaseUnavailable
+        """
+        await self._condition.check_work(request.content_length or 0)
+        form = _Form(self._folders, self._condition, self._limits)
+        try:
+            received = await receive(
+                self._body(request, form),
+                request.headers.get("Content-Type", ""),
+                request.content_length,
+                staging=form.staging,
+                limits=self._limits,
+                on_field=form.field,
+                on_first_file=form.first_file,
+            )
+        except _Known as known:
+            return known.payload
+        except FormRefused as problem:
+            raise Refused(problem.status, _code(problem), problem.message) from None
+        except OSError as problem:
+            raise _disk(problem) from None
+        # To the end, even if whoever asked is gone: a payload with a row must reach the runner.
+        return await asyncio.shield(asyncio.ensure_future(self._keep(form, received.bundle)))
+
+    async def _body(self, request: web.Request, form: _Form) -> AsyncIterator[bytes]:
+        size = request.content_length
+        ask = size is None or size >= _ASK_FIRST
+        async for chunk in request.content.iter_any():
+            yield chunk
+            if ask and form.order is not None:
+                ask = False
+                order, key = form.order, form.key
+                known = await self._payloads.known(order.server, order.key, *key)
+                if known is not None:
+                    raise _Known(known)
+
+    async def _keep(self, form: _Form, sealed: Sealed) -> Payload:
+        """Bytes before row: a crash between them leaves an orphan file."""
+        bundle = form.bundle
+        try:
+            self._condition.check_staying()
+            payload, fresh = await self._payloads.add(form.new_payload(sealed, self._defaults))
+        except Exception:
+            self._folders.discard(self._folders.bundle(bundle))
+            raise
+        if not fresh:
+            self._folders.discard(self._folders.bundle(bundle))
+            return payload
+        log.info("payload.taken", payload=payload.id, key=payload.key, service=payload.service)
+        self._take(payload)
+        return payload
+
+
+class _Form:
+    """One submit: the order of a server of ours, or the plain files of a job-orchestrator's.
+
+    Attributes:
+        bundle: name of the sealed bundle.
+    """
+
+    def __init__(self, folders: Folders, condition: Condition, limits: FormLimits) -> None:
+        self.staging = folders.staging()
+        self.bundle = ""
+        self.order: Order | None = None
+        self.key = AttemptKey(0, 0)
+        self._folders, self._condition, self._limits = folders, condition, limits
+
+    def field(self, name: str, value: str, _: dict[str, str]) -> None:
+        """Text that is no order means nothing to us: other versions may send it."""
+        if name != ORDER:
+            return
+        try:
+            order = Order.model_validate_json(value)
+            self.key = AttemptKey.parse(order.key)
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise Refused(400, "invalid_order", f"order: {where}: {first['msg']}") from None
+        except ValueError as problem:
+            raise Refused(400, "invalid_order", f"order: {problem}") from None
+        self._condition.check_service(order.service)
+        self._condition.check_space(order.bundle_size)
+        if order.bundle_size > self._limits.max_bytes:
+            raise Refused(
+                413,
+                "too_large",
+                f"the bundle has {order.bundle_size} bytes, "
+                f"the limit is {self._limits.max_bytes} (agent.max_upload)",
+            )
+        self.order = order
+
+    def first_file(self, _: dict[str, str]) -> Sink:
+        if self.order is None:
+            inner: Sink = BundleSink(self.staging, self._limits, "part", archives=False)
+        else:
+            inner = RawSink(self.staging, max_bytes=self.order.bundle_size)
+        return _Sealing(inner, self)
+
+    def seal(self, sealed: Sealed) -> None:
+        """In the receiving thread: what came is what was ordered, and stays."""
+        order = self.order
+        if order is not None and sealed.size != order.bundle_size:
+            why = f"the bundle has {sealed.size} bytes, the order says {order.bundle_size}"
+            raise BundleError("wrong_size", why)
+        if order is not None and sealed.digest != order.bundle_digest:
+            why = f"the bundle's digest is {sealed.digest}, the order says {order.bundle_digest}"
+            raise BundleError("digest_mismatch", why)
+        self.bundle = self._folders.seal_bundle(self.staging)
+
+    def unseal(self) -> None:
+        if self.bundle:
+            self._folders.discard(self._folders.bundle(self.bundle))
+
+    def new_payload(self, sealed: Sealed, defaults: Defaults) -> NewPayload:
+        order = self.order
+        return NewPayload(
+            server=None if order is None else order.server,
+            key=None if order is None else order.key,
+            job_id=None if order is None else self.key.job_id,
+            attempt=None if order is None else self.key.attempt,
+            service=defaults.service if order is None else order.service,
+            user_id="" if order is None else order.user_id,
+            timeout_s=defaults.timeout_s if order is None else order.timeout_s,
+            limits=defaults.limits if order is None else order.limits,
+            bundle_file=self.bundle,
+            bundle_size=sealed.size,
+            bundle_digest=sealed.digest,
+        )
+
+
+class _Sealing:
+    """A sink that also gives the finished bundle its name, in the same visit to the thread."""
+
+    def __init__(self, inner: Sink, form: _Form) -> None:
+        self._inner, self._form = inner, form
+
+    def begin(self, part: FilePart) -> None:
+        self._inner.begin(part)
+
+    def write(self, data: Data) -> None:
+        self._inner.write(data)
+
+    def end(self) -> None:
+        self._inner.end()
+
+    def finish(self) -> Sealed:
+        sealed = self._inner.finish()
+        self._form.seal(sealed)
+        return sealed
+
+    def abort(self) -> None:
+        self._inner.abort()
+        self._form.unseal()
+
+
+def _code(problem: FormRefused) -> str:
+    """Servers look for one code: what the matter is with the bundle stands in the message."""
+    return "invalid_bundle" if problem.status == 400 else problem.code
+
+
+def _disk(problem: OSError) -> Refused:
+    if problem.errno in _DISK_FULL:
+        return Refused(507, "disk_full", "no space is left on the agent's disk")
+    return Refused(503, "disk_broken", f"the bundle could not be stored: {problem.strerror}")

@@ -1,0 +1,156 @@
+"""An agent in pieces: what its parts need to be tested without a process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zipfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from client_agent import states
+from client_agent.attempt import House
+from client_agent.condition import SandboxWatch
+from client_agent.folders import Folders
+from client_agent.payloads import Payloads
+from client_agent.recovery import recover
+from client_agent.runner import Runner
+from client_agent.schema import MIGRATIONS, NewPayload, Payload
+from shared.database import Database
+from shared.files.bundle import BundleWriter, Sealed
+from shared.ids import AttemptKey
+from shared.wire import Limits
+from tests.support.fakesandbox import REPORT, FakeSandbox
+from tests.support.simclock import SimClock
+
+SERVER = "server-one"
+LIMITS = Limits(log=1 << 16, results=1 << 20, disk=1 << 20)
+
+
+def numbered(prefix: str = "f"):
+    """File names for :class:`Folders`, the same in every run."""
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}{next(numbers)}"
+
+
+def new_payload(
+    key: str | None = "1.1",
+    *,
+    server: str | None = SERVER,
+    bundle: str = "b1",
+    sealed: Sealed | None = None,
+    service: str = "example",
+    limits: Limits = LIMITS,
+    timeout_s: float = 60.0,
+) -> NewPayload:
+    """As intake would make it; ``key`` None: of a job-orchestrator server."""
+    attempt = None if key is None else AttemptKey.parse(key)
+    return NewPayload(
+        server=None if key is None else server,
+        key=key,
+        job_id=None if attempt is None else attempt.job_id,
+        attempt=None if attempt is None else attempt.attempt,
+        service=service,
+        user_id="ann",
+        timeout_s=timeout_s,
+        limits=limits,
+        bundle_file=bundle,
+        bundle_size=100 if sealed is None else sealed.size,
+        bundle_digest="0" * 64 if sealed is None else sealed.digest,
+    )
+
+
+def write_bundle(path: Path, files: Mapping[str, bytes]) -> Sealed:
+    """A sealed bundle at ``path``."""
+    writer = BundleWriter(path, max_files=1000, max_bytes=1 << 30)
+    for name, data in files.items():
+        writer.add(name)
+        writer.write(data)
+        writer.end()
+    return writer.seal()
+
+
+def stored_bundle(folders: Folders, files: Mapping[str, bytes]) -> tuple[str, Sealed]:
+    """A sealed bundle among the agent's; its name there."""
+    staged = folders.staging()
+    sealed = write_bundle(staged, files)
+    return folders.seal_bundle(staged), sealed
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Files of a ZIP."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+class Rig:
+    """Store, folders, runner and recovery of one agent, over a fake sandbox."""
+
+    def __init__(self, home: Path, clock: SimClock, *, slots: int = 2) -> None:
+        self.home, self.clock, self.slots = home, clock, slots
+        self.token = numbered()
+        self.sandbox = FakeSandbox(clock, home)
+        self.threads = ThreadPoolExecutor(slots + 1)
+        self.database: Database | None = None
+        self.opened = False
+
+    async def open(self) -> None:
+        """Start, as after any death of a former life."""
+        self.database = await self.open_database()
+        self.folders = self.open_folders()
+        self.payloads = await Payloads.open(self.database, self.clock)
+        waiting = await recover(self.payloads, self.folders, self.sandbox)
+        self.watch = SandboxWatch(self.sandbox, REPORT, self.clock)
+        self.house = House(
+            self.payloads,
+            self.folders,
+            self.sandbox,
+            self.clock,
+            self.threads,
+            self.watch,
+            "node-1",
+            "1.0",
+            5.0,
+        )
+        self.runner = Runner(self.house, self.slots)
+        self.runner.start(waiting)
+        self.opened = True
+
+    async def open_database(self) -> Database:
+        return await Database.open(self.home / "agent.sqlite", MIGRATIONS)
+
+    def open_folders(self) -> Folders:
+        return Folders(self.home, self.token)
+
+    async def close(self) -> None:
+        """Stop as SIGTERM does, with no time for anybody."""
+        await self.runner.stop(0.0)
+        self.threads.shutdown(wait=True)
+        if self.database is not None:
+            await self.database.close()
+
+    async def submit(self, key: str | None = "1.1", files=None, **more) -> Payload:
+        """As intake does."""
+        name, sealed = stored_bundle(self.folders, files or {"run.sh": b"exit 0\n"})
+        payload, fresh = await self.payloads.add(
+            new_payload(key, bundle=name, sealed=sealed, **more)
+        )
+        assert fresh
+        self.runner.take(payload)
+        return payload
+
+    async def ended(self, payload_id: int) -> Payload:
+        """Wait until it has ended."""
+        with self.payloads.bell.listen(payload_id) as over:
+            if (await self.payloads.get(payload_id)).state not in states.ENDED:
+                await over.wait()
+        return await self.payloads.get(payload_id)
+
+    def result(self, payload_id: int) -> dict[str, bytes]:
+        return contents(self.folders.result(payload_id))
+
+    def receipt(self, payload_id: int) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.result(payload_id)["ferryman.json"])
+        return found
