@@ -36,8 +36,9 @@ soak: setup-dev ## kill -9 at random moments for SOAK_SECONDS (600)
 bench: setup-dev ## measure, and print medians and ratios
 	@.venv/bin/python -m tests.bench $(ARGS)
 
-lint: setup-dev ## ruff and codespell
+lint: setup-dev ## ruff, its formatting, codespell
 	@$(PYTHON_RUN) -m ruff check .
+	@$(PYTHON_RUN) -m ruff format --check .
 	@.venv/bin/codespell
 
 format: setup-dev ## let ruff lay out the code

@@ -1,0 +1,231 @@
+"""What must hold for the repository as a whole."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/run.sh"))
+MAKEFILE = (ROOT / "Makefile").read_text()
+LONGEST, LONGEST_TEST = 330, 500  # lines; what outgrows this is telling about a second subject
+
+# Put together here, so that this file does not hold what it forbids.
+REGISTRIES = ["py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com"]
+LOCAL_PATHS = re.compile(r"(?<![\w.])/(work|opt/wheels|root|home/[a-z]+)/" + r"(?=\w)")
+
+
+def tracked() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout: git knows which files belong to the repository")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in files if path.is_file()]
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+
+
+def locked(name: str) -> dict[str, str]:
+    """Package -> version."""
+    text = (ROOT / "requirements" / name).read_text()
+    found = re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", text, re.MULTILINE)
+    return {canonicalize_name(package): version for package, version in found}
+
+
+def wanted(group: str | None) -> list[Requirement]:
+    """What pyproject asks for: the application (None), or a group with those it includes."""
+    if group is None:
+        return [Requirement(line) for line in PROJECT["project"]["dependencies"]]
+    found: list[Requirement] = []
+    for line in PROJECT["dependency-groups"][group]:
+        found += wanted(line["include-group"]) if isinstance(line, dict) else [Requirement(line)]
+    return found
+
+
+# -- requirements
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_a_lock_pins_and_hashes_everything_and_says_nothing_of_its_origin(lock):
+    text = lock.read_text()
+    for sign in ("://", "file:", " @ ", "--index-url", "--find-links", "--trusted-host", "/opt/"):
+        assert sign not in text
+    entries = re.split(r"\n(?=[A-Za-z0-9])", re.sub(r"^(#.*\n)+", "", text))
+    assert len(entries) == len(locked(lock.name)) > 0
+    for entry in entries:
+        assert re.match(r"\S+==\S+", entry), entry
+        assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", entry)) >= 1, entry
+
+
+@pytest.mark.parametrize(
+    ("lock", "group"),
+    [
+        ("run.txt", None),
+        ("build.txt", "build"),
+        ("dev.txt", None),
+        ("dev.txt", "dev"),
+        ("lock.txt", "lock"),
+    ],
+)
+def test_every_dependency_is_locked_in_a_version_that_pyproject_allows(lock, group):
+    versions = locked(lock)
+    requirements = wanted(group)
+    assert requirements
+    for requirement in requirements:
+        assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+def test_what_is_tested_is_what_is_run():
+    run, build, dev = locked("run.txt"), locked("build.txt"), locked("dev.txt")
+    assert run.items() | build.items() <= dev.items()
+
+
+# -- packages
+
+
+def test_the_packages_exist_and_nothing_else_is_shipped():
+    assert PACKAGES == ["server", "client_agent", "shared", "ferryman"]
+    for package in PACKAGES:
+        assert (ROOT / package / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_module_imports(package):
+    folder = importlib.import_module(package)
+    names = [name for _, name, _ in pkgutil.walk_packages(folder.__path__, f"{package}.")]
+    for name in names:
+        if not name.endswith(".__main__"):
+            importlib.import_module(name)
+
+
+@pytest.mark.parametrize("package", ["shared", "ferryman"])
+def test_what_others_import_says_that_it_is_typed(package):
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_the_command_exists():
+    (target,) = PROJECT["project"]["scripts"].values()
+    module, function = target.split(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+# -- files
+
+
+def test_no_module_has_grown_too_long():
+    found = []
+    for path in tracked():
+        if path.suffix == ".py":
+            lines = len(path.read_text().splitlines())
+            name = str(path.relative_to(ROOT))
+            if lines > (LONGEST_TEST if name.startswith("tests/") else LONGEST):
+                found.append(f"{name}: {lines} lines")
+    assert found == []
+
+
+def test_no_file_names_a_registry_or_a_path_of_somebodys_machine():
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {host}" for host in REGISTRIES if host in text]
+        if path != Path(__file__):
+            found += [f"{path.relative_to(ROOT)}: {m[0]}" for m in LOCAL_PATHS.finditer(text)]
+    assert found == []
+
+
+def test_every_test_file_has_tests_and_none_sleeps():
+    sleepers = []
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        tree = ast.parse(path.read_text())
+        names = {node.name for node in ast.walk(tree) if hasattr(node, "name")}
+        cases = [name for name in names if isinstance(name, str) and name.startswith("test_")]
+        machines = "RuleBasedStateMachine" in path.read_text()
+        assert cases or machines, path
+        sleepers += [
+            f"{path.relative_to(ROOT)}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and node.attr == "sleep"
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ("time", "asyncio")
+        ]
+    assert sleepers == []
+
+
+def test_the_licence_is_apache_2_in_full():
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License\n                           Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+
+
+# -- pages
+
+
+def test_decisions_are_numbered_without_gaps():
+    assert [int(path.name[:4]) for path in ADRS] == list(range(1, len(ADRS) + 1))
+    assert ADRS
+
+
+@pytest.mark.parametrize("adr", ADRS, ids=lambda path: path.stem)
+def test_a_decision_has_its_four_headings_and_fits_on_a_page(adr):
+    text = adr.read_text()
+    assert re.match(rf"# {int(adr.name[:4])}\. \S", text)
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert headings == ["Status", "Context", "Decision", "Consequences"]
+    assert len(text.splitlines()) <= 80
+    assert f"]({adr.name})" in (ROOT / "docs" / "adr" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_has_its_line_in_the_table(example):
+    table = (ROOT / "examples" / "README.md").read_text()
+    assert re.search(rf"^\| \[`{example.name}`\]", table, re.MULTILINE)
+
+
+def test_there_are_examples():
+    assert {"contacts", "mandelbrot", "csv-stats", "fails-instructively"} <= {
+        path.name for path in EXAMPLES
+    }
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_make_target_that_a_page_mentions_exists(page):
+    mentioned = set(re.findall(r"(?:`|^)make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE))
+    assert "test" in mentioned
+    assert mentioned <= targets()
+
+
+def test_ci_runs_make_targets():
+    (checks,) = re.findall(r"for check in ([a-z ]+);", (ROOT / ".ci" / "run").read_text())
+    assert checks.split() == ["lint", "types", "imports", "test"]
+    assert set(checks.split()) <= targets()
+
+
+def test_every_fragment_of_the_changelog_says_its_kind():
+    kinds = ("added", "changed", "fixed", "removed", "security")
+    for path in (ROOT / "changelog.d").iterdir():
+        if path.name != "README.md":
+            assert re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(kinds)})\.md", path.name), path.name
+            assert path.read_text().strip()

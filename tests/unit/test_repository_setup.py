@@ -1,0 +1,254 @@
+"""scripts/setup on machines made of stubs: what it installs, in which order, and what not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+REAL_TOOLS = (
+    *("basename", "bash", "cat", "cp", "cut", "dirname", "env", "flock", "grep", "mkdir", "mv"),
+    *("rm", "sed", "sha256sum", "uname"),
+)
+JOB_TOOLS = ["bwrap", "setpriv", "prlimit", "choom", "mkfs.ext4", "git", "make"]
+
+STUB = "#!/bin/bash\nexit 0\n"
+INSTALLER = """#!/bin/bash
+echo "$(basename "$0") $*" >>"$MACHINE/log"
+case " $* " in
+    *" update "*) rm -f "$MACHINE/no-lists" ;;
+    *" install "*)
+        [ ! -e "$MACHINE/no-lists" ] || { echo "E: Unable to locate package"; exit 100; }
+        for package; do
+            case $package in
+                bubblewrap) program=bwrap ;;
+                util-linux) program="setpriv prlimit choom" ;;
+                e2fsprogs) program=mkfs.ext4 ;;
+                *) continue ;;
+            esac
+            for name in $program; do cp "$MACHINE/bin/stub" "$MACHINE/bin/$name"; done
+        done ;;
+esac
+"""
+PYTHON = """#!/bin/bash
+case "$*" in
+    --version) echo "Python 3.11.9" ;;
+    *"sys.version_info < (3, 11)"*) [ ! -e "$MACHINE/old-python" ] ;;
+    "-m venv --clear --without-pip .venv")
+        echo "make venv" >>"$MACHINE/log"
+        rm -rf .venv && mkdir -p .venv/bin && cp "$MACHINE/bin/python3" .venv/bin/python ;;
+    "-m pip "*)
+        all=$*
+        echo "${all#-m }" >>"$MACHINE/log"
+        if [ -e "$MACHINE/killed-in-pip" ]; then kill -9 $PPID; fi ;;
+esac
+"""
+
+
+class Machine:
+    """A PATH of its own, a log of what installers and Python were told, the project's files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.project = folder / "project"
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        for tool in REAL_TOOLS:
+            found = shutil.which(tool)
+            assert found is not None, tool
+            (self.bin / tool).symlink_to(found)
+        self.add("stub", STUB)
+        self.add("python3", PYTHON)
+        self.add("id", "#!/bin/bash\necho $MACHINE_UID\n")
+        (self.project / "scripts").mkdir(parents=True)
+        shutil.copytree(ROOT / "requirements", self.project / "requirements")
+        shutil.copy(ROOT / "pyproject.toml", self.project)
+        script = (ROOT / "scripts" / "setup").read_text()
+        own_path = "PATH=$PATH:/usr/sbin:/sbin "
+        assert script.count(own_path) == 1
+        self.script = self.project / "scripts" / "setup"
+        self.script.write_text(script.replace(own_path, ""))
+
+    def add(self, name: str, text: str = STUB) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def run(self, *arguments: str, uid: int = 0) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": str(self.bin), "MACHINE": str(self.folder), "MACHINE_UID": str(uid)}
+        return subprocess.run(
+            [str(self.bin / "bash"), str(self.script), *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    def log(self) -> list[str]:
+        """What was done since the last look."""
+        log = self.folder / "log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Machine:
+    """Python, apt-get and nothing to run jobs with."""
+    machine = Machine(tmp_path)
+    machine.add("apt-get", INSTALLER)
+    return machine
+
+
+@pytest.fixture
+def equipped(bare: Machine) -> Machine:
+    """Every system program is there."""
+    for name in JOB_TOOLS:
+        bare.add(name)
+    return bare
+
+
+PIP = "pip --disable-pip-version-check --no-input --quiet install "
+LOCKED = PIP + "--require-hashes -r requirements/run.txt -r requirements/build.txt"
+LOCKED_DEV = PIP + "--require-hashes -r requirements/dev.txt"
+LINKED = PIP + "--no-deps --no-build-isolation --editable ."
+
+
+def test_a_bare_machine_gets_system_packages_then_locked_ones_then_ferryman(bare):
+    ended = bare.run()
+    assert ended.returncode == 0, ended.stderr
+    assert bare.log() == [
+        "apt-get -y -qq install --no-install-recommends bubblewrap util-linux e2fsprogs",
+        "make venv",
+        LOCKED,
+        LINKED,
+    ]
+    assert "bubblewrap: the sandbox that jobs run in" in ended.stdout
+
+
+def test_the_second_run_does_and_says_nothing(bare):
+    assert bare.run().returncode == 0
+    bare.log()
+    again = bare.run()
+    assert (again.returncode, again.stdout, again.stderr, bare.log()) == (0, "", "", [])
+
+
+def test_package_lists_are_fetched_only_when_the_package_is_not_found(bare):
+    (bare.folder / "no-lists").touch()
+    assert bare.run().returncode == 0
+    assert [line.split()[3] for line in bare.log()[:3]] == ["install", "update", "install"]
+
+
+def test_dnf_is_used_where_there_is_no_apt(bare):
+    (bare.bin / "apt-get").unlink()
+    bare.add("dnf", INSTALLER)
+    assert bare.run().returncode == 0
+    assert bare.log()[0].endswith("install bubblewrap util-linux e2fsprogs")
+
+
+def test_without_root_it_says_what_to_install_and_makes_nothing(bare):
+    ended = bare.run(uid=1000)
+    assert ended.returncode == 1
+    assert "apt-get install bubblewrap util-linux e2fsprogs" in ended.stderr
+    assert bare.log() == []
+    assert not (bare.project / ".venv").exists()
+
+
+def test_without_root_it_goes_on_when_only_something_optional_is_missing(equipped):
+    (equipped.bin / "mkfs.ext4").unlink()
+    ended = equipped.run(uid=1000)
+    assert ended.returncode == 0
+    assert "going on without: e2fsprogs" in ended.stdout
+    assert equipped.log() == ["make venv", LOCKED, LINKED]
+
+
+def test_sudo_is_used_where_it_needs_no_password(bare):
+    bare.add("sudo", '#!/bin/bash\necho sudo >>"$MACHINE/log"\nshift\nexec "$@"\n')
+    bare.add("true")
+    assert bare.run(uid=1000).returncode == 0
+    assert bare.log()[:2] == ["sudo", "sudo"]
+
+
+def test_an_installer_that_fails_is_quoted(bare):
+    bare.add("apt-get", "#!/bin/bash\necho 'E: the disk is full'\nexit 100\n")
+    ended = bare.run()
+    assert ended.returncode == 1
+    assert "E: the disk is full" in ended.stderr
+
+
+def test_a_set_up_that_was_killed_starts_the_virtual_environment_afresh(equipped):
+    (equipped.folder / "killed-in-pip").touch()
+    assert equipped.run().returncode != 0
+    assert equipped.log() == ["make venv", LOCKED]
+    (equipped.folder / "killed-in-pip").unlink()
+    assert equipped.run().returncode == 0
+    assert equipped.log() == ["make venv", LOCKED, LINKED]
+
+
+def test_what_developers_need_includes_what_running_needs(equipped):
+    assert equipped.run("--dev").returncode == 0
+    assert equipped.log() == ["make venv", LOCKED_DEV, LINKED]
+    assert equipped.run().returncode == 0
+    assert equipped.log() == []
+
+
+def test_running_needs_less_than_developers_do(equipped):
+    assert equipped.run().returncode == 0
+    equipped.log()
+    assert equipped.run("--dev").returncode == 0
+    assert equipped.log() == [LOCKED_DEV]
+
+
+@pytest.mark.parametrize(
+    ("changed", "redone"), [("requirements/run.txt", LOCKED), ("pyproject.toml", LINKED)]
+)
+def test_a_change_redoes_what_was_made_from_it_and_no_more(equipped, changed, redone):
+    assert equipped.run().returncode == 0
+    equipped.log()
+    with (equipped.project / changed).open("a") as file:
+        file.write("# changed\n")
+    assert equipped.run().returncode == 0
+    assert equipped.log() == [redone]
+
+
+def test_a_folder_that_moved_gets_a_new_virtual_environment(equipped):
+    assert equipped.run().returncode == 0
+    equipped.log()
+    moved = equipped.folder / "moved"
+    equipped.project.rename(moved)
+    equipped.script = moved / "scripts" / "setup"
+    assert equipped.run().returncode == 0
+    assert equipped.log() == ["make venv", LOCKED, LINKED]
+
+
+def test_a_python_that_is_too_old_is_named(equipped):
+    (equipped.folder / "old-python").touch()
+    ended = equipped.run()
+    assert ended.returncode == 1
+    assert "no Python 3.11 or newer (python3 is Python 3.11.9)" in ended.stderr
+    assert equipped.log() == []
+
+
+def test_an_unknown_option_is_refused(equipped):
+    ended = equipped.run("--help-me")
+    assert (ended.returncode, ended.stderr) == (2, "usage: scripts/setup [--dev]\n")
+
+
+def test_two_at_once_install_once(equipped):
+    environment = {"PATH": str(equipped.bin), "MACHINE": str(equipped.folder), "MACHINE_UID": "0"}
+    both = [
+        subprocess.Popen([str(equipped.bin / "bash"), str(equipped.script)], env=environment)
+        for _ in range(2)
+    ]
+    assert [process.wait(timeout=30) for process in both] == [0, 0]
+    assert equipped.log() == ["make venv", LOCKED, LINKED]
+
+
+def test_it_can_be_run_as_it_is():
+    assert os.access(ROOT / "scripts" / "setup", os.X_OK)
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
