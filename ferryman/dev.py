@@ -19,6 +19,8 @@ from ferryman.errors import FerrymanError
 GRACE_S: Final = 30.0
 """For both to stop by themselves; the agent gives running jobs less than that."""
 LOOPBACK: Final = "127.0.0.1"
+_ONE_PROGRAMS: Final = ("PORT", "DB_PATH", "DATA_PATH")
+"""job-orchestrator's variables that speak of one program; here there are two."""
 _ANYWHERE: Final = {"0.0.0.0": LOOPBACK, "::": "::1", "": LOOPBACK}  # noqa: S104 - not bound here
 
 
@@ -147,7 +149,7 @@ async def _start(name: str, module: str, arguments: list[str]) -> Child:
     read, write = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            *_dies_with_us(),
+            *dies_with_us(),
             sys.executable,
             "-P",
             "-m",
@@ -156,6 +158,7 @@ async def _start(name: str, module: str, arguments: list[str]) -> Child:
             "--ready-fd",
             str(write),
             stdin=asyncio.subprocess.DEVNULL,
+            env={key: value for key, value in os.environ.items() if key not in _ONE_PROGRAMS},
             pass_fds=(write,),
             # Ctrl-C at a terminal goes to us alone: for the two it would count as asked twice.
             process_group=0,
@@ -169,7 +172,7 @@ async def _start(name: str, module: str, arguments: list[str]) -> Child:
     return Child(name, process, ready)
 
 
-def _dies_with_us() -> list[str]:
+def dies_with_us() -> list[str]:
     """A kill -9 of this process must leave nothing behind: the kernel then ends both gently."""
     setpriv = shutil.which("setpriv")
     return [] if setpriv is None else [setpriv, "--pdeathsig", "TERM", "--"]

@@ -414,7 +414,6 @@ async def test_programs_get_every_argument_and_take_the_place_of_this_process(
             "check",
             "--port",
             "0",
-            "--",
             "-x",
         ]
     ]

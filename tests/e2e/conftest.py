@@ -1,0 +1,191 @@
+"""A real server and a real agent, as two processes, for everything in this folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+READY = re.compile(r"ready at (http://\S+)")
+_OTHERS = re.compile(r"FERRYMAN_.*|SERVICE_.*|PORT|DB_PATH|DATA_PATH|MAX_AGE")
+MARK = "E2E_MARK"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def environment(mark: str = "") -> dict[str, str]:
+    """This process's, without settings meant for others."""
+    plain = {key: value for key, value in os.environ.items() if not _OTHERS.fullmatch(key)}
+    return {**plain, MARK: mark, "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+
+
+@dataclass
+class System:
+    """``ferryman dev`` in a folder of its own."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    mark: str
+    url: str = ""
+    told: list[str] = field(default_factory=list)
+    """What it printed on stdout."""
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send the signal and wait for the end."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.told += self.process.stdout.read().splitlines()
+        self.process.stdout.close()
+        return code
+
+
+def launch(folder: Path, *words: str, **variables: str) -> System:
+    """Start it; do not wait for it to be ready."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ferryman", "dev", *words],
+            env={**environment(mark), **variables},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            process_group=0,
+        )
+    return System(process, folder, mark)
+
+
+def ready(system: System) -> System:
+    """Wait until it takes work."""
+    assert system.process.stdout is not None
+    line = system.process.stdout.readline()
+    found = READY.search(line)
+    assert found, f"it said {line!r} and logged:\n{system.log}"
+    system.url = found[1]
+    system.told.append(line)
+    return system
+
+
+@contextmanager
+def started(folder: Path, *words: str, **variables: str) -> Iterator[System]:
+    """A system on free ports; afterwards every one of its processes must be gone."""
+    flags = ("--port", "0", "--agent-port", "0", "--data-dir", str(folder / "data"))
+    system = launch(folder, *flags, *words, **variables)
+    family: dict[int, str] = {}
+    try:
+        yield ready(system)
+        family = descendants(system.process.pid)
+    finally:
+        code = system.stop()
+    assert code == 0, system.log
+    assert [pid for pid, birth in family.items() if born(pid) == birth] == []
+    assert marked(system.mark) == []
+
+
+def born(pid: int) -> str | None:
+    """When the process started, so that a reused number is not taken for it; None: it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] == "Z" else words[19]
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Every process below ``pid``, with its birth."""
+    found: dict[int, str] = {}
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(word) for word in task.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            birth = born(child)
+            if birth is not None:
+                found[child] = birth
+            found |= descendants(child)
+    return found
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that inherited the mark."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{MARK}={mark}".encode() in environ.read_bytes():
+                found.append(int(environ.parent.name))
+        except OSError:
+            continue  # it has just ended, or is not ours to look at
+    return found
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """One for all tests of this process."""
+    if shutil.which("bwrap") is None:
+        pytest.fail("bubblewrap is missing: scripts/setup installs it")
+    with started(tmp_path_factory.mktemp("system")) as running:
+        yield running
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+Ferryman = Callable[..., Said]
+
+
+@pytest.fixture
+def ferryman(system: System, tmp_path: Path) -> Ferryman:
+    """The command line, as a program, in an empty folder."""
+
+    def run(*words: object) -> Said:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "ferryman", *map(str, words)],
+            env={**environment(), "FERRYMAN_URL": system.url, "FERRYMAN_USER": "ada"},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a bundle: the script, and files by name."""
+
+    def make(script: str, **files: str) -> Path:
+        folder = tmp_path / f"bundle-{uuid.uuid4().hex[:6]}"
+        for name, text in {"run.sh": script, **files}.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return folder
+
+    return make

@@ -1,0 +1,181 @@
+"""``ferryman dev``: starts with one word, stops cleanly, and leaves nothing, whatever kills it."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ferryman import JobState, SyncClient
+from ferryman.dev import default_data_dir
+from tests.e2e.conftest import born, descendants, environment, launch, marked, ready, started
+
+FREE = ("--port", "0", "--agent-port", "0")
+
+
+def pid_of(system, module: str) -> int:
+    for pid in descendants(system.process.pid):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if module.encode() in words:
+            return pid
+    raise AssertionError(f"no process runs {module}")
+
+
+def gone(pids: dict[int, str]) -> bool:
+    return all(born(pid) != birth for pid, birth in pids.items())
+
+
+def wait_until_gone(pids: dict[int, str]) -> None:
+    """Through pidfds: no polling."""
+    for pid, birth in pids.items():
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if born(pid) == birth:
+                assert select.select([fd], [], [], 60)[0], f"process {pid} did not end"
+        finally:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_cleanly_when_asked(tmp_path, number):
+    system = ready(launch(tmp_path, *FREE, "--data-dir", str(tmp_path / "data")))
+    family = descendants(system.process.pid)
+    assert len(family) >= 2
+    assert system.stop(number) == 0, system.log
+    assert gone(family)
+    assert marked(system.mark) == []
+
+
+def test_what_it_prints_can_be_pasted(tmp_path):
+    with started(tmp_path) as system:
+        assert system.process.stdout is not None
+        lines = [system.process.stdout.readline().strip() for _ in range(5)]
+        upload = next(line for line in lines if "/upload" in line)
+        fetch = next(line for line in lines if "/download/" in line)
+        shell = {"cwd": tmp_path, "text": True, "capture_output": True, "check": True}
+        answer = subprocess.run(["bash", "-c", upload], timeout=60, **shell).stdout
+        assert '"id":1' in answer.replace(" ", "")
+        subprocess.run(["bash", "-c", fetch], timeout=60, **shell)
+    with zipfile.ZipFile(tmp_path / "result.zip") as archive:
+        assert archive.read("hello.txt") == b"hello from job 1\n"
+
+
+def test_jobs_outlive_a_restart(tmp_path):
+    with started(tmp_path) as system, SyncClient(system.url, user="ada") as client:
+        job = client.submit({"run.sh": b"echo kept > kept.txt"}, service="example")
+        assert client.wait(job.id, timeout=60).status is JobState.COMPLETED
+    with started(tmp_path) as system, SyncClient(system.url, user="ada") as client:
+        assert client.status(job.id).status is JobState.COMPLETED
+        assert client.download(job.id, tmp_path / "r.zip").size > 0
+        again = client.submit({"run.sh": b"true"}, service="example")
+        assert again.id > job.id
+        assert client.wait(again.id, timeout=60).status is JobState.COMPLETED
+
+
+def test_a_kill_9_leaves_no_process_even_while_a_job_runs(tmp_path):
+    system = ready(launch(tmp_path, *FREE, "--data-dir", str(tmp_path / "data")))
+    with SyncClient(system.url, user="ada", patience=0) as client:
+        job = client.submit({"run.sh": b"sleep 600"}, service="example")
+        for event in client.events(job.id):
+            if event.status is JobState.RUNNING:
+                break
+    family = descendants(system.process.pid)
+    assert len(family) > 2
+    assert system.stop(signal.SIGKILL) == -signal.SIGKILL
+    wait_until_gone(family)
+    assert marked(system.mark) == []
+
+
+@pytest.mark.parametrize(
+    ("dies", "other"), [("server", "client_agent"), ("client_agent", "server")]
+)
+def test_when_one_of_the_two_dies_the_other_is_stopped_and_it_is_said(tmp_path, dies, other):
+    system = ready(launch(tmp_path, *FREE, "--data-dir", str(tmp_path / "data")))
+    family = descendants(system.process.pid)
+    os.kill(pid_of(system, dies), signal.SIGKILL)
+    code = system.process.wait(60)
+    assert system.stop() == code == 137
+    assert "killed by signal 9" in system.log
+    assert gone(family)
+
+
+@pytest.mark.parametrize("flag", ["--port", "--agent-port"])
+def test_a_port_in_use_is_told_and_nothing_stays_behind(tmp_path, flag):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        system = launch(tmp_path, *FREE, flag, port, "--data-dir", str(tmp_path / "data"))
+        code = system.process.wait(60)
+    assert system.stop() == code == 69
+    assert f":{port}" in system.log
+    assert "another program listens there" in system.log
+    assert "Traceback" not in system.log
+    assert system.told == []
+    assert marked(system.mark) == []
+
+
+def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(tmp_path):
+    with started(tmp_path) as first:
+        flags = ("--data-dir", str(tmp_path / "data"))
+        second = launch(tmp_path / "second", *FREE, *flags)
+        assert second.process.wait(60) in {73, 75}
+        second.stop()
+        assert "in use" in second.log
+        with SyncClient(first.url, user="ada") as client:
+            assert client.health().status == "ok"
+
+
+def test_settings_come_from_a_file(tmp_path):
+    config = tmp_path / "ferryman.toml"
+    config.write_text('[services.dock]\ntimeout = "5m"\n[services.fold]\n[agent]\nslots = 1\n')
+    with started(tmp_path, "--config", str(config)) as system, SyncClient(system.url) as client:
+        assert {service["name"] for service in client.services()} == {"dock", "fold"}
+        assert client.services()[0]["timeout_s"] in {300.0, 3600.0}
+
+
+def test_a_bad_setting_is_told_with_the_nearest_one(tmp_path):
+    config = tmp_path / "ferryman.toml"
+    config.write_text("[services.dock]\nruns_per_usr = 5\n")
+    system = launch(tmp_path, *FREE, "--config", str(config), "--data-dir", str(tmp_path / "data"))
+    assert system.process.wait(60) == 2
+    system.stop()
+    assert re.search(r"runs_per_usr.*did you mean runs_per_user", system.log)
+
+
+def test_data_goes_where_the_users_data_go(tmp_path):
+    assert default_data_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/ferryman/dev")
+    assert default_data_dir({"XDG_DATA_HOME": "relative"}) == default_data_dir({})
+    assert default_data_dir({}) == Path.home() / ".local/share/ferryman/dev"
+    system = ready(launch(tmp_path, *FREE, XDG_DATA_HOME=str(tmp_path / "xdg")))
+    system.stop()
+    assert {path.name for path in (tmp_path / "xdg" / "ferryman" / "dev").iterdir()} == {
+        "agent",
+        "server",
+    }
+
+
+def test_the_two_programs_can_be_asked_for_help(tmp_path):
+    for name in ("server", "agent"):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "ferryman", name, "--help"],
+            env=environment(),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0
+        assert "--data-dir" in done.stdout

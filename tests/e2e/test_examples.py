@@ -1,0 +1,144 @@
+"""Every example, and real input, through server, agent and sandbox; the content must be true."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import statistics
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferryman import Client, JobState, Reason
+from tests.e2e.conftest import EXAMPLES, ROOT, System
+
+PDB = ROOT.parent / "shared" / "data"
+
+
+async def run(system: System, tmp_path: Path, files) -> tuple[zipfile.ZipFile, dict[str, Any]]:
+    """Upload, wait, download."""
+    async with Client(system.url, user="ada") as client:
+        accepted = await client.submit(files, service="example")
+        job = await client.wait(accepted.id, timeout=60)
+        assert job.status is JobState.COMPLETED, (job.message, job.stderr_tail)
+        done = await client.download(job.id, tmp_path)
+    assert done.checked
+    archive = zipfile.ZipFile(done.path)
+    receipt = json.loads(archive.read("ferryman.json"))
+    assert receipt["job"] == job.id
+    assert receipt["exit_code"] == 0
+    assert receipt["bundle"]["digest"]
+    assert receipt["usage"]["wall_s"] > 0
+    assert {"stdout.log", "stderr.log"} <= set(archive.namelist())
+    return archive, receipt
+
+
+def heavy(text: str) -> Iterator[tuple[str, int, tuple[float, float, float]]]:
+    """Chain, residue number and position of the heavy atoms."""
+    for line in text.splitlines():
+        if line.startswith("ATOM  ") and line[76:78].strip() not in {"H", "D"}:
+            at = tuple(float(line[at : at + 8]) for at in (30, 38, 46))
+            yield line[21], int(line[22:26]), (at[0], at[1], at[2])
+
+
+def brute_force(*texts: str) -> dict[tuple[int, int], float]:
+    """Residue pairs closer than 5 Å, and how close, every atom against every other."""
+    atoms = [atom for text in texts for atom in heavy(text)]
+    first = atoms[0][0]
+    left = [atom for atom in atoms if atom[0] == first]
+    right = [atom for atom in atoms if atom[0] != first]
+    closest: dict[tuple[int, int], float] = {}
+    for _, one, here in left:
+        for _, other, there in right:
+            distance = math.dist(here, there)
+            if distance < 5:
+                pair = (one, other)
+                closest[pair] = min(distance, closest.get(pair, math.inf))
+    return closest
+
+
+def check_contacts(archive: zipfile.ZipFile, expected: dict[tuple[int, int], float]) -> None:
+    table = csv.DictReader(io.StringIO(archive.read("contacts.csv").decode()))
+    found = {
+        (int(row["number_1"]), int(row["number_2"])): float(row["closest_angstrom"])
+        for row in table
+    }
+    assert len(expected) > 5
+    assert found == pytest.approx(expected, abs=0.0006)
+
+
+async def test_contacts_between_chains(system, tmp_path):
+    archive, _ = await run(system, tmp_path, EXAMPLES / "contacts")
+    check_contacts(archive, brute_force((EXAMPLES / "contacts" / "helices.pdb").read_text()))
+
+
+async def test_contacts_in_a_real_complex(system, tmp_path):
+    if not PDB.is_dir():
+        pytest.skip(f"no real input: {PDB} is not there")
+    chains = {f"2oob_{chain}.pdb": PDB / f"2oob_{chain}.pdb" for chain in "AB"}
+    source = EXAMPLES / "contacts"
+    files = {name: source / name for name in ("run.sh", "contacts.py")} | {
+        f"input/{name}": path for name, path in chains.items()
+    }
+    archive, receipt = await run(system, tmp_path, files)
+    check_contacts(archive, brute_force(*(path.read_text() for path in chains.values())))
+    assert "input/2oob_A.pdb" in archive.namelist()
+    assert receipt["skipped"] == []
+
+
+async def test_a_mandelbrot_picture(system, tmp_path):
+    archive, _ = await run(system, tmp_path, EXAMPLES / "mandelbrot")
+    view = json.loads((EXAMPLES / "mandelbrot" / "view.json").read_text())
+    png = archive.read("mandelbrot.png")
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    at, chunks = 8, []
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        kind, data = png[at + 4 : at + 8], png[at + 8 : at + 8 + length]
+        (check,) = struct.unpack(">I", png[at + 8 + length : at + 12 + length])
+        assert check == zlib.crc32(kind + data)
+        chunks.append((kind, data))
+        at += 12 + length
+    width, height, depth, colour = struct.unpack(">IIBB", chunks[0][1][:10])
+    assert [width, height] == view["pixels"]
+    assert chunks[-1][0] == b"IEND"
+    samples = {0: 1, 2: 3, 3: 1, 6: 4}[colour] * depth // 8
+    rows = zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT"))
+    assert len(rows) == height * (1 + width * samples)
+
+
+async def test_statistics_of_a_table(system, tmp_path):
+    archive, _ = await run(system, tmp_path, EXAMPLES / "csv-stats")
+    with (EXAMPLES / "csv-stats" / "measurements.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    table = csv.DictReader(io.StringIO(archive.read("measurements.stats.csv").decode()))
+    told = {row["column"]: row for row in table}
+    for column in ("temperature_K", "yield"):
+        values = [float(row[column]) for row in rows if row[column] not in {"", "NA", "NaN"}]
+        row = told[column]
+        assert int(row["count"]) == len(values)
+        assert int(row["missing"]) == len(rows) - len(values)
+        assert float(row["mean"]) == pytest.approx(statistics.fmean(values))
+        assert float(row["sd"]) == pytest.approx(statistics.stdev(values))
+        assert (float(row["min"]), float(row["max"])) == (min(values), max(values))
+
+
+async def test_a_failure_is_as_instructive_as_the_script_made_it(system, tmp_path):
+    async with Client(system.url, user="ada") as client:
+        accepted = await client.submit(EXAMPLES / "fails-instructively", service="example")
+        job = await client.wait(accepted.id, timeout=60)
+        assert (job.status, job.reason, job.exit_code) == (JobState.FAILED, Reason.EXIT_CODE, 3)
+        assert "exit code 3" in job.message
+        assert "to mend it:" in job.stderr_tail
+        done = await client.download(job.id, tmp_path, partial=True)
+    with zipfile.ZipFile(done.path) as archive:
+        assert archive.read("accepted.txt")
+        assert "to mend it:" in archive.read("stderr.log").decode()
+        assert json.loads(archive.read("ferryman.json"))["reason"] == "exit_code"
