@@ -22,7 +22,7 @@ class LogDrain:
     Args:
         fd: read end of the pipe, non-blocking; owned by the drain from now on.
         path: the file; made here, must not exist.
-        limit: bytes stored, then a marker line.
+        limit: bytes stored: the start, and where that is not all, a marker line and the end.
         hard_limit: bytes read until ``on_flood`` is called, once.
         greeting: the first byte is not the job's but the gate's: it is not stored, see
             ``greeted``.
@@ -45,6 +45,9 @@ class LogDrain:
         self.store_error: str | None = None
         self._fd = fd
         self._limit, self._hard_limit = limit, hard_limit
+        self._held = TAIL if limit >= 4 * TAIL else 0
+        """Bytes at the end that are stored only when it is known whether something is left out."""
+        self._stored = 0
         self._on_flood: Callable[[], None] | None = on_flood
         self._on_chunk = on_chunk
         self._tail = b""
@@ -88,13 +91,13 @@ class LogDrain:
             data = data[1:]
             if not data:
                 return
-        if self.bytes_read < self._limit:
-            self._store(data[: self._limit - self.bytes_read])
+        room = self._limit - self._held - self._stored
+        if room > 0:
+            self._stored += len(data[:room])
+            self._store(data[:room])
         self.bytes_read += len(data)
         self._tail = data[-TAIL:] if len(data) >= TAIL else (self._tail + data)[-TAIL:]
-        if self.bytes_read > self._limit and not self.truncated:
-            self.truncated = True
-            self._store(f"\n[ferryman: cut here, {self._limit} bytes are kept]\n".encode())
+        self.truncated = self.bytes_read > self._limit
         if self._on_chunk is not None:
             self._on_chunk(data)
         if self.bytes_read > self._hard_limit and self._on_flood is not None:
@@ -111,7 +114,17 @@ class LogDrain:
         except OSError as problem:  # the disk is full: go on reading, or the job would hang
             self.store_error = problem.strerror or str(problem)
 
+    def _store_end(self) -> None:
+        left = self.bytes_read - self._stored
+        if left == 0:
+            return
+        if left > self._held:
+            missing = left - self._held
+            self._store(f"\n[ferryman: {missing} bytes are left out here]\n".encode())
+        self._store(self._tail[-min(left, self._held) :] if self._held else b"")
+
     def _end(self) -> None:
+        self._store_end()
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
         os.close(self._file)

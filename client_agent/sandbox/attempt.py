@@ -5,54 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from client_agent.drain import LogDrain
 from client_agent.sandbox import pidfd
 from client_agent.sandbox.base import Ended, Launch
+from client_agent.sandbox.meter import Meter
 from client_agent.sandbox.status import StatusPipe
 from shared.clock import Clock
 from shared.wire import Reason, Usage
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A cause of an end, found in the kernel's counters after it."""
-
-    reason: Reason
-    message: str
-
-
-class Meter(Protocol):
-    """What the host measures about one attempt (cgroups, disk)."""
-
-    def start(self, attempt: Attempt) -> None:
-        """The gate opens: begin to watch; call ``attempt.stop`` where a limit is passed."""
-        ...
-
-    def stop(self) -> None:
-        """Everything is dead: end watching and take the last readings."""
-        ...
-
-    def verdict(self) -> Verdict | None:
-        """The limit that the kernel says was the end of it."""
-        ...
-
-    def warnings(self) -> Sequence[str]:
-        """Limits that were met without ending it."""
-        ...
-
-    def usage(self) -> tuple[float | None, int | None]:
-        """CPU seconds and peak memory in bytes, where counted."""
-        ...
-
-    def kill(self) -> None:
-        """Kill everything of the attempt that the host can name, beside the sandbox's init."""
-        ...
 
 
 @dataclass(slots=True)
@@ -70,7 +35,8 @@ class Parts:
     """pidfd of the namespace's init: its death is the death of all."""
     gate: int
     """Write end of the gate's stdin."""
-    status: StatusPipe
+    status: StatusPipe | None
+    """None: there is no sandbox; the process that we spawned became the job."""
     stdout: LogDrain
     stderr: LogDrain
 
@@ -123,6 +89,9 @@ class Attempt:
             self._terminating = True
             # SIGCONT, too: a stopped process could not act on SIGTERM
             pidfd.signal_descendants(self.pid, signal.SIGTERM, signal.SIGCONT)
+            if self._parts.status is None:
+                pidfd.kill(self._parts.init_fd, signal.SIGTERM)
+                pidfd.kill(self._parts.init_fd, signal.SIGCONT)
             self._after(self._launch.grace_s, self._kill)
 
     async def wait(self) -> Ended:
@@ -133,7 +102,6 @@ class Attempt:
             return
         self._killed = True
         pidfd.kill(self._parts.init_fd)
-        self._meter.kill()
         self._close_gate()
         self._after(self._death_timeout_s, self._give_up)
 
@@ -160,16 +128,14 @@ class Attempt:
         certain = await self._or_give_up(self._init_dead)
         ended_at = self._clock.monotonic()
         if certain:
-            self._meter.stop()
+            certain = await self._meter.stop()
             # bwrap itself, and every pipe: all writers are dead, so these end by themselves
             self._after(self._death_timeout_s, self._give_up)
-            rest = (
-                parts.outer_dead,
-                parts.status.closed,
-                parts.stdout.closed,
-                parts.stderr.closed,
-            )
-            certain = all([await self._or_give_up(end) for end in rest])
+            rest = [parts.outer_dead, parts.stdout.closed, parts.stderr.closed]
+            if parts.status is not None:
+                rest.append(parts.status.closed)
+            for end in rest:
+                certain = await self._or_give_up(end) and certain
         for timer in list(self._timers):
             timer.cancel()
         cpu_s, peak = self._reap()
@@ -189,34 +155,45 @@ class Attempt:
 
     def _reap(self) -> tuple[float | None, int | None]:
         """Take the dead out of the process table; what the kernel counted for them."""
-        with contextlib.suppress(ChildProcessError):
-            # ours only where bwrap died before its child did
-            os.waitid(os.P_PIDFD, self._parts.init_fd, os.WEXITED | os.WNOHANG)
+        if self._parts.status is not None:
+            with contextlib.suppress(ChildProcessError):
+                # ours only where bwrap died before its child did
+                os.waitid(os.P_PIDFD, self._parts.init_fd, os.WEXITED | os.WNOHANG)
         pid, status, used = os.wait4(self._parts.outer.pid, os.WNOHANG)
         if pid == 0:
             return None, None
         self._parts.outer.returncode = os.waitstatus_to_exitcode(status)
-        return round(used.ru_utime + used.ru_stime, 6), used.ru_maxrss * 1024
+        peak = used.ru_maxrss * 1024
+        # a child of ours starts with our own size on its account: smaller peaks are not seen
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return round(used.ru_utime + used.ru_stime, 6), peak if peak > own else None
 
     def _close(self) -> None:
         self._close_gate()
         for future in (self._init_dead, self._parts.outer_dead):
             future.cancel()
         parts = self._parts
-        parts.status.stop()
+        if parts.status is not None:
+            parts.status.stop()
         parts.stdout.stop()
         parts.stderr.stop()
         os.close(parts.init_fd)
         os.close(parts.outer_fd)
 
+    def _exit_code(self) -> int | None:
+        if self._parts.status is not None:
+            return self._parts.status.exit_code
+        code = self._parts.outer.returncode
+        return 128 - code if code is not None and code < 0 else code  # as a shell tells a signal
+
     def _judge(self, usage: Usage, certain: bool) -> Ended:
-        code = self._parts.status.exit_code
+        code = self._exit_code()
         found = self._meter.verdict()
         warnings = [*self._later, *self._meter.warnings()]
         for name, drain in (("stdout", self._parts.stdout), ("stderr", self._parts.stderr)):
             if drain.truncated:
                 warnings.append(
-                    f"log_truncated: only the start of {drain.bytes_read} bytes of {name} is kept"
+                    f"log_truncated: {name} had {drain.bytes_read} bytes; start and end are kept"
                 )
             if drain.store_error is not None:
                 warnings.append(f"log_lost: {name} could not be stored: {drain.store_error}")

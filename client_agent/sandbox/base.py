@@ -151,6 +151,14 @@ class Sandbox(Protocol):
         cgroups, mounts, directories)."""
         ...
 
+    async def close(self) -> None:
+        """At the end: give back what is held between attempts (mounts, images, cgroups).
+
+        Nothing may be running, every workspace is destroyed. What is not given back, because the
+        agent was killed, the next start's :meth:`clear` finds.
+        """
+        ...
+
     async def prepare(self, name: str, slot: int, limits: Limits) -> Workspace:
         """Make the directory of one attempt.
 

@@ -2,82 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import re
-import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from client_agent.sandbox import options, pidfd, seccomp, selftest
 from client_agent.sandbox.attempt import Attempt
-from client_agent.sandbox.base import Launch, Process, Report, SandboxBroken, Workspace
-from client_agent.sandbox.meter import NoMeter
-from client_agent.sandbox.places import Places
+from client_agent.sandbox.base import Launch, Process, Report
+from client_agent.sandbox.hosted import HostSandbox, find_program
 from client_agent.sandbox.settings import SandboxSettings
-from client_agent.sandbox.spawn import Logs, Pipes, Start, spawn
+from client_agent.sandbox.spawn import Pipes, Start, spawn
+from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
-from shared.wire import Limits, Reason
-
-_NAME: Final = re.compile(r"[a-z0-9-]{1,100}")
-_SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+from shared.wire import Limits
 
 
-class Bubblewrap:
-    """Implements :class:`client_agent.sandbox.base.Sandbox`.
-
-    Args:
-        home: the agent's directory; ``work/`` and ``quarantine/`` below it are the sandbox's.
-    """
+class Bubblewrap(HostSandbox):
+    """Implements :class:`client_agent.sandbox.base.Sandbox`."""
 
     def __init__(self, clock: Clock, home: Path, settings: SandboxSettings | None = None) -> None:
-        self.settings = settings or SandboxSettings()
-        self.clock = clock
-        self.drop = os.geteuid() == 0
-        self.places = Places(home, drop=self.drop)
+        super().__init__(clock, home, settings)
         self._tools: options.Tools | None = None
         self._constants: dict[str, int] = {}
 
     async def self_test(self) -> Report:
+        self.check_hard()
         return await selftest.run(self)
 
-    async def clear(self) -> None:
-        """Kill, then unmount, then remove: in that order nothing is pulled from under a live
-        job."""
-        for folder in self.places.left_over():
-            fd = self.places.recorded_init(folder)
-            if fd is None:
-                continue
-            try:
-                pidfd.kill(fd)
-                timer = asyncio.create_task(self.clock.sleep(self.settings.death_timeout_s))
-                dead = pidfd.watch(fd)
-                await asyncio.wait({dead, timer}, return_when=asyncio.FIRST_COMPLETED)
-                timer.cancel()
-                if not dead.done():
-                    dead.cancel()
-                    raise SandboxBroken(f"a process of a former life would not die: {folder}")
-            finally:
-                os.close(fd)
-        for folder in self.places.left_over():
-            await asyncio.to_thread(self.places.remove, folder)
+    def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
+        return BubblewrapWorkspace(self, name, uid, limits)
 
-    async def prepare(self, name: str, slot: int, limits: Limits) -> Workspace:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"not a name for an attempt: {name!r}")
-        uid = self.settings.uid_base + slot if self.drop else None
-        folder = self.places.make(name, uid)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(folder / "job", flags)
-        return BubblewrapWorkspace(self, folder, fd, uid, limits)
-
-    def close(self) -> None:
-        """Give back what the backend holds between attempts. Nothing may be running."""
+    async def close(self) -> None:
         for fd in self._constants.values():
             os.close(fd)
         self._constants.clear()
-        self.places.close()
+        await super().close()
 
     @property
     def tools(self) -> options.Tools:
@@ -89,9 +47,9 @@ class Bubblewrap:
         if self._tools is None:
             self._tools = options.Tools(
                 sh="/bin/sh",
-                bwrap=_find("bwrap", "bubblewrap"),
-                choom=_find("choom", "util-linux"),
-                setpriv=_find("setpriv", "util-linux") if self.drop else "",
+                bwrap=find_program("bwrap", "bubblewrap"),
+                choom=find_program("choom", "util-linux"),
+                setpriv=find_program("setpriv", "util-linux"),
             )
         return self._tools
 
@@ -105,19 +63,12 @@ class Bubblewrap:
         return os.open(f"/proc/self/fd/{self._constants[name]}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-class BubblewrapWorkspace:
-    """Implements :class:`client_agent.sandbox.base.Workspace`."""
+class BubblewrapWorkspace(HostWorkspace):
+    """Starts the chain of ``SANDBOX.md``, section 3."""
 
-    def __init__(
-        self, sandbox: Bubblewrap, folder: Path, fd: int, uid: int | None, limits: Limits
-    ) -> None:
-        self.path = folder / "job"
-        self.fd = fd
-        self.uid = self.gid = uid
-        self.enforcement: Mapping[str, str] = {}
-        self._sandbox, self._folder, self._limits = sandbox, folder, limits
-        self._attempt: Attempt | None = None
-        self._destroyed = False
+    def __init__(self, sandbox: Bubblewrap, name: str, uid: int | None, limits: Limits) -> None:
+        super().__init__(sandbox, name, uid, limits)
+        self._sandbox = sandbox
 
     async def start(self, launch: Launch) -> Process:
         sandbox, settings = self._sandbox, self._sandbox.settings
@@ -129,14 +80,15 @@ class BubblewrapWorkspace:
             args = options.bwrap_options(
                 fds,
                 launch.env,
-                scratch=min(settings.scratch, self._limits.memory),
-                shm=min(settings.shm, self._limits.memory),
+                scratch=min(settings.scratch, self.limits.memory),
+                shm=min(settings.shm, self.limits.memory),
                 read_only=launch.read_only,
-                network=self._limits.network,
+                network=self.limits.network,
             )
             _write_all(fds.args, options.encode_args(args))
-            inside = options.gated(launch.argv, self._rlimits())
-            argv = options.chain(sandbox.tools, fds.args, inside, uid=self.uid)
+            inside = options.gated(launch.argv, self.rlimits(launch))
+            join = [] if self.group is None else self.group.join
+            argv = options.chain(sandbox.tools, fds.args, inside, uid=self.uid, join=join)
             outer = spawn(pipes, argv, fds.passed())
         except BaseException:
             pipes.close()
@@ -144,21 +96,12 @@ class BubblewrapWorkspace:
         finally:
             for fd in opened:
                 os.close(fd)
-        logs = Logs(self._limits.log, self._limits.log * settings.log_hard_factor, self._on_flood)
-        start = Start(outer, pipes, launch, logs, self._record)
+        start = Start(outer, pipes, launch, self.logs(), self.record)
         parts = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
-        self._attempt = Attempt(parts, launch, NoMeter(), sandbox.clock, settings.death_timeout_s)
-        return self._attempt
-
-    async def destroy(self) -> None:
-        if self._destroyed:
-            return
-        self._destroyed = True
-        os.close(self.fd)
-        if self._attempt is not None and not (await self._attempt.wait()).certain:
-            self._sandbox.places.quarantine(self._folder)
-            return
-        await asyncio.to_thread(self._sandbox.places.remove, self._folder)
+        self.attempt = Attempt(
+            parts, launch, self.meter(launch), sandbox.clock, settings.death_timeout_s
+        )
+        return self.attempt
 
     def _descriptors(
         self, pipes: Pipes, opened: list[int], allow: frozenset[str]
@@ -177,30 +120,8 @@ class BubblewrapWorkspace:
             passwd=keep(sandbox.constant("passwd", options.PASSWD.encode())),
             group=keep(sandbox.constant("group", options.GROUP.encode())),
             hosts=keep(sandbox.constant("hosts", options.HOSTS.encode())),
-            seccomp=keep(sandbox.constant(f"seccomp{relaxed}", seccomp.program(allow))),
+            seccomp=keep(sandbox.constant(f"seccomp {relaxed}", seccomp.program(allow))),
         )
-
-    def _record(self, init: int) -> None:
-        self._sandbox.places.record(self._folder, init)
-
-    def _rlimits(self) -> dict[str, int]:
-        return {"nproc": self._limits.pids, "nofile": self._sandbox.settings.nofile, "core": 0}
-
-    def _on_flood(self, stream: str) -> None:
-        if self._attempt is not None:
-            most = self._limits.log * self._sandbox.settings.log_hard_factor
-            self._attempt.stop(
-                Reason.LOG_LIMIT, f"the job wrote more than {most} bytes to {stream}", grace=False
-            )
-
-
-def _find(program: str, package: str) -> str:
-    found = shutil.which(program, path=_SAFE_PATH)
-    if found is None:
-        raise SandboxBroken(
-            f"{program} is not installed: apt install {package}, or dnf install {package}"
-        )
-    return found
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -208,8 +129,3 @@ def _write_all(fd: int, data: bytes) -> None:
     while view:
         view = view[os.write(fd, view) :]
     os.lseek(fd, 0, os.SEEK_SET)
-
-
-def argv_of(script: str) -> Sequence[str]:
-    """How an entry script is run inside."""
-    return ["/bin/bash", script]

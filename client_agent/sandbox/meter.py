@@ -1,20 +1,220 @@
-"""What the host measures about an attempt while it runs."""
+"""What the host measures about an attempt while it runs, and what that means for its limits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from client_agent.sandbox.attempt import Attempt, Verdict
+from client_agent.sandbox import usage
+from client_agent.sandbox.cgroups import Group
+from client_agent.sandbox.images import Image
+from shared.clock import Clock
+from shared.wire import Limits, Reason
+
+if TYPE_CHECKING:
+    from client_agent.sandbox.attempt import Attempt
 
 
-class NoMeter:
-    """Measures nothing. Implements :class:`client_agent.sandbox.attempt.Meter`."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A cause of an end that the kernel's own counters prove."""
+
+    reason: Reason
+    message: str
+
+
+class Gauge(Protocol):
+    """Watches one kind of limit."""
+
+    @property
+    def cpu_s(self) -> float | None: ...
+
+    @property
+    def peak_memory(self) -> int | None: ...
+
+    async def poll(self, attempt: Attempt) -> None:
+        """Look while it runs; call ``attempt.stop`` where a limit is passed."""
+        ...
+
+    async def last(self) -> bool:
+        """It has ended: read for the last time; whether nothing of it is alive, as far as
+        known."""
+        ...
+
+    def verdict(self) -> Verdict | None:
+        """The limit that was the end of it."""
+        ...
+
+    def warnings(self) -> Sequence[str]:
+        """Limits that were met without ending it."""
+        ...
+
+
+class Meter:
+    """The gauges of one attempt.
+
+    Args:
+        poll_s: between two looks; the kernel's hard limits do not wait for one.
+        hurry: set when everything is dead, for gauges that look from a thread.
+    """
+
+    def __init__(
+        self, gauges: Sequence[Gauge], clock: Clock, poll_s: float, hurry: threading.Event
+    ) -> None:
+        self._gauges, self._clock, self._poll_s, self._hurry = gauges, clock, poll_s, hurry
+        self._watching: asyncio.Task[None] | None = None
+        self._polling = False
+        self._stopping = False
 
     def start(self, attempt: Attempt) -> None:
-        pass
+        """The gate opens."""
+        if self._gauges:
+            self._watching = asyncio.create_task(self._watch(attempt))
 
-    def stop(self) -> None:
-        pass
+    async def _watch(self, attempt: Attempt) -> None:
+        while not self._stopping:
+            await self._clock.sleep(self._poll_s)
+            self._polling = True
+            for gauge in self._gauges:
+                await gauge.poll(attempt)
+            self._polling = False
+
+    async def stop(self) -> bool:
+        """It has ended: take the last readings.
+
+        Returns:
+            Whether nothing of it is alive, as far as the gauges know.
+        """
+        self._stopping = True
+        self._hurry.set()
+        if self._watching is not None:
+            if not self._polling:  # a look under way ends by itself: it may be in a thread
+                self._watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watching
+        return all([await gauge.last() for gauge in self._gauges])
+
+    def verdict(self) -> Verdict | None:
+        return next((v for gauge in self._gauges if (v := gauge.verdict()) is not None), None)
+
+    def warnings(self) -> list[str]:
+        return [warning for gauge in self._gauges for warning in gauge.warnings()]
+
+    def usage(self) -> tuple[float | None, int | None]:
+        """CPU seconds and peak memory in bytes; None where nobody counted."""
+        cpu = [gauge.cpu_s for gauge in self._gauges if gauge.cpu_s is not None]
+        peak = [gauge.peak_memory for gauge in self._gauges if gauge.peak_memory is not None]
+        return max(cpu, default=None), max(peak, default=None)
+
+
+class CgroupGauge:
+    """Memory, processes and CPU by the kernel's counters: hard."""
+
+    def __init__(self, group: Group, limits: Limits) -> None:
+        self._group, self._limits = group, limits
+        self.cpu_s: float | None = None
+        self.peak_memory: int | None = None
+        self._kills = self._refused = 0
+
+    async def poll(self, attempt: Attempt) -> None:
+        self._kills = self._group.oom_kills()
+        verdict = self.verdict()
+        if verdict is not None:  # in version 1 the kernel takes one process and leaves the rest
+            attempt.stop(verdict.reason, verdict.message, grace=False)
+
+    async def last(self) -> bool:
+        self._kills = self._group.oom_kills()
+        self._refused = self._group.refused_forks()
+        self.cpu_s = self._group.cpu_s()
+        self.peak_memory = self._group.peak_memory()
+        return True
+
+    def verdict(self) -> Verdict | None:
+        if not self._kills:
+            return None
+        message = f"the job needed more than its {self._limits.memory} bytes of memory"
+        return Verdict(Reason.MEMORY_LIMIT, message)
+
+    def warnings(self) -> Sequence[str]:
+        if not self._refused:
+            return ()
+        return (
+            f"pids_limit: {self._refused} times a process or thread was refused, because the job "
+            f"had its {self._limits.pids} already",
+        )
+
+
+class ImageGauge:
+    """Disk by a file system of its own: hard."""
+
+    cpu_s = peak_memory = None
+
+    def __init__(self, image: Image, limits: Limits) -> None:
+        self._image, self._limits = image, limits
+        self._full: str | None = None
+        self._was_full = False
+
+    async def poll(self, attempt: Attempt) -> None:
+        del attempt  # the job has seen ENOSPC; what it makes of that is its own affair
+        self._was_full = self._was_full or self._image.full() is not None
+
+    async def last(self) -> bool:
+        self._full = self._image.full()
+        return True
+
+    def verdict(self) -> Verdict | None:
+        if self._full is None:
+            return None
+        return Verdict(
+            Reason.DISK_LIMIT,
+            f"the job's disk of {self._limits.disk} bytes ran out of room"
+            if self._full == "bytes"
+            else f"the job made as many files as its disk of {self._limits.disk} bytes can hold",
+        )
+
+    def warnings(self) -> Sequence[str]:
+        if self._full is None and self._was_full:
+            return (f"disk_limit: the disk of {self._limits.disk} bytes was full for a while",)
+        return ()
+
+
+class ProcessGauge:
+    """Memory and CPU by adding up what ``/proc`` says: soft, a job can be faster than a look.
+
+    Args:
+        memory, cpu: whether to look at them; not where a cgroup does.
+        budget_s: CPU time of all processes together.
+    """
+
+    def __init__(self, limits: Limits, budget_s: float, *, memory: bool, cpu: bool) -> None:
+        self._limits, self._budget_s = limits, budget_s
+        self._memory, self._cpu = memory, cpu
+        self.cpu_s: float | None = None
+        self.peak_memory: int | None = None
+
+    async def poll(self, attempt: Attempt) -> None:
+        used = usage.of_processes(attempt.pid)
+        if self._memory:
+            self.peak_memory = max(self.peak_memory or 0, used.resident)
+            if used.resident > self._limits.memory:
+                attempt.stop(
+                    Reason.MEMORY_LIMIT,
+                    f"the job needed more than its {self._limits.memory} bytes of memory",
+                    grace=False,
+                )
+        if self._cpu and used.cpu_s > self._budget_s:
+            attempt.stop(
+                Reason.CPU_LIMIT,
+                f"the job used more than {self._budget_s:g} s of CPU, which is all that "
+                f"{self._limits.cpus:g} CPUs have in its time",
+            )
+
+    async def last(self) -> bool:
+        return True
 
     def verdict(self) -> Verdict | None:
         return None
@@ -22,8 +222,75 @@ class NoMeter:
     def warnings(self) -> Sequence[str]:
         return ()
 
-    def usage(self) -> tuple[float | None, int | None]:
-        return None, None
 
-    def kill(self) -> None:
-        pass
+class DirectoryGauge:
+    """Disk by walking the directory: soft.
+
+    Args:
+        fd: descriptor of the directory; stays open until :meth:`Meter.stop` has returned.
+        free: bytes free on the host's disk.
+        floor: below this nothing of ours may go on.
+        hurry: see :class:`Meter`.
+    """
+
+    cpu_s = peak_memory = None
+
+    def __init__(
+        self,
+        fd: int,
+        device: int,
+        limits: Limits,
+        most_files: int,
+        clock: Clock,
+        free: Callable[[], int],
+        floor: int,
+        hurry: threading.Event,
+    ) -> None:
+        self._fd, self._device, self._limits, self._most = fd, device, limits, most_files
+        self._clock, self._free, self._floor, self._hurry = clock, free, floor, hurry
+        self._not_before = 0.0
+        self._found: Verdict | None = None
+
+    async def poll(self, attempt: Attempt) -> None:
+        if self._free() < self._floor:
+            attempt.stop(
+                Reason.AGENT_ERROR,
+                f"the agent's disk has less than {self._floor} bytes left",
+                grace=False,
+            )
+            return
+        began = self._clock.monotonic()
+        if began < self._not_before:
+            return
+        stored = await asyncio.to_thread(
+            usage.of_directory, self._fd, self._most, self._hurry.is_set
+        )
+        # a look may take a tenth of the time at most, however large the tree
+        ended = self._clock.monotonic()
+        self._not_before = ended + 10 * (ended - began)
+        found = self._judge(stored, usage.of_deleted(attempt.pid, self._device))
+        if found is not None:
+            attempt.stop(found.reason, found.message, grace=False)
+
+    async def last(self) -> bool:
+        stored = await asyncio.to_thread(usage.of_directory, self._fd, self._most)
+        self._found = self._judge(stored, 0)
+        return True
+
+    def _judge(self, stored: usage.Stored, deleted: int) -> Verdict | None:
+        total = stored.bytes + deleted
+        if total > self._limits.disk:
+            message = f"the job stored {total} bytes; its disk limit is {self._limits.disk}"
+        elif stored.entries > self._most:
+            message = f"the job made more than {self._most} files and folders"
+        elif stored.too_deep:
+            message = f"the job nested folders more than {usage.DEEPEST} deep"
+        else:
+            return None
+        return Verdict(Reason.DISK_LIMIT, message)
+
+    def verdict(self) -> Verdict | None:
+        return self._found
+
+    def warnings(self) -> Sequence[str]:
+        return ()

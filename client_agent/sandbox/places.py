@@ -1,19 +1,22 @@
-"""Where attempts live on the host: ``HOME/work/NAME/{job,init}``, one folder each.
+"""Where attempts live on the host: a folder ``HOME/work/NAME`` each.
+
+In it: ``init``, the record of the sandbox's init; and ``job``, where there are no disk images.
 
 An unprivileged bwrap opens the job's directory by its path, so every folder above it must let the
-job's uid through. A root agent's home is often closed (``/root``, ``mktemp -d``); it is therefore
-bound once, privately, to a folder below ``/run`` that is open.
+job's uid through. A root agent's home is often closed (``/root``, ``mktemp -d``); ``work`` is
+therefore bound once, privately, to a folder below ``/run`` that is open.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
 from typing import Final
 
 from client_agent.remove import remove_tree
-from client_agent.sandbox import mounts, pidfd
+from client_agent.sandbox import images, mounts, pidfd
 from client_agent.sandbox.base import SandboxBroken
 
 RUN: Final = Path("/run")
@@ -26,14 +29,18 @@ class Places:
     Args:
         home: the agent's directory, for this agent alone.
         drop: the jobs run as other uids than the agent.
+
+    Attributes:
+        name: of whatever the agent makes outside its home; the same in its next life.
     """
 
     def __init__(self, home: Path, *, drop: bool) -> None:
-        self.work = home.resolve() / "work"
-        self._quarantine = home.resolve() / "quarantine"
+        home = home.resolve()
+        self.work, self.images = home / "work", home / "images"
+        self._quarantine = home / "quarantine"
         self._drop = drop
-        digest = hashlib.sha256(os.fsencode(self.work)).hexdigest()[:12]
-        self._window = RUN / f"ferryman-{digest}"
+        self.name = f"ferryman-{hashlib.sha256(os.fsencode(home)).hexdigest()[:12]}"
+        self._window = RUN / self.name
         self._base: Path | None = None
 
     @property
@@ -69,18 +76,46 @@ class Places:
         return self._window
 
     def _close_window(self) -> None:
-        for place in mounts.mounted_below(self._window):
-            mounts.unmount(place, detach=True)
+        for top in (self._window, self.work):
+            for place in mounts.mounted_below(top):
+                if place != self.work:
+                    images.shut_down(place) if place != self._window else None
+                    mounts.unmount(place, detach=True)
+
+    def clear(self) -> None:
+        """Remove what a former life left; it must be dead. Blocking."""
+        self._base = None
+        if self._drop and self._window.is_dir():
+            self._close_window()
+        for folder in self.left_over():
+            remove_tree(folder)
+        if self.images.is_dir():
+            for file in self.images.iterdir():
+                file.unlink()
 
     def close(self) -> None:
-        """Take the mounts away; the files stay."""
+        """Take the mounts away; the files stay. Blocking."""
         if self._base == self._window:
             self._close_window()
             self._window.rmdir()
         self._base = None
 
-    def make(self, name: str, uid: int | None) -> Path:
-        """The folder of one attempt, with an empty ``job`` in it that belongs to ``uid``.
+    def check_free(self, floor: int) -> None:
+        """Raises OSError (ENOSPC) where the disk has less than ``floor`` bytes left."""
+        free = self.free()
+        if free < floor:
+            raise OSError(
+                errno.ENOSPC, f"only {free} bytes are free, {floor} must stay free", str(self.work)
+            )
+
+    def free(self) -> int:
+        """Bytes that are free on the agent's disk."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        found = os.statvfs(self.work)
+        return found.f_bavail * found.f_frsize
+
+    def make(self, name: str) -> Path:
+        """The folder of one attempt.
 
         Raises:
             FileExistsError: the name is in use.
@@ -89,11 +124,15 @@ class Places:
         folder = self.base / name
         folder.mkdir()
         folder.chmod(0o711)  # the job's uid passes through, and cannot list, add or move
+        return folder
+
+    def make_job(self, folder: Path, uid: int | None) -> Path:
+        """An empty directory for the job in the attempt's folder, which belongs to ``uid``."""
         job = folder / "job"
         job.mkdir(mode=0o700)
         if uid is not None:
             os.chown(job, uid, uid)
-        return folder
+        return job
 
     def record(self, folder: Path, init: int) -> None:
         """Note the sandbox's init, so that a later life of the agent can kill it and nothing
@@ -106,7 +145,7 @@ class Places:
         (folder / _RECORD).write_text(f"{_boot_id()} {init} {started}\n", encoding="ascii")
 
     def left_over(self) -> list[Path]:
-        """Folders of attempts that a former life left, the quarantined ones included."""
+        """Folders of attempts, the quarantined ones included."""
         return [
             entry
             for top in (self.work, self._quarantine)
@@ -136,8 +175,6 @@ class Places:
     @staticmethod
     def remove(folder: Path) -> None:
         """Delete the folder of an attempt. Blocking: a tree can be large."""
-        for place in mounts.mounted_below(folder):
-            mounts.unmount(place, detach=True)
         remove_tree(folder)
 
 

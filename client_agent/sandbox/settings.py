@@ -29,6 +29,10 @@ class SandboxSettings:
     """For the whole chain up to the closed gate; a busy host is slow."""
     death_timeout_s: float = 10.0
     """After SIGKILL; then the attempt is given up and its directory quarantined."""
+    inode_every: int = 16_384
+    """A job may make one file for so many bytes of its disk limit."""
+    free_floor: int = 256 * MIB
+    """Bytes that jobs leave free on the agent's disk; below that nothing starts."""
     nofile: int = 1024
     """Open files of one process."""
     poll_s: float = 0.5

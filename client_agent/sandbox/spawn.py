@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from client_agent.drain import LogDrain
 from client_agent.sandbox import pidfd
@@ -59,8 +60,10 @@ class Pipes:
             os.close(fd)
 
 
-def spawn(pipes: Pipes, argv: Sequence[str], passed: Iterable[int]) -> subprocess.Popen[bytes]:
-    """Execute the chain: empty environment, cwd ``/``, a session of its own (a terminal sends its
+def spawn(
+    pipes: Pipes, argv: Sequence[str], passed: Iterable[int], cwd: Path = Path("/")
+) -> subprocess.Popen[bytes]:
+    """Execute the chain: empty environment, a session of its own (a terminal sends its
     SIGINT to the agent alone), and no descriptors but the named ones.
 
     Only on the event loop's thread: the parent-death signal belongs to the *thread* that spawned.
@@ -78,7 +81,7 @@ def spawn(pipes: Pipes, argv: Sequence[str], passed: Iterable[int]) -> subproces
             stderr=pipes.err_w,
             pass_fds=tuple(passed),
             env={},
-            cwd="/",
+            cwd=cwd,
             start_new_session=True,
         )
     except OSError as problem:

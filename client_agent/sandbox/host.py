@@ -1,0 +1,65 @@
+"""What this host can enforce, found out once, and the reasons for what it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from client_agent.sandbox.cgroups import Hierarchy, NoCgroups, find
+from client_agent.sandbox.images import Images, NoImages
+from client_agent.sandbox.settings import SandboxSettings
+
+HARD = "hard"
+SOFT = "soft"
+PROBE_DISK = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Means of enforcement."""
+
+    hierarchy: Hierarchy | None
+    images: Images | None
+    advice: Sequence[str]
+    """How to make soft limits hard."""
+
+    @property
+    def enforcement(self) -> Mapping[str, str]:
+        """limit -> "hard" or "soft"."""
+        controllers = set(self.hierarchy.folders) if self.hierarchy is not None else set()
+        return {
+            **{name: HARD if name in controllers else SOFT for name in ("memory", "pids", "cpu")},
+            "disk": HARD if self.images is not None else SOFT,
+            **dict.fromkeys(("wall", "log", "results", "files", "network"), HARD),
+        }
+
+    @property
+    def soft(self) -> list[str]:
+        return [name for name, how in self.enforcement.items() if how == SOFT]
+
+
+def examine(name: str, files: Path, places: Path, settings: SandboxSettings, *, root: bool) -> Host:
+    """Try each means for real. Blocking; makes the agent's own cgroup.
+
+    Args:
+        name: of the agent's cgroup.
+        files, places: folders for disk images and their mount points.
+    """
+    advice: list[str] = []
+    hierarchy: Hierarchy | None = None
+    images: Images | None = None
+    try:
+        hierarchy = find(name)
+    except NoCgroups as problem:
+        advice.append(f"memory, pids, cpu: {problem}")
+    if not root:
+        advice.append("disk: only an agent that runs as root can give each job a disk of its own")
+    else:
+        images = Images(files, settings.inode_every)
+        try:
+            images.put_back(images.make(PROBE_DISK, places), spare=0)
+        except NoImages as problem:
+            images = None
+            advice.append(f"disk: {problem}")
+    return Host(hierarchy, images, tuple(advice))

@@ -1,0 +1,147 @@
+"""What backends that run their processes on this very host have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Final
+
+from client_agent.sandbox import cgroups, pidfd
+from client_agent.sandbox.base import Report, SandboxBroken
+from client_agent.sandbox.host import Host, examine
+from client_agent.sandbox.places import Places
+from client_agent.sandbox.settings import SandboxSettings
+from client_agent.sandbox.workspace import HostWorkspace
+from shared.clock import Clock
+from shared.wire import Limits
+
+_NAME: Final = re.compile(r"[a-z0-9-]{1,100}")
+_SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+SELF_TEST_SLOT: Final = -1
+"""Its uid is nobody else's, so that the test can run beside jobs."""
+
+
+class HostSandbox(ABC):
+    """Directories, disk images, cgroups and what a former life left of them.
+
+    Args:
+        home: the agent's directory; ``work/``, ``images/`` and ``quarantine/`` in it are ours.
+    """
+
+    def __init__(self, clock: Clock, home: Path, settings: SandboxSettings | None = None) -> None:
+        self.settings = settings or SandboxSettings()
+        self.clock = clock
+        self.drop = os.geteuid() == 0
+        """The agent is root: jobs run as a uid of their slot."""
+        self.places = Places(home, drop=self.drop)
+        self._host: Host | None = None
+        self._cleared = False
+
+    @abstractmethod
+    async def self_test(self) -> Report: ...
+
+    @abstractmethod
+    def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
+        """The workspace of one attempt, not made yet."""
+
+    async def clear(self) -> None:
+        """Once in a life, before anything else: kill, then unmount, then remove. In that order
+        nothing is pulled from under a live job."""
+        if self._cleared:
+            return
+        self._cleared = True
+        for folder in self.places.left_over():
+            await self._kill_recorded(folder)
+        await self._clear_groups()
+        await asyncio.to_thread(self.places.clear)
+
+    async def prepare(self, name: str, slot: int, limits: Limits) -> HostWorkspace:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"not a name for an attempt: {name!r}")
+        await self.clear()
+        self.places.check_free(self.settings.free_floor)
+        uid = self.settings.uid_base + slot if self.drop else None
+        workspace = self.workspace(name, uid, limits)
+        await workspace.make()
+        return workspace
+
+    async def close(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            if host.images is not None:
+                await asyncio.to_thread(host.images.close)
+            if host.hierarchy is not None:
+                for folder in dict.fromkeys(host.hierarchy.folders.values()):
+                    cgroups.remove_group(folder)
+        await asyncio.to_thread(self.places.close)
+
+    @property
+    def host(self) -> Host:
+        """What can be enforced here.
+
+        Raises:
+            SandboxBroken
+        """
+        if self._host is None:
+            base = self.places.base
+            self._host = examine(
+                self.places.name, self.places.images, base, self.settings, root=self.drop
+            )
+        return self._host
+
+    def check_hard(self) -> None:
+        """Raises SandboxBroken where the operator wants hard limits and some are soft."""
+        if self.settings.require_hard_limits and self.host.soft:
+            raise SandboxBroken(
+                f"require_hard_limits is set, but soft here are {', '.join(self.host.soft)}. "
+                + " ".join(self.host.advice)
+            )
+
+    async def _kill_recorded(self, folder: Path) -> None:
+        fd = self.places.recorded_init(folder)
+        if fd is None:
+            return
+        try:
+            pidfd.kill(fd)
+            dead = pidfd.watch(fd)
+            timer = asyncio.create_task(self.clock.sleep(self.settings.death_timeout_s))
+            await asyncio.wait({dead, timer}, return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+            if not dead.done():
+                dead.cancel()
+                raise SandboxBroken(f"a process of a former life would not die: see {folder}")
+        finally:
+            os.close(fd)
+
+    async def _clear_groups(self) -> None:
+        """Kill what is left in the cgroups of a former life, and remove them."""
+        try:
+            hierarchy = cgroups.find(self.places.name)
+        except cgroups.NoCgroups:
+            return
+        deadline = self.clock.monotonic() + self.settings.death_timeout_s
+        for top in dict.fromkeys(hierarchy.folders.values()):
+            for folder in [entry for entry in top.iterdir() if entry.is_dir()]:
+                while cgroups.kill_group(folder):
+                    if self.clock.monotonic() > deadline:
+                        raise SandboxBroken(f"processes of a former life would not die: {folder}")
+                    await self.clock.sleep(0.005)
+                cgroups.remove_group(folder)
+
+
+def find_program(program: str, package: str) -> str:
+    """Absolute path of a program of the host.
+
+    Raises:
+        SandboxBroken: it is not installed.
+    """
+    found = shutil.which(program, path=_SAFE_PATH)
+    if found is None:
+        raise SandboxBroken(
+            f"{program} is not installed: apt install {package}, or dnf install {package}"
+        )
+    return found

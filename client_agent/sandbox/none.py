@@ -1,0 +1,267 @@
+"""No sandbox: only for an operator who says so, where whoever uploads is trusted like a
+colleague.
+
+A job can read and write what its uid can, and reach the network. What is left of the protocol
+holds: gate, limits as far as the host enforces them, timeouts, and death before collecting. That
+death is certain where there is a cgroup or a uid per slot (a root agent); else it covers every
+process that descends from the job, kept its session or its environment, or was adopted by the
+agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from client_agent.drain import LogDrain
+from client_agent.sandbox import pidfd
+from client_agent.sandbox.attempt import Attempt, Parts
+from client_agent.sandbox.base import Launch, Process, Report, SandboxBroken
+from client_agent.sandbox.cgroups import kill_group
+from client_agent.sandbox.hosted import HostSandbox, find_program
+from client_agent.sandbox.meter import Verdict
+from client_agent.sandbox.options import GATE, JOIN, PATH, TEMPORARY
+from client_agent.sandbox.settings import SandboxSettings
+from client_agent.sandbox.spawn import Pipes, spawn
+from client_agent.sandbox.workspace import HostWorkspace
+from shared.clock import Clock
+from shared.wire import Limits
+
+MARK: Final = "FERRYMAN_ATTEMPT_OF"
+"""Variable by which processes are found that left their session."""
+_ROUND_S: Final = 0.01
+
+
+class NoSandbox(HostSandbox):
+    """Implements :class:`client_agent.sandbox.base.Sandbox` without isolation."""
+
+    def __init__(self, clock: Clock, home: Path, settings: SandboxSettings | None = None) -> None:
+        super().__init__(clock, home, settings)
+        self.leaders: set[int] = set()
+        """Pids of the attempts under way: children of ours that are not adopted."""
+
+    async def self_test(self) -> Report:
+        self.check_hard()
+        for program in ("setpriv", "prlimit"):
+            find_program(program, "util-linux")
+        await self.clear()
+        advice = ("bundles run without isolation: use the bubblewrap backend", *self.host.advice)
+        enforcement = {**self.host.enforcement, "network": "none"}
+        return Report("none", "", enforcement, {}, advice)
+
+    async def clear(self) -> None:
+        """As any backend, and processes that carry our mark."""
+        for pid in _marked(f"{MARK}={self.places.name}/".encode()):
+            _kill(pid)
+        await super().clear()
+
+    def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
+        return BareWorkspace(self, name, uid, limits)
+
+
+class BareWorkspace(HostWorkspace):
+    """Starts ``[sh JOIN] → setpriv → sh GATE → env -i → prlimit → program``."""
+
+    def __init__(self, sandbox: NoSandbox, name: str, uid: int | None, limits: Limits) -> None:
+        super().__init__(sandbox, name, uid, limits)
+        self.enforcement = {**self.enforcement, "network": "none"}
+        self._sandbox = sandbox
+
+    async def start(self, launch: Launch) -> Process:
+        sandbox, settings = self._sandbox, self._sandbox.settings
+        if any(str(source) != place for source, place in launch.read_only):
+            raise SandboxBroken("read_only binds to other places need a sandbox")
+        mark = f"{MARK}={sandbox.places.name}/{self.name}"
+        pidfd.become_subreaper()
+        pipes = Pipes()
+        try:
+            outer = spawn(pipes, self._command(launch, mark), (), cwd=self.path)
+            pipes.close(pipes.status_r)
+        except BaseException:
+            pipes.close()
+            raise
+        logs = self.logs()
+        limit, hard_limit = logs.limit, logs.hard_limit
+        sandbox.leaders.add(outer.pid)
+        outer_fd = os.pidfd_open(outer.pid)
+        parts = Parts(
+            outer,
+            outer_fd,
+            pidfd.watch(outer_fd),
+            outer.pid,
+            os.dup(outer_fd),
+            pipes.give(pipes.gate_w),
+            None,
+            LogDrain(
+                pipes.give(pipes.out_r),
+                launch.stdout,
+                limit=limit,
+                hard_limit=hard_limit,
+                on_flood=lambda: logs.on_flood("stdout"),
+                greeting=True,
+            ),
+            LogDrain(
+                pipes.give(pipes.err_r),
+                launch.stderr,
+                limit=limit,
+                hard_limit=hard_limit,
+                on_flood=lambda: logs.on_flood("stderr"),
+            ),
+        )
+        self.record(outer.pid)
+        crowd = Crowd(
+            outer.pid,
+            sandbox.leaders,
+            mark.encode(),
+            self,
+            sandbox.clock,
+            settings.death_timeout_s,
+        )
+        self.attempt = Attempt(
+            parts, launch, self.meter(launch, crowd), sandbox.clock, settings.death_timeout_s
+        )
+        if not await parts.stdout.greeted:
+            ended = await self.attempt.wait()
+            raise SandboxBroken(f"the job could not be started: {parts.stderr.tail(3)} ({ended})")
+        return self.attempt
+
+    async def destroy(self) -> None:
+        await super().destroy()
+        if self.attempt is not None:
+            self._sandbox.leaders.discard(self.attempt.pid)
+
+    def _command(self, launch: Launch, mark: str) -> list[str]:
+        command: list[str] = []
+        if self.group is not None:
+            command += ["/bin/sh", "-c", JOIN, "join", *self.group.join, "--"]
+        command += [find_program("setpriv", "util-linux"), "--pdeathsig=KILL"]
+        if self.uid is not None:
+            command += [f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
+        env = {
+            "PATH": PATH,
+            "HOME": str(self.path),
+            "LANG": "C.UTF-8",
+            "TMPDIR": TEMPORARY[0],
+            **launch.env,
+        }
+        command += ["--", "/bin/sh", "-c", GATE, "gate", find_program("env", "coreutils"), "-i"]
+        command += [mark, *(f"{name}={value}" for name, value in env.items())]
+        rlimits = self.rlimits(launch)
+        if self.uid is None:
+            del rlimits["nproc"]  # without a namespace it counts everything of this user
+        limits = [f"--{name}={value}" for name, value in rlimits.items()]
+        return [*command, find_program("prlimit", "util-linux"), *limits, "--", *launch.argv]
+
+
+class Crowd:
+    """Everything that an attempt without a namespace has started. A gauge: its last look
+    kills."""
+
+    cpu_s = peak_memory = None
+
+    def __init__(
+        self,
+        leader: int,
+        leaders: set[int],
+        mark: bytes,
+        workspace: HostWorkspace,
+        clock: Clock,
+        timeout_s: float,
+    ) -> None:
+        self._leader, self._mark, self._workspace = leader, mark, workspace
+        self._leaders = leaders
+        self._clock, self._timeout_s = clock, timeout_s
+        fields = pidfd.stat_fields(leader)
+        self._started = 0 if fields is None else int(fields[19])
+        self._session = os.getsid(0)
+
+    async def poll(self, attempt: Attempt) -> None:
+        pass
+
+    async def last(self) -> bool:
+        deadline = self._clock.monotonic() + self._timeout_s
+        while self._kill_all():
+            if self._clock.monotonic() > deadline:
+                return False
+            await self._clock.sleep(_ROUND_S)
+        return True
+
+    def verdict(self) -> Verdict | None:
+        return None
+
+    def warnings(self) -> Sequence[str]:
+        return ()
+
+    def _kill_all(self) -> bool:
+        """Kill what is there; whether there was anything."""
+        found = False
+        if self._workspace.group is not None:
+            for folder in self._workspace.group.folders:
+                found = kill_group(folder) or found
+        for pid in set(self._members()):
+            found = _kill(pid) or found
+        return found
+
+    def _members(self) -> set[int]:
+        uid = self._workspace.uid
+        if uid is not None:
+            return _of_uid(uid)
+        found = _marked(self._mark)
+        started, own = self._started, os.getpid()
+        for pid in _pids():
+            fields = pidfd.stat_fields(pid)
+            if fields is None or pid in self._leaders:
+                continue
+            parent, session, birth = int(fields[1]), int(fields[3]), int(fields[19])
+            # adopted: its parent died, and we are the subreaper; our own children keep our
+            # session
+            adopted = parent == own and session != self._session and birth >= started
+            if session == self._leader or adopted:
+                found.add(pid)
+        for pid in list(found):
+            found.update(pidfd.descendants(pid))
+        return found
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+
+
+def _of_uid(uid: int) -> set[int]:
+    found: set[int] = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+            line = next(line for line in status.splitlines() if line.startswith("Uid:"))
+            if line.split()[1] == str(uid):
+                found.add(pid)
+    return found
+
+
+def _marked(start: bytes) -> set[int]:
+    """Processes with a variable that begins so."""
+    found: set[int] = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if any(variable.startswith(start) for variable in variables):
+                found.add(pid)
+    return found
+
+
+def _kill(pid: int) -> bool:
+    """Whether there was something to kill: the dead that nobody has reaped yet do not count."""
+    fields = pidfd.stat_fields(pid)
+    if fields is None or pid == os.getpid():
+        return False
+    if fields[0] == "Z":
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # adopted: ours to reap
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+    return True

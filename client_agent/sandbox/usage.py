@@ -1,0 +1,112 @@
+"""What a running attempt uses, looked up in ``/proc`` and its directory: for hosts without hard
+limits."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from client_agent import beneath
+from client_agent.sandbox.pidfd import descendants, stat_fields
+
+DEEPEST: Final = 400
+"""Levels that are walked, each with a descriptor. A result may be much less deep."""
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Of the processes below one init."""
+
+    cpu_s: float
+    """Including children that were waited for."""
+    resident: int
+    """Bytes, the sum over processes; shared pages count once for each."""
+
+
+def of_processes(init: int) -> Used:
+    """Sum over the processes in a sandbox; a snapshot."""
+    ticks = pages = 0
+    for pid in (init, *descendants(init)):
+        fields = stat_fields(pid)
+        if fields is not None:
+            ticks += sum(int(field) for field in fields[11:15])
+            pages += int(fields[21])
+    return Used(ticks / _TICKS, pages * _PAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """In a directory of a running job."""
+
+    bytes: int
+    """On disk, not apparent."""
+    entries: int
+    too_deep: bool
+
+
+def of_directory(fd: int, most_entries: int, hurry: Callable[[], bool] = lambda: False) -> Stored:
+    """Walk a directory that changes meanwhile. Blocking.
+
+    Args:
+        most_entries: stop once there are more.
+        hurry: asked now and then; True: stop with what was found.
+    """
+    total = entries = 0
+    seen: set[int] = set()  # inodes with several names count once: disk, not archive
+    stack = [(os.dup(fd), os.scandir(fd))]
+    try:
+        while stack:
+            parent, listing = stack[-1]
+            entry = next(listing, None)
+            if entry is None:
+                listing.close()
+                os.close(parent)
+                stack.pop()
+                continue
+            entries += 1
+            if entries > most_entries or (entries % 256 == 0 and hurry()):
+                return Stored(total, entries, too_deep=False)
+            try:
+                found = os.stat(entry.name, dir_fd=parent, follow_symlinks=False)
+            except OSError:
+                continue
+            if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+                if found.st_ino in seen:
+                    continue
+                seen.add(found.st_ino)
+            total += found.st_blocks * 512
+            if stat.S_ISDIR(found.st_mode):
+                if len(stack) >= DEEPEST:
+                    return Stored(total, entries, too_deep=True)
+                with suppress(OSError):
+                    below = beneath.open_directory(parent, entry.name)
+                    stack.append((below, os.scandir(below)))
+    finally:
+        for parent, listing in stack:
+            listing.close()
+            os.close(parent)
+    return Stored(total, entries, too_deep=False)
+
+
+def of_deleted(init: int, device: int) -> int:
+    """Bytes of files on ``device`` that are deleted but held open by the processes below
+    ``init``."""
+    total = 0
+    seen: set[int] = set()
+    for pid in descendants(init):
+        with suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  # numbers
+                with suppress(OSError):
+                    found = Path(f"/proc/{pid}/fd/{name}").stat()
+                    held = found.st_nlink == 0 and stat.S_ISREG(found.st_mode)
+                    if held and found.st_dev == device and found.st_ino not in seen:
+                        seen.add(found.st_ino)
+                        total += found.st_blocks * 512
+    return total

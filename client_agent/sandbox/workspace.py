@@ -1,0 +1,166 @@
+"""The directory of one attempt on this host, with the limits that hold for it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from client_agent.sandbox.attempt import Attempt
+from client_agent.sandbox.base import Launch, Process
+from client_agent.sandbox.cgroups import Group
+from client_agent.sandbox.host import HARD
+from client_agent.sandbox.images import Image
+from client_agent.sandbox.meter import (
+    CgroupGauge,
+    DirectoryGauge,
+    Gauge,
+    ImageGauge,
+    Meter,
+    ProcessGauge,
+)
+from client_agent.sandbox.spawn import Logs
+from shared.wire import Limits, Reason
+
+if TYPE_CHECKING:
+    from client_agent.sandbox.hosted import HostSandbox
+
+SPARE_IMAGES: Final = 4
+"""Idle images kept for the next attempts; each holds a loop device and some cache."""
+MORE_PROCESSES: Final = 64
+"""RLIMIT_NPROC above ``pids.max``: the cgroup, whose refusals are counted, is to be met first."""
+MORE_CPU_S: Final = 10
+"""RLIMIT_CPU above the budget: the agent, which can say why, is to be first."""
+
+
+class HostWorkspace(ABC):
+    """Implements :class:`client_agent.sandbox.base.Workspace` but for :meth:`start`."""
+
+    path: Path
+
+    def __init__(self, sandbox: HostSandbox, name: str, uid: int | None, limits: Limits) -> None:
+        self.uid = self.gid = uid
+        self.fd = -1
+        self.enforcement: Mapping[str, str] = sandbox.host.enforcement
+        self.limits, self.name = limits, name
+        self.attempt: Attempt | None = None
+        self.group: Group | None = None
+        self.folder: Path | None = None
+        self._host_sandbox = sandbox
+        self._image: Image | None = None
+        self._destroyed = False
+
+    @abstractmethod
+    async def start(self, launch: Launch) -> Process: ...
+
+    async def make(self) -> None:
+        """Make directory, image and cgroups.
+
+        Raises:
+            SandboxBroken, OSError: nothing is left.
+        """
+        places, host = self._host_sandbox.places, self._host_sandbox.host
+        try:
+            self.folder = places.make(self.name)
+            if host.images is not None and self.uid is not None:
+                image = host.images.idle(self.limits.disk) or await asyncio.to_thread(
+                    host.images.make, self.limits.disk, places.base
+                )
+                self._image = image
+                image.open_for(self.uid)
+                self.path = image.job
+            else:
+                self.path = places.make_job(self.folder, self.uid)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self.fd = os.open(self.path, flags)
+            if host.hierarchy is not None:
+                self.group = Group(host.hierarchy, self.name, self.limits)
+        except BaseException:
+            await self.destroy()
+            raise
+
+    async def destroy(self) -> None:
+        if self._destroyed:
+            return
+        self._destroyed = True
+        if self.fd >= 0:
+            os.close(self.fd)
+        certain = self.attempt is None or (await self.attempt.wait()).certain
+        places, images = self._host_sandbox.places, self._host_sandbox.host.images
+        if not certain:  # the image stays mounted and the cgroup stays: both are in use
+            if self.folder is not None:
+                places.quarantine(self.folder)
+            return
+        if self.group is not None:
+            self.group.remove()
+        if self._image is not None and images is not None:
+            await asyncio.to_thread(images.put_back, self._image, spare=SPARE_IMAGES)
+        if self.folder is not None:
+            await asyncio.to_thread(places.remove, self.folder)
+
+    def record(self, init: int) -> None:
+        """Note who must die should the agent be killed."""
+        if self.folder is not None:
+            self._host_sandbox.places.record(self.folder, init)
+
+    def rlimits(self, launch: Launch) -> dict[str, int]:
+        """Options of prlimit -> values."""
+        limits, hard = self.limits, {k for k, how in self.enforcement.items() if how == HARD}
+        found = {
+            "nproc": limits.pids + (MORE_PROCESSES if "pids" in hard else 0),
+            "nofile": self._host_sandbox.settings.nofile,
+            "core": 0,
+        }
+        if "memory" not in hard:
+            found["as"] = limits.memory
+        if "disk" not in hard:
+            found["fsize"] = limits.disk
+        if "cpu" not in hard:
+            found["cpu"] = math.ceil(self._cpu_budget_s(launch)) + MORE_CPU_S
+        return found
+
+    def logs(self) -> Logs:
+        """How much of the output is kept, and what happens to a flood."""
+        most = self.limits.log * self._host_sandbox.settings.log_hard_factor
+
+        def on_flood(stream: str) -> None:
+            if self.attempt is not None:
+                message = f"the job wrote more than {most} bytes to {stream}"
+                self.attempt.stop(Reason.LOG_LIMIT, message, grace=False)
+
+        return Logs(self.limits.log, most, on_flood)
+
+    def meter(self, launch: Launch, *more: Gauge) -> Meter:
+        """Everything that watches the attempt."""
+        sandbox, settings, limits = self._host_sandbox, self._host_sandbox.settings, self.limits
+        hurry = threading.Event()
+        gauges: list[Gauge] = []
+        if self.group is not None:
+            gauges.append(CgroupGauge(self.group, limits))
+        memory, cpu = (self.enforcement[name] != HARD for name in ("memory", "cpu"))
+        if memory or cpu:
+            gauges.append(ProcessGauge(limits, self._cpu_budget_s(launch), memory=memory, cpu=cpu))
+        if self._image is not None:
+            gauges.append(ImageGauge(self._image, limits))
+        else:
+            gauges.append(
+                DirectoryGauge(
+                    self.fd,
+                    os.fstat(self.fd).st_dev,
+                    limits,
+                    max(256, limits.disk // settings.inode_every),
+                    sandbox.clock,
+                    sandbox.places.free,
+                    settings.free_floor,
+                    hurry,
+                )
+            )
+        return Meter([*more, *gauges], sandbox.clock, settings.poll_s, hurry)
+
+    def _cpu_budget_s(self, launch: Launch) -> float:
+        return launch.timeout_s * self.limits.cpus
