@@ -20,8 +20,7 @@ _PLAIN_ENCODINGS: Final = frozenset({"7bit", "8bit", "binary"})
 
 # The parser logs a warning for each malformed body; ours to tell, once, by the refusal.
 _SILENT: Final = logging.getLogger("shared.multipart.parser")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
+_SILENT.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,514 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.files.bundle import BundleReader, Sealed
+from shared.multipart import FormLimits, FormRefused, RawSink, Received, receive
+from shared.multipart.pump import BATCH
+from tests.unit.shared.files.building import (
+    BOUNDARY,
+    FORM,
+    file_part,
+    form_of,
+    in_pieces,
+    part,
+    tarred,
+    text_part,
+    trees,
+    unpacked,
+    without_folder,
+    write_bundle,
+    zipped,
+)
+
+LIMITS = FormLimits(max_bytes=256 << 20)
+HELLO = {"run.sh": b"echo hello\n", "data/in.txt": b"1 2 3\n"}
+
+
+def parts_of(files) -> list[bytes]:
+    return [file_part(name, content) for name, content in files.items()]
+
+
+# ---------------------------------------------------------------------------- what comes out
+
+
+@given(files=trees(), piece=st.integers(1, 700), declared=st.booleans())
+async def test_what_is_sent_is_what_is_unpacked_however_it_is_cut(
+    tmp_path_factory, files, piece, declared
+):
+    folder = tmp_path_factory.mktemp("form")
+    delimiter = b"\r\n--" + BOUNDARY.encode()
+    files = {name: content.replace(delimiter, b"-") for name, content in files.items()}
+    body = form_of(text_part("user_id", "7"), *parts_of(files), text_part("service", "é"))
+    received = await receive(
+        in_pieces(body, piece),
+        FORM,
+        len(body) if declared else None,
+        staging=folder / "staged",
+        limits=LIMITS,
+    )
+    assert received.fields == {"user_id": "7", "service": "é"}
+    assert received.bundle == write_bundle(folder / "direct", files)
+    assert unpacked(folder / "staged", folder / "out") == without_folder(files)
+
+
+@given(
+    names=st.lists(st.text(max_size=12), min_size=1, max_size=4),
+    junk=st.binary(max_size=40),
+    piece=st.integers(1, 300),
+)
+async def test_any_names_and_bytes_are_stored_whole_or_refused_with_nothing_left(
+    tmp_path_factory, names, junk, piece
+):
+    folder = tmp_path_factory.mktemp("junk")
+    sent = [name.replace('"', "%22").encode("utf-8", "replace") for name in names]
+    files = [part(b'name="f"; filename="%s"' % name, junk) for name in sent]
+    body = form_of(file_part("run.sh"), *files) + junk
+    try:
+        received = await receive(
+            in_pieces(body, piece), FORM, None, staging=folder / "staged", limits=LIMITS
+        )
+    except FormRefused as problem:
+        problem.message.encode()
+        assert list(folder.iterdir()) == []
+    else:
+        assert len(unpacked(folder / "staged", folder / "out")) == received.bundle.files
+
+
+@given(data=st.data())
+async def test_a_damaged_form_is_refused_or_read_but_breaks_nothing(tmp_path_factory, data):
+    body = bytearray(form_of(text_part("user_id", "7"), *parts_of(HELLO)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        if data.draw(st.booleans()):
+            body[at] = data.draw(st.integers(0, 255))
+        else:
+            del body[at : at + data.draw(st.integers(1, 20))]
+    folder = tmp_path_factory.mktemp("damaged")
+    chunks = in_pieces(bytes(body), data.draw(st.integers(1, 300)))
+    try:
+        await receive(chunks, FORM, None, staging=folder / "staged", limits=LIMITS)
+    except FormRefused:
+        assert list(folder.iterdir()) == []
+    else:
+        assert [path.name for path in folder.iterdir()] == ["staged"]
+
+
+async def test_a_file_is_whatever_has_a_file_name_in_any_field(tmp_path):
+    body = form_of(
+        part('name="a"; filename="run.sh"', b"1"),
+        part('name="file[]"; filename="x"', b"2"),
+        part('name=""; filename="y"', b"3"),
+        part('name="left_alone"; filename=""'),
+        part('name="text"', b"4", b"Content-Type: text/plain; charset=utf-8"),
+    )
+    received = await receive(in_pieces(body), FORM, None, staging=tmp_path / "s", limits=LIMITS)
+    assert received.fields == {"text": "4"}
+    assert unpacked(tmp_path / "s", tmp_path / "out") == {"run.sh": b"1", "x": b"2", "y": b"3"}
+
+
+async def test_a_dropped_folder_loses_its_own_name(tmp_path):
+    files = {f"my job/{name}": content for name, content in HELLO.items()}
+    body = form_of(*parts_of(files))
+    await receive(in_pieces(body), FORM, None, staging=tmp_path / "s", limits=LIMITS)
+    assert unpacked(tmp_path / "s", tmp_path / "out") == HELLO
+
+
+async def test_a_job_orchestrator_server_names_its_parts_by_path(tmp_path):
+    body = form_of(
+        part('name="run.sh"; filename="run.sh"', b"1"),
+        part("name*=utf-8''data%2Fin.pdb; filename=\"in.pdb\"", b"2"),
+        part('name="bundle"; filename="x.zip"', b"not expanded"),
+    )
+    await receive(
+        in_pieces(body),
+        FORM,
+        None,
+        staging=tmp_path / "s",
+        limits=LIMITS,
+        naming="part",
+        archives=False,
+    )
+    assert unpacked(tmp_path / "s", tmp_path / "out") == {
+        "run.sh": b"1",
+        "data/in.pdb": b"2",
+        "bundle": b"not expanded",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "archive"),
+    [
+        ("b.zip", zipped(HELLO)),
+        ("B.ZIP", zipped({f"top/{name}": content for name, content in HELLO.items()})),
+        ("b.tar", tarred(HELLO)),
+        ("b.tar.gz", tarred(HELLO, "w:gz")),
+        ("b.tgz", tarred(HELLO, "w:gz")),
+        ("misnamed.tar", zipped(HELLO)),
+    ],
+)
+@pytest.mark.parametrize("piece", [50, 1 << 16])
+async def test_one_archive_named_bundle_is_expanded(tmp_path, name, archive, piece):
+    body = form_of(text_part("user_id", "7"), file_part(name, archive, "bundle"))
+    await receive(in_pieces(body, piece), FORM, None, staging=tmp_path / "s", limits=LIMITS)
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+    assert unpacked(tmp_path / "s", tmp_path / "out") == HELLO
+
+
+async def test_an_archive_among_other_files_stays_an_archive(tmp_path):
+    archive = zipped({"x": b""})
+    body = form_of(file_part("run.sh"), file_part("in.zip", archive, "data"))
+    await receive(in_pieces(body), FORM, None, staging=tmp_path / "s", limits=LIMITS)
+    assert unpacked(tmp_path / "s", tmp_path / "out") == {"run.sh": b"", "in.zip": archive}
+
+
+async def test_several_plain_files_may_come_in_the_field_bundle(tmp_path):
+    body = form_of(*[file_part(name, content, "bundle") for name, content in HELLO.items()])
+    await receive(in_pieces(body), FORM, None, staging=tmp_path / "s", limits=LIMITS)
+    assert unpacked(tmp_path / "s", tmp_path / "out") == HELLO
+
+
+# ---------------------------------------------------------------------------- a sealed bundle
+
+
+async def raw(folder: Path, body: bytes, piece: int = 1 << 16, max_bytes: int = 1 << 20):
+    chosen = []
+
+    def on_first_file(fields):
+        chosen.append(dict(fields))
+        return RawSink(folder / "staged", max_bytes=max_bytes)
+
+    return await receive(
+        in_pieces(body, piece),
+        FORM,
+        len(body),
+        staging=folder / "staged",
+        limits=LIMITS,
+        on_first_file=on_first_file,
+    ), chosen
+
+
+@pytest.mark.parametrize("piece", [7, 1 << 16])
+async def test_a_sealed_bundle_is_stored_byte_for_byte(tmp_path, piece):
+    sealed = write_bundle(tmp_path / "sent", HELLO)
+    sent = (tmp_path / "sent").read_bytes()
+    body = form_of(text_part("order", "{}"), file_part("bundle.zip", sent, "bundle"))
+    received, chosen = await raw(tmp_path, body, piece)
+    assert received.fields == {"order": "{}"}
+    assert received.bundle == sealed
+    assert chosen == [{"order": "{}"}]
+    assert (tmp_path / "staged").read_bytes() == sent
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "code"),
+    [
+        ([file_part("b.zip", zipped(HELLO), "bundle")], 400, "not_sealed"),
+        ([file_part("b.zip", b"nonsense", "bundle")], 400, "truncated"),
+        ([file_part("b.zip", b"", "bundle")], 400, "truncated"),
+        ([file_part("b.zip", bytes(2 << 20), "bundle")], 413, "too_large"),
+        ([file_part("b.zip", b"x", "other")], 400, "unexpected_file"),
+        ([file_part("b.zip", b"x", "bundle")] * 2, 400, "unexpected_file"),
+        ([], 400, "no_file"),
+    ],
+)
+async def test_what_is_no_sealed_bundle_is_not_stored(tmp_path, parts, status, code):
+    with pytest.raises(FormRefused) as caught:
+        await raw(tmp_path, form_of(text_part("order", "{}"), *parts))
+    assert (caught.value.status, caught.value.code) == (status, code)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_damaged_sealed_bundle_is_not_stored(tmp_path):
+    write_bundle(tmp_path / "sent", HELLO)
+    sent = (tmp_path / "sent").read_bytes().replace(b"echo hello", b"echo jello")
+    (tmp_path / "sent").unlink()
+    with pytest.raises(FormRefused) as caught:
+        await raw(tmp_path, form_of(file_part("bundle.zip", sent, "bundle")))
+    assert (caught.value.code, caught.value.part) == ("bad_checksum", "run.sh")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------------------- threads
+
+
+class Recorder:
+    """A sink that can be held up, and tells what it saw."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.taken = 0
+        self.busy = threading.Event()
+        self.free = threading.Event()
+        self.problem: BaseException | None = None
+        self.threads: set[int] = set()
+
+    def begin(self, part) -> None:
+        self.log.append("begin")
+
+    def write(self, data) -> None:
+        self.threads.add(threading.get_ident())
+        self.busy.set()
+        assert self.free.wait(60)
+        self.taken += len(data)
+        if self.problem is not None:
+            raise self.problem
+
+    def end(self) -> None:
+        self.log.append("end")
+
+    def finish(self) -> Sealed:
+        self.log.append("finish")
+        return Sealed(1, "", 1, self.taken)
+
+    def abort(self) -> None:
+        self.log.append("abort")
+
+
+async def turns(n: int = 20) -> None:
+    """Let everything that is ready run; no time passes."""
+    loop = asyncio.get_running_loop()
+    for _ in range(n):
+        turn = loop.create_future()
+        loop.call_soon(turn.set_result, None)
+        await turn
+
+
+def start(sink: Recorder, chunks, folder: Path) -> asyncio.Task[Received]:
+    return asyncio.ensure_future(
+        receive(
+            chunks,
+            FORM,
+            None,
+            staging=folder / "s",
+            limits=LIMITS,
+            on_first_file=lambda _: sink,
+        )
+    )
+
+
+HEAD = file_part("run.sh")[:-2]
+TAIL = f"\r\n--{BOUNDARY}--\r\n".encode()
+
+
+async def test_the_sender_is_held_back_while_the_disk_is_behind(tmp_path):
+    sink, sent = Recorder(), 0
+    chunk = bytes(256 << 10)
+
+    async def body():
+        nonlocal sent
+        yield HEAD
+        for _ in range(256):  # 64 MiB
+            sent += len(chunk)
+            yield chunk
+        yield TAIL
+
+    task = start(sink, body(), tmp_path)
+    await asyncio.to_thread(sink.busy.wait, 60)
+    await turns(500)
+    # One batch in the thread, one waiting, each of at most BATCH and the chunk that filled it.
+    assert sink.taken == 0
+    assert sent <= 2 * (BATCH + len(chunk))
+    sink.free.set()
+    received = await task
+    assert received.bundle.bytes == sent == 64 << 20
+    assert sink.threads != {threading.get_ident()}
+    assert sink.log == ["begin", "end", "finish"]
+
+
+async def test_pieces_of_one_byte_do_not_add_up_to_much_memory(tmp_path):
+    sink, sent = Recorder(), 0
+
+    async def body():
+        nonlocal sent
+        yield HEAD
+        for _ in range(1 << 16):
+            sent += 1
+            yield b"x"
+        yield TAIL
+
+    task = start(sink, body(), tmp_path)
+    await asyncio.to_thread(sink.busy.wait, 60)
+    await turns(200)
+    assert sent < 2 * BATCH // 100
+    sink.free.set()
+    assert (await task).bundle.bytes == 1 << 16
+
+
+async def test_memory_stays_flat_in_the_real_writer(tmp_path):
+    sent = most = 0
+    content = os.urandom(256 << 10)
+
+    async def body():
+        nonlocal sent, most
+        yield HEAD
+        for _ in range(256):  # 64 MiB
+            sent += len(content)
+            most = max(most, sent - (tmp_path / "s").stat().st_size if sent > 4 << 20 else 0)
+            yield content
+        yield TAIL
+
+    received = await receive(body(), FORM, None, staging=tmp_path / "s", limits=LIMITS)
+    assert received.bundle.bytes == sent
+    assert most <= 2 * (BATCH + len(content)) + len(content)
+
+
+@pytest.mark.parametrize("total", [0, 1000, 250 << 10])
+async def test_a_small_form_costs_one_hop_to_a_thread(tmp_path, monkeypatch, total):
+    loop = asyncio.get_running_loop()
+    real, hops = loop.run_in_executor, []
+
+    def counting(executor, function, *args):
+        hops.append(function)
+        return real(executor, function, *args)
+
+    monkeypatch.setattr(loop, "run_in_executor", counting)
+    body = form_of(text_part("user_id", "1"), file_part("run.sh"), file_part("x", bytes(total)))
+    await receive(in_pieces(body, 10_000), FORM, None, staging=tmp_path / "s", limits=LIMITS)
+    assert len(hops) == 1
+
+
+async def test_a_form_refused_before_anything_was_written_costs_no_hop(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        asyncio.get_running_loop(), "run_in_executor", lambda *_: pytest.fail("a hop")
+    )
+    with pytest.raises(FormRefused):
+        await receive(
+            in_pieces(form_of(file_part("run.sh"))[:-5]),
+            FORM,
+            None,
+            staging=tmp_path / "s",
+            limits=LIMITS,
+        )
+
+
+async def test_cancellation_waits_for_the_thread_and_then_leaves_nothing(tmp_path):
+    sink = Recorder()
+
+    async def body():
+        yield HEAD
+        while True:
+            yield bytes(1 << 20)
+
+    task = start(sink, body(), tmp_path)
+    await asyncio.to_thread(sink.busy.wait, 60)
+    for _ in range(3):  # once is not enough for some
+        task.cancel()
+        await turns()
+    assert not task.done()
+    assert sink.log == ["begin"]
+    sink.free.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sink.log == ["begin", "abort"]
+
+
+async def test_cancellation_while_the_bundle_is_sealed_leaves_nothing(tmp_path):
+    sink = Recorder()
+    task = start(sink, in_pieces(HEAD + b"x" + TAIL), tmp_path)
+    await asyncio.to_thread(sink.busy.wait, 60)
+    task.cancel()
+    await turns()
+    sink.free.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sink.log == ["begin", "end", "finish", "abort"]
+
+
+@pytest.mark.parametrize("megabytes", [0, 1, 5])
+async def test_an_upload_cancelled_at_any_time_leaves_no_file(tmp_path, megabytes):
+    waits = asyncio.Event()
+
+    async def body():
+        yield HEAD
+        for _ in range(megabytes):
+            yield bytes(1 << 20)
+        waits.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(receive(body(), FORM, None, staging=tmp_path / "s", limits=LIMITS))
+    await waits.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_sender_that_fails_leaves_no_file_and_is_told_as_it_is(tmp_path):
+    async def body():
+        yield HEAD
+        for _ in range(5):
+            yield bytes(1 << 20)
+        raise ConnectionResetError("gone")
+
+    with pytest.raises(ConnectionResetError):
+        await receive(body(), FORM, None, staging=tmp_path / "s", limits=LIMITS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("megabytes", [0, 3])
+async def test_a_full_disk_is_told_as_it_is(tmp_path, megabytes):
+    sink = Recorder()
+    sink.free.set()
+    sink.problem = OSError(errno.ENOSPC, "full")
+
+    async def body():
+        yield HEAD + b"x"
+        for _ in range(megabytes):
+            yield bytes(1 << 20)
+        yield TAIL
+
+    with pytest.raises(OSError, match="full"):
+        await start(sink, body(), tmp_path)
+    assert sink.log[-1] == "abort"
+
+
+async def test_a_refusal_by_the_writer_ends_a_long_upload_early(tmp_path):
+    sent = 0
+
+    async def body():
+        nonlocal sent
+        yield file_part("../x")[:-2]
+        for _ in range(200):
+            sent += 1
+            yield bytes(1 << 20)
+
+    with pytest.raises(FormRefused) as caught:
+        await receive(body(), FORM, None, staging=tmp_path / "s", limits=LIMITS)
+    assert caught.value.code == "unsafe_name"
+    assert sent < 6
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_staged_file_that_is_in_the_way_is_not_touched(tmp_path):
+    (tmp_path / "s").write_text("precious")
+    with pytest.raises(FileExistsError):
+        await receive(
+            in_pieces(form_of(file_part("run.sh"))),
+            FORM,
+            None,
+            staging=tmp_path / "s",
+            limits=LIMITS,
+        )
+    assert (tmp_path / "s").read_text() == "precious"
+
+
+async def test_the_bundle_is_readable_the_moment_the_form_is_received(tmp_path):
+    content = os.urandom(3 << 20)
+    body = form_of(file_part("run.sh"), file_part("big", content))
+    received = await receive(
+        in_pieces(body, 100_000), FORM, len(body), staging=tmp_path / "s", limits=LIMITS
+    )
+    with BundleReader(tmp_path / "s") as reader:
+        assert reader.verify(received.bundle.digest) == received.bundle
+        digest = hashlib.sha256(reader.open("big").read())
+    assert digest.digest() == hashlib.sha256(content).digest()

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.multipart.headers import BadHeader, boundary_of, disposition
+
+
+@pytest.mark.parametrize(
+    ("header", "boundary"),
+    [
+        ("multipart/form-data; boundary=abc", b"abc"),
+        ('Multipart/Form-Data ; charset=utf-8 ;  BOUNDARY="a b"', b"a b"),
+        ("multipart/form-data;boundary=----WebKitFormBoundary7MA4", b"----WebKitFormBoundary7MA4"),
+        ("multipart/form-data; boundary=abc;", b"abc"),
+    ],
+)
+def test_the_boundary_is_found(header, boundary):
+    assert boundary_of(header) == boundary
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        ("", "not_multipart"),
+        ("application/json", "not_multipart"),
+        ("multipart/mixed; boundary=x", "not_multipart"),
+        ("multipart/form-data", "bad_boundary"),
+        ("multipart/form-data; boundary=", "bad_boundary"),
+        ('multipart/form-data; boundary=""', "bad_boundary"),
+        ('multipart/form-data; boundary="x "', "bad_boundary"),
+        ("multipart/form-data; boundary=ü", "bad_boundary"),
+        ('multipart/form-data; boundary="a\r\nb"', "bad_boundary"),
+        (f"multipart/form-data; boundary={'x' * 201}", "bad_boundary"),
+        ('multipart/form-data; boundary="x', "bad_header"),
+        ("multipart/form-data; boundary=a; boundary=b", "bad_header"),
+    ],
+)
+def test_a_content_type_without_a_usable_boundary_is_refused(header, code):
+    with pytest.raises(BadHeader) as caught:
+        boundary_of(header)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "filename"),
+    [
+        ('form-data; name="user_id"', "user_id", None),
+        ("form-data; name=user_id", "user_id", None),
+        ('Form-Data; Name="a"; FileName="b"', "a", "b"),
+        ('form-data; name="f"; filename=""', "f", ""),
+        ('form-data; filename="b"; name="f"', "f", "b"),
+        ('form-data ;name = "f" ; filename = "b" ', "f", "b"),
+        ('form-data; name="f"; filename="a;b=c.txt"', "f", "a;b=c.txt"),
+        ('form-data; name="f"; filename="data/é漢.pdb"', "f", "data/é漢.pdb"),
+        # browsers
+        ('form-data; name="f"; filename="a%22b"', "f", 'a"b'),
+        ('form-data; name="f"; filename="a%0D%0Ab"', "f", "a\r\nb"),
+        ('form-data; name="f"; filename="100%25 a%20b"', "f", "100%25 a%20b"),
+        ('form-data; name="f"; filename="C:\\dir\\file"', "f", "C:\\dir\\file"),
+        # curl, formerly
+        ('form-data; name="f"; filename="a\\"b"', "f", 'a"b'),
+        ('form-data; name="f"; filename="a\\\\b"', "f", "a\\b"),
+        # RFC 5987, as reqwest and urllib3 1 send it
+        ("form-data; name=\"f\"; filename*=UTF-8''data%2F%C3%A9", "f", "data/é"),
+        ("form-data; name*=utf-8''data%2Fin.pdb; filename=\"in.pdb\"", "data/in.pdb", "in.pdb"),
+        ("form-data; name=f; filename=\"x\"; filename*=utf-8'en'%e2%82%ac", "f", "€"),
+        # aiohttp
+        ('form-data; name="f"; filename="data%2Fa%20b%C3%A9.pdb"', "f", "data/a bé.pdb"),
+        ('form-data; name="f"; filename="a%20b.pdb"', "f", "a%20b.pdb"),
+        ('form-data; name="f"; filename="50%25/a%2Fb"', "f", "50%25/a%2Fb"),
+        # others
+        ('form-data; name="f"; filename="x"; size=3; foo="bar"', "f", "x"),
+    ],
+)
+def test_names_are_read_as_their_senders_mean_them(header, name, filename):
+    found = disposition(header.encode())
+    assert (found.name, found.filename) == (name, filename)
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        (b"", "bad_header"),
+        (b'attachment; name="f"', "bad_header"),
+        (b"form-data", "bad_header"),
+        (b'form-data; filename="f"', "bad_header"),
+        (b'form-data; name="f', "bad_header"),
+        (b'form-data; name="f"; filename="a\\"', "bad_header"),
+        (b'form-data; name="f"; name="g"', "bad_header"),
+        (b'form-data; name="f"; filename="a"; filename="b"', "bad_header"),
+        (b'form-data; name="f"; filename*0="a"; filename*1="b"', "bad_header"),
+        (b'form-data; name="f"; =x', "bad_header"),
+        (b'form-data; name="f"; filename', "bad_header"),
+        (b'form-data; name="f"x', "bad_header"),
+        (b"form-data; name=\"f\"; filename*=latin-1''a", "bad_header"),
+        (b"form-data; name=\"f\"; filename*=UTF-8''%zz", "bad_header"),
+        (b"form-data; name=\"f\"; filename*=UTF-8''%ff", "bad_utf8"),
+        (b'form-data; name="f"; filename="a%2F%FF"', "bad_utf8"),
+        (b'form-data; name="f"; filename="\xff"', "bad_utf8"),
+        (b'form-data; name="\xe9"', "bad_utf8"),
+    ],
+)
+def test_a_disposition_that_cannot_be_read_for_certain_is_refused(header, code):
+    with pytest.raises(BadHeader) as caught:
+        disposition(header)
+    assert caught.value.code == code
+
+
+@given(st.binary(max_size=60).map(lambda rest: b"form-data; name=" + rest))
+def test_any_bytes_are_read_or_refused(header):
+    try:
+        found = disposition(header)
+    except BadHeader:
+        return
+    assert isinstance(found.name, str)
+
+
+@given(name=st.text(max_size=30), filename=st.text(min_size=1, max_size=30))
+def test_what_a_browser_sends_is_what_it_meant(name, filename):
+    def sent(text: str) -> bytes:
+        for character, escaped in [('"', "%22"), ("\r", "%0D"), ("\n", "%0A")]:
+            text = text.replace(character, escaped)
+        return text.encode()
+
+    ambiguous = ("%22", "%0D", "%0A", "%2F", "\\")
+    if any(one in name + filename for one in ambiguous):
+        return
+    found = disposition(b'form-data; name="%s"; filename="%s"' % (sent(name), sent(filename)))
+    assert (found.name, found.filename) == (name, filename)
+
+
+def test_reading_a_header_takes_time_in_proportion_to_its_length():
+    # Each of these would take minutes with a pattern that backtracks.
+    for header in [
+        b'form-data; name="f"; filename="' + b"%2F" * 5000 + b'!"',
+        b"form-data; name=\"f\"; filename*=UTF-8''" + b"%2F" * 5000 + b"%",
+        b'form-data; name="' + b"\\" * 16_000,
+        b"form-data" + b"; a=" * 4000,
+    ]:
+        try:
+            disposition(header)
+        except BadHeader:
+            continue
+        assert header.endswith(b'!"')
