@@ -7,8 +7,10 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from client_agent.sandbox import cgroups, pidfd
 from client_agent.sandbox.base import Report, SandboxBroken
@@ -19,6 +21,8 @@ from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
 from shared.wire import Limits
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _NAME: Final = re.compile(r"[a-z0-9-]{1,100}")
 _SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 SELF_TEST_SLOT: Final = -1
@@ -38,6 +42,7 @@ class HostSandbox(ABC):
         self.drop = os.geteuid() == 0
         """The agent is root: jobs run as a uid of their slot."""
         self.places = Places(home, drop=self.drop)
+        self._threads: ThreadPoolExecutor | None = None
         self._host: Host | None = None
         self._cleared = False
 
@@ -57,7 +62,7 @@ class HostSandbox(ABC):
         for folder in self.places.left_over():
             await self._kill_recorded(folder)
         await self._clear_groups()
-        await asyncio.to_thread(self.places.clear)
+        await self.in_thread(self.places.clear)
 
     async def prepare(self, name: str, slot: int, limits: Limits) -> HostWorkspace:
         if not _NAME.fullmatch(name):
@@ -73,11 +78,22 @@ class HostSandbox(ABC):
         host, self._host = self._host, None
         if host is not None:
             if host.images is not None:
-                await asyncio.to_thread(host.images.close)
+                await self.in_thread(host.images.close)
             if host.hierarchy is not None:
                 for folder in dict.fromkeys(host.hierarchy.folders.values()):
                     cgroups.remove_group(folder)
-        await asyncio.to_thread(self.places.close)
+        self.places.close()
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run blocking work in a thread that sees the mounts of :attr:`places`."""
+        if self._threads is None:
+            _ = self.places.base  # threads inherit the mount namespace of whoever starts them
+            self._threads = ThreadPoolExecutor(4, "sandbox")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
 
     @property
     def host(self) -> Host:

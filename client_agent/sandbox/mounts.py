@@ -11,7 +11,9 @@ NOSUID: Final = 2
 NODEV: Final = 4
 NOATIME: Final = 1024
 BIND: Final = 4096
-PRIVATE: Final = 1 << 18
+_NEWNS: Final = 0x20000
+_SLAVE: Final = 1 << 19
+_REC: Final = 1 << 14
 _DETACH: Final = 2
 _NOFOLLOW: Final = 8
 
@@ -51,17 +53,29 @@ def unmount(target: Path, *, detach: bool = False) -> None:
         raise OSError(number, os.strerror(number), str(target))
 
 
-def mounted_below(top: Path) -> list[Path]:
-    """Mount points at or below ``top``, the latest first: the order in which to unmount them."""
-    found: list[Path] = []
-    prefix = os.fsencode(top)
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
-        place = _unescape(line.split(b" ")[4])
-        if place == prefix or place.startswith(prefix + b"/"):
-            found.append(Path(os.fsdecode(place)))
-    return found[::-1]
+def privatize(top: Path) -> None:
+    """Give the calling thread, and those that it starts from now on, mounts of their own.
+
+    They end with the process, however it ends, so a killed agent leaves no mount and no loop
+    device. What the host mounts later is seen; what is mounted here the host does not see. On
+    ``top``, which stays on the host as an empty folder, lies a small tmpfs for mount points.
+
+    Raises:
+        OSError: not permitted.
+    """
+    if _namespace() in _private:
+        return
+    top.mkdir(exist_ok=True)  # never removed: that would detach what other agents mount there
+    if _libc.unshare(_NEWNS) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "a mount namespace")
+    mount("none", Path("/"), flags=_SLAVE | _REC)
+    mount("ferryman", top, "tmpfs", NOSUID | NODEV, "mode=0711,size=4m")
+    _private.add(_namespace())
 
 
-def _unescape(field: bytes) -> bytes:
-    parts = field.split(b"\\")
-    return parts[0] + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in parts[1:])
+def _namespace() -> int:
+    return Path("/proc/thread-self/ns/mnt").stat().st_ino
+
+
+_private: set[int] = set()

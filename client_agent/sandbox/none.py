@@ -202,7 +202,7 @@ class Crowd:
         if self._workspace.group is not None:
             for folder in self._workspace.group.folders:
                 found = kill_group(folder) or found
-        for pid in set(self._members()):
+        for pid in self._members() - self._leaders:
             found = _kill(pid) or found
         return found
 
@@ -214,7 +214,7 @@ class Crowd:
         started, own = self._started, os.getpid()
         for pid in _pids():
             fields = pidfd.stat_fields(pid)
-            if fields is None or pid in self._leaders:
+            if fields is None:
                 continue
             parent, session, birth = int(fields[1]), int(fields[3]), int(fields[19])
             # adopted: its parent died, and we are the subreaper; our own children keep our

@@ -4,7 +4,7 @@ In it: ``init``, the record of the sandbox's init; and ``job``, where there are 
 
 An unprivileged bwrap opens the job's directory by its path, so every folder above it must let the
 job's uid through. A root agent's home is often closed (``/root``, ``mktemp -d``); ``work`` is
-therefore bound once, privately, to a folder below ``/run`` that is open.
+therefore bound once to an open folder below ``/run``, in a mount namespace of the agent's own.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.remove import remove_tree
-from client_agent.sandbox import images, mounts, pidfd
+from client_agent.sandbox import mounts, pidfd
 from client_agent.sandbox.base import SandboxBroken
 
-RUN: Final = Path("/run")
+WINDOWS: Final = Path("/run/ferryman")
 _RECORD: Final = "init"
 
 
@@ -40,7 +40,6 @@ class Places:
         self._quarantine = home / "quarantine"
         self._drop = drop
         self.name = f"ferryman-{hashlib.sha256(os.fsencode(home)).hexdigest()[:12]}"
-        self._window = RUN / self.name
         self._base: Path | None = None
 
     @property
@@ -57,36 +56,24 @@ class Places:
         return self._base
 
     def _open_window(self) -> Path:
+        window = WINDOWS / self.name
         try:
-            self._window.mkdir(exist_ok=True)
-            self._window.chmod(0o711)
-            self._close_window()
-            mounts.mount(str(self.work), self._window, flags=mounts.BIND)
-            # or the mounts of jobs would spread to other mount namespaces and stay there
-            mounts.mount("none", self._window, flags=mounts.PRIVATE)
+            mounts.privatize(WINDOWS)
+            window.mkdir(mode=0o711)
+            mounts.mount(str(self.work), window, flags=mounts.BIND)
         except OSError as problem:
             closed = [p for p in (self.work, *self.work.parents) if not p.stat().st_mode & 0o001]
             if not closed:
                 return self.work
             raise SandboxBroken(
                 f"the jobs' own users cannot reach {self.work}, because {closed[0]} is closed to "
-                f"them, and it cannot be mounted on {self._window} ({problem.strerror}): choose a "
+                f"them, and it cannot be mounted on {window} ({problem.strerror}): choose a "
                 f"data folder that others may enter (chmod o+x {closed[0]})"
             ) from problem
-        return self._window
-
-    def _close_window(self) -> None:
-        for top in (self._window, self.work):
-            for place in mounts.mounted_below(top):
-                if place != self.work:
-                    images.shut_down(place) if place != self._window else None
-                    mounts.unmount(place, detach=True)
+        return window
 
     def clear(self) -> None:
-        """Remove what a former life left; it must be dead. Blocking."""
-        self._base = None
-        if self._drop and self._window.is_dir():
-            self._close_window()
+        """Remove what a former life left; it must be dead. Its mounts died with it. Blocking."""
         for folder in self.left_over():
             remove_tree(folder)
         if self.images.is_dir():
@@ -94,11 +81,11 @@ class Places:
                 file.unlink()
 
     def close(self) -> None:
-        """Take the mounts away; the files stay. Blocking."""
-        if self._base == self._window:
-            self._close_window()
-            self._window.rmdir()
-        self._base = None
+        """Take the mount away; the files stay. Blocking."""
+        window, self._base = self._base, None
+        if window is not None and window != self.work:
+            mounts.unmount(window, detach=True)
+            window.rmdir()
 
     def check_free(self, floor: int) -> None:
         """Raises OSError (ENOSPC) where the disk has less than ``floor`` bytes left."""

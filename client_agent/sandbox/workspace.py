@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import threading
@@ -68,9 +67,10 @@ class HostWorkspace(ABC):
         try:
             self.folder = places.make(self.name)
             if host.images is not None and self.uid is not None:
-                image = host.images.idle(self.limits.disk) or await asyncio.to_thread(
-                    host.images.make, self.limits.disk, places.base
-                )
+                image = host.images.idle(self.limits.disk)
+                if image is None:
+                    make = host.images.make
+                    image = await self._host_sandbox.in_thread(make, self.limits.disk, places.base)
                 self._image = image
                 image.open_for(self.uid)
                 self.path = image.job
@@ -99,9 +99,9 @@ class HostWorkspace(ABC):
         if self.group is not None:
             self.group.remove()
         if self._image is not None and images is not None:
-            await asyncio.to_thread(images.put_back, self._image, spare=SPARE_IMAGES)
+            await self._host_sandbox.in_thread(images.put_back, self._image, spare=SPARE_IMAGES)
         if self.folder is not None:
-            await asyncio.to_thread(places.remove, self.folder)
+            await self._host_sandbox.in_thread(places.remove, self.folder)
 
     def record(self, init: int) -> None:
         """Note who must die should the agent be killed."""
