@@ -6,12 +6,13 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ferryman.client import Client
 from ferryman.errors import FerrymanError
@@ -41,7 +42,9 @@ class Child:
     """One of the two programs."""
 
     name: str
-    process: asyncio.subprocess.Process
+    process: subprocess.Popen[bytes]
+    end: asyncio.Future[int]
+    """The return code, as ``Popen`` tells it."""
     ready: asyncio.StreamReader
     """Gets the port on one line when the program listens, and ends when it has ended."""
 
@@ -118,7 +121,9 @@ async def _start_both(
         return
     host = _ANYWHERE.get(plan.host, plan.host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    for line in _welcome(url, await _a_service(url), plan.data_dir):
+    lines = _welcome(url, await _a_service(url), plan.data_dir)
+    await asyncio.get_running_loop().shutdown_default_executor()  # no threads: see _end_of
+    for line in lines:
         say(line)
 
 
@@ -148,28 +153,42 @@ async def _a_service(url: str) -> str:
 async def _start(name: str, module: str, arguments: list[str]) -> Child:
     read, write = os.pipe()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *dies_with_us(),
-            sys.executable,
-            "-P",
-            "-m",
-            module,
-            *arguments,
-            "--ready-fd",
-            str(write),
-            stdin=asyncio.subprocess.DEVNULL,
-            env={key: value for key, value in os.environ.items() if key not in _ONE_PROGRAMS},
-            pass_fds=(write,),
-            # Ctrl-C at a terminal goes to us alone: for the two it would count as asked twice.
-            process_group=0,
-        )
+        process = _spawn(module, [*arguments, "--ready-fd", str(write)], write)
     finally:
         os.close(write)
     ready = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(ready), os.fdopen(read, "rb")
     )
-    return Child(name, process, ready)
+    return Child(name, process, _end_of(process), ready)
+
+
+def _spawn(module: str, arguments: list[str], ready_fd: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*dies_with_us(), sys.executable, "-P", "-m", module, *arguments],
+        env={key: value for key, value in os.environ.items() if key not in _ONE_PROGRAMS},
+        stdin=subprocess.DEVNULL,
+        pass_fds=(ready_fd,),
+        # Ctrl-C at a terminal goes to us alone: for the two it would count as asked twice.
+        process_group=0,
+    )
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
+    """Without asyncio's own subprocesses, which have a thread each: the kernel sends the signal of
+    :func:`dies_with_us` again for every thread that dies, and asked twice means at once.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.create_future()
+    fd = os.pidfd_open(process.pid)
+
+    def ended() -> None:
+        loop.remove_reader(fd)
+        os.close(fd)
+        end.set_result(process.wait())
+
+    loop.add_reader(fd, ended)
+    return end
 
 
 def dies_with_us() -> list[str]:
@@ -195,7 +214,7 @@ async def _port(child: Child, stop: asyncio.Event) -> int | None:
         reading.cancel()
         stopping.cancel()
     if not line:
-        raise Ended(child.name, await child.process.wait())
+        raise Ended(child.name, await child.end)
     return int(line)
 
 
@@ -205,16 +224,15 @@ async def _first_to_end(children: list[Child], stop: asyncio.Event) -> None:
     Raises:
         Ended
     """
-    ends = {asyncio.ensure_future(child.process.wait()): child for child in children}
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait({*ends, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for end, child in ends.items():
-            if end.done() and not stop.is_set():
-                raise Ended(child.name, end.result())
+        ends: list[asyncio.Future[Any]] = [child.end for child in children]
+        await asyncio.wait([*ends, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for child in children:
+            if child.end.done() and not stop.is_set():
+                raise Ended(child.name, child.end.result())
     finally:
-        for task in (*ends, stopping):
-            task.cancel()
+        stopping.cancel()
 
 
 @asynccontextmanager
@@ -224,7 +242,7 @@ async def _ending(children: list[Child]) -> AsyncIterator[None]:
         yield
     finally:
         _signal(children, signal.SIGTERM)
-        ends = [asyncio.ensure_future(child.process.wait()) for child in children]
+        ends = [child.end for child in children]
         if ends:
             _, late = await asyncio.wait(ends, timeout=GRACE_S)
             if late:
@@ -234,5 +252,5 @@ async def _ending(children: list[Child]) -> AsyncIterator[None]:
 
 def _signal(children: list[Child], number: signal.Signals) -> None:
     for child in children:
-        if child.process.returncode is None:
+        if not child.end.done():
             child.process.send_signal(number)

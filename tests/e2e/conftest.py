@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from client_agent.sandbox.places import Places
+
 READY = re.compile(r"ready at (http://\S+)")
 _OTHERS = re.compile(r"FERRYMAN_.*|SERVICE_.*|PORT|DB_PATH|DATA_PATH|MAX_AGE")
 MARK = "E2E_MARK"
@@ -86,7 +88,7 @@ def ready(system: System) -> System:
 
 @contextmanager
 def started(folder: Path, *words: str, **variables: str) -> Iterator[System]:
-    """A system on free ports; afterwards every one of its processes must be gone."""
+    """A system on free ports; afterwards its processes, mounts and cgroups must be gone."""
     flags = ("--port", "0", "--agent-port", "0", "--data-dir", str(folder / "data"))
     system = launch(folder, *flags, *words, **variables)
     family: dict[int, str] = {}
@@ -98,6 +100,7 @@ def started(folder: Path, *words: str, **variables: str) -> Iterator[System]:
     assert code == 0, system.log
     assert [pid for pid, birth in family.items() if born(pid) == birth] == []
     assert marked(system.mark) == []
+    assert traces(system) == []
 
 
 def born(pid: int) -> str | None:
@@ -135,6 +138,14 @@ def marked(mark: str) -> list[int]:
         except OSError:
             continue  # it has just ended, or is not ours to look at
     return found
+
+
+def traces(system: System) -> list[str]:
+    """What the agent has outside its folder: mounts and cgroups. It may while it runs."""
+    name = Places(system.folder / "data" / "agent", drop=False).name
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    outside = [*Path("/run").glob(f"*/{name}"), *Path("/sys/fs/cgroup").rglob(name)]
+    return [line for line in mounts if str(system.folder) in line] + [str(path) for path in outside]
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,16 @@ import pytest
 
 from ferryman import JobState, SyncClient
 from ferryman.dev import default_data_dir
-from tests.e2e.conftest import born, descendants, environment, launch, marked, ready, started
+from tests.e2e.conftest import (
+    born,
+    descendants,
+    environment,
+    launch,
+    marked,
+    ready,
+    started,
+    traces,
+)
 
 FREE = ("--port", "0", "--agent-port", "0")
 
@@ -55,6 +64,7 @@ def test_it_stops_cleanly_when_asked(tmp_path, number):
     assert system.stop(number) == 0, system.log
     assert gone(family)
     assert marked(system.mark) == []
+    assert traces(system) == []
 
 
 def test_what_it_prints_can_be_pasted(tmp_path):
@@ -95,6 +105,7 @@ def test_a_kill_9_leaves_no_process_even_while_a_job_runs(tmp_path):
     assert system.stop(signal.SIGKILL) == -signal.SIGKILL
     wait_until_gone(family)
     assert marked(system.mark) == []
+    assert traces(system) == []
 
 
 @pytest.mark.parametrize(
@@ -108,6 +119,9 @@ def test_when_one_of_the_two_dies_the_other_is_stopped_and_it_is_said(tmp_path, 
     assert system.stop() == code == 137
     assert "killed by signal 9" in system.log
     assert gone(family)
+    # A killed agent cannot tidy up; the next one on the same folder does.
+    with started(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("flag", ["--port", "--agent-port"])
