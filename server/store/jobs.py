@@ -240,6 +240,7 @@ class SqlJobs:
         self, service: Service, after_user: str, users: int, each: int, now: Micros
     ) -> tuple[list[Waiting], str | None]:
         # Steps from user to user through the index: its cost is the users looked at, not the queue.
+        # Queued in the future: the clock was set back, and not_before means nothing any more.
         found = await self._database.rows(
             """
             WITH RECURSIVE line (user_id, number) AS (
@@ -254,7 +255,8 @@ class SqlJobs:
             SELECT line.user_id, number, jobs.id, jobs.attempt FROM line LEFT JOIN jobs ON jobs.id
             IN (
                 SELECT id FROM jobs WHERE state = 'Queued' AND service = :service
-                AND user_id = line.user_id AND not_before <= :now ORDER BY id LIMIT :each
+                AND user_id = line.user_id AND (not_before <= :now OR queued_at > :now)
+                ORDER BY id LIMIT :each
             )
             WHERE line.user_id IS NOT NULL ORDER BY number, jobs.id
             """,

@@ -38,7 +38,10 @@ from tests.support.simclock import SimClock
 
 P = PayloadState
 ALIVE = frozenset({P.PREPARED, P.RUNNING})
-FAULTS = ("", "unreachable", "lost", "reply_lost", "late", "busy", "broken", "damaged")
+FAULTS = (
+    *("", "unreachable", "lost", "reply_lost", "late"),
+    *("duplicate", "busy", "broken", "damaged"),
+)
 
 
 @dataclass
@@ -131,6 +134,12 @@ class SimAgent:
         self.tell(payload)
         return payload
 
+    def take_late(self) -> None:
+        """What was still on its way arrives."""
+        for key, token in self.late:
+            self.arrive(key, token)
+        self.late.clear()
+
     def drop(self) -> None:
         """The line is cut."""
         self.up = False
@@ -175,6 +184,8 @@ class SimAgent:
             raise Unreachable("timeout", sent=True)
         fault = self._line()
         payload = self.arrive(job.key, token)
+        if fault == "duplicate":
+            self.arrive(job.key, token)
         if payload is None:
             raise RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
         self._answered(fault)
@@ -366,9 +377,7 @@ class World:
         """Heal everything and let all work end."""
         for agent in self.agents:
             agent.faults.clear()
-            for key, token in agent.late:
-                agent.arrive(key, token)
-            agent.late.clear()
+            agent.take_late()
             if not agent.up:
                 await agent.connect()
         for _ in range(60):
