@@ -8,8 +8,10 @@ import importlib.metadata
 import os
 import secrets
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -67,16 +69,29 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, _on_signal, number, stop)
-    async with running(settings, clock) as port:
-        ready(port)
+    sandbox = sandbox_of(settings, clock)
+    async with running(settings, clock, sandbox) as agent:
+        ready(agent.port)
         await stop.wait()
         log.info("agent.stopping")
-    log.info("agent.stopped")
+    log.info("agent.stopped", in_time=agent.in_time)
+    if not agent.in_time:
+        sys.stderr.flush()
+        os._exit(0)  # a thread still works on a result: the interpreter would wait for it
+
+
+@dataclass(slots=True)
+class Running:
+    """A started agent."""
+
+    port: int
+    in_time: bool = True
+    """False once it was stopped and some attempt's end could not be written down in time."""
 
 
 @contextlib.asynccontextmanager
-async def running(settings: AgentSection, clock: Clock) -> AsyncIterator[int]:
-    """A started agent; stopped when the context ends. Gives the port.
+async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> AsyncIterator[Running]:
+    """A started agent; stopped when the context ends.
 
     Raises: as :func:`serve`.
     """
@@ -85,7 +100,7 @@ async def running(settings: AgentSection, clock: Clock) -> AsyncIterator[int]:
     async with contextlib.AsyncExitStack() as stack:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         stack.callback(FolderLock(settings.data_dir).close)
-        sandbox = sandbox_of(settings, clock)
+        stack.push_async_callback(sandbox.close)
         report = await sandbox.self_test()
         if report.backend == "none":
             log.warning("sandbox.none", advice="bundles run with all rights of this user")
@@ -100,7 +115,8 @@ async def running(settings: AgentSection, clock: Clock) -> AsyncIterator[int]:
         payloads = await Payloads.open(database, clock)
         waiting = await recovery.recover(payloads, folders, sandbox)
 
-        threads = stack.enter_context(ThreadPoolExecutor(settings.slots + 1, "ferryman-job"))
+        threads = ThreadPoolExecutor(settings.slots + 1, "ferryman-job")
+        stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         watch = SandboxWatch(sandbox, report, clock)
         identity = Identity(
             settings.name, version(), settings.slots, settings.services, settings.min_free
@@ -139,11 +155,12 @@ async def running(settings: AgentSection, clock: Clock) -> AsyncIterator[int]:
         keeping = asyncio.create_task(keeper.run(ended), name="keeper")
         runner.start(waiting)
         await web.SockSite(site, socket).start()
+        agent = Running(socket.getsockname()[1])
         try:
-            yield socket.getsockname()[1]
+            yield agent
         finally:
             condition.leaving = True  # from here on submits are refused; events still flow
-            await runner.stop(settings.shutdown_grace * (1 - _ANSWERS_S))
+            agent.in_time = await runner.stop(settings.shutdown_grace * (1 - _ANSWERS_S))
             payloads.bell.close()  # the event streams tell the last ends, then end
             ended.set()
             await keeping

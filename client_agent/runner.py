@@ -101,11 +101,12 @@ class Runner:
         async with attempt.reading() as fd:
             await house.in_thread(packing.snapshot, told, house.folders, fd, to)
 
-    async def stop(self, seconds: float) -> None:
+    async def stop(self, seconds: float) -> bool:
         """Stop what runs as interrupted, start nothing more; what waits stays for the next start.
 
-        Returns before ``seconds`` are over. An attempt whose end could not be written down by then
-        is found Running at the next start.
+        Returns:
+            Before ``seconds`` are over. False: the end of an attempt could not be written down by
+            then; it is found Running at the next start.
         """
         self._leaving = True
         self._more.set()
@@ -116,10 +117,11 @@ class Runner:
             for attempt in self._attempts.values():
                 attempt.leave(grace=grace)
             if await wait_for(over, seconds * share, self._house.clock):
-                return
+                return True
         log.error("runner.stopped_hard", payloads=sorted(self._attempts))
         for task in self._tasks:
             task.cancel()
+        return False
 
     # -- slots
 

@@ -127,6 +127,10 @@ class Rig:
     async def close(self) -> None:
         """Stop as SIGTERM does, with no time for anybody."""
         await self.runner.stop(0.0)
+        await self.shut()
+
+    async def shut(self) -> None:
+        """Let go of the files, as the end of a process does."""
         self.threads.shutdown(wait=True)
         if self.database is not None:
             await self.database.close()

@@ -187,6 +187,9 @@ class FakeSandbox:
         await self.step("clear")
         shutil.rmtree(self.work, ignore_errors=True)
 
+    async def close(self) -> None:
+        assert not self.live, "closed under live jobs"
+
     async def prepare(self, name: str, slot: int, limits: Limits) -> Workspace:
         await self.step("prepare")
         return FakeWorkspace(self, self.work / name)

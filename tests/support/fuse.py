@@ -97,6 +97,4 @@ class FusedRig(Rig):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.threads.shutdown(wait=True)
-        if self.database is not None:
-            await self.database.close()
+        await self.shut()

@@ -25,6 +25,7 @@ class SimClock:
         self._monotonic = 0.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._number = 0
+        self._new_sleeper = asyncio.Event()
 
     def now(self) -> Micros:
         return self._wall
@@ -39,12 +40,24 @@ class SimClock:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._number += 1
         heapq.heappush(self._sleepers, (self._monotonic + seconds, self._number, future))
+        self._new_sleeper.set()
         await future
 
     @property
     def sleeping(self) -> int:
         """How many tasks wait for time to pass."""
         return sum(1 for _, _, future in self._sleepers if not future.done())
+
+    async def until_asleep(self, seconds: float) -> None:
+        """Wait until some task has gone to sleep for exactly ``seconds`` from now.
+
+        For a test whose other side works through sockets or threads: what it does before it sleeps
+        takes real time.
+        """
+        due = self._monotonic + seconds
+        while not any(at == due and not future.done() for at, _, future in self._sleepers):
+            self._new_sleeper.clear()
+            await self._new_sleeper.wait()
 
     async def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass."""

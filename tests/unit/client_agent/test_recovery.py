@@ -30,7 +30,7 @@ async def reopened(rig: Rig) -> Rig:
     for task in rig.runner._tasks:
         task.cancel()
     rig.sandbox.die()
-    await rig.database.close()
+    await rig.shut()
     after = Rig(rig.home, rig.clock)
     after.token = numbered("second")
     await after.open()
@@ -41,10 +41,10 @@ async def test_what_ran_when_the_agent_was_killed_is_interrupted(rig):
     payload = await rig.submit()
     (await rig.sandbox.process("1.1")).write("partial", b"p")
     after = await reopened(rig)
-    found = await after.payloads.get(payload.id)
-    assert (found.state, found.outcome.reason) == (S.FAILED, Reason.AGENT_ERROR)
-    assert found.outcome.interrupted
-    assert found.outcome.message == "the agent was killed while it ran"
+    told = (await after.payloads.get(payload.id)).doc()
+    assert (told.status, told.reason) == (S.FAILED, Reason.AGENT_ERROR)
+    assert told.interrupted
+    assert told.message == "the agent was killed while it ran"
     assert not after.sandbox.starts
     await after.close()
 
@@ -68,7 +68,7 @@ async def test_a_restart_clears_the_sandbox_before_it_tells_any_end(tmp_path):
     await rig.sandbox.process("1.1")
     for task in rig.runner._tasks:
         task.cancel()
-    await rig.database.close()
+    await rig.shut()
     after = Rig(tmp_path, rig.clock)
 
     def cannot(step):
@@ -79,7 +79,7 @@ async def test_a_restart_clears_the_sandbox_before_it_tells_any_end(tmp_path):
     with pytest.raises(OSError, match="would not die"):
         await after.open()
     assert (await after.payloads.get(payload.id)).state is S.RUNNING
-    await after.database.close()
+    await after.shut()
 
 
 async def test_files_without_a_row_are_removed_at_start_and_others_are_not(rig):
@@ -102,7 +102,7 @@ async def test_files_without_a_row_are_removed_at_start_and_others_are_not(rig):
         path.write_bytes(b"x")
     for task in rig.runner._tasks:
         task.cancel()
-    await rig.database.close()
+    await rig.shut()
     after = Rig(rig.home, rig.clock, slots=1)
     after.sandbox.broken = None
     await after.open()
@@ -147,6 +147,7 @@ async def test_the_keeper_sweeps_until_it_is_stopped_and_survives_a_bad_sweep(ri
     rig.payloads.expire = failing
     stop = asyncio.Event()
     keeping = asyncio.ensure_future(keeper.run(stop))
+    await rig.clock.until_asleep(60)
     await rig.clock.advance(61)
     with rig.payloads.bell.listen(payload.id) as changed:
         if (await rig.payloads.get(payload.id)).state is not S.CLEANED:
@@ -216,10 +217,10 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
             if payload.state is not S.CLEANED:
                 payload = await after.ended(payload_id)
                 assert payload.state in (S.COMPLETED, S.FAILED), where
-                assert payload.outcome.interrupted == (payload.state is S.FAILED), where
+                assert payload.doc().interrupted == (payload.state is S.FAILED), where
                 if payload.state is S.COMPLETED:
                     held.append(payload_id)
-                    assert after.result(payload_id)["out"] == payload.key.encode(), where
+                    assert after.result(payload_id)["out"] == str(payload.key).encode(), where
             else:
                 assert payload_id in wanted_gone, where
         await after.runner.stop(60)

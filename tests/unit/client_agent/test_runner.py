@@ -189,7 +189,7 @@ async def test_the_wall_time_limit_is_told_in_words(rig):
 
 async def test_what_waits_runs_in_the_order_of_its_arrival_in_as_many_slots_as_there_are(rig):
     payloads = [await rig.submit(f"{job}.1") for job in range(1, 6)]
-    order = []
+    order: list[str] = []
     for _ in payloads:
         while len(rig.sandbox.live) < min(2, 5 - len(order)):
             await rig.sandbox._news.wait()
@@ -220,8 +220,7 @@ async def test_one_that_ignores_sigterm_is_killed_after_the_grace_time(rig):
     payload = await rig.submit()
     await rig.sandbox.process("1.1")
     killing = asyncio.ensure_future(rig.runner.kill(payload.id))
-    while not rig.sandbox.live["1.1"].told_to_stop:
-        await rig.clock.sleep(0)
+    await rig.clock.until_asleep(5.0)
     await rig.clock.advance(4.9)
     assert not killing.done()
     await rig.clock.advance(0.2)
@@ -392,8 +391,7 @@ async def test_stopping_kills_what_does_not_listen_within_its_time(rig):
     payload = await rig.submit()
     await rig.sandbox.process("1.1")
     stopping = asyncio.ensure_future(rig.runner.stop(5.0))
-    while rig.clock.sleeping < 3:  # wall time, grace time, and the wait of stop() itself
-        await rig.clock.sleep(0)
+    await rig.clock.until_asleep(3.0)
     await rig.clock.advance(3.1)
     await stopping
     ended = await rig.payloads.get(payload.id)
@@ -414,8 +412,8 @@ async def test_an_end_waits_for_a_database_that_recovers(rig):
     rig.payloads.end = failing
     process.finish()
     for count in (1, 2):
-        while len(tries) < count or not rig.clock.sleeping:
-            await rig.clock.sleep(0)
+        await rig.clock.until_asleep(1.0)
+        assert len(tries) == count
         await rig.clock.advance(1.0)
     assert (await rig.ended(payload.id)).state is S.COMPLETED
     assert len(tries) == 3
@@ -432,8 +430,7 @@ async def test_an_attempt_that_cannot_be_written_down_does_not_start_until_it_ca
 
     rig.payloads.start = failing
     payload = await rig.submit()
-    while not rig.clock.sleeping:
-        await rig.clock.sleep(0)
+    await rig.clock.until_asleep(1.0)
     assert not rig.sandbox.starts
     assert (await rig.payloads.get(payload.id)).state is S.PREPARED
     await rig.clock.advance(1.0)

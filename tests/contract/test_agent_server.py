@@ -1,0 +1,479 @@
+"""What a server of ours sees of an agent of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from shared.wire import AgentHealth, PayloadDoc, PayloadList, Settled
+from tests.support.agent import LIMITS, SERVER
+from tests.support.agenthttp import HELLO, calling
+
+
+@pytest.fixture
+async def agent(tmp_path):
+    async with calling(tmp_path) as caller:
+        yield caller
+    assert caller.sandbox.violations == []
+
+
+def folders(tmp_path, *names):
+    return {name: len(list((tmp_path / "agent" / name).iterdir())) for name in names}
+
+
+# -- taking
+
+
+async def test_an_order_is_run_as_ordered(agent):
+    status, told = await agent.submit("17.2", timeout_s=90.0, service="docking")
+    assert status == 200
+    doc = PayloadDoc.model_validate(told)
+    assert (doc.status, doc.server, doc.key) == ("Prepared", SERVER, "17.2")
+    process = await agent.sandbox.process("17.2")
+    assert process.launch.timeout_s == 90.0
+    assert process.launch.env["FERRYMAN_SERVICE"] == "docking"
+    assert process.launch.env["FERRYMAN_MEMORY_BYTES"] == str(LIMITS.memory)
+    assert process.read("run.sh") == HELLO["run.sh"]
+    process.finish()
+
+
+async def test_a_repeated_order_is_harmless_in_every_state(agent, tmp_path):
+    _, first = await agent.submit()
+    process = await agent.sandbox.process("1.1")
+    status, again = await agent.submit()
+    assert (status, again["id"], again["status"]) == (200, first["id"], "Running")
+    process.finish()
+    await agent.ended(first["id"])
+    assert (await agent.submit())[1]["status"] == "Completed"
+    await agent.call("DELETE", f"/payloads/{first['id']}")
+    assert (await agent.submit())[1]["status"] == "Cleaned"
+    assert agent.sandbox.starts == {"1.1": 1}
+    assert folders(tmp_path, "bundles", "staging", "results") == {
+        "bundles": 0,
+        "staging": 0,
+        "results": 0,
+    }
+
+
+async def test_of_orders_at_once_with_one_key_one_wins_and_all_hear_of_it(agent, tmp_path):
+    answers = await asyncio.gather(*(agent.submit() for _ in range(8)))
+    assert {status for status, _ in answers} == {200}
+    assert len({told["id"] for _, told in answers}) == 1
+    (await agent.sandbox.process("1.1")).finish()
+    await agent.ended(answers[0][1]["id"])
+    assert agent.sandbox.starts == {"1.1": 1}
+
+
+async def test_the_body_of_a_large_repeat_is_not_read(agent):
+    files = {"run.sh": b"true", "big": b"x" * (1 << 20)}
+    data, digest = agent.bundle(files)
+    order = agent.order("1.1", data, digest)
+    _, first = await agent.post_order(order, data)
+    read = 0
+
+    async def body():
+        nonlocal read
+        head = (
+            b'--B\r\nContent-Disposition: form-data; name="order"\r\n\r\n'
+            + order.model_dump_json().encode()
+            + b'\r\n--B\r\nContent-Disposition: form-data; name="bundle"; filename="b"\r\n\r\n'
+        )
+        yield head
+        read += 1
+        yield data[: 1 << 16]
+        await never.wait()
+        read += 1
+        yield data[1 << 16 :]
+
+    never = asyncio.Event()
+    headers = {"Content-Type": "multipart/form-data; boundary=B"}
+    async with agent.http.post("/submit", data=body(), headers=headers) as response:
+        again = await response.json()
+    assert (response.status, again["id"]) == (200, first["id"])
+    assert read <= 1
+
+
+async def test_an_older_attempt_than_one_known_is_stale(agent):
+    await agent.submit("1.2")
+    status, told = await agent.submit("1.1")
+    assert (status, told["code"]) == (409, "stale_attempt")
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"bundle_digest": "0" * 64}, "invalid_bundle"),
+        ({"bundle_size": 10}, "too_large"),
+        ({"bundle_size": 10_000}, "invalid_bundle"),
+        ({"key": "one"}, "invalid_order"),
+        ({"timeout_s": 1.0, "key": "1"}, "invalid_order"),
+    ],
+)
+async def test_what_is_not_as_ordered_is_refused_and_leaves_nothing(agent, tmp_path, changed, code):
+    status, told = await agent.submit(**changed)
+    assert 400 <= status < 500
+    assert told["code"] == code
+    assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
+    assert (await agent.call("GET", "/payloads"))[1]["payloads"] == []
+
+
+async def test_a_bundle_that_is_no_bundle_is_refused(agent, tmp_path):
+    order = agent.order("1.1", b"not a zip", "0" * 64)
+    status, told = await agent.post_order(order, b"not a zip")
+    assert (status, told["code"]) == (400, "invalid_bundle")
+    assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
+
+
+async def test_an_order_that_is_no_order_is_refused(agent):
+    status, told = await agent.post_order("{}", b"x")
+    assert (status, told["code"]) == (400, "invalid_order")
+    assert "server" in told["message"]
+
+
+async def test_a_body_that_is_no_form_is_refused(agent):
+    status, _ = await agent.call("POST", "/submit", data=b"x")
+    assert status == 415
+
+
+async def test_a_service_that_is_not_offered_is_refused(tmp_path):
+    async with calling(tmp_path, services=["example", "docking"]) as agent:
+        status, told = await agent.submit(service="folding")
+        assert (status, told["code"]) == (403, "not_offered")
+        assert (await agent.submit())[0] == 200
+        (await agent.sandbox.process("1.1")).finish()
+
+
+async def test_a_bundle_over_the_limit_is_413_before_it_is_stored(tmp_path):
+    async with calling(tmp_path, max_upload=1000) as agent:
+        status, told = await agent.submit(files={"run.sh": b"x" * 2000})
+        assert (status, told["code"]) == (413, "too_large")
+        assert "max_upload" in told["message"]
+
+
+async def test_a_disk_near_its_floor_takes_nothing_and_says_so(tmp_path):
+    async with calling(tmp_path, min_free=1 << 60) as agent:
+        async with agent.http.post("/submit", data={"a": "b"}) as response:
+            told = await response.json()
+        assert (response.status, told["code"]) == (507, "disk_full")
+        assert int(response.headers["Retry-After"]) > 0
+        status, health = await agent.call("GET", "/health")
+        assert status == 503
+        assert "must stay free" in health["message"]
+
+
+# -- settling
+
+
+async def test_settling_tells_the_payload_of_a_key(agent):
+    _, first = await agent.submit()
+    await agent.sandbox.process("1.1")
+    status, told = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
+    settled = Settled.model_validate(told)
+    assert status == 200
+    assert settled.payload is not None
+    assert (settled.payload.id, settled.payload.status) == (first["id"], "Running")
+
+
+async def test_settling_an_unknown_key_is_a_promise_that_survives_a_restart(tmp_path):
+    async with calling(tmp_path) as agent:
+        _, told = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
+        assert told == {"payload": None}
+    async with calling(tmp_path) as agent:
+        status, told = await agent.submit("1.1")
+        assert (status, told["code"]) == (409, "key_refused")
+        assert (await agent.submit("1.2"))[0] == 200
+        (await agent.sandbox.process("1.2")).finish()
+
+
+async def test_settling_overtakes_a_submit_that_is_on_its_way(agent, tmp_path):
+    data, digest = agent.bundle()
+    order = agent.order("1.1", data, digest)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def body():
+        yield (
+            b'--B\r\nContent-Disposition: form-data; name="order"\r\n\r\n'
+            + order.model_dump_json().encode()
+            + b'\r\n--B\r\nContent-Disposition: form-data; name="bundle"; filename="b"\r\n\r\n'
+        )
+        begun.set()
+        await go_on.wait()
+        yield data + b"\r\n--B--\r\n"
+
+    headers = {"Content-Type": "multipart/form-data; boundary=B"}
+    posting = asyncio.ensure_future(agent.call("POST", "/submit", data=body(), headers=headers))
+    await begun.wait()
+    assert (await agent.call("POST", f"/keys/{SERVER}/1.1/settle"))[1] == {"payload": None}
+    go_on.set()
+    status, told = await posting
+    assert (status, told["code"]) == (409, "key_refused")
+    assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
+    assert not agent.sandbox.starts
+
+
+async def test_settling_with_kill_answers_when_it_is_dead(agent):
+    await agent.submit()
+    process = await agent.sandbox.process("1.1")
+    _, told = await agent.call("POST", f"/keys/{SERVER}/1.1/settle?kill=1")
+    assert told["payload"]["status"] == "Killed"
+    assert not process.alive
+
+
+async def test_settling_a_tombstone_tells_that_it_was_there(agent):
+    payload_id = await agent.completed()
+    await agent.call("DELETE", f"/payloads/{payload_id}")
+    _, told = await agent.call("POST", f"/keys/{SERVER}/1.1/settle?kill=1")
+    assert (told["payload"]["id"], told["payload"]["status"]) == (payload_id, "Cleaned")
+
+
+async def test_a_key_that_is_none_cannot_be_settled(agent):
+    status, told = await agent.call("POST", f"/keys/{SERVER}/one/settle")
+    assert (status, told["code"]) == (400, "invalid_key")
+
+
+# -- results
+
+
+async def test_a_result_comes_with_its_length_and_digest_and_in_ranges(agent):
+    payload_id = await agent.completed()
+    async with agent.http.get(f"/retrieve/{payload_id}") as response:
+        data = await response.read()
+        digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
+        assert response.headers["Repr-Digest"] == f"sha-256=:{digest}:"
+        assert int(response.headers["Content-Length"]) == len(data)
+    _, told = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
+    assert told["payload"]["result"] == {
+        "size": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    headers = {"Range": "bytes=10-"}
+    async with agent.http.get(f"/retrieve/{payload_id}", headers=headers) as response:
+        assert response.status == 206
+        assert await response.read() == data[10:]
+
+
+async def test_retrieve_waits_for_the_end_when_asked(agent):
+    _, told = await agent.submit()
+    process = await agent.sandbox.process("1.1")
+    waiting = asyncio.ensure_future(agent.http.get(f"/retrieve/{told['id']}?wait=30"))
+    await agent.clock.settle()
+    assert not waiting.done()
+    process.finish()
+    async with await waiting as response:
+        assert response.content_type == "application/zip"
+
+
+async def test_retrieve_answers_when_the_wait_is_over(agent):
+    _, told = await agent.submit()
+    process = await agent.sandbox.process("1.1")
+    waiting = asyncio.ensure_future(agent.call("GET", f"/retrieve/{told['id']}?wait=30"))
+    await agent.clock.until_asleep(30)
+    await agent.clock.advance(30)
+    status, told = await waiting
+    assert (status, told["status"]) == (200, "Running")
+    process.finish()
+
+
+async def test_a_completed_payload_that_is_killed_stays_completed_with_its_result(agent):
+    payload_id = await agent.completed()
+    status, told = await agent.call("POST", f"/kill/{payload_id}")
+    assert (status, told["status"]) == (200, "Completed")
+    assert "run.sh" in await agent.zip(f"/retrieve/{payload_id}")
+
+
+# -- acknowledging
+
+
+async def test_what_is_acknowledged_is_gone_and_repeats_are_harmless(agent, tmp_path):
+    payload_id = await agent.completed()
+    for _ in range(2):
+        assert await agent.call("DELETE", f"/payloads/{payload_id}") == (204, None)
+    assert folders(tmp_path, "bundles", "results", "logs") == {
+        "bundles": 0,
+        "results": 0,
+        "logs": 0,
+    }
+    assert (await agent.call("GET", f"/retrieve/{payload_id}"))[1]["status"] == "Cleaned"
+    assert (await agent.call("GET", f"/retrieve_partial/{payload_id}"))[0] == 404
+    assert await agent.call("DELETE", "/payloads/99") == (204, None)
+
+
+async def test_what_runs_cannot_be_acknowledged(agent):
+    _, told = await agent.submit()
+    await agent.sandbox.process("1.1")
+    status, refusal = await agent.call("DELETE", f"/payloads/{told['id']}")
+    assert (status, refusal["code"]) == (409, "not_ended")
+
+
+# -- lists and events
+
+
+async def test_the_list_holds_what_is_not_acknowledged_of_one_server(agent):
+    done = await agent.completed("1.1")
+    gone = await agent.completed("2.1")
+    await agent.call("DELETE", f"/payloads/{gone}")
+    _, other = await agent.submit("1.1", server="other")
+    _, told = await agent.call("GET", f"/payloads?server={SERVER}")
+    assert [one.id for one in PayloadList.model_validate(told).payloads] == [done]
+    _, told = await agent.call("GET", "/payloads")
+    assert [one["id"] for one in told["payloads"]] == [done, other["id"]]
+
+
+class Stream:
+    """An open event stream, read line by line."""
+
+    def __init__(self, response):
+        self.response = response
+
+    async def next(self):
+        line = await self.response.content.readline()
+        return json.loads(line) if line else None
+
+
+async def test_the_stream_tells_each_change_as_it_happens(agent):
+    async with agent.http.get(f"/events?after=0&server={SERVER}") as response:
+        stream = Stream(response)
+        assert (await stream.next())["payload"] is None
+        await agent.submit()
+        seen = [await stream.next()]
+        process = await agent.sandbox.process("1.1")
+        while seen[-1]["payload"]["status"] != "Running":
+            seen.append(await stream.next())
+        process.finish()
+        seen.append(await stream.next())
+        assert [event["payload"]["status"] for event in seen][-2:] == ["Running", "Completed"]
+        numbers = [event["seq"] for event in seen]
+        assert numbers == sorted(set(numbers))
+
+
+async def test_a_stream_that_begins_later_tells_only_the_latest_of_each(agent):
+    ids = [await agent.completed(f"{job}.1") for job in (1, 2)]
+    async with agent.http.get("/events?after=0") as response:
+        stream = Stream(response)
+        first, second, caught_up = [await stream.next() for _ in range(3)]
+    assert [first["payload"]["id"], second["payload"]["id"]] == ids
+    assert {first["payload"]["status"], second["payload"]["status"]} == {"Completed"}
+    assert caught_up == {"seq": second["seq"], "payload": None}
+    async with agent.http.get(f"/events?after={first['seq']}") as response:
+        assert (await Stream(response).next())["payload"]["id"] == ids[1]
+
+
+async def test_a_quiet_stream_says_every_15_seconds_that_it_lives(agent):
+    async with agent.http.get("/events") as response:
+        stream = Stream(response)
+        first = await stream.next()
+        for _ in range(2):
+            await agent.clock.until_asleep(15)
+            await agent.clock.advance(15)
+            assert await stream.next() == first
+
+
+async def test_numbers_go_on_after_a_restart_and_nothing_is_told_twice(tmp_path):
+    async with calling(tmp_path) as agent:
+        await agent.completed("1.1")
+        _, listed = await agent.call("GET", "/payloads")
+    after = f"/events?after={listed['seq']}"
+    async with calling(tmp_path) as agent, agent.http.get(after) as response:
+        stream = Stream(response)
+        assert await stream.next() == {"seq": listed["seq"], "payload": None}
+        await agent.submit("2.1")
+        event = await stream.next()
+        assert (event["payload"]["key"], event["seq"]) == ("2.1", listed["seq"] + 1)
+        (await agent.sandbox.process("2.1")).finish()
+
+
+async def test_an_agent_that_lost_its_data_starts_over_instead_of_staying_silent(agent):
+    payload_id = await agent.completed()
+    async with agent.http.get("/events?after=999999") as response:
+        event = await Stream(response).next()
+    assert event["payload"]["id"] == payload_id
+
+
+async def test_acknowledgements_are_not_told_back(agent):
+    payload_id = await agent.completed()
+    async with agent.http.get("/events?after=0") as response:
+        stream = Stream(response)
+        assert (await stream.next())["payload"]["id"] == payload_id
+        await stream.next()
+        await agent.call("DELETE", f"/payloads/{payload_id}")
+        await agent.submit("2.1")
+        assert (await stream.next())["payload"]["key"] == "2.1"
+
+
+async def test_a_number_that_is_none_is_refused(agent):
+    for query in ("after=x", "after=-1", "after=nan", "after=inf"):
+        status, told = await agent.call("GET", f"/events?{query}")
+        assert (status, told["code"]) == (400, "invalid_query")
+
+
+# -- health, tokens, stopping
+
+
+async def test_its_health_names_it_and_what_it_offers(tmp_path):
+    async with calling(tmp_path, services=["example"]) as agent:
+        await agent.submit()
+        await agent.sandbox.process("1.1")
+        _, told = await agent.call("GET", "/health")
+        health = AgentHealth.model_validate(told)
+        assert (health.agent, health.slots, health.running) == ("node-1", 2, 1)
+        assert health.services == ["example"]
+        assert health.version
+        assert health.sandbox is not None
+        assert health.sandbox["backend"] == "fake"
+
+
+async def test_a_broken_sandbox_is_told_and_nothing_is_taken_until_it_is_mended(agent):
+    agent.sandbox.broken = "no user namespaces: sysctl user.max_user_namespaces"
+    _, told = await agent.submit()
+    assert (await agent.ended(told["id"]))["interrupted"]
+    status, health = await agent.call("GET", "/health")
+    assert status == 503
+    assert "max_user_namespaces" in health["message"]
+    status, refusal = await agent.submit("2.1")
+    assert (status, refusal["code"]) == (503, "sandbox_broken")
+    agent.sandbox.broken = None
+    await agent.clock.advance(11)
+    assert (await agent.call("GET", "/health"))[0] == 200
+    assert (await agent.submit("2.1"))[0] == 200
+    (await agent.sandbox.process("2.1")).finish()
+
+
+async def test_with_tokens_only_who_shows_one_is_answered(tmp_path):
+    async with calling(tmp_path, tokens=["secret", "other"]) as agent:
+        assert (await agent.call("GET", "/payloads"))[0] == 200
+        for headers in ({"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+            status, told = await agent.call("GET", "/payloads", headers=headers)
+            assert (status, told["code"]) == (401, "unauthorized")
+            status, _ = await agent.call("POST", "/submit", data=b"x", headers=headers)
+            assert status == 401
+            assert (await agent.call("GET", "/health", headers=headers))[0] == 200
+
+
+async def test_stopping_tells_the_last_ends_on_the_open_streams_and_refuses_new_work(tmp_path):
+    told: list[dict[str, Any]] = []
+    caught_up = asyncio.Event()
+
+    async def listen(url):
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/events") as response:
+            async for line in response.content:
+                told.append(json.loads(line))
+                caught_up.set()
+
+    async with calling(tmp_path, slots=1) as agent:
+        await agent.submit("1.1")
+        await agent.sandbox.process("1.1")
+        await agent.submit("2.1")
+        listening = asyncio.ensure_future(listen(agent.url))
+        await caught_up.wait()
+    await listening
+    last = [event["payload"] for event in told if event["payload"]][-1]
+    assert (last["key"], last["status"], last["reason"]) == ("1.1", "Failed", "shutdown")
+    assert last["interrupted"]
+    async with calling(tmp_path, slots=1) as agent:
+        (await agent.sandbox.process("2.1")).finish()
