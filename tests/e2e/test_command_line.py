@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import EXAMPLES, System, environment
+from tests.support.running import EXAMPLES, System, environment
 
 
 def content(path: Path) -> dict[str, str]:

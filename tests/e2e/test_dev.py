@@ -16,7 +16,7 @@ import pytest
 
 from ferryman import JobState, SyncClient
 from ferryman.dev import default_data_dir
-from tests.e2e.conftest import (
+from tests.support.running import (
     born,
     descendants,
     environment,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ferryman import Client, JobState, Reason
-from tests.e2e.conftest import EXAMPLES, ROOT, System
+from tests.support.running import EXAMPLES, ROOT, System
 
 PDB = ROOT.parent / "shared" / "data"
 

@@ -18,7 +18,7 @@ from ferryman import (
     SyncClient,
     WaitedTooLong,
 )
-from tests.e2e.conftest import System, descendants
+from tests.support.running import System, descendants
 
 S = JobState
 

@@ -1,0 +1,145 @@
+"""A real server and a real agent, as two processes, started the way a user does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from client_agent.sandbox.places import Places
+
+READY = re.compile(r"ready at (http://\S+)")
+_OTHERS = re.compile(r"FERRYMAN_.*|SERVICE_.*|PORT|DB_PATH|DATA_PATH|MAX_AGE")
+MARK = "E2E_MARK"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def environment(mark: str = "") -> dict[str, str]:
+    """This process's, without settings meant for others."""
+    plain = {key: value for key, value in os.environ.items() if not _OTHERS.fullmatch(key)}
+    return {**plain, MARK: mark, "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+
+
+@dataclass
+class System:
+    """``ferryman dev`` in a folder of its own."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    mark: str
+    url: str = ""
+    told: list[str] = field(default_factory=list)
+    """What it printed on stdout."""
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send the signal and wait for the end."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.told += self.process.stdout.read().splitlines()
+        self.process.stdout.close()
+        return code
+
+
+def launch(folder: Path, *words: str, **variables: str) -> System:
+    """Start it; do not wait for it to be ready."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ferryman", "dev", *words],
+            env={**environment(mark), **variables},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            process_group=0,
+        )
+    return System(process, folder, mark)
+
+
+def ready(system: System) -> System:
+    """Wait until it takes work."""
+    assert system.process.stdout is not None
+    line = system.process.stdout.readline()
+    found = READY.search(line)
+    assert found, f"it said {line!r} and logged:\n{system.log}"
+    system.url = found[1]
+    system.told.append(line)
+    return system
+
+
+@contextmanager
+def started(folder: Path, *words: str, **variables: str) -> Iterator[System]:
+    """A system on free ports; afterwards its processes, mounts and cgroups must be gone."""
+    flags = ("--port", "0", "--agent-port", "0", "--data-dir", str(folder / "data"))
+    system = launch(folder, *flags, *words, **variables)
+    family: dict[int, str] = {}
+    try:
+        yield ready(system)
+        family = descendants(system.process.pid)
+    finally:
+        code = system.stop()
+    assert code == 0, system.log
+    assert [pid for pid, birth in family.items() if born(pid) == birth] == []
+    assert marked(system.mark) == []
+    assert traces(system) == []
+
+
+def born(pid: int) -> str | None:
+    """When the process started, so that a reused number is not taken for it; None: it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] == "Z" else words[19]
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Every process below ``pid``, with its birth."""
+    found: dict[int, str] = {}
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(word) for word in task.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            birth = born(child)
+            if birth is not None:
+                found[child] = birth
+            found |= descendants(child)
+    return found
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that inherited the mark."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{MARK}={mark}".encode() in environ.read_bytes():
+                found.append(int(environ.parent.name))
+        except OSError:
+            continue  # it has just ended, or is not ours to look at
+    return found
+
+
+def traces(system: System) -> list[str]:
+    """What the agent has outside its folder: mounts and cgroups. It may while it runs."""
+    name = Places(system.folder / "data" / "agent", drop=False).name
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    outside = [*Path("/run").glob(f"*/{name}"), *Path("/sys/fs/cgroup").rglob(name)]
+    return [line for line in mounts if str(system.folder) in line] + [str(path) for path in outside]
