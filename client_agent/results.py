@@ -24,14 +24,17 @@ class ResultsLimit(Exception):
     """
 
     def __init__(self, what: str, most: int, found: int, where: str) -> None:
-        sentence = {
-            "bytes": f"the files add up to at least {found} bytes, the limit is {most}",
-            "entries": f"there are more than {most} files and folders",
-            "depth": f"folders are nested more than {most} deep",
-            "path": f"a path is {found} bytes long, the limit is {most}",
-        }[what]
-        super().__init__(f"too much to collect: {sentence} (at {where})")
+        super().__init__(what, most, found, where)
         self.what, self.most, self.found, self.where = what, most, found, where
+
+    def __str__(self) -> str:
+        sentence = {
+            "bytes": f"the files add up to at least {self.found} bytes, the limit is {self.most}",
+            "entries": f"there are more than {self.most} files and folders",
+            "depth": f"folders are nested more than {self.most} deep",
+            "path": f"a path is {self.found} bytes long, the limit is {self.most}",
+        }[self.what]
+        return f"too much to collect: {sentence} (at {self.where})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from client_agent.drain import LogDrain
 from client_agent.sandbox import pidfd
@@ -18,6 +19,8 @@ from client_agent.sandbox.meter import Meter
 from client_agent.sandbox.status import StatusPipe
 from shared.clock import Clock
 from shared.wire import Reason, Usage
+
+_KILLED: Final = 128 + signal.SIGKILL
 
 
 @dataclass(slots=True)
@@ -182,9 +185,14 @@ class Attempt:
 
     def _exit_code(self) -> int | None:
         if self._parts.status is not None:
-            return self._parts.status.exit_code
-        code = self._parts.outer.returncode
-        return 128 - code if code is not None and code < 0 else code  # as a shell tells a signal
+            code = self._parts.status.exit_code
+        else:
+            code = self._parts.outer.returncode
+            code = (
+                128 - code if code is not None and code < 0 else code
+            )  # as a shell tells a signal
+        # bwrap tells our own SIGKILL of the init like an exit code; run.sh gave none
+        return None if self._killed and code == _KILLED else code
 
     def _judge(self, usage: Usage, certain: bool) -> Ended:
         code = self._exit_code()

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from client_agent.sandbox.cgroups import Hierarchy, NoCgroups, find
 from client_agent.sandbox.images import Images, NoImages
 from client_agent.sandbox.settings import SandboxSettings
 
-HARD = "hard"
-SOFT = "soft"
-PROBE_DISK = 16 << 20
+HARD: Final = "hard"
+SOFT: Final = "soft"
+NONE: Final = "none"
+PROBE_DISK: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)

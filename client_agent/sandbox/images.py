@@ -25,6 +25,7 @@ from client_agent.remove import remove_tree
 from client_agent.sandbox import mounts
 
 MIB: Final = 1 << 20
+BLOCK: Final = 4096
 KEEP: Final = 64 * MIB
 """An image whose file has grown beyond this is discarded: blocks do not go back by themselves."""
 FEW: Final = 2000
@@ -191,33 +192,38 @@ class Images:
             raise NoImages("mkfs.ext4 is not installed: apt install e2fsprogs")
         self._files.mkdir(mode=0o700, exist_ok=True)
         inodes = max(256, disk // self._inode_every)
-        # on top of what the job may use: inode tables, what ext4 reserves (2 %, at most 16 MiB),
-        # maps
-        size = disk + inodes * 256 + min(disk // 50, 16 * MIB) + disk // 1000 + 2 * MIB
         file = self._files / f"template-{disk}.ext4"
-        file.unlink(missing_ok=True)
-        with file.open("wb") as out:
-            out.truncate(size // 4096 * 4096)
-        features = ["-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"]
-        command = [
-            mkfs,
-            "-q",
-            "-F",
-            "-m",
-            "0",
-            "-b",
-            "4096",
-            "-N",
-            str(inodes),
-            *features,
-            str(file),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, env={}, check=False)
-        if done.returncode != 0:
-            file.unlink()
-            raise NoImages(f"mkfs.ext4 failed: {done.stderr.strip()}")
+        # a first guess, then what mkfs really took for its tables is known
+        blocks = disk // BLOCK + inodes * 256 // BLOCK + 1024
+        for _ in range(2):
+            _make_file_system(mkfs, file, blocks, inodes)
+            blocks += disk // BLOCK - usable_blocks(file)
         self._template[disk] = file
         return file
+
+
+def _make_file_system(mkfs: str, file: Path, blocks: int, inodes: int) -> None:
+    file.unlink(missing_ok=True)
+    with file.open("wb") as out:
+        out.truncate(blocks * BLOCK)
+    # no journal: what a crash leaves is deleted anyway
+    features = ["-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"]
+    size = ["-m", "0", "-b", str(BLOCK), "-N", str(inodes)]
+    command = [mkfs, "-q", "-F", *size, *features, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, env={}, check=False)
+    if done.returncode != 0:
+        file.unlink()
+        raise NoImages(f"mkfs.ext4 failed: {done.stderr.strip()}")
+
+
+def usable_blocks(file: Path) -> int:
+    """Blocks that a job can fill, from the superblock of an image that is not mounted."""
+    with file.open("rb") as image:
+        image.seek(1024)
+        superblock = image.read(256)
+    blocks, _, free = struct.unpack_from("<III", superblock, 4)
+    reserved: int = min(blocks // 50, 4096)  # ext4's own, for metadata (reserved_clusters)
+    return int(free) - reserved
 
 
 def shut_down(place: Path) -> None:

@@ -142,9 +142,10 @@ class CgroupGauge:
     def warnings(self) -> Sequence[str]:
         if not self._refused:
             return ()
+        often = "once" if self._refused == 1 else f"{self._refused} times"
         return (
-            f"pids_limit: {self._refused} times a process or thread was refused, because the job "
-            f"had its {self._limits.pids} already",
+            f"pids_limit: {often} a process or thread was refused, because the job had its "
+            f"{self._limits.pids} already",
         )
 
 
@@ -199,8 +200,8 @@ class ProcessGauge:
     async def poll(self, attempt: Attempt) -> None:
         used = usage.of_processes(attempt.pid)
         if self._memory:
-            self.peak_memory = max(self.peak_memory or 0, used.resident)
-            if used.resident > self._limits.memory:
+            self.peak_memory = max(self.peak_memory or 0, min(used.memory, self._limits.memory))
+            if used.memory > self._limits.memory < usage.memory_of(attempt.pid):
                 attempt.stop(
                     Reason.MEMORY_LIMIT,
                     f"the job needed more than its {self._limits.memory} bytes of memory",

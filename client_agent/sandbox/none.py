@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from client_agent.sandbox import pidfd
 from client_agent.sandbox.attempt import Attempt, Parts
 from client_agent.sandbox.base import Launch, Process, Report, SandboxBroken
 from client_agent.sandbox.cgroups import kill_group
+from client_agent.sandbox.host import NONE, SOFT
 from client_agent.sandbox.hosted import HostSandbox, find_program
 from client_agent.sandbox.meter import Verdict
 from client_agent.sandbox.options import GATE, JOIN, PATH, TEMPORARY
@@ -50,8 +51,15 @@ class NoSandbox(HostSandbox):
             find_program(program, "util-linux")
         await self.clear()
         advice = ("bundles run without isolation: use the bubblewrap backend", *self.host.advice)
-        enforcement = {**self.host.enforcement, "network": "none"}
-        return Report("none", "", enforcement, {}, advice)
+        return Report("none", "", self.enforcement, {}, advice)
+
+    @property
+    def enforcement(self) -> Mapping[str, str]:
+        """limit -> "hard", "soft" or "none"."""
+        found = {**self.host.enforcement, "network": NONE}
+        if not self.drop and found["pids"] == SOFT:
+            found["pids"] = NONE  # RLIMIT_NPROC would count everything of this user
+        return found
 
     async def clear(self) -> None:
         """As any backend, and processes that carry our mark."""
@@ -68,7 +76,7 @@ class BareWorkspace(HostWorkspace):
 
     def __init__(self, sandbox: NoSandbox, name: str, uid: int | None, limits: Limits) -> None:
         super().__init__(sandbox, name, uid, limits)
-        self.enforcement = {**self.enforcement, "network": "none"}
+        self.enforcement = sandbox.enforcement
         self._sandbox = sandbox
 
     async def start(self, launch: Launch) -> Process:
@@ -152,7 +160,7 @@ class BareWorkspace(HostWorkspace):
         command += [mark, *(f"{name}={value}" for name, value in env.items())]
         rlimits = self.rlimits(launch)
         if self.uid is None:
-            del rlimits["nproc"]  # without a namespace it counts everything of this user
+            del rlimits["nproc"]
         limits = [f"--{name}={value}" for name, value in rlimits.items()]
         return [*command, find_program("prlimit", "util-linux"), *limits, "--", *launch.argv]
 

@@ -73,7 +73,8 @@ async def run(sandbox: Bubblewrap) -> Report:
             f"the sandbox does not hold on this host: {', '.join(failed)} (the canary saw {seen}, "
             f"uid {host_uid} on the host)"
         )
-    return Report("bubblewrap", version, dict(workspace.enforcement), checks)
+    enforcement, advice = dict(workspace.enforcement), sandbox.host.advice
+    return Report("bubblewrap", version, enforcement, checks, advice)
 
 
 def judge(seen: dict[str, str], host_uid: int, *, allowed_uid: int | None) -> dict[str, bool]:

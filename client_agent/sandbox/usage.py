@@ -17,7 +17,6 @@ from client_agent.sandbox.pidfd import descendants, stat_fields
 DEEPEST: Final = 400
 """Levels that are walked, each with a descriptor. A result may be much less deep."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +25,36 @@ class Used:
 
     cpu_s: float
     """Including children that were waited for."""
-    resident: int
-    """Bytes, the sum over processes; shared pages count once for each."""
+    memory: int
+    """Bytes of memory that no file backs. What a fork shares with its parent counts for both, so
+    this may be too much; see :func:`memory_of`."""
 
 
 def of_processes(init: int) -> Used:
-    """Sum over the processes in a sandbox; a snapshot."""
-    ticks = pages = 0
+    """Sum over the processes in a sandbox; a snapshot, cheap."""
+    ticks = kib = 0
     for pid in (init, *descendants(init)):
         fields = stat_fields(pid)
         if fields is not None:
             ticks += sum(int(field) for field in fields[11:15])
-            pages += int(fields[21])
-    return Used(ticks / _TICKS, pages * _PAGE)
+            kib += _sum_kib(Path(f"/proc/{pid}/status"), (b"RssAnon:", b"RssShmem:"))
+    return Used(ticks / _TICKS, kib * 1024)
+
+
+def memory_of(init: int) -> int:
+    """Bytes of memory used by the processes in a sandbox; what is shared counts once. Not
+    cheap."""
+    pids = (init, *descendants(init))
+    keys = (b"Pss_Anon:", b"Pss_Shmem:")
+    return 1024 * sum(_sum_kib(Path(f"/proc/{pid}/smaps_rollup"), keys) for pid in pids)
+
+
+def _sum_kib(file: Path, keys: tuple[bytes, ...]) -> int:
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError:
+        return 0  # gone meanwhile
+    return sum(int(line.split()[1]) for line in lines if line.startswith(keys))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,278 @@
+"""Runs a bundle through a real sandbox in a child process of the test, as root or as somebody
+else.
+
+A child, because the agent changes its process for good (subreaper, mount namespace, uid), and
+because a fork needs no new interpreter: one run costs little more than the job itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import ctypes
+import os
+import pickle
+import resource
+import select
+import shutil
+import signal
+import tempfile
+import traceback
+import warnings
+import zipfile
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from client_agent.collect import collect, collect_extras
+from client_agent.results import Contents, ResultsLimit, Skipped
+from client_agent.sandbox.base import Ended, Launch, Report, Sandbox, Workspace
+from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.none import NoSandbox
+from client_agent.sandbox.settings import SandboxSettings
+from shared.clock import RealClock
+from shared.wire import Limits
+
+MIB = 1 << 20
+HOSTILE = Path(__file__).parents[3] / "shared" / "hostile"
+Who: TypeAlias = Literal["root", "user"]
+
+SMALL = Limits(
+    cpus=1.0,
+    memory=192 * MIB,
+    pids=48,
+    disk=48 * MIB,
+    log=256 << 10,
+    results=40 * MIB,
+)
+SETTINGS = SandboxSettings(scratch=24 * MIB, shm=12 * MIB, poll_s=0.05, death_timeout_s=20.0)
+
+
+@dataclass
+class Outcome:
+    """What came of one bundle."""
+
+    ended: Ended
+    report: Report
+    stdout: str
+    stderr: str
+    stdout_bytes: int
+    """Size of the stored log."""
+    files: dict[str, bytes]
+    """Name in the ZIP -> its first MiB; the bundle's own run.sh and our logs included."""
+    skipped: list[Skipped]
+    skipped_more: int
+    results_limit: ResultsLimit | None
+    grown: int
+    """Bytes by which the agent's peak of resident memory grew."""
+    enforcement: Mapping[str, str]
+    survivors: list[str]
+    """Command lines of processes of the job's that are still alive."""
+    left: list[str]
+    """Paths that are left below the sandbox's folders."""
+    zip_path: Path
+    host_uid: int = -1
+    extra: Any = None
+
+    @property
+    def lines(self) -> list[str]:
+        return (self.stdout + "\n" + self.stderr).splitlines()
+
+
+@dataclass
+class Job:
+    """What to run, and how."""
+
+    bundle: Path | Mapping[str, bytes | str]
+    limits: Limits = SMALL
+    timeout_s: float = 20.0
+    grace_s: float = 0.5
+    settings: SandboxSettings = SETTINGS
+    backend: type[Bubblewrap] | type[NoSandbox] = Bubblewrap
+    env: Mapping[str, str] = field(default_factory=dict)
+    argv: tuple[str, ...] = ("bash", "run.sh")
+    read_only: tuple[tuple[Path, str], ...] = ()
+    allow: frozenset[str] = frozenset()
+    during: Callable[[Workspace, Any], Awaitable[Any]] | None = None
+    """Called once the job runs; what it returns is ``Outcome.extra``."""
+    before_go: Callable[[Workspace, Any], Awaitable[Any]] | None = None
+
+
+def can(who: Who) -> bool:
+    """Whether a test may run as root, or as somebody else."""
+    return os.geteuid() == 0 or who == "user"
+
+
+def run(job: Job, who: Who, folder: Path | None = None) -> Outcome:
+    """Run a bundle to its end and collect it."""
+    outcome = in_child(lambda home: asyncio.run(attempt(job, home)), who, folder)
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
+def in_child(work: Callable[[Path], Any], who: Who, folder: Path | None = None) -> Any:
+    """Call ``work`` with an empty home, in a child that is ``who``; its result, or its
+    exception."""
+    home = Path(tempfile.mkdtemp(prefix="ferryman-test-")) if folder is None else folder
+    uid = unprivileged_uid() if os.geteuid() == 0 and who == "user" else None
+    if uid is not None:
+        os.chown(home, uid, uid)
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # threads of other tests: the child touches none
+        pid = os.fork()
+    if pid == 0:
+        _be_child(work, home, uid, write)
+    os.close(write)
+    try:
+        data = _read_all(read, pid)
+        os.waitpid(pid, 0)
+    finally:
+        os.close(read)
+        if folder is None:
+            shutil.rmtree(home, ignore_errors=True)
+    if not data:
+        raise AssertionError("the child died without a word")
+    kind, value = pickle.loads(data)
+    if kind == "raised":
+        raise AssertionError(value)
+    return value
+
+
+def unprivileged_uid() -> int:
+    """Nobody else's, so that what is left of it can be found."""
+    return 300_000 + os.getpid() % 100_000
+
+
+def _be_child(work: Callable[[Path], Any], home: Path, uid: int | None, write: int) -> None:
+    try:
+        # the interpreter may lie where the child may not read: what is imported late comes now
+        for encoding in ("ascii", "latin-1", "utf-8", "idna", "cp437"):
+            codecs.lookup(encoding)
+        if uid is not None:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as after an exec
+        os.setsid()
+        warnings.simplefilter("ignore")
+        try:
+            answer = ("returned", work(home))
+            data = pickle.dumps(answer)
+        except BaseException:  # noqa: BLE001  # the parent tells it
+            data = pickle.dumps(("raised", traceback.format_exc()))
+        with os.fdopen(write, "wb") as out:
+            out.write(data)
+    finally:
+        os._exit(0)
+
+
+def _read_all(fd: int, pid: int, seconds: float = 90.0) -> bytes:
+    data = b""
+    while True:
+        ready, _, _ = select.select([fd], [], [], seconds)
+        if not ready:
+            os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"the child did not end within {seconds} s")
+        more = os.read(fd, 1 << 20)
+        if not more:
+            return data
+        data += more
+
+
+async def attempt(job: Job, home: Path) -> Outcome:
+    """Self-test, prepare, start, go, wait, collect, destroy."""
+    uid_base = 400_000 + (os.getpid() % 100_000) * 16
+    sandbox: Sandbox = job.backend(
+        RealClock(), home / "agent", replace(job.settings, uid_base=uid_base)
+    )
+    report = await sandbox.self_test()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    workspace = await sandbox.prepare("attempt", 0, job.limits)
+    unpack(job.bundle, workspace)
+    logs = home / "logs"
+    logs.mkdir()
+    launch = Launch(
+        job.argv,
+        {"FERRYMAN_JOB_ID": "1", **job.env},
+        job.timeout_s,
+        job.grace_s,
+        logs / "stdout",
+        logs / "stderr",
+        job.read_only,
+        job.allow,
+    )
+    process = await workspace.start(launch)
+    extra = await job.before_go(workspace, process) if job.before_go else None
+    process.go()
+    if job.during:
+        extra = await job.during(workspace, process)
+    ended = await process.wait()
+    dest = home / "result.zip"
+    extras = {"stdout.log": launch.stdout, "stderr.log": launch.stderr}
+    limit: ResultsLimit | None = None
+    made: Contents
+    try:
+        made = await asyncio.to_thread(
+            collect, workspace.fd, dest, job.limits, extras, lambda _: b"{}\n"
+        )
+    except ResultsLimit as problem:
+        limit = problem
+        made = await asyncio.to_thread(collect_extras, dest, extras, lambda _: b"{}\n")
+    enforcement = dict(workspace.enforcement)
+    await workspace.destroy()
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    survivors = processes_of(uid_base if workspace.uid is not None else os.geteuid())
+    await sandbox.close()
+    with zipfile.ZipFile(dest) as archive:
+        assert archive.testzip() is None
+        files = {name: archive.open(name).read(MIB) for name in archive.namelist()}
+    return Outcome(
+        ended=ended,
+        report=report,
+        stdout=launch.stdout.read_text(errors="replace"),
+        stderr=launch.stderr.read_text(errors="replace"),
+        stdout_bytes=launch.stdout.stat().st_size,
+        files=files,
+        skipped=made.skipped,
+        skipped_more=made.skipped_more,
+        results_limit=limit,
+        grown=(after - before) * 1024,
+        enforcement=enforcement,
+        survivors=survivors,
+        left=[str(path) for path in (home / "agent").rglob("*") if "template" not in path.name],
+        zip_path=dest,
+        extra=extra,
+    )
+
+
+def unpack(bundle: Path | Mapping[str, bytes | str], workspace: Workspace) -> None:
+    """Write the files of a bundle, flat, as the job's."""
+    if isinstance(bundle, Path):
+        bundle = {path.name: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
+    for name, content in bundle.items():
+        data = content.encode() if isinstance(content, str) else content
+        flags = os.O_CREAT | os.O_WRONLY | os.O_EXCL
+        fd = os.open(name, flags, 0o644, dir_fd=workspace.fd)
+        with os.fdopen(fd, "wb") as out:
+            out.write(data)
+            if workspace.uid is not None and workspace.gid is not None:
+                os.fchown(fd, workspace.uid, workspace.gid)
+
+
+def processes_of(uid: int) -> list[str]:
+    """Command lines of the processes of a uid, ourselves left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            status = (entry / "status").read_text(errors="replace")
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        line = next(line for line in status.splitlines() if line.startswith("Uid:"))
+        if line.split()[1] == str(uid):
+            found.append(command or entry.name)
+    return found
