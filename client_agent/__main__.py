@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import os
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import structlog
 import typer
 
 from client_agent import app as agent
+from client_agent.checktable import show
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.settings import AgentSection, load
 from shared import logs
@@ -82,6 +85,29 @@ def main(
         _run(settings, ready_fd)
 
 
+@cli.command()
+def check(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Try the sandbox: its self-test, then a canary for each limit.
+
+    Exit codes: 0 every limit holds as claimed; 1 one does not; 69 the sandbox cannot be used.
+    """
+    settings: AgentSection = context.obj
+    logs.configure(settings.log_format, "warning")
+    try:
+        table = asyncio.run(agent.check(settings, RealClock()))
+    except OSError as problem:
+        _leave(CANNOT_CREATE, f"{settings.data_dir}: {problem.strerror or problem}")
+    if as_json:
+        print(json.dumps(dataclasses.asdict(table), default=dict))  # noqa: T201 - the result
+    else:
+        show(table)
+    if not table.passed:
+        raise typer.Exit(UNAVAILABLE if table.report is None else 1)
+
+
 def _run(settings: AgentSection, ready_fd: int | None) -> None:
     log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -98,7 +124,7 @@ def _run(settings: AgentSection, ready_fd: int | None) -> None:
         _leave(UNAVAILABLE, str(problem))
     except FolderInUse as problem:
         _leave(TRY_LATER, str(problem))
-    except DatabaseUnavailable as problem:
+    except (DatabaseUnavailable, agent.NewerData) as problem:
         _leave(IO_ERROR, str(problem))
     except OSError as problem:
         _leave(CANNOT_CREATE, f"{settings.data_dir}: {problem.strerror or problem}")

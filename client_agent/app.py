@@ -9,9 +9,11 @@ import os
 import secrets
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -25,8 +27,11 @@ from client_agent.folders import Folders
 from client_agent.intake import Defaults, Intake
 from client_agent.payloads import Payloads
 from client_agent.runner import Runner
+from client_agent.sandbox import check as sandbox_check
 from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.check import Table
+from client_agent.sandbox.none import NoSandbox
 from client_agent.schema import MIGRATIONS
 from client_agent.settings import AgentSection
 from shared.clock import Clock
@@ -36,8 +41,14 @@ from shared.web import bearer, check_exposure, listen
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+_CHECK_UIDS: Final = 2048
+"""Distance from the uids of slots to that of a check's canaries."""
 _ANSWERS_S: Final = 0.1
 """Share of ``shutdown_grace`` kept for answers that are under way."""
+
+
+class NewerData(Exception):
+    """The database was written by a later version; this one must not touch it."""
 
 
 def version() -> str:
@@ -50,11 +61,8 @@ def version() -> str:
 
 def sandbox_of(settings: AgentSection, clock: Clock) -> Sandbox:
     """The backend that the operator chose."""
-    if settings.sandbox == "none":
-        from client_agent.sandbox.none import NoSandbox
-
-        return NoSandbox(clock, settings.data_dir, settings.sandboxing.settings())
-    return Bubblewrap(clock, settings.data_dir, settings.sandboxing.settings())
+    backend = NoSandbox if settings.sandbox == "none" else Bubblewrap
+    return backend(clock, settings.data_dir, settings.sandboxing.settings(settings.min_free))
 
 
 async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], None]) -> None:
@@ -64,7 +72,8 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
         ready: called with the port once requests are answered.
 
     Raises:
-        CannotListen, FolderInUse, SandboxBroken, DatabaseUnavailable, OSError: it cannot start.
+        CannotListen, FolderInUse, SandboxBroken, DatabaseUnavailable, NewerData, OSError: it
+        cannot start.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -108,9 +117,7 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
         stack.callback(socket.close)
 
         folders = Folders(settings.data_dir, lambda: secrets.token_hex(16))
-        database = await Database.open(
-            settings.database or settings.data_dir / "agent.sqlite", MIGRATIONS
-        )
+        database = await _open_database(settings)
         stack.push_async_callback(database.close)
         payloads = await Payloads.open(database, clock)
         waiting = await recovery.recover(payloads, folders, sandbox)
@@ -164,6 +171,35 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
             payloads.bell.close()  # the event streams tell the last ends, then end
             ended.set()
             await keeping
+
+
+async def check(settings: AgentSection, clock: Clock) -> Table:
+    """Try the sandbox in a folder of its own, so that it works beside a running agent.
+
+    Raises:
+        OSError: the data folder cannot be written.
+    """
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="check-", dir=settings.data_dir) as home:
+        logs = Path(home) / "logs"
+        logs.mkdir()
+        apart = settings.sandboxing.uid_base + _CHECK_UIDS
+        sandboxing = settings.sandboxing.model_copy(update={"uid_base": apart})
+        sandbox = sandbox_of(
+            settings.model_copy(update={"data_dir": Path(home), "sandboxing": sandboxing}), clock
+        )
+        try:
+            return await sandbox_check.check(sandbox, logs)
+        finally:
+            await sandbox.close()
+
+
+async def _open_database(settings: AgentSection) -> Database:
+    path = settings.database or settings.data_dir / "agent.sqlite"
+    try:
+        return await Database.open(path, MIGRATIONS)
+    except ValueError as problem:
+        raise NewerData(f"{path}: {problem}") from None
 
 
 def _defaults(settings: AgentSection) -> Defaults:

@@ -71,9 +71,10 @@ class Sandboxing(Section):
     log_hard_factor: int = Field(_DEFAULT.log_hard_factor, ge=1)
     start_timeout: Duration = Field(_DEFAULT.start_timeout_s, gt=0)
     death_timeout: Duration = Field(_DEFAULT.death_timeout_s, gt=0)
+    inode_every: Size = Field(_DEFAULT.inode_every, gt=0)
     nofile: int = Field(_DEFAULT.nofile, ge=16)
 
-    def settings(self) -> SandboxSettings:
+    def settings(self, free_floor: int) -> SandboxSettings:
         return SandboxSettings(
             uid_base=self.uid_base,
             scratch=self.scratch,
@@ -82,6 +83,8 @@ class Sandboxing(Section):
             log_hard_factor=self.log_hard_factor,
             start_timeout_s=self.start_timeout,
             death_timeout_s=self.death_timeout,
+            inode_every=self.inode_every,
+            free_floor=free_floor,
             nofile=self.nofile,
         )
 
@@ -118,7 +121,7 @@ class AgentSection(Section):
     retention: Duration = Field(7 * 86_400.0, gt=0)
     """How long results are kept that nobody acknowledged, and then what is remembered of them."""
     min_free: Size = Field(256 << 20, ge=0)
-    """No new bundle is taken when it would leave less free space."""
+    """Free space that new bundles and running jobs must leave."""
     max_upload: Size = Field(100 << 30, gt=0)
     """Largest bundle."""
     log_format: Literal["auto", "text", "json"] = "auto"

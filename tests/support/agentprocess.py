@@ -1,0 +1,183 @@
+"""The agent as a program: started, called, signalled, killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from shared.wire import Limits, Order
+from tests.support.agent import SERVER, write_bundle
+
+REPOSITORY: Final = Path(__file__).parents[2]
+PATIENCE_S: Final = 60.0
+"""Nothing here takes a second on an idle machine."""
+LIMITS: Final = Limits(memory=256 << 20, disk=16 << 20, log=1 << 16, results=8 << 20, pids=64)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, without anything that the agent would read."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("FERRYMAN_", "COV_"))
+        and name not in ("PORT", "DB_PATH", "DATA_PATH", "MAX_AGE")
+    }
+    return kept | more
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "client_agent", *arguments]
+
+
+class AgentProcess:
+    """A running agent."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int, tmp: Path) -> None:
+        self.process, self.port, self._tmp = process, port, tmp
+
+    def call(
+        self, method: str, path: str, data: bytes | None = None, **headers: str
+    ) -> tuple[int, Any]:
+        """Status, and the body: JSON, or bytes where it is something else."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data, headers, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+                status, kind, body = response.status, response.headers, response.read()
+        except urllib.error.HTTPError as refusal:
+            status, kind, body = refusal.code, refusal.headers, refusal.read()
+        if kind.get_content_type() == "application/json":
+            return status, json.loads(body)
+        return status, body
+
+    def submit(self, key: str, files: Mapping[str, bytes], **changed: Any) -> dict[str, Any]:
+        """As a server of ours does; the payload."""
+        path = self._tmp / "bundle-to-send"
+        path.unlink(missing_ok=True)
+        sealed = write_bundle(path, files)
+        given: dict[str, Any] = {
+            "server": SERVER,
+            "key": key,
+            "service": "example",
+            "user_id": "ann",
+            "timeout_s": 60.0,
+            "limits": LIMITS,
+            "bundle_digest": sealed.digest,
+            "bundle_size": sealed.size,
+        }
+        order = Order(**(given | changed))
+        body = (
+            b'--B\r\nContent-Disposition: form-data; name="order"\r\n\r\n'
+            + order.model_dump_json().encode()
+            + b'\r\n--B\r\nContent-Disposition: form-data; name="bundle"; filename="b.zip"\r\n\r\n'
+            + path.read_bytes()
+            + b"\r\n--B--\r\n"
+        )
+        status, told = self.call(
+            "POST", "/submit", body, **{"Content-Type": "multipart/form-data; boundary=B"}
+        )
+        assert status == 200, told
+        return dict(told)
+
+    def until(self, payload_id: int, *states: str) -> dict[str, Any]:
+        """Follow the event stream until the payload is in one of the states."""
+        url = f"http://127.0.0.1:{self.port}/events"
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as lines:
+            for line in lines:
+                told = json.loads(line)["payload"]
+                if told and told["id"] == payload_id and told["status"] in states:
+                    return dict(told)
+        raise AssertionError(f"the agent ended before payload {payload_id} was in {states}")
+
+    def ended(self, payload_id: int) -> dict[str, Any]:
+        return self.until(payload_id, "Completed", "Failed", "Killed", "Invalid")
+
+    def terminate(self) -> int:
+        """SIGTERM; its exit code."""
+        self.process.terminate()
+        return self.process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+    def log(self) -> str:
+        """What it wrote on stderr; once it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+@contextlib.contextmanager
+def agent(home: Path, *arguments: str, **env: str) -> Iterator[AgentProcess]:
+    """Start one on a free port; killed at the end if it still runs."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        command(
+            "--port", "0", "--data-dir", str(home / "agent"), "--ready-fd", str(write), *arguments
+        ),
+        cwd=REPOSITORY,
+        env=environment(**env),
+        pass_fds=(write,),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(write)
+    try:
+        with os.fdopen(read) as ready:
+            line = ready.readline()  # empty when it ends without listening
+        if not line:
+            raise AssertionError(f"it did not start: {process.communicate(timeout=PATIENCE_S)[1]}")
+        yield AgentProcess(process, int(line), home)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def refused(*arguments: str, wrap: tuple[str, ...] = (), **env: str) -> tuple[int, str]:
+    """Start one that is to fail; its exit code and stderr."""
+    done = subprocess.run(
+        [*wrap, *command(*arguments)],
+        cwd=REPOSITORY,
+        env=environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@contextlib.contextmanager
+def watched(pid: int) -> Iterator[int]:
+    """A pidfd, taken while the process lives."""
+    fd = os.pidfd_open(pid)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def died(pidfd: int) -> bool:
+    """Whether the process has ended; waits for it a while."""
+    return bool(select.select([pidfd], [], [], PATIENCE_S)[0])
+
+
+def alive(pidfd: int) -> bool:
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        return False
+    return not select.select([pidfd], [], [], 0)[0]
