@@ -1,0 +1,82 @@
+"""Every block that is marked as runnable runs, and prints what the next block says."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+
+import pytest
+
+import client_agent.settings
+import server.settings
+from tests.docs.conftest import Block, Run, blocks
+from tests.support.running import ROOT
+
+DOCUMENTS = ("README.md", "docs/user-guide.md", "docs/scripts.md")
+RUNNABLE = {"sh test", "python test"}
+OUTPUT = {"text output", "json output"}
+KNOWN = {*RUNNABLE, *OUTPUT, "sh", "json", "html", "toml test", ""}
+
+
+def shown(expected: str) -> re.Pattern[str]:
+    """Lines that must appear in that order; ``…`` stands for anything."""
+    lines = [
+        r"\s+".join(re.escape(word) for word in line.split()).replace("…", ".*?")
+        for line in expected.strip().splitlines()
+    ]
+    return re.compile(r"^\s*" + r"(?:.*\n)*?\s*".join(lines), re.MULTILINE)
+
+
+def test_the_comparison_can_fail():
+    output = "  +0.00s  Queued   x\n+1.0s Running\nsaved r.zip (3 B)\n"
+    assert shown("… Queued …\nsaved r.zip …\n").search(output)
+    assert not shown("saved r.zip …\n… Queued …\n").search(output)
+    assert not shown("… Queued …\n… Cancelled …\n").search(output)
+    assert shown('{"id":…}').search('{"id":17}')
+    assert not shown('{"id":17}').search('{"id":18}')
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_can_be_run_runs(document: str, run: Run):
+    output = ""
+    ran = 0
+    for block in blocks(document):
+        assert block.kind in KNOWN, f"{document}:{block.line}: what is a {block.kind!r} block?"
+        if block.kind in RUNNABLE:
+            output = run(block)
+            ran += 1
+        elif block.kind in OUTPUT:
+            found = shown(block.text).search(output)
+            assert found, f"{document}:{block.line}: the block above printed\n{output}"
+    assert ran >= 2
+
+
+def test_settings_in_the_guide_are_settings(tmp_path):
+    examples = [block for block in blocks("docs/operator-guide.md") if block.kind == "toml test"]
+    assert len(examples) >= 2
+    for block in examples:
+        file = tmp_path / "example.toml"
+        file.write_text(block.text)
+        tables = tomllib.loads(block.text)
+        if "agent" in tables:
+            client_agent.settings.load(file, {}, {})
+        server.settings.read(file, {}, {})
+
+
+def test_variables_in_the_guide_are_variables(monkeypatch):
+    text = (ROOT / "docs/operator-guide.md").read_text()
+    for variable, value in re.findall(r"`(FERRYMAN_[A-Za-z_]+)='?([^`']+)'?`", text):
+        monkeypatch.setenv(variable, value)
+    read = server.settings.read(None, {}, os.environ)
+    agent = client_agent.settings.load(None, {}, os.environ)
+    assert (read.server.port, read.server.tokens) == (8080, ("t1", "t2"))
+    assert read.services["haddock"].max_runs == 20
+    assert agent.slots == 4
+
+
+def test_blocks_know_their_lines():
+    first = blocks("README.md")[0]
+    assert isinstance(first, Block)
+    assert first.kind == "sh"
+    assert first.line > 1

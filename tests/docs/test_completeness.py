@@ -1,0 +1,211 @@
+"""Whatever can be set, called or typed is in the documentation; a new one fails here first."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+from typer.main import get_command
+
+from client_agent.settings import AgentSettings
+from ferryman import SyncClient, errors
+from ferryman.cli import exits
+from ferryman.cli.app import app
+from server.api.routes import ROUTES
+from server.settings import ServerSettings
+from shared.durations import parse_duration, parse_size
+from shared.wire import JobState, Reason
+from tests.support.running import ROOT, environment
+
+OPERATOR = (ROOT / "docs/operator-guide.md").read_text()
+API = (ROOT / "docs/api.md").read_text()
+SCRIPTS = (ROOT / "docs/scripts.md").read_text()
+USER = (ROOT / "docs/user-guide.md").read_text()
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    for inner in (annotation, *get_args(annotation)):
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield inner
+
+
+def keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Every key of a settings model, below its table."""
+    for name, info in model.model_fields.items():
+        inner = list(models_in(info.annotation))
+        yield f"{path}{name}"
+        for found in inner:
+            yield from keys(found, f"{path}{name}.")
+
+
+def section(title: str) -> str:
+    """A chapter of the operator guide, without the next one of the same level."""
+    start = OPERATOR.index(f"### `{title}`")
+    found = re.search(r"^##", OPERATOR[start + 4 :], re.MULTILINE)
+    return OPERATOR[start : start + 4 + (found.start() if found else len(OPERATOR))]
+
+
+def documented(table: str, key: str) -> bool:
+    return re.search(rf"`{re.escape(key)}`", section(table)) is not None
+
+
+def settings() -> list[tuple[str, str]]:
+    found = []
+    titles = {"server": "[server]", "services": "[services.NAME]", "agents": "[agents.NAME]"}
+    for name, title in titles.items():
+        (model,) = _tables(ServerSettings, name)
+        found += [(title, key) for key in keys(model)]
+    (agent,) = _tables(AgentSettings, "agent")
+    for key in keys(agent):
+        if key.startswith("sandboxing."):
+            found.append(("[agent.sandboxing]", key.removeprefix("sandboxing.")))
+        elif key != "sandboxing":
+            found.append(("[agent]", key))
+    return found
+
+
+def _tables(model: type[BaseModel], name: str) -> Iterator[type[BaseModel]]:
+    return models_in(model.model_fields[name].annotation)
+
+
+@pytest.mark.parametrize(("table", "key"), settings())
+def test_every_setting_is_documented(table, key):
+    assert documented(table, key), f"{key} is missing under {table} in docs/operator-guide.md"
+
+
+def test_no_setting_is_documented_that_is_not_there():
+    known = {key for _, key in settings()}
+    for table in {table for table, _ in settings()}:
+        for row in re.findall(r"^\| (`[^|]*`) \|", section(table), re.MULTILINE):
+            for key in re.findall(r"`([^`]+)`", row):
+                assert key in known, f"{key} under {table} is no setting"
+
+
+def readings(text: str) -> Iterator[float]:
+    """What a value of a settings file can mean."""
+    for read in (float, parse_duration, parse_size):
+        with contextlib.suppress(ValueError):
+            yield read(text)
+
+
+def test_documented_defaults_are_the_defaults():
+    checked = 0
+    for title, model in (
+        ("[server]", next(_tables(ServerSettings, "server"))),
+        ("[services.NAME]", next(_tables(ServerSettings, "services"))),
+        ("[agent]", next(_tables(AgentSettings, "agent"))),
+    ):
+        for key, default in re.findall(
+            r"^\| `(\w+)` \| `([^`]+)` \|", section(title), re.MULTILINE
+        ):
+            actual = model.model_fields[key].get_default(call_default_factory=False)
+            if isinstance(actual, bool) or not isinstance(actual, int | float):
+                continue
+            text = default.strip('"')
+            assert actual in readings(text), f"{title} {key}: documented {default}, is {actual}"
+            checked += 1
+    assert checked > 20
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_route_is_documented(route):
+    assert f"`{route.method} {route.path}`" in API
+
+
+@pytest.mark.parametrize("route", [r for r in ROUTES if r.query], ids=lambda route: route.path)
+def test_every_parameter_is_documented(route):
+    start = API.index(f"`{route.method} {route.path}`")
+    chapter = API[start : API.find("\n### ", start)]
+    for name in route.query:
+        assert re.search(rf"\b{name}\b", chapter), f"{name} of {route.path}"
+
+
+def test_routes_that_are_documented_exist():
+    known = {f"{route.method} {route.path}" for route in ROUTES}
+    server_part = API[: API.index("## The agent's routes")]
+    for line in re.findall(r"^###? (.*)$", server_part, re.MULTILINE):
+        for route in re.findall(r"`((?:GET|POST|DELETE) [^`]+)`", line):
+            assert route in known
+
+
+def commands() -> list[tuple[str, str]]:
+    """Each command of the command line with each of its options."""
+    found = []
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        for parameter in command.params:
+            found += [(name, option) for option in parameter.opts if option.startswith("--")]
+    return found
+
+
+@pytest.mark.parametrize(("command", "option"), commands())
+def test_every_option_is_documented(command, option):
+    if option == "--help":
+        return
+    start = SCRIPTS.index(f"## `ferryman {command}")
+    chapter = SCRIPTS[start : SCRIPTS.find("\n## ", start + 1)]
+    assert f"`{option}`" in chapter
+
+
+@pytest.mark.parametrize("name", ["server", "agent"])
+def test_every_option_of_the_programs_is_documented(name, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "ferryman", name, "--help"],
+        env={**environment(), "COLUMNS": "200"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    options = set(re.findall(r"(--[a-z][a-z-]+)", done.stdout)) - {"--help", "--config"}
+    assert len(options) > 5
+    start = SCRIPTS.index("## `ferryman server`")
+    for option in options:
+        assert f"`{option}`" in SCRIPTS[start:]
+
+
+def test_every_exit_code_is_documented():
+    for name, code in vars(exits).items():
+        if name.isupper() and not name.startswith("_"):
+            assert re.search(rf"^\| {code} \|", SCRIPTS, re.MULTILINE), name
+
+
+def test_every_method_and_error_of_the_sdk_is_documented():
+    for name in vars(SyncClient):
+        if not name.startswith("_") and name not in {"close", "url"}:
+            assert f"`{name}(" in SCRIPTS or f"{name}()" in SCRIPTS, name
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, errors.FerrymanError):
+            assert f"`{name}`" in SCRIPTS, name
+
+
+def test_every_state_is_explained_to_users():
+    for state in JobState:
+        assert f"| `{state}` |" in USER
+
+
+LATER = {Reason.HEARTBEAT_TIMEOUT, Reason.PIDS_LIMIT, Reason.CHILD_FAILED}
+"""Reserved on the wire; nothing gives them yet."""
+
+
+def test_every_reason_is_explained_to_users():
+    for reason in set(Reason) - LATER:
+        assert f"`{reason}`" in USER, reason
+
+
+def test_links_lead_somewhere():
+    for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = document.read_text()
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(#[^)]*)?\)", text):
+            path = (document.parent / target).resolve() if target else document
+            assert path.exists(), f"{document.name}: {target}"
+            if anchor:
+                heads = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in heads}
+                assert anchor[1:] in anchors, f"{document.name}: {target}{anchor}"
