@@ -1,0 +1,120 @@
+"""The command line, run in this process, and a host that answers it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from ferryman import JobState, cli
+from ferryman.cli import options
+from shared.wire import EventDoc, EventPage, JobDoc, JobPage, StatusBody
+from tests.unit.ferryman.stand_in import Upload, answer, job, read_upload, repr_digest, serving
+
+S = JobState
+ZIP = b"PK\x05\x06" + bytes(18)
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Awaitable[Said]]
+
+
+@pytest.fixture
+def ferryman(capfd, monkeypatch, tmp_path) -> Call:
+    """Runs a command line in a thread of this process; the loop here serves."""
+    for name in list(os.environ):
+        if name.startswith("FERRYMAN_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(options, "BRIEF_S", 0.0)
+
+    async def call(*words: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["ferryman", *map(str, words)])
+
+        def run() -> int:
+            try:
+                cli.main()
+            except SystemExit as ending:
+                return int(ending.code or 0)
+            raise AssertionError("main() returned")
+
+        code = await asyncio.to_thread(run)
+        out, err = capfd.readouterr()
+        return Said(code, out, err)
+
+    return call
+
+
+class Host:
+    """A server with one job."""
+
+    def __init__(self, final: JobDoc) -> None:
+        self.final = final
+        self.uploads: list[Upload] = []
+        self.headers: list[str | None] = []
+
+    async def upload(self, request: web.Request) -> web.StreamResponse:
+        self.uploads.append(await read_upload(request))
+        self.headers.append(request.headers.get("Authorization"))
+        return answer(StatusBody(id=17, status="Queued", message="Job successfully uploaded"), 201)
+
+    async def status(self, _: web.Request) -> web.StreamResponse:
+        return answer(self.final)
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        states = (S.QUEUED, S.RUNNING, self.final.status)
+        items = [
+            EventDoc(
+                seq=n + 1,
+                at=f"2026-11-20T10:00:0{n}.500000Z",
+                attempt=1,
+                before=None,
+                status=state,
+                message=f"step {n}",
+            )
+            for n, state in enumerate(states)
+        ]
+        after = int(request.query["after"])
+        return answer(EventPage(items=[item for item in items if item.seq > after]))
+
+    async def result(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(
+            body=ZIP, content_type="application/zip", headers={"Repr-Digest": repr_digest(ZIP)}
+        )
+
+    async def cancel(self, _: web.Request) -> web.StreamResponse:
+        return answer(self.final)
+
+    async def list(self, _: web.Request) -> web.StreamResponse:
+        return answer(JobPage(items=[self.final, job(S.QUEUED, id=16, name="a\tb")], next=None))
+
+    def serving(self):
+        return serving(
+            ("POST", "/upload", self.upload),
+            ("GET", "/api/v1/jobs", self.list),
+            ("GET", "/api/v1/jobs/17", self.status),
+            ("GET", "/api/v1/jobs/17/events", self.events),
+            ("GET", "/api/v1/jobs/17/result", self.result),
+            ("GET", "/download_partial/17", self.result),
+            ("POST", "/api/v1/jobs/17/cancel", self.cancel),
+        )
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "run.sh").write_text("echo hi\n")
+    return folder

@@ -1,0 +1,114 @@
+"""What the command line says and returns when it cannot do what it was asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from aiohttp import web
+
+from ferryman.cli import show
+from tests.unit.ferryman.conftest import Host
+from tests.unit.ferryman.stand_in import job, problem, serving
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(401, 77), (403, 77), (404, 1), (429, 75), (503, 75), (507, 75), (400, 65), (422, 65)],
+)
+async def test_refusals_are_one_line_and_an_exit_code(ferryman, bundle, status, code):
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return problem(status, "x", "This will not do.")
+
+    async with serving(("POST", "/upload", refuse)) as url:
+        said = await ferryman("submit", bundle, "-s", "e", "-u", "a", "--url", url)
+    assert (said.code, said.out, said.err) == (code, "", "ferryman: This will not do.\n")
+
+
+async def test_nobody_there_is_69(ferryman):
+    async with serving() as url:
+        pass
+    said = await ferryman("status", "17", "--url", url)
+    assert said.code == 69
+    assert said.err == f"ferryman: cannot reach {url}: Connection refused\n"
+
+
+async def test_another_program_there_is_76(ferryman):
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<h1>hello</h1>", content_type="text/html")
+
+    async with serving(("GET", "/api/v1/jobs/17", page)) as url:
+        assert (await ferryman("status", "17", "--url", url)).code == 76
+
+
+async def test_bad_usage_is_2_and_sends_nothing(ferryman, bundle, tmp_path):
+    (tmp_path / "empty").touch()
+    host = Host(job())
+    async with host.serving() as url:
+        good = ("submit", bundle, "-s", "example", "-u", "ada", "--url", url)
+        for words in (
+            ("submit", "-s", "example"),
+            ("submit", bundle, "-u", "ada", "--url", url),
+            (*good, "--timeout", "soon"),
+            (*good, "--tag", "a,b"),
+            (*good, "--token-file", "empty"),
+            (*good, "--token-file", "missing"),
+            (*good, "--no-such-option"),
+            ("status", "seventeen"),
+            ("status", "0"),
+            ("status", "17", "--url", "localhost:5000"),
+            ("list", "--state", "Levitating"),
+            ("frobnicate",),
+        ):
+            said = await ferryman(*words)
+            assert said.code == 2, words
+            assert said.err
+            assert said.out == ""
+    assert host.uploads == []
+
+
+async def test_what_cannot_be_a_bundle_is_65(ferryman, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    said = await ferryman("submit", "notes.txt", "-s", "example", "-u", "ada")
+    assert said.code == 65
+    assert said.err.startswith("ferryman: no run.sh: ")
+    assert said.err.count("\n") == 1
+
+
+async def test_the_version_is_printed(ferryman):
+    said = await ferryman("--version")
+    assert said.code == 0
+    assert said.out.startswith("ferryman ")
+
+
+def test_nothing_a_job_writes_steers_the_terminal():
+    assert show.printable("a\x1b]0;t\x07\rb\u202e\n\tc") == "a\\x1b]0;t\\x07\\rb\\u202e\n\tc"
+
+
+@pytest.mark.parametrize(("command", "module"), [("server", "server"), ("agent", "client_agent")])
+async def test_programs_get_every_argument_and_take_the_place_of_this_process(
+    ferryman, monkeypatch, command, module
+):
+    became: list[list[str]] = []
+
+    def execv(path: str, arguments: list[str]) -> None:
+        became.append([path, *arguments])
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", execv)
+    await ferryman(command, "--help", "check", "--port", "0", "-x")
+    assert became == [
+        [
+            sys.executable,
+            sys.executable,
+            "-P",
+            "-m",
+            module,
+            "--help",
+            "check",
+            "--port",
+            "0",
+            "-x",
+        ]
+    ]
