@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -32,6 +33,14 @@ SERVICES = {
 }
 AGENT = st.integers(0, 1)
 NUMBER = st.integers(0, 20)
+FAULT = st.sampled_from(FAULTS)
+KILL = st.one_of(st.none(), st.none(), st.integers(1, 12))
+"""After how many steps the server is killed."""
+ENDS = [
+    (PayloadState.COMPLETED, None),
+    (PayloadState.FAILED, Reason.EXIT_CODE),
+    (PayloadState.FAILED, Reason.TIMEOUT),
+]
 
 
 class Journey(RuleBasedStateMachine):
@@ -75,18 +84,27 @@ class Journey(RuleBasedStateMachine):
         self.inline.__enter__()
         self.loop.run_until_complete(self.world.start())
 
+    def expect(self, fault: str, kill_after: int | None) -> None:
+        """What goes wrong next: with the next call of each agent, and with the server itself."""
+        for agent in self.world.agents:
+            agent.faults = [fault]
+        if kill_after is not None:
+            self.world.fuse.at = self.world.fuse.steps + kill_after
+
     # -- users
 
-    @rule(user=st.sampled_from(["ann", "bob", "cy"]), service=st.sampled_from(list(SERVICES)))
-    def upload(self, user: str, service: str) -> None:
-        self.run(self.world.upload(user, service))
+    @rule(
+        users=st.lists(st.sampled_from(["ann", "bob"]), min_size=1, max_size=3),
+        service=st.sampled_from(list(SERVICES)),
+        key=st.sampled_from([None, None, None, "k1", "k2"]),
+    )
+    def upload(self, users: list[str], service: str, key: str | None) -> None:
+        for user in users:
+            named = None if key is None else f"{key}.{service}"
+            self.run(self.world.upload(user, service, named))
 
-    @rule(key=st.sampled_from(["k1", "k2"]))
-    def upload_again(self, key: str) -> None:
-        self.run(self.world.upload("ann", "fast", key))
-
-    @rule(number=NUMBER, patience=st.sampled_from([0.0, 5.0]))
-    def cancel(self, number: int, patience: float) -> None:
+    @rule(number=NUMBER, patience=st.sampled_from([0.0, 5.0]), fault=FAULT, kill_after=KILL)
+    def cancel(self, number: int, patience: float, fault: str, kill_after: int | None) -> None:
         ids = sorted(self.world.acknowledged)
         if not ids:
             return
@@ -102,93 +120,61 @@ class Journey(RuleBasedStateMachine):
             if job.state is JobState.CANCELLED:
                 self.world.cancelled.add(job_id)
 
+        self.expect(fault, kill_after)
         self.run(cancel())
 
     # -- the server
 
-    @rule()
-    def sweep(self) -> None:
-        self.run(self.world.send.run_once())
-
-    @rule()
-    def other_sweeps(self) -> None:
+    @rule(fault=FAULT, kill_after=KILL)
+    def sweep(self, fault: str, kill_after: int | None) -> None:
         async def sweeps() -> None:
+            await self.world.send.run_once()
             await self.world.poll.run_once()
             await self.world.cancel.run_once()
             await self.world.clean.run_once()
 
+        self.expect(fault, kill_after)
         self.run(sweeps())
-
-    @rule(steps=st.integers(1, 12))
-    def will_be_killed(self, steps: int) -> None:
-        self.world.fuse.at = self.world.fuse.steps + steps
-
-    @rule()
-    def server_restarts(self) -> None:
-        self.restart_server()
 
     # -- agents and the line
 
-    @rule(which=AGENT, number=NUMBER)
-    def start_job(self, which: int, number: int) -> None:
+    @rule(which=AGENT)
+    def start_jobs(self, which: int) -> None:
         agent = self.world.agents[which]
-        ready = [p for p in agent.payloads.values() if p.status is PayloadState.PREPARED]
-        if ready:
-            self.happens(lambda: agent.start(ready[number % len(ready)]))
+        for payload in list(agent.payloads.values()):
+            if payload.status is PayloadState.PREPARED:
+                self.happens(functools.partial(agent.start, payload))
 
-    @rule(
-        which=AGENT,
-        number=NUMBER,
-        how=st.sampled_from(
-            [
-                (PayloadState.COMPLETED, None),
-                (PayloadState.FAILED, Reason.EXIT_CODE),
-                (PayloadState.FAILED, Reason.TIMEOUT),
-            ]
-        ),
-    )
-    def end_job(self, which: int, number: int, how: tuple[PayloadState, Reason | None]) -> None:
+    @rule(which=AGENT, how=st.sampled_from(ENDS), fault=FAULT, kill_after=KILL)
+    def end_jobs(
+        self, which: int, how: tuple[PayloadState, Reason | None], fault: str, kill_after: int | None
+    ) -> None:
+        self.expect(fault, kill_after)
         agent = self.world.agents[which]
-        running = [p for p in agent.payloads.values() if p.status is PayloadState.RUNNING]
-        if running:
-            self.happens(lambda: agent.end(running[number % len(running)], *how))
+        for payload in list(agent.payloads.values()):
+            if payload.status is PayloadState.RUNNING:
+                self.happens(functools.partial(agent.end, payload, *how))
 
-    @rule(which=AGENT)
-    def agent_restarts(self, which: int) -> None:
-        self.happens(self.world.agents[which].restart)
-
-    @rule(which=AGENT, fault=st.sampled_from(FAULTS))
-    def next_call_fails(self, which: int, fault: str) -> None:
-        self.world.agents[which].faults.append(fault)
-
-    @rule(which=AGENT)
-    def late_submits_arrive(self, which: int) -> None:
-        self.happens(self.world.agents[which].take_late)
-
-    @rule(which=AGENT)
-    def line_is_cut(self, which: int) -> None:
-        self.world.agents[which].drop()
-
-    @precondition(lambda self: any(not agent.up for agent in self.world.agents))
-    @rule()
-    def lines_are_back(self) -> None:
-        async def back() -> None:
-            for agent in self.world.agents:
-                if not agent.up:
-                    await self.world.reconnect(agent)
-
-        self.run(back())
+    @rule(which=AGENT, what=st.sampled_from(["restart", "drop", "take_late"]))
+    def something_happens_to(self, which: int, what: str) -> None:
+        self.happens(getattr(self.world.agents[which], what))
 
     # -- time
 
-    @rule(seconds=st.sampled_from([0.3, 2.0, 20.0, 70.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.run(self.world.clock.advance(seconds))
+    @rule(seconds=st.sampled_from([0.3, 6.0, 70.0, 4_000.0]), mended=st.booleans())
+    def time_passes(self, seconds: float, mended: bool) -> None:
+        async def passes() -> None:
+            await self.world.clock.advance(seconds)
+            for agent in self.world.agents:
+                if mended and not agent.up:
+                    await self.world.reconnect(agent)
 
+        self.run(passes())
+
+    @precondition(lambda self: all(agent.up for agent in self.world.agents))
     @rule(hours=st.sampled_from([-2, 1]))
     def the_clock_jumps(self, hours: int) -> None:
-        if any(not agent.up for agent in self.world.agents):
-            return  # a jump may make a silent agent lost: that is a promise of its own
+        # Not while an agent is silent: a jump may then make it lost, which is a promise of its own.
         self.world.clock.jump(hours * 3600.0)
 
     # -- promises
@@ -225,7 +211,7 @@ def _ignore_crashes(loop: asyncio.AbstractEventLoop, context: dict[str, object])
 
 TestJourney = Journey.TestCase
 TestJourney.settings = settings(
-    max_examples=80,
+    max_examples=150,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -39,8 +39,8 @@ from tests.support.simclock import SimClock
 P = PayloadState
 ALIVE = frozenset({P.PREPARED, P.RUNNING})
 FAULTS = (
-    *("", "unreachable", "lost", "reply_lost", "late"),
-    *("duplicate", "busy", "broken", "damaged"),
+    *("", "unreachable", "lost", "reply_lost", "cut", "late"),
+    *("duplicate", "slow", "busy", "broken", "damaged"),
 )
 
 
@@ -155,8 +155,11 @@ class SimAgent:
 
     # -- ports.Agent
 
-    def _line(self) -> str:
+    async def _line(self) -> str:
         self._world.fuse.step()
+        if self.faults[:1] == ["slow"]:
+            self.faults.pop(0)
+            await self._world.clock.sleep(30.0)
         if not self.up:
             raise Unreachable(f"agent {self.name} is cut off", sent=False)
         fault = self.faults.pop(0) if self.faults else ""
@@ -173,7 +176,9 @@ class SimAgent:
 
     def _answered(self, fault: str) -> None:
         self._world.fuse.step()
-        if fault == "reply_lost":
+        if fault == "cut":
+            self.drop()
+        if fault in ("reply_lost", "cut"):
             raise Unreachable("reset before the answer", sent=True)
 
     async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
@@ -182,7 +187,9 @@ class SimAgent:
             self.faults.pop(0)
             self.late.append((job.key, token))
             raise Unreachable("timeout", sent=True)
-        fault = self._line()
+        fault = await self._line()
+        if fault == "cut":
+            self.drop()  # nothing is told of it
         payload = self.arrive(job.key, token)
         if fault == "duplicate":
             self.arrive(job.key, token)
@@ -192,7 +199,7 @@ class SimAgent:
         return payload.doc(self._world.clock.now())
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
-        fault = self._line()
+        fault = await self._line()
         payload = next((p for p in self.payloads.values() if p.key == job.key), None)
         if payload is None:
             self.refused.add(job.key)
@@ -206,7 +213,7 @@ class SimAgent:
             self.end(payload, P.KILLED)
 
     async def kill(self, payload_id: int) -> PayloadDoc | None:
-        fault = self._line()
+        fault = await self._line()
         if payload_id not in self.payloads:
             raise NoSuchPayload(str(payload_id))
         self._kill(self.payloads[payload_id])
@@ -214,7 +221,7 @@ class SimAgent:
         return self.payloads[payload_id].doc(self._world.clock.now())
 
     async def fetch(self, payload_id: int, to: Path) -> Fetched:
-        fault = self._line()
+        fault = await self._line()
         payload = self.payloads.get(payload_id)
         if payload is None or payload.status is P.CLEANED:
             raise NoSuchPayload(str(payload_id))
@@ -224,7 +231,7 @@ class SimAgent:
         return Fetched(len(body), hashlib.sha256(body).hexdigest())
 
     async def acknowledge(self, payload_id: int) -> None:
-        fault = self._line()
+        fault = await self._line()
         payload = self.payloads.get(payload_id)
         if payload is not None:
             if payload.status in ALIVE:
@@ -377,6 +384,9 @@ class World:
         """Heal everything and let all work end."""
         for agent in self.agents:
             agent.faults.clear()
+        await self.send.run_once()
+        await self.clock.advance(60.0)
+        for agent in self.agents:
             agent.take_late()
             if not agent.up:
                 await agent.connect()
@@ -387,10 +397,12 @@ class World:
             await self.clock.advance(61.0)
             for agent in self.agents:
                 for payload in list(agent.payloads.values()):
+                    if payload.status is P.RUNNING:
+                        agent.end(payload, P.COMPLETED)
+            for agent in self.agents:
+                for payload in list(agent.payloads.values()):
                     if payload.status is P.PREPARED:
                         agent.start(payload)
-                    elif payload.status is P.RUNNING:
-                        agent.end(payload, P.COMPLETED)
             await self.clock.advance(61.0)
             jobs = [await self.jobs.get(job_id) for job_id in self.acknowledged]
             held = [p for a in self.agents for p in a.payloads.values() if p.status is not P.CLEANED]
