@@ -23,7 +23,7 @@ from shared.clock import Clock, wait_for
 from shared.database import DatabaseUnavailable
 from shared.ids import AttemptKey
 from shared.web import Handler
-from shared.wire import PayloadList, PayloadState, ResultInfo, Settled, Wire
+from shared.wire import PayloadDoc, PayloadList, PayloadState, ResultInfo, Settled, Wire
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -127,11 +127,13 @@ class Api:
     async def list(self, request: web.Request) -> web.StreamResponse:
         server = request.query.get("server")
         seq = self._payloads.seq  # before the rows: what is told may be newer, never older
-        found, after = [], 0
+        found: dict[int, PayloadDoc] = {}
+        after = 0
         while rows := await self._payloads.changed_after(after, server):
-            found += [row.doc() for row in rows]
+            for row in rows:  # one that changed between two reads is read again: the later counts
+                found[row.id] = row.doc()
             after = rows[-1].changed
-        return _json(PayloadList(seq=seq, payloads=found))
+        return _json(PayloadList(seq=seq, payloads=list(found.values())))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         after = _number(request, "after", 0)

@@ -34,6 +34,7 @@ from client_agent.sandbox.check import Table
 from client_agent.sandbox.none import NoSandbox
 from client_agent.schema import MIGRATIONS
 from client_agent.settings import AgentSection
+from client_agent.turns import Turns
 from shared.clock import Clock
 from shared.database import Database
 from shared.lockfile import FolderLock
@@ -41,6 +42,8 @@ from shared.web import bearer, check_exposure, listen
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+_AHEAD: Final = 8
+"""At most so many attempts are made ready, or collected, beside those that run."""
 _CHECK_UIDS: Final = 2048
 """Distance from the uids of slots to that of a check's canaries."""
 _ANSWERS_S: Final = 0.1
@@ -122,7 +125,8 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
         payloads = await Payloads.open(database, clock)
         waiting = await recovery.recover(payloads, folders, sandbox)
 
-        threads = ThreadPoolExecutor(settings.slots + 1, "ferryman-job")
+        seats = settings.slots + min(settings.slots, _AHEAD)
+        threads = ThreadPoolExecutor(seats, "ferryman-job")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         watch = SandboxWatch(sandbox, report, clock)
         identity = Identity(
@@ -138,8 +142,9 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
             settings.name,
             version(),
             settings.grace,
+            Turns(settings.slots),
         )
-        runner = Runner(house, settings.slots)
+        runner = Runner(house, seats)
         condition = Condition(identity, payloads, folders, watch)
         intake = Intake(
             payloads,

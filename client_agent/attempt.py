@@ -1,4 +1,8 @@
-"""One attempt on its way through a slot: unpack, gate, Running, run.sh, collect, outcome."""
+"""One attempt on its way: unpack, gate, its turn, Running, run.sh, collect, outcome.
+
+Only what runs takes a turn. Others are unpacked and started up to their closed gates meanwhile, or
+collected and written down: with short jobs that is most of the time, and most of it is waiting.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from client_agent.condition import SandboxWatch
 from client_agent.folders import Folders
 from client_agent.payloads import Payloads
 from client_agent.sandbox.base import (
+    Ended,
     Launch,
     Process,
     Sandbox,
@@ -24,6 +29,7 @@ from client_agent.sandbox.base import (
     Workspace,
 )
 from client_agent.schema import Outcome, Payload
+from client_agent.turns import Turns
 from shared.clock import Clock
 from shared.database import DatabaseUnavailable
 from shared.files.bundle import BundleError
@@ -54,6 +60,7 @@ class House:
     version: str
     grace_s: float
     """From SIGTERM to SIGKILL."""
+    turns: Turns
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work; it is over when this returns, whatever happens to the caller."""
@@ -63,20 +70,23 @@ class House:
 
 
 class Attempt:
-    """One payload in one slot.
+    """One payload in one seat.
+
+    Args:
+        seat: no other attempt has it at the same time.
 
     Attributes:
         settled: set once its end is written down and none of its processes is alive; also when it
             turned out not to start.
     """
 
-    def __init__(self, house: House, payload: Payload, slot: int) -> None:
+    def __init__(self, house: House, payload: Payload, seat: int) -> None:
         self.payload = payload
         self.settled = asyncio.Event()
-        self._house, self._slot = house, slot
+        self._house, self._seat = house, seat
         self._workspace: Workspace | None = None
         self._process: Process | None = None
-        self._leaving = False
+        self._dropped = False
         self._readers = 0
         self._unread = asyncio.Event()
         self._unread.set()
@@ -89,7 +99,7 @@ class Attempt:
         """
         house, payload = self._house, self.payload
         try:
-            workspace = await house.sandbox.prepare(str(payload.id), self._slot, payload.limits)
+            workspace = await house.sandbox.prepare(str(payload.id), self._seat, payload.limits)
         except (SandboxBroken, OSError) as problem:
             await self._broken(problem)
             return
@@ -110,9 +120,14 @@ class Attempt:
         if self._process is not None:
             self._process.stop(None, outcome.CANCELLED)
 
+    def drop(self) -> None:
+        """It shall not start any more; await :attr:`settled`."""
+        self._dropped = True
+        self._house.turns.drop(self.payload.id)
+
     def leave(self, *, grace: bool) -> None:
         """The agent shuts down: end what runs, start nothing."""
-        self._leaving = True
+        self.drop()
         if self._process is not None:
             self._process.stop(Reason.SHUTDOWN, outcome.STOPPED, grace=grace)
 
@@ -147,7 +162,7 @@ class Attempt:
             message = f"the bundle could not be unpacked: {problem}"
             await self._end(S.PREPARED, outcome.failed(Reason.AGENT_ERROR, message))
             return False
-        return not self._leaving
+        return not self._dropped
 
     async def _launch(self, workspace: Workspace) -> None:
         house, payload = self._house, self.payload
@@ -158,29 +173,35 @@ class Attempt:
             return
         self._process = process
         try:
-            running = await self._running(workspace, process)
-            if running is None:
-                return
-            self.payload = running
-            log.info("payload.started", payload=payload.id, key=payload.key)
-            process.go()
-            ended = await process.wait()
+            ended = await self._ran(workspace, process)
         finally:
             # After a normal end this does nothing; otherwise nothing may outlive this attempt.
             process.stop(None, outcome.CANCELLED, grace=False)
             await process.wait()
+        if ended is None:
+            return
         told = replace(outcome.of(ended, payload.timeout_s), ended_at=house.clock.now())
         if ended.certain:
             told = await self._packed(workspace, told)
         await self._end(S.RUNNING, told)
 
-    async def _running(self, workspace: Workspace, process: Process) -> Payload | None:
-        """Written down as Running; None: it is not to start."""
-        if self._leaving:
+    async def _ran(self, workspace: Workspace, process: Process) -> Ended | None:
+        """How it ended; None: it was not to start."""
+        house, payload = self._house, self.payload
+        if self._dropped or not await house.turns.take(payload.id):
             return None
-        return await self._house.payloads.start(
-            self.payload.id, process.pid, str(workspace.path), dict(workspace.enforcement)
-        )
+        try:
+            running = await house.payloads.start(
+                payload.id, process.pid, str(workspace.path), dict(workspace.enforcement)
+            )
+            if running is None or self._dropped:
+                return None
+            self.payload = running
+            log.info("payload.started", payload=payload.id, key=payload.key)
+            process.go()
+            return await process.wait()
+        finally:
+            house.turns.give_back()
 
     async def _packed(self, workspace: Workspace, told: Outcome) -> Outcome:
         house = self._house

@@ -1,4 +1,4 @@
-"""Takes Prepared payloads, oldest first, and runs as many at once as there are slots."""
+"""Takes Prepared payloads, oldest first, and sees them through."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ _HARD: Final = 0.3
 
 
 class Runner:
-    """The slots of one agent.
+    """The attempts of one agent that are on their way.
 
     Args:
-        slots: attempts that run at once.
+        seats: attempts that are on their way at once; of these, as many run as there are turns.
     """
 
-    def __init__(self, house: House, slots: int) -> None:
-        self.slots = slots
-        self._house = house
+    def __init__(self, house: House, seats: int) -> None:
+        self._house, self._seats = house, seats
         self._waiting: dict[int, Payload] = {}
         self._attempts: dict[int, Attempt] = {}
         self._more = asyncio.Event()
@@ -44,16 +43,16 @@ class Runner:
 
     @property
     def running(self) -> int:
-        """Slots in use."""
-        return len(self._attempts)
+        """Attempts whose turn it is."""
+        return self._house.turns.held
 
     def start(self, waiting: Sequence[Payload]) -> None:
         """Begin to take payloads, those that wait already first."""
         for payload in waiting:
             self.take(payload)
         self._tasks = [
-            asyncio.create_task(self._slot(number), name=f"slot-{number}")
-            for number in range(self.slots)
+            asyncio.create_task(self._seat(number), name=f"seat-{number}")
+            for number in range(self._seats)
         ]
 
     def take(self, payload: Payload) -> None:
@@ -110,9 +109,9 @@ class Runner:
         """
         self._leaving = True
         self._more.set()
-        slots = asyncio.ensure_future(asyncio.gather(*self._tasks, return_exceptions=True))
+        seats = asyncio.ensure_future(asyncio.gather(*self._tasks, return_exceptions=True))
         over = asyncio.Event()
-        slots.add_done_callback(lambda _: over.set())
+        seats.add_done_callback(lambda _: over.set())
         for share, grace in ((_SOFT, True), (_HARD, False)):
             for attempt in self._attempts.values():
                 attempt.leave(grace=grace)
@@ -123,9 +122,9 @@ class Runner:
             task.cancel()
         return False
 
-    # -- slots
+    # -- seats
 
-    async def _slot(self, number: int) -> None:
+    async def _seat(self, number: int) -> None:
         while not self._leaving:
             if not self._waiting:
                 self._more.clear()
@@ -155,11 +154,11 @@ class Runner:
                     await self._house.payloads.end(payload.id, state, told)
 
     async def _withdraw(self, killed: Payload) -> None:
-        """Forget one that was killed before it started; return when its slot has let go of it."""
+        """Forget one that was killed before it started; return when nothing of it is left."""
         house = self._house
-        waiting = self._waiting.pop(killed.id, None)
+        self._waiting.pop(killed.id, None)
         attempt = self._attempts.get(killed.id)
         if attempt is not None:
+            attempt.drop()
             await attempt.settled.wait()
-        if waiting is not None:
-            await house.in_thread(house.folders.forget_run, killed.id, killed.bundle_file)
+        await house.in_thread(house.folders.forget_run, killed.id, killed.bundle_file)

@@ -18,6 +18,7 @@ from client_agent.payloads import Payloads
 from client_agent.recovery import recover
 from client_agent.runner import Runner
 from client_agent.schema import MIGRATIONS, NewPayload, Payload
+from client_agent.turns import Turns
 from shared.database import Database
 from shared.files.bundle import BundleWriter, Sealed
 from shared.ids import AttemptKey
@@ -88,8 +89,8 @@ def contents(path: Path) -> dict[str, bytes]:
 class Rig:
     """Store, folders, runner and recovery of one agent, over a fake sandbox."""
 
-    def __init__(self, home: Path, clock: SimClock, *, slots: int = 2) -> None:
-        self.home, self.clock, self.slots = home, clock, slots
+    def __init__(self, home: Path, clock: SimClock, *, slots: int = 2, ahead: int = 1) -> None:
+        self.home, self.clock, self.slots, self.ahead = home, clock, slots, ahead
         self.token = numbered()
         self.sandbox = FakeSandbox(clock, home)
         self.threads = ThreadPoolExecutor(slots + 1)
@@ -113,8 +114,9 @@ class Rig:
             "node-1",
             "1.0",
             5.0,
+            Turns(self.slots),
         )
-        self.runner = Runner(self.house, self.slots)
+        self.runner = Runner(self.house, self.slots + self.ahead)
         self.runner.start(waiting)
         self.opened = True
 
