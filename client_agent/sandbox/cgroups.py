@@ -51,7 +51,13 @@ class Group:
         made: list[Path] = []
         try:
             for folder in self.folders:
-                folder.mkdir()
+                try:
+                    folder.mkdir()
+                except FileNotFoundError:  # somebody tidied our own group away while it was empty
+                    folder.parent.mkdir(exist_ok=True)
+                    if hierarchy.version == 2:
+                        _enable(folder.parent)
+                    folder.mkdir()
                 made.append(folder)
             for controller, file, value in settings(hierarchy.version, limits):
                 if controller in self._at:

@@ -14,7 +14,6 @@ import os
 import pickle
 import resource
 import select
-import shutil
 import signal
 import tempfile
 import traceback
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from client_agent.collect import collect, collect_extras
+from client_agent.remove import remove_tree
 from client_agent.results import Contents, ResultsLimit, Skipped
 from client_agent.sandbox.base import Ended, Launch, Report, Sandbox, Workspace
 from client_agent.sandbox.bubblewrap import Bubblewrap
@@ -131,7 +131,7 @@ def in_child(work: Callable[[Path], Any], who: Who, folder: Path | None = None) 
     finally:
         os.close(read)
         if folder is None:
-            shutil.rmtree(home, ignore_errors=True)
+            remove_tree(home)
     if not data:
         raise AssertionError("the child died without a word")
     kind, value = pickle.loads(data)

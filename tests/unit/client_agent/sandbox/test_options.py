@@ -1,0 +1,179 @@
+"""The command lines, rule by rule of SANDBOX.md, section 2."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from client_agent.sandbox import options
+from client_agent.sandbox.base import SandboxBroken
+
+FDS = options.Descriptors(args=10, job=11, status=12, passwd=13, group=14, hosts=15, seccomp=16)
+TOOLS = options.Tools(sh="/bin/sh", bwrap="/b/bwrap", choom="/b/choom", setpriv="/b/setpriv")
+
+
+def bwrap(**more: object) -> list[str]:
+    given: dict[str, object] = {"env": {"A": "1"}, "scratch": 1000, "shm": 2000, **more}
+    return options.bwrap_options(FDS, **given)  # type: ignore[arg-type]
+
+
+def test_a_root_agent_changes_its_uid_before_bwrap_starts() -> None:
+    chain = options.chain(TOOLS, 10, ["x"], uid=70_003)
+    assert chain[:5] == [
+        *("/b/setpriv", "--reuid=70003", "--regid=70003", "--clear-groups", "--"),
+    ]
+    assert chain.index("/b/bwrap") > 4
+
+
+def test_bwrap_never_runs_as_root() -> None:
+    with pytest.raises(ValueError, match="never run as the host's root"):
+        options.chain(TOOLS, 10, ["x"], uid=0)
+
+
+def test_cgroups_are_joined_first_while_there_is_a_right_to() -> None:
+    chain = options.chain(TOOLS, 10, ["x"], uid=7, join=["/a", "/b"])
+    assert chain[:7] == ["/bin/sh", "-c", options.JOIN, "join", "/a", "/b", "--"]
+    assert chain[7] == "/b/setpriv"
+
+
+def test_a_cgroup_that_cannot_be_joined_stops_the_chain(tmp_path: Path) -> None:
+    missing = str(tmp_path / "no" / "cgroup.procs")
+    ran = tmp_path / "ran"
+    done = subprocess.run(
+        ["/bin/sh", "-c", options.JOIN, "join", missing, "--", "/bin/touch", str(ran)],
+        capture_output=True,
+    )
+    assert done.returncode == 126
+    assert not ran.exists()
+
+
+def test_all_cgroups_are_joined_before_the_program_runs(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a b", "$(x)", "--")][:2]
+    done = subprocess.run(
+        ["/bin/sh", "-c", options.JOIN, "join", *map(str, files), "--", "/bin/echo", "--", "ran"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "-- ran\n"
+    assert [file.read_text() for file in files] == ["0\n", "0\n"]
+
+
+def test_options_travel_by_descriptor_and_not_on_the_command_line() -> None:
+    chain = options.chain(TOOLS, 10, ["x"], uid=None)
+    assert chain == ["/b/choom", "-n", "500", "--", "/b/bwrap", "--args", "10", "--", "x"]
+    assert options.encode_args(["--bind", "/a b", "\udcff"]) == b"--bind\0/a b\0\xff\0"
+
+
+def test_the_jobs_directory_is_the_last_mount_and_nothing_lies_below_it() -> None:
+    args = bwrap(read_only=[(Path("/opt/tools"), "/opt/tools")])
+    at = args.index("--bind-fd")
+    assert args[at : at + 3] == ["--bind-fd", "11", "/job"]
+    mounting = {"--ro-bind", "--ro-bind-try", "--bind", "--tmpfs", "--file", "--dir", "--symlink"}
+    mounting |= {"--proc", "--dev", "--ro-bind-data", "--bind-data", "--mqueue", "--dev-bind"}
+    assert not mounting & set(args[at + 3 :])
+    assert not [arg for arg in args if arg.startswith("/job/")]
+
+
+def test_root_and_dev_are_made_read_only_after_the_last_mount() -> None:
+    args = bwrap()
+    at = args.index("--bind-fd")
+    assert args[at + 3 : at + 7] == ["--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def test_scratch_is_sized() -> None:
+    args = bwrap()
+    at = args.index("/tmp", args.index("--tmpfs") - 4)
+    assert args[at - 3 : at + 1] == ["--size", "1000", "--tmpfs", "/tmp"]
+    at = args.index("/dev/shm")
+    assert args[at - 3 : at + 1] == ["--size", "2000", "--tmpfs", "/dev/shm"]
+    assert args.count("--tmpfs") == 2
+
+
+def test_every_namespace_is_new_and_none_can_be_made_inside() -> None:
+    args = bwrap()
+    for option in ("user", "ipc", "pid", "net", "uts", "cgroup-try"):
+        assert f"--unshare-{option}" in args
+    for option in ("--disable-userns", "--new-session", "--die-with-parent", "--clearenv"):
+        assert option in args
+    assert args[args.index("--cap-drop") + 1] == "ALL"
+    assert args[args.index("--seccomp") + 1] == "16"
+    assert "--block-fd" not in args  # it fails open
+    assert "--share-net" not in args
+
+
+def test_only_the_operators_switch_shares_the_network() -> None:
+    assert "--unshare-net" not in bwrap(network=True)
+    assert "/etc/resolv.conf" in bwrap(network=True)
+    assert "/etc/resolv.conf" not in bwrap()
+
+
+def test_the_environment_is_what_is_given_and_nothing_else() -> None:
+    args = bwrap(env={"A": "1", "PATH": "/mine"})
+    names = [args[i + 1] for i, arg in enumerate(args) if arg == "--setenv"]
+    assert names == ["PATH", "HOME", "LANG", "TMPDIR", "A"]
+    assert args[args.index("PATH") + 1] == "/mine"
+
+
+@pytest.mark.parametrize(("name", "value"), [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0")])
+def test_variables_cannot_smuggle_options(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match="not a variable"):
+        bwrap(env={name: value})
+
+
+@pytest.mark.parametrize("value", ["--bind", "a\nb", "$(id)", "--"])
+def test_values_are_taken_as_they_are(value: str) -> None:
+    args = bwrap(env={"A": value})
+    assert args[args.index("A") + 1] == value
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("/job", "/job/data", "/job/../job/x", "/tmp", "/tmp/x", "/var/tmp/x", "/proc/1", "/dev"),
+        *("/dev/shm/x", "/sys", "/etc/passwd", "/", "//", "relative", "../x", ""),
+    ],
+)
+def test_operators_binds_stay_away_from_what_the_job_can_write(place: str) -> None:
+    with pytest.raises(SandboxBroken, match="cannot mount on"):
+        bwrap(read_only=[(Path("/opt"), place)])
+
+
+@pytest.mark.parametrize("place", ["/opt/tools", "/data", "/job2", "/tmpfoo", "/usr/share/x"])
+def test_operators_binds_are_read_only(place: str) -> None:
+    args = bwrap(read_only=[(Path("/src"), place)])
+    at = args.index("/src")
+    assert args[at - 1 : at + 2] == ["--ro-bind", "/src", place]
+
+
+def test_rlimits_are_set_inside() -> None:
+    inside = options.gated(["bash", "run.sh"], {"nproc": 64, "core": 0})
+    assert inside == [
+        *("/bin/sh", "-c", options.GATE, "gate", "/usr/bin/prlimit", "--nproc=64", "--core=0"),
+        *("--", "bash", "run.sh"),
+    ]
+    assert "--nproc=64" not in options.chain(TOOLS, 10, [], uid=None)
+
+
+@pytest.mark.parametrize("word", ["", "stop\n", "go", "GO\n", " go x\n", "\ngo\n"])
+def test_the_gate_stays_closed_without_the_word(tmp_path: Path, word: str) -> None:
+    ran = tmp_path / "ran"
+    done = subprocess.run(
+        ["/bin/sh", "-c", options.GATE, "gate", "/bin/touch", str(ran)],
+        input=word,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (125, "\n")
+    assert not ran.exists()
+
+
+def test_the_gate_opens_at_the_word_and_gives_an_empty_stdin() -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", options.GATE, "gate", "/bin/sh", "-c", 'cat; echo "$@"', "x", "a b", "c"],
+        input="go\nmore\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "\na b c\n"

@@ -1,0 +1,601 @@
+"""What a result holds, and what it never holds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from client_agent import beneath, collect, walk
+from client_agent.collect import collect_extras
+from client_agent.remove import remove_tree
+from client_agent.results import MOST_LISTED, Collected, Contents, ResultsLimit, own_names
+from client_agent.sandbox import mounts
+from client_agent.walk import Bounds
+from shared.wire import Limits
+from tests.support.sandboxed import Who, can, in_child
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    made = tmp_path / "job"
+    made.mkdir()
+    return made
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def pack(
+    tree: Path,
+    extras: Mapping[str, Path | bytes] | None = None,
+    results: int = 64 * MIB,
+    bounds: Bounds | None = None,
+    name: str = "result.zip",
+) -> Collected:
+    with opened(tree) as fd:
+        return collect.collect(
+            fd,
+            tree.parent / name,
+            Limits(results=results),
+            extras or {},
+            lambda contents: repr(contents.names).encode(),
+            bounds,
+        )
+
+
+def open_descriptors() -> list[str]:
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+
+
+def names(made: Collected) -> list[str]:
+    with zipfile.ZipFile(made.path) as archive:
+        assert archive.testzip() is None
+        return archive.namelist()
+
+
+def read(made: Collected, name: str) -> bytes:
+    with zipfile.ZipFile(made.path) as archive:
+        return archive.read(name)
+
+
+def skipped(made: Contents) -> dict[str, str]:
+    return {one.path: one.why for one in made.skipped}
+
+
+def test_what_comes_out_is_what_was_there(tree: Path) -> None:
+    big = os.urandom(3 * MIB) + bytes(5 * MIB)
+    (tree / "data" / "deep").mkdir(parents=True)
+    (tree / "data" / "deep" / "big.bin").write_bytes(big)
+    (tree / "none").write_bytes(b"")
+    (tree / "empty").mkdir()
+    made = pack(tree)
+    assert names(made) == ["data/deep/big.bin", "empty/", "none", "ferryman.json"]
+    assert read(made, "data/deep/big.bin") == big
+    assert (made.files, made.bytes, made.skipped) == (2, len(big), [])
+
+
+def test_size_and_digest_are_those_of_the_file(tree: Path) -> None:
+    (tree / "f").write_bytes(os.urandom(700_000))
+    made = pack(tree)
+    data = made.path.read_bytes()
+    assert (made.size, made.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+@pytest.mark.skipif(shutil.which("unzip") is None, reason="unzip is not installed")
+def test_unzip_opens_it(tree: Path) -> None:
+    (tree / "été").write_text("x")
+    (tree / "f").write_bytes(os.urandom(100_000))
+    made = pack(tree)
+    done = subprocess.run(["unzip", "-tq", made.path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_small_results_need_no_zip64(tree: Path) -> None:
+    (tree / "f").write_text("x")
+    with zipfile.ZipFile(pack(tree).path) as archive:
+        assert {info.extract_version for info in archive.infolist()} == {20}
+
+
+def test_large_results_are_zip64(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "_ZIP_32_BYTES", 100)
+    (tree / "f").write_bytes(b"x" * 101)
+    made = pack(tree)
+    with zipfile.ZipFile(made.path) as archive:
+        assert {info.extract_version for info in archive.infolist()} == {45}
+    assert read(made, "f") == b"x" * 101
+
+
+# ---------------------------------------------------------------- kinds of things
+
+
+def test_symlinks_are_skipped_listed_and_never_followed(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_text("secret")
+    (tree / "a").symlink_to(tmp_path / "secret" / "key")
+    (tree / "d").symlink_to(tmp_path / "secret")
+    (tree / "sub").mkdir()
+    (tree / "sub" / "up").symlink_to("..")
+    made = pack(tree)
+    assert names(made) == ["sub/", "ferryman.json"]
+    assert skipped(made) == {"a": "a symlink", "d": "a symlink", "sub/up": "a symlink"}
+
+
+def test_fifos_sockets_and_devices_are_skipped_and_do_not_block(tree: Path) -> None:
+    os.mkfifo(tree / "fifo")
+    here = Path.cwd()
+    os.chdir(tree)  # the path of a socket must be short
+    try:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind("sock")
+        listening.close()
+    finally:
+        os.chdir(here)
+    expected = {"fifo": "a FIFO", "sock": "a socket"}
+    if os.geteuid() == 0:
+        os.mknod(tree / "null", 0o20666, os.makedev(1, 3))
+        os.mknod(tree / "disk", 0o60666, os.makedev(253, 99))
+        expected |= {"null": "a device", "disk": "a device"}
+    made = pack(tree)
+    assert names(made) == ["ferryman.json"]
+    assert skipped(made) == expected
+
+
+def test_a_mount_below_the_directory_is_not_entered() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount")
+
+    def work(home: Path) -> tuple[list[str], dict[str, str]]:
+        tree = home / "job"
+        (tree / "mnt").mkdir(parents=True)
+        mounts.privatize(home)
+        (home / "job" / "mnt").mkdir(parents=True)  # a tmpfs lies on home now
+        mounts.mount("none", home / "job" / "mnt", "tmpfs")
+        (home / "job" / "mnt" / "other").write_text("other")
+        made = pack(home / "job")
+        return names(made), skipped(made)
+
+    packed, left = in_child(work, "root")
+    assert packed == ["ferryman.json"]
+    assert list(left) == ["mnt"]
+
+
+def test_hard_links_count_in_full_for_each_name(tree: Path) -> None:
+    (tree / "base").write_bytes(bytes(MIB))
+    for i in range(9):
+        os.link(tree / "base", tree / f"l{i}")
+    with pytest.raises(ResultsLimit) as caught:
+        pack(tree, results=5 * MIB)
+    assert (caught.value.what, caught.value.most, caught.value.found) == ("bytes", 5 * MIB, 6 * MIB)
+    assert pack(tree, results=10 * MIB).bytes == 10 * MIB
+
+
+# ---------------------------------------------------------------- limits
+
+
+def test_a_sparse_file_counts_by_its_apparent_size_and_is_not_read(tree: Path) -> None:
+    with (tree / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ResultsLimit) as caught:
+        pack(tree)
+    assert caught.value.found == 1 << 40
+    assert not (tree.parent / "result.zip").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "bounds"),
+    [("entries", Bounds(entries=5)), ("depth", Bounds(depth=2)), ("path", Bounds(path_bytes=12))],
+)
+def test_the_shape_of_a_tree_is_limited(tree: Path, what: str, bounds: Bounds) -> None:
+    (tree / "a" / "b" / "c").mkdir(parents=True)
+    for name in ("1", "2", "long-long-name"):
+        (tree / name).write_text("")
+    with pytest.raises(ResultsLimit) as caught:
+        pack(tree, bounds=bounds)
+    assert caught.value.what == what
+    assert str(caught.value).startswith("too much to collect: ")
+
+
+def test_special_files_count_as_entries(tree: Path) -> None:
+    for i in range(6):
+        (tree / f"l{i}").symlink_to("x")
+    with pytest.raises(ResultsLimit):
+        pack(tree, bounds=Bounds(entries=5))
+
+
+def test_five_thousand_nested_folders_hit_the_depth_limit(tree: Path) -> None:
+    parent = os.open(tree, os.O_RDONLY)
+    for _ in range(5000):
+        os.mkdir("d", dir_fd=parent)
+        below = os.open("d", os.O_RDONLY, dir_fd=parent)
+        os.close(parent)
+        parent = below
+    os.close(parent)
+    try:
+        with pytest.raises(ResultsLimit) as caught:
+            pack(tree)
+        assert caught.value.what == "depth"
+    finally:
+        remove_tree(tree)  # pytest could not
+
+
+def test_too_much_still_leaves_logs_and_receipt(tree: Path, tmp_path: Path) -> None:
+    made = collect_extras(tmp_path / "r.zip", {"stdout.log": b"out"}, lambda contents: b"receipt")
+    assert names(made) == ["stdout.log", "ferryman.json"]
+    assert (read(made, "stdout.log"), read(made, "ferryman.json")) == (b"out", b"receipt")
+    assert made.files == 0
+
+
+# ---------------------------------------------------------------- names, modes, times
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(b"new\nline", b"\xff\xfe-bad", b"tab\tname", b"esc\x1b[31m", b"..\\..\\win", b"C:evil"),
+        *(b"CON", b"aux.txt", b"dot.", b"space ", b"...", "\u202egpj.exe".encode()),
+        *(b"nul\xc0\x80", b"\xed\xa0\x80"),
+    ],
+)
+def test_odd_names_are_skipped_and_listed_escaped(tree: Path, name: bytes) -> None:
+    with opened(tree) as fd:
+        os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    made = pack(tree)
+    assert names(made) == ["ferryman.json"]
+    (path,) = skipped(made)
+    assert path.isprintable()
+
+
+def test_what_lies_below_an_odd_folder_is_skipped_with_it(tree: Path) -> None:
+    with opened(tree) as fd:
+        os.mkdir(b"d\xff", dir_fd=fd)
+        os.close(os.open(b"d\xff/f", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    made = pack(tree)
+    assert names(made) == ["ferryman.json"]
+    assert len(made.skipped) == 1
+
+
+def test_names_that_differ_in_case_or_composition_are_stored_once(tree: Path) -> None:
+    for name in ("Case", "case", "e\u0301", "\u00e9"):
+        (tree / name).write_text(name)
+    for name in ("Folder", "folder"):
+        (tree / name).mkdir()
+        (tree / name / "f").write_text(name)
+    made = pack(tree)
+    assert names(made) == ["Case", "Folder/f", "\u00e9", "ferryman.json"]
+    assert len(made.skipped) == 3
+    assert read(made, "\u00e9") == "e\u0301".encode()
+
+
+def test_modes_become_0644_or_0755(tree: Path) -> None:
+    for mode in (0o4755, 0o600, 0o777, 0o100):
+        (tree / f"{mode:o}").write_text("x")
+        (tree / f"{mode:o}").chmod(mode)
+    with zipfile.ZipFile(pack(tree).path) as archive:
+        modes = {info.filename: info.external_attr >> 16 for info in archive.infolist()}
+    assert modes == {
+        "4755": 0o100755,
+        "600": 0o100644,
+        "777": 0o100755,
+        "100": 0o100755,
+        "ferryman.json": 0o100644,
+    }
+
+
+def test_times_that_a_zip_cannot_hold_are_clamped(tree: Path) -> None:
+    when = {
+        "epoch": 0,
+        "neg": -(10**9),
+        "far": 16 * 10**9,
+        "y2038": 2**31 + 5,
+        "now": 1_700_000_000,
+    }
+    for name, at in when.items():
+        (tree / name).write_text("x")
+        os.utime(tree / name, (at, at))
+    with zipfile.ZipFile(pack(tree).path) as archive:
+        years = {info.filename: info.date_time[0] for info in archive.infolist()}
+    real = (tree / "far").stat().st_mtime  # file systems clamp, too
+    assert years["epoch"] == years["neg"] == 1980
+    assert years["far"] == (2107 if real > 2**32 + 2**31 else years["far"])
+    assert (years["y2038"], years["now"]) == (2038, 2023)
+
+
+@pytest.mark.parametrize("at", [-1e18, 1e18, 16e9, -16e9, float(2**63)])
+def test_any_time_at_all_can_be_written(at: float) -> None:
+    assert 1980 <= collect._when(at).year <= 2107
+
+
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_what_the_owner_cannot_read_is_collected_all_the_same(who: Who) -> None:
+    if not can(who):
+        pytest.skip("only root can be root")
+
+    def work(home: Path) -> list[str]:
+        folder = home / "job" / "a" / "b"
+        folder.mkdir(parents=True)
+        (folder / "f").write_text("x")
+        (home / "job" / "g").write_text("y")
+        for path in (folder / "f", folder, folder.parent, home / "job" / "g"):
+            path.chmod(0)
+        return names(pack(home / "job"))
+
+    assert in_child(work, who) == ["a/b/f", "g", "ferryman.json"]
+
+
+def test_the_list_of_what_was_skipped_is_bounded(tree: Path) -> None:
+    for i in range(MOST_LISTED + 50):
+        (tree / f"l{i}").symlink_to("x")
+    made = pack(tree)
+    assert (len(made.skipped), made.skipped_more) == (MOST_LISTED, 50)
+
+
+# ---------------------------------------------------------------- our own files
+
+
+def test_our_files_lie_beside_the_jobs(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("out")
+    (tree / "f").write_text("x")
+    made = pack(tree, {"stdout.log": tmp_path / "out", "stderr.log": b"err"})
+    assert names(made) == ["f", "stdout.log", "stderr.log", "ferryman.json"]
+    assert (read(made, "stdout.log"), read(made, "stderr.log")) == (b"out", b"err")
+
+
+def test_the_jobs_files_win_and_ours_move_aside(tree: Path) -> None:
+    for name in ("STDOUT.log", "stdout.ferryman.LOG", "ferryman.json", "Stderr.Log"):
+        (tree / name).write_text("theirs")
+    made = pack(tree, {"stdout.log": b"out", "stderr.log": b"err"})
+    assert made.names == {
+        "stdout.log": "stdout.ferryman.2.log",
+        "stderr.log": "stderr.ferryman.log",
+        "ferryman.json": "ferryman.ferryman.json",
+    }
+    assert read(made, "STDOUT.log") == b"theirs"
+    assert read(made, "stdout.ferryman.2.log") == b"out"
+    assert read(made, "ferryman.ferryman.json") == repr(made.names).encode()
+
+
+def test_even_what_is_skipped_keeps_its_name_from_ours(tree: Path) -> None:
+    (tree / "stdout.log").symlink_to("/etc/passwd")
+    made = pack(tree, {"stdout.log": b"out"})
+    assert made.names["stdout.log"] == "stdout.ferryman.log"
+
+
+def test_own_names_count_up() -> None:
+    taken = {"a.log", "a.ferryman.log", "a.ferryman.2.log", "a.ferryman.3.log"}
+    assert own_names(["a.log"], taken) == {"a.log": "a.ferryman.4.log"}
+
+
+def test_a_log_that_is_missing_is_listed(tree: Path, tmp_path: Path) -> None:
+    made = pack(tree, {"stdout.log": tmp_path / "missing"})
+    assert names(made) == ["ferryman.json"]
+    assert skipped(made) == {"stdout.log": "No such file or directory"}
+
+
+def test_the_receipt_comes_last_and_knows_the_rest(tree: Path, tmp_path: Path) -> None:
+    (tree / "f").write_bytes(b"12345")
+    (tree / "l").symlink_to("x")
+    seen: list[tuple[int, int, int]] = []
+
+    def receipt(contents: Contents) -> bytes:
+        seen.append((contents.files, contents.bytes, len(contents.skipped)))
+        return b"{}"
+
+    with opened(tree) as fd:
+        collect.collect(fd, tmp_path / "r.zip", Limits(), {}, receipt)
+    assert seen == [(1, 5, 1)]
+
+
+def test_a_receipt_that_fails_leaves_no_file(tree: Path, tmp_path: Path) -> None:
+    def receipt(contents: Contents) -> bytes:
+        raise ValueError("no receipt")
+
+    with opened(tree) as fd, pytest.raises(ValueError, match="no receipt"):
+        collect.collect(fd, tmp_path / "r.zip", Limits(), {}, receipt)
+    assert not (tmp_path / "r.zip").exists()
+
+
+def test_an_existing_file_is_not_overwritten(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "result.zip").write_text("kept")
+    with pytest.raises(FileExistsError):
+        pack(tree)
+    assert (tmp_path / "result.zip").read_text() == "kept"
+
+
+def test_no_descriptor_is_left_open(tree: Path) -> None:
+    (tree / "a" / "b").mkdir(parents=True)
+    (tree / "a" / "b" / "f").write_bytes(bytes(100))
+    before = open_descriptors()
+    pack(tree)
+    with pytest.raises(ResultsLimit):
+        pack(tree, results=10, name="other.zip")
+    with pytest.raises(ResultsLimit):
+        pack(tree, bounds=Bounds(depth=1), name="third.zip")
+    assert open_descriptors() == before
+
+
+# ---------------------------------------------------------------- races and snapshots
+
+
+def test_a_link_put_in_place_of_a_folder_is_not_followed(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the opening, as a running job could."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_text("secret")
+    (tree / "d").mkdir()
+    real = beneath.open_directory
+
+    def swapped(parent: int, name: str) -> int:
+        (tree / "d").rmdir()
+        (tree / "d").symlink_to(tmp_path / "secret")
+        return real(parent, name)
+
+    with opened(tree) as fd:
+        monkeypatch.setattr(beneath, "open_directory", swapped)
+        left: dict[str, str] = {}
+        packed = list(walk.Walk(fd, Bounds()).entries(left.__setitem__))
+    assert packed == []
+    assert left == {"d": "Not a directory"}
+
+
+@pytest.mark.parametrize("with_openat2", [True, False])
+def test_single_components_never_lead_elsewhere(
+    tree: Path, with_openat2: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beneath, "HAS_OPENAT2", with_openat2 and beneath.HAS_OPENAT2)
+    (tree / "link").symlink_to("/etc/passwd")
+    (tree / "magic").symlink_to("/proc/self/root")
+    (tree / "f").write_text("x")
+    with opened(tree) as fd:
+        os.close(beneath.open_component(fd, "f", os.O_RDONLY))
+        for name in ("link", "magic"):
+            with pytest.raises(OSError, match="symbolic links"):
+                beneath.open_component(fd, name, os.O_RDONLY)
+        for name in ("", ".", "..", "a/b", "/etc/passwd"):
+            with pytest.raises(ValueError, match="not a single component"):
+                beneath.open_component(fd, name, os.O_RDONLY)
+    proc = os.open("/", os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="cross-device"):
+            beneath.open_component(proc, "proc", os.O_RDONLY)
+    finally:
+        os.close(proc)
+
+
+def test_a_file_replaced_by_a_fifo_is_noticed_without_blocking(tree: Path) -> None:
+    (tree / "f").write_text("x")
+    seen = (tree / "f").lstat()
+    (tree / "f").unlink()
+    os.mkfifo(tree / "f")
+    with opened(tree) as fd, pytest.raises(beneath.Changed):
+        beneath.open_file(fd, "f", seen)
+
+
+def test_a_file_replaced_by_another_is_noticed(tree: Path) -> None:
+    (tree / "f").write_text("x")
+    (tree / "g").write_text("other")
+    seen = (tree / "f").lstat()
+    (tree / "g").rename(tree / "f")
+    with opened(tree) as fd, pytest.raises(beneath.Changed):
+        beneath.open_file(fd, "f", seen)
+
+
+def test_a_file_that_grows_is_read_to_the_size_first_seen(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "f").write_bytes(b"1" * 1000)
+    change_before_reading(monkeypatch, lambda: (tree / "f").write_bytes(b"1" * 1000 + b"2" * 5000))
+    made = pack(tree)
+    assert read(made, "f") == b"1" * 1000
+    assert made.skipped == []
+
+
+def test_a_file_that_shrinks_is_packed_as_far_as_it_goes_and_listed(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "f").write_bytes(b"1" * 1000)
+    change_before_reading(monkeypatch, lambda: os.truncate(tree / "f", 300))
+    made = pack(tree)
+    assert read(made, "f") == b"1" * 300
+    assert skipped(made) == {"f": "cut short: 700 bytes were gone"}
+
+
+def test_a_file_that_vanishes_is_listed(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "f").write_bytes(b"1" * 1000)
+    real = beneath.open_file
+
+    def late(parent: int, name: str, seen: os.stat_result) -> int:
+        (tree / "f").unlink()
+        return real(parent, name, seen)
+
+    monkeypatch.setattr(beneath, "open_file", late)
+    made = pack(tree)
+    assert names(made) == ["ferryman.json"]
+    assert skipped(made) == {"f": "No such file or directory"}
+
+
+def test_a_directory_that_grows_after_the_count_cannot_pass_the_limit(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "a").write_bytes(bytes(600))
+    real = walk.Walk.count
+
+    def count(self: walk.Walk, most: int) -> walk.Census:
+        census = real(self, most)
+        (tree / "b").write_bytes(bytes(600))
+        return census
+
+    monkeypatch.setattr(walk.Walk, "count", count)
+    made = pack(tree, results=1000)
+    assert names(made) == ["a", "ferryman.json"]
+    assert skipped(made) == {"b": "the results limit was reached meanwhile"}
+
+
+def change_before_reading(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    real = beneath.open_file
+
+    def then_changed(parent: int, name: str, seen: os.stat_result) -> int:
+        fd = real(parent, name, seen)
+        change()
+        return fd
+
+    monkeypatch.setattr(beneath, "open_file", then_changed)
+
+
+def test_a_snapshot_of_a_busy_directory_is_a_whole_zip(tree: Path) -> None:
+    """Something creates, grows, truncates, renames and deletes as fast as it can."""
+    stop = threading.Event()
+
+    def busy() -> None:
+        i = 0
+        while not stop.is_set():
+            i += 1
+            folder = tree / f"d{i % 7}"
+            folder.mkdir(exist_ok=True)
+            path = folder / f"f{i % 13}"
+            path.write_bytes(bytes(i % 50_000))
+            if i % 3 == 0:
+                path.unlink()
+            if i % 11 == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    try:
+        for i in range(15):
+            made = pack(tree, name=f"{i}.zip")
+            assert "ferryman.json" in names(made)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_memory_does_not_grow_with_the_size_of_a_file(tree: Path) -> None:
+    def work(home: Path) -> int:
+        (home / "job").mkdir()
+        with (home / "job" / "f").open("wb") as file:
+            file.truncate(192 * MIB)
+        tracemalloc.start()
+        pack(home / "job", results=1 << 30)
+        return tracemalloc.get_traced_memory()[1]
+
+    assert in_child(work, "user") < 8 * MIB

@@ -1,0 +1,182 @@
+"""Logs: always drained, stored up to a limit, kept in memory by the kilobyte."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from client_agent.drain import TAIL, LogDrain
+
+Feed = Callable[[LogDrain, bytes], Awaitable[None]]
+
+
+async def turn() -> None:
+    """Let the drain read."""
+    await asyncio.sleep(0)  # noqa: TID251
+
+
+class Piped:
+    """A drain, and the other end of its pipe."""
+
+    def __init__(
+        self, path: Path, limit: int, hard: int = 1 << 40, *, greeting: bool = False
+    ) -> None:
+        read, self.write = os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(self.write, False)
+        self.path, self.floods = path, 0
+        self.chunks: list[bytes] = []
+        self.drain = LogDrain(
+            read,
+            path,
+            limit=limit,
+            hard_limit=hard,
+            on_flood=self._flood,
+            greeting=greeting,
+            on_chunk=self.chunks.append,
+        )
+
+    def _flood(self) -> None:
+        self.floods += 1
+
+    async def feed(self, data: bytes) -> None:
+        target = self.drain.bytes_read + len(data)
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self.write, view) :]
+            except BlockingIOError:
+                await turn()
+        while self.drain.bytes_read < target:
+            await turn()
+
+    async def end(self) -> bytes:
+        os.close(self.write)
+        await self.drain.closed
+        return self.path.read_bytes()
+
+
+async def test_everything_is_stored_up_to_the_limit(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1 << 20)
+    data = os.urandom(300_000)
+    await piped.feed(data)
+    assert await piped.end() == data
+    assert b"".join(piped.chunks) == data
+    assert not piped.drain.truncated
+
+
+@pytest.mark.parametrize("size", [100_000, 100_001, 99_999, 100_000 - TAIL, 100_001 - TAIL])
+async def test_the_limit_is_exact(tmp_path: Path, size: int) -> None:
+    piped = Piped(tmp_path / "log", 100_000)
+    data = os.urandom(size)
+    await piped.feed(data)
+    stored = await piped.end()
+    if size <= 100_000:
+        assert stored == data
+    else:
+        assert stored.startswith(data[: 100_000 - TAIL])
+        assert stored.endswith(data[-TAIL:])
+        assert b"\n[ferryman: 1 bytes are left out here]\n" in stored
+    assert piped.drain.truncated == (size > 100_000)
+
+
+async def test_beyond_the_limit_start_and_end_are_kept(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 100_000)
+    for i in range(200):
+        await piped.feed(f"{i:04}".encode() * 1000)
+    stored = await piped.end()
+    assert len(stored) < 100_000 + 100
+    assert stored.startswith(b"0000")
+    assert stored.endswith(b"0199" * 100)
+    assert b"700000 bytes are left out here" in stored
+
+
+async def test_a_small_limit_keeps_the_start_only(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 10)
+    await piped.feed(b"0123456789abcdef")
+    assert await piped.end() == b"0123456789\n[ferryman: 6 bytes are left out here]\n"
+
+
+async def test_a_flood_is_told_once(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000, 5000)
+    await piped.feed(b"x" * 5000)
+    assert piped.floods == 0
+    await piped.feed(b"x")
+    await piped.feed(b"x" * 100_000)
+    assert piped.floods == 1
+    await piped.end()
+
+
+async def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000)
+    await piped.feed(b"a" * 2_000_000)
+    held = [v for v in vars(piped.drain).values() if isinstance(v, (bytes, bytearray))]
+    assert sum(map(len, held)) <= TAIL
+    await piped.end()
+
+
+async def test_the_tail_is_the_last_lines(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000)
+    await piped.feed(b"".join(b"line %d\n" % i for i in range(5000)))
+    assert piped.drain.tail(2) == "line 4998\nline 4999"
+    await piped.feed(b"\xff\xfe bad")
+    assert piped.drain.tail(1) == "\ufffd\ufffd bad"
+    await piped.end()
+
+
+async def test_a_greeting_is_not_stored(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000, greeting=True)
+    os.write(piped.write, b"\n")
+    assert await piped.drain.greeted is True
+    await piped.feed(b"\nhello")
+    assert await piped.end() == b"\nhello"
+
+
+async def test_a_greeting_that_comes_with_the_first_words_is_cut_off(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000, greeting=True)
+    os.write(piped.write, b"\nhello")
+    assert await piped.drain.greeted is True
+    assert await piped.end() == b"hello"
+
+
+async def test_an_end_without_greeting_is_told(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000, greeting=True)
+    await piped.end()
+    assert await piped.drain.greeted is False
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+async def test_a_full_disk_does_not_stop_the_draining(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda p, f, m=0o777: real("/dev/full", os.O_WRONLY))
+    piped = Piped(tmp_path / "log", 1 << 20)
+    monkeypatch.undo()
+    await piped.feed(b"x" * 500_000)
+    assert piped.drain.bytes_read == 500_000
+    assert piped.drain.store_error == "No space left on device"
+    os.close(piped.write)
+    await piped.drain.closed
+
+
+async def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("kept")
+    with pytest.raises(FileExistsError):
+        Piped(tmp_path / "log", 1000)
+    assert (tmp_path / "log").read_text() == "kept"
+
+
+async def test_stopping_early_closes_everything(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000)
+    await piped.feed(b"x")
+    piped.drain.stop()
+    piped.drain.stop()
+    assert piped.drain.closed.done()
+    with pytest.raises(BrokenPipeError):
+        os.write(piped.write, b"y")
+    os.close(piped.write)
