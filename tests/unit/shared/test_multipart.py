@@ -198,11 +198,19 @@ async def raw(folder: Path, body: bytes, piece: int = 1 << 16, max_bytes: int = 
 
 
 @pytest.mark.parametrize("piece", [7, 1 << 16])
-async def test_a_sealed_bundle_is_stored_byte_for_byte(tmp_path, piece):
+async def test_a_sealed_bundle_is_stored_byte_for_byte(tmp_path, piece, monkeypatch):
     sealed = write_bundle(tmp_path / "sent", HELLO)
     sent = (tmp_path / "sent").read_bytes()
     body = form_of(text_part("order", "{}"), file_part("bundle.zip", sent, "bundle"))
+    real, synced = os.fsync, []
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
     received, chosen = await raw(tmp_path, body, piece)
+    assert synced == [len(sent)]
     assert received.fields == {"order": "{}"}
     assert received.bundle == sealed
     assert chosen == [{"order": "{}"}]

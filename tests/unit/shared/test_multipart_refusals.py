@@ -78,6 +78,13 @@ CASES = [
     (b"--" + B + b"\r\nX: " + b"x" * 5000, 400, "bad_header", None, "part 1"),
     (b"--" + B + b"\r\n" + b"x" * 5000, 400, "bad_header", None, "part 1"),
     (b"--" + B + b"\r\n" + b"X: y\r\n" * 900, 400, "bad_header", None, "part 1"),
+    (
+        b"--" + B + b"\r\n" + b"".join(b"X%d: %s\r\n" % (i, b"y" * 300) for i in range(4)),
+        400,
+        "bad_header",
+        None,
+        "longer than 1000 bytes",
+    ),
     (b"--" + B + b"\r\nX:" + b" " * 5000, 400, "bad_header", None, "part 1"),
     (
         b"--" + B + b"\r\n" + b"".join(b"X%d: y\r\n" % i for i in range(900)),
@@ -126,6 +133,7 @@ CASES = [
     ),
     (form_of(file_part("a.zip", ZIP, "file")), 400, "no_run_sh", None, "field named bundle"),
     (form_of(file_part("a.zip", ZIP[:-9], "bundle")), 400, "truncated", "a.zip", "“a.zip”"),
+    (form_of(file_part("a.zip", bytes(100_001), "bundle")), 413, "too_large", "a.zip", "100000"),
     (form_of(file_part("a.zip", b"x", "bundle")), 400, "not_an_archive", "a.zip", "no archive"),
     (
         form_of(file_part("a.tar", tarred({"run.sh": b"", "../x": b""}), "bundle")),

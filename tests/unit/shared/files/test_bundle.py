@@ -350,3 +350,16 @@ def test_one_file_can_be_streamed_after_the_bundle_is_closed(tmp_path):
         assert file.read() == content[-5:]
         file.seek(len(content) + 5)
         assert file.read(1) == b""
+
+
+def test_a_sealed_bundle_is_on_the_disk_with_its_last_byte(tmp_path, monkeypatch):
+    synced = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    sealed = write_bundle(tmp_path / "b", HELLO)
+    assert synced == [sealed.size]
