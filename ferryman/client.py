@@ -23,6 +23,8 @@ from shared.wire import EventDoc, EventPage, JobDoc, JobPage, JobState, StatusBo
 DEFAULT_URL: Final = "http://127.0.0.1:5000"
 HOLD_S: Final = 30
 """How long the server is asked to hold an answer back while nothing happens."""
+EAGER_S: Final = 0.5
+"""Pause after an answer that was to be held back and was not: a server that stops does so."""
 PAGE: Final = 100
 
 
@@ -166,19 +168,24 @@ class Client:
         while True:
             left = None if timeout is None else start + timeout - self._clock.monotonic()
             hold = HOLD_S if left is None else max(0, min(HOLD_S, left))
+            asked = self._clock.monotonic()
             job = await self._transport.get(
                 f"api/v1/jobs/{job_id}", JobDoc, query={"wait": f"{hold:.3f}"}, hold_s=hold
             )
             if job.ended:
                 return job
-            if timeout is not None and self._clock.monotonic() >= start + timeout:
+            now = self._clock.monotonic()
+            if timeout is not None and now >= start + timeout:
                 raise errors.WaitedTooLong(job, timeout)
+            if now - asked < min(hold, EAGER_S):
+                await self._clock.sleep(EAGER_S)
 
     async def events(self, job_id: int, after: int = 0) -> AsyncGenerator[EventDoc, None]:
         """The job's history from the start, then each change as it happens, until it has ended."""
         ended = False
         while True:
             hold = 0 if ended else HOLD_S
+            asked = self._clock.monotonic()
             page = await self._transport.get(
                 f"api/v1/jobs/{job_id}/events",
                 EventPage,
@@ -190,9 +197,11 @@ class Client:
                 yield event
             if ended and not page.items:
                 return
-            # What counts as ended is the server's to say; it costs one small request per change.
             if page.items:
+                # What counts as ended is the server's to say; a small request for each change.
                 ended = (await self.status(job_id)).ended
+            elif self._clock.monotonic() - asked < EAGER_S:
+                await self._clock.sleep(EAGER_S)
 
     async def jobs(
         self,

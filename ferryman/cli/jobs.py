@@ -97,17 +97,21 @@ def submit(
 
     async def work() -> int:
         async with server.client() as client:
-            with show.bar("sending", quiet=quiet) as told:
-                accepted = await client.submit(
-                    paths,
-                    service=service,
-                    user=whose,
-                    name=name,
-                    tags=tag or (),
-                    timeout=timeout,
-                    idempotency_key=idempotency_key,
-                    progress=told,
-                )
+            try:
+                with show.bar("sending", quiet=quiet) as told:
+                    accepted = await client.submit(
+                        paths,
+                        service=service,
+                        user=whose,
+                        name=name,
+                        tags=tag or (),
+                        timeout=timeout,
+                        idempotency_key=idempotency_key,
+                        progress=told,
+                    )
+            except asyncio.CancelledError:
+                show.complain("interrupted before the server had answered: there may be no job")
+                raise
             following = wait or output is not None
             if not json:
                 typer.echo(accepted.id)

@@ -60,7 +60,7 @@ class Life:
 
 async def test_waiting_ends_when_the_job_has_ended():
     life = Life(S.QUEUED, S.RUNNING, S.FAILED)
-    async with serving(*life.routes()) as url, Client(url) as client:
+    async with serving(*life.routes()) as url, Client(url, clock=InstantClock()) as client:
         assert (await client.wait(17)).status is S.FAILED
     assert len(life.asked) == 2
 
@@ -80,6 +80,31 @@ async def test_waiting_has_a_limit_and_says_how_the_job_is():
             await client.wait(17, timeout=70)
     assert caught.value.job.status is S.RUNNING
     assert clock.slept == [30, 30, 10]
+
+
+async def test_a_server_that_stops_and_holds_nothing_back_is_not_asked_without_pause():
+    clock = InstantClock()
+    requests = 0
+
+    async def status(request: web.Request) -> web.StreamResponse:
+        return answer(job(S.RUNNING if requests < 5 else S.COMPLETED))
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        nonlocal requests
+        requests += 1
+        return answer(EventPage(items=[event(9, S.COMPLETED, S.RUNNING)] if requests == 5 else []))
+
+    async with (
+        serving(
+            ("GET", "/api/v1/jobs/17", status), ("GET", "/api/v1/jobs/17/events", events)
+        ) as url,
+        Client(url, clock=clock) as client,
+    ):
+        with pytest.raises(WaitedTooLong):
+            await client.wait(17, timeout=10)
+        assert clock.slept == [0.5] * 20
+        assert [one.seq async for one in client.events(17)] == [9]
+        assert clock.slept == [0.5] * 24
 
 
 async def test_waiting_survives_a_restart_of_the_server():
@@ -110,7 +135,7 @@ async def test_the_history_is_told_in_order_and_once_until_the_end():
 
 async def test_the_history_can_be_taken_up_after_a_number():
     life = Life(S.QUEUED, S.RUNNING, S.COMPLETED)
-    async with serving(*life.routes()) as url, Client(url) as client:
+    async with serving(*life.routes()) as url, Client(url, clock=InstantClock()) as client:
         assert [one.seq async for one in client.events(17, after=2)] == [3]
 
 
@@ -167,7 +192,7 @@ async def test_a_cancel_that_takes_longer_is_waited_for():
 
     async with (
         serving(*life.routes(), ("POST", "/api/v1/jobs/17/cancel", cancel)) as url,
-        Client(url) as client,
+        Client(url, clock=InstantClock()) as client,
     ):
         assert (await client.cancel(17)).status is S.CANCELLED
 
