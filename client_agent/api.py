@@ -29,6 +29,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _MAX_WAIT_S: Final = 60.0
 _CHUNK: Final = 1 << 18
+_AT_ONCE: Final = 1 << 18
 _ID: Final = r"{id:\d{1,18}}"
 _EMPTY: Final[dict[str, Any]] = {
     "id": 0,
@@ -91,7 +92,7 @@ class Api:
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         payload = await self._ended_or_waited(request)
         if payload.state is PayloadState.COMPLETED and payload.outcome and payload.outcome.result:
-            return self._result(payload.id, payload.outcome.result)
+            return self._result(request, payload.id, payload.outcome.result)
         return _json(payload.doc())
 
     async def retrieve_partial(self, request: web.Request) -> web.StreamResponse:
@@ -99,7 +100,7 @@ class Api:
         if payload.state is PayloadState.CLEANED:
             raise Refused(404, "cleaned", f"what payload {payload.id} left has been removed")
         if payload.outcome and payload.outcome.result:
-            return self._result(payload.id, payload.outcome.result)
+            return self._result(request, payload.id, payload.outcome.result)
         return await self._snapshot(request, payload)
 
     async def kill(self, request: web.Request) -> web.StreamResponse:
@@ -108,7 +109,7 @@ class Api:
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
         payload_id = _id(request)
         await self._payloads.acknowledge(payload_id)
-        await asyncio.to_thread(self._folders.forget_result, payload_id)
+        await self._folders.forget_result(payload_id)
         return web.Response(status=204)
 
     # -- for servers of ours
@@ -167,19 +168,25 @@ class Api:
                     await wait_for(ended, seconds, self._clock)
         return await self._payloads.get(payload_id)
 
-    def _result(self, payload_id: int, result: ResultInfo) -> web.StreamResponse:
+    def _result(
+        self, request: web.Request, payload_id: int, result: ResultInfo
+    ) -> web.StreamResponse:
         path = self._folders.result(payload_id)
-        if not path.is_file():
-            raise Refused(404, "result_gone", f"the result of payload {payload_id} is not here")
         digest = base64.b64encode(bytes.fromhex(result.sha256)).decode()
-        return web.FileResponse(
-            path,
-            headers={
-                hdrs.CONTENT_TYPE: "application/zip",
-                "Repr-Digest": f"sha-256=:{digest}:",
-                "X-Content-Type-Options": "nosniff",
-            },
-        )
+        headers = {
+            hdrs.CONTENT_TYPE: "application/zip",
+            "Repr-Digest": f"sha-256=:{digest}:",
+            "X-Content-Type-Options": "nosniff",
+        }
+        try:
+            if result.size <= _AT_ONCE and hdrs.RANGE not in request.headers:
+                # Three visits to threads, which FileResponse makes, take longer than this.
+                return web.Response(body=path.read_bytes(), headers=headers)
+            path.stat()
+        except OSError:
+            message = f"the result of payload {payload_id} is not here"
+            raise Refused(404, "result_gone", message) from None
+        return web.FileResponse(path, headers=headers)
 
     async def _snapshot(self, request: web.Request, payload: Payload) -> web.StreamResponse:
         self._condition.check_space(0)

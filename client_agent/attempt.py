@@ -241,7 +241,7 @@ class Attempt:
                 exit_code=told.exit_code,
             )
         self.settled.set()
-        await house.in_thread(house.folders.forget_run, payload_id, self.payload.bundle_file)
+        await house.folders.forget_run(payload_id, self.payload.bundle_file)
 
     async def _write_end(self, before: PayloadState, told: Outcome) -> Payload | None:
         house, payload_id = self._house, self.payload.id

@@ -1,11 +1,12 @@
 """The agent's files: bundles that wait, logs being written, results that are kept.
 
 Bytes before row, row before deletion: a crash leaves an orphan, which :meth:`Folders.sweep` removes
-at the next start, never a payload without its files. Everything here blocks.
+at the next start, never a payload without its files. What is not ``async`` blocks.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Final
 
 from shared.files import durable
 
+_SMALL: Final = 1 << 20
+"""Bytes."""
 STREAMS: Final = ("stdout", "stderr")
 
 
@@ -56,14 +59,22 @@ class Folders:
         """Keep a result that was fsynced at ``staged``."""
         durable.seal(staged, self.result(payload_id), synced=True)
 
-    def forget_run(self, payload_id: int, bundle: str) -> None:
+    async def forget_run(self, payload_id: int, bundle: str) -> None:
         """It has ended: nobody needs its bundle or its logs any more."""
-        self.discard(self.bundle(bundle))
-        for stream in STREAMS:
-            self.discard(self.log(payload_id, stream))
+        logs = [self.log(payload_id, stream) for stream in STREAMS]
+        await self._forget(self.bundle(bundle), *logs)
 
-    def forget_result(self, payload_id: int) -> None:
-        self.discard(self.result(payload_id))
+    async def forget_result(self, payload_id: int) -> None:
+        """Its server has it, or nobody came for it."""
+        await self._forget(self.result(payload_id))
+
+    async def _forget(self, *paths: Path) -> None:
+        """Unlinking a small file takes less than a visit to a thread; a large one takes long."""
+        large = [path for path in paths if _size(path) > _SMALL]
+        for path in set(paths) - set(large):
+            self.discard(path)
+        for path in large:
+            await asyncio.to_thread(self.discard, path)
 
     def discard(self, path: Path) -> None:
         """Remove one file; one that is not there is fine."""
@@ -97,3 +108,10 @@ class Folders:
                     self.discard(path)
                     removed += 1
         return removed
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -67,7 +67,8 @@ class Keeper:
         """
         expired = await self._payloads.expire(self._retention_s)
         if expired:
-            await asyncio.to_thread(self._forget, expired)
+            for payload_id in expired:
+                await self._folders.forget_result(payload_id)
             log.warning("results.expired", payloads=expired)
         return len(expired) + await self._payloads.prune(self._retention_s)
 
@@ -81,7 +82,3 @@ class Keeper:
                 touched = 0
             if not touched:
                 await wait_for(stop, EVERY_S, self._clock)
-
-    def _forget(self, payload_ids: list[int]) -> None:
-        for payload_id in payload_ids:
-            self._folders.forget_result(payload_id)

@@ -161,4 +161,4 @@ class Runner:
         if attempt is not None:
             attempt.drop()
             await attempt.settled.wait()
-        await house.in_thread(house.folders.forget_run, killed.id, killed.bundle_file)
+        await house.folders.forget_run(killed.id, killed.bundle_file)
