@@ -14,8 +14,9 @@ from client_agent import states
 from client_agent.condition import RETRY_AFTER_S, Condition, Refused
 from client_agent.folders import Folders
 from client_agent.intake import Intake
+from client_agent.keys import KeyRefused, StaleAttempt
 from client_agent.load import CpuLoad
-from client_agent.payloads import KeyRefused, NoSuchPayload, NotEnded, Payloads, StaleAttempt
+from client_agent.payloads import NoSuchPayload, NotEnded, Payloads
 from client_agent.runner import Runner
 from client_agent.schema import Payload
 from client_agent.stream import follow
@@ -115,12 +116,11 @@ class Api:
     # -- for servers of ours
 
     async def settle(self, request: web.Request) -> web.StreamResponse:
-        server, text = request.match_info["server"], request.match_info["key"]
         try:
-            key = AttemptKey.parse(text)
+            key = AttemptKey.parse(request.match_info["key"])
         except ValueError as problem:
             raise Refused(400, "invalid_key", str(problem)) from None
-        payload = await self._payloads.settle(server, text, key.job_id, key.attempt)
+        payload = await self._payloads.settle(request.match_info["server"], key)
         if payload is not None and request.query.get("kill") in ("1", "true"):
             payload = await self._runner.kill(payload.id)
         return _json(Settled(payload=None if payload is None else payload.doc()))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import structlog
 
+from client_agent.errors import Refused
 from client_agent.folders import Folders
 from client_agent.payloads import Payloads
 from client_agent.sandbox.base import Report, Sandbox, SandboxBroken
@@ -20,20 +21,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 RETEST_S: Final = 10.0
 """Between two self-tests of a sandbox that broke while the agent ran."""
 RETRY_AFTER_S: Final = 10
-
-
-class Refused(Exception):
-    """A request that is not carried out, and what to tell whoever asked.
-
-    Attributes:
-        status: of HTTP.
-        code: for programs.
-        message: a sentence for people.
-    """
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message = status, code, message
 
 
 @dataclass(frozen=True, slots=True)

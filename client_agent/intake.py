@@ -12,7 +12,8 @@ import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
-from client_agent.condition import Condition, Refused
+from client_agent.condition import Condition
+from client_agent.errors import Refused
 from client_agent.folders import Folders
 from client_agent.payloads import Payloads
 from client_agent.schema import NewPayload, Payload
@@ -105,8 +106,7 @@ class Intake:
             yield chunk
             if ask and form.order is not None:
                 ask = False
-                order, key = form.order, form.key
-                known = await self._payloads.known(order.server, order.key, *key)
+                known = await self._payloads.known(form.order.server, form.key)
                 if known is not None:
                     raise _Known(known)
 
@@ -191,9 +191,7 @@ class _Form:
         order = self.order
         return NewPayload(
             server=None if order is None else order.server,
-            key=None if order is None else order.key,
-            job_id=None if order is None else self.key.job_id,
-            attempt=None if order is None else self.key.attempt,
+            key=None if order is None else self.key,
             service=defaults.service if order is None else order.service,
             user_id="" if order is None else order.user_id,
             timeout_s=defaults.timeout_s if order is None else order.timeout_s,

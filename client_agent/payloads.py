@@ -10,47 +10,19 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from client_agent import states
+from client_agent import keys, states
+from client_agent.errors import NoSuchPayload, NotEnded
 from client_agent.events import Bell
 from client_agent.schema import NewPayload, Outcome, Payload, payload
 from shared.clock import SECOND, Clock
 from shared.database import Database, Row, Transaction
+from shared.ids import AttemptKey
 from shared.wire import PayloadState
 
 S = PayloadState
 
 _BATCH: Final = 200  # rows in one sweep's transaction
-_KEEP_REFUSALS_S: Final = 86_400.0
-"""A refusal outlives any request that may still carry its key, however short ``retention`` is."""
 _ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(states.ENDED))
-
-
-class NoSuchPayload(Exception):
-    def __init__(self, payload_id: int) -> None:
-        super().__init__(f"payload {payload_id} is not known here")
-        self.payload_id = payload_id
-
-
-class StaleAttempt(Exception):
-    """A later attempt of the same job is known already."""
-
-    def __init__(self, key: str, latest: int) -> None:
-        super().__init__(f"attempt {key} is stale: attempt {latest} of the same job is known here")
-        self.key, self.latest = key, latest
-
-
-class KeyRefused(Exception):
-    """This key was promised never to be taken."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"attempt {key} was settled as never to run here")
-        self.key = key
-
-
-class NotEnded(Exception):
-    def __init__(self, payload_id: int, state: PayloadState) -> None:
-        super().__init__(f"payload {payload_id} is {state}: it has not ended, so it must be kept")
-        self.payload_id, self.state = payload_id, state
 
 
 class Payloads:
@@ -100,10 +72,8 @@ class Payloads:
         """
 
         async def change(tx: Transaction) -> tuple[Payload, bool]:
-            if new.server is not None:
-                known = await _known(
-                    tx, new.server, new.key or "", new.job_id or 0, new.attempt or 0
-                )
+            if new.server is not None and new.key is not None:
+                known = await keys.known(tx, new.server, new.key)
                 if known is not None:
                     return known, False
             rows = await tx.rows(
@@ -116,18 +86,8 @@ class Payloads:
                         :changed, :now)
                 RETURNING *
                 """,
-                {
-                    "server": new.server,
-                    "key": new.key,
-                    "job_id": new.job_id,
-                    "attempt": new.attempt,
-                    "service": new.service,
-                    "user_id": new.user_id,
-                    "timeout_s": new.timeout_s,
-                    "limits": new.limits.model_dump_json(),
-                    "bundle_file": new.bundle_file,
-                    "bundle_size": new.bundle_size,
-                    "bundle_digest": new.bundle_digest,
+                new.params()
+                | {
                     "state": states.FIRST,
                     "changed": self._next(),
                     "now": self._clock.now(),
@@ -140,37 +100,24 @@ class Payloads:
             self._tell(added)
         return added, fresh
 
-    async def known(self, server: str, key: str, job_id: int, attempt: int) -> Payload | None:
+    async def known(self, server: str, key: AttemptKey) -> Payload | None:
         """What :meth:`add` would answer without making anything; None: it would take the attempt.
 
         Raises:
             KeyRefused, StaleAttempt
         """
-        return await _known(self._database, server, key, job_id, attempt)
+        return await keys.known(self._database, server, key)
 
-    async def settle(self, server: str, key: str, job_id: int, attempt: int) -> Payload | None:
+    async def settle(self, server: str, key: AttemptKey) -> Payload | None:
         """The payload under a key; or None, and from now on the key is refused."""
-        found = await _by_key(self._database, server, key)
+        found = await keys.find(self._database, server, key)
         if found is not None:
             return found
 
         async def change(tx: Transaction) -> Payload | None:
-            there = await _by_key(tx, server, key)
+            there = await keys.find(tx, server, key)
             if there is None:
-                await tx.rows(
-                    """
-                    INSERT INTO refusals (server, key, job_id, attempt, at)
-                    VALUES (:server, :key, :job_id, :attempt, :now)
-                    ON CONFLICT (server, key) DO NOTHING
-                    """,
-                    {
-                        "server": server,
-                        "key": key,
-                        "job_id": job_id,
-                        "attempt": attempt,
-                        "now": self._clock.now(),
-                    },
-                )
+                await keys.refuse(tx, server, key, self._clock.now())
             return there
 
         return await self._database.write(change)
@@ -191,7 +138,6 @@ class Payloads:
 
     async def end(self, payload_id: int, before: PayloadState, outcome: Outcome) -> Payload | None:
         """Write down how it ended; None: it was no longer in ``before``."""
-        result = outcome.result
         return await self._move(
             payload_id,
             before,
@@ -202,18 +148,7 @@ class Payloads:
             warnings = :warnings, result_size = :size, result_sha256 = :sha256,
             ended_at = coalesce(:ended_at, :now)
             """,
-            {
-                "reason": outcome.reason,
-                "message": outcome.message,
-                "exit_code": outcome.exit_code,
-                "interrupted": int(outcome.interrupted),
-                "stderr_tail": outcome.stderr_tail,
-                "usage": None if outcome.usage is None else outcome.usage.model_dump_json(),
-                "warnings": json.dumps(outcome.warnings),
-                "size": None if result is None else result.size,
-                "sha256": None if result is None else result.sha256,
-                "ended_at": outcome.ended_at,
-            },
+            outcome.params(),
         )
 
     async def acknowledge(self, payload_id: int) -> None:
@@ -281,10 +216,7 @@ class Payloads:
                 """,
                 {"before": now - round(retention_s * SECOND), "batch": _BATCH},
             )
-            await tx.rows(
-                "DELETE FROM refusals WHERE at <= :before",
-                {"before": now - round(max(retention_s, _KEEP_REFUSALS_S) * SECOND)},
-            )
+            await keys.forget(tx, now, retention_s)
             return len(pruned)
 
         return await self._database.write(change)
@@ -391,38 +323,3 @@ _CLEAN: Final = """
     state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now),
     stderr_tail = '', result_size = NULL, result_sha256 = NULL
 """
-
-
-async def _by_key(source: Transaction | Database, server: str, key: str) -> Payload | None:
-    rows = await source.rows(
-        "SELECT * FROM payloads WHERE server = :server AND key = :key",
-        {"server": server, "key": key},
-    )
-    return payload(rows[0]) if rows else None
-
-
-async def _known(
-    source: Transaction | Database, server: str, key: str, job_id: int, attempt: int
-) -> Payload | None:
-    rows = await source.rows(
-        """
-        SELECT
-            EXISTS (SELECT 1 FROM payloads WHERE server = :server AND key = :key) AS known,
-            EXISTS (SELECT 1 FROM refusals WHERE server = :server AND key = :key) AS refused,
-            (SELECT max(attempt) FROM (
-                SELECT max(attempt) AS attempt FROM payloads
-                WHERE server = :server AND job_id = :job
-                UNION ALL
-                SELECT max(attempt) FROM refusals WHERE server = :server AND job_id = :job
-            ) AS attempts) AS latest
-        """,
-        {"server": server, "key": key, "job": job_id},
-    )
-    row = rows[0]
-    if row["known"]:
-        return await _by_key(source, server, key)
-    if row["refused"]:
-        raise KeyRefused(key)
-    if (row["latest"] or 0) > attempt:
-        raise StaleAttempt(key, row["latest"])
-    return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from shared.clock import Micros, iso
 from shared.database import Migration, Row
+from shared.ids import AttemptKey
 from shared.wire import Limits, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
 
 _1: Final[Migration] = (
@@ -81,9 +82,7 @@ class NewPayload:
 
     server: str | None
     """None: sent by a job-orchestrator server, which has no keys."""
-    key: str | None
-    job_id: int | None
-    attempt: int | None
+    key: AttemptKey | None
     service: str
     user_id: str
     timeout_s: float
@@ -91,6 +90,22 @@ class NewPayload:
     bundle_file: str
     bundle_size: int
     bundle_digest: str
+
+    def params(self) -> dict[str, Any]:
+        """Of the statement that inserts it."""
+        return {
+            "server": self.server,
+            "key": None if self.key is None else str(self.key),
+            "job_id": None if self.key is None else self.key.job_id,
+            "attempt": None if self.key is None else self.key.attempt,
+            "service": self.service,
+            "user_id": self.user_id,
+            "timeout_s": self.timeout_s,
+            "limits": self.limits.model_dump_json(),
+            "bundle_file": self.bundle_file,
+            "bundle_size": self.bundle_size,
+            "bundle_digest": self.bundle_digest,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +123,22 @@ class Outcome:
     result: ResultInfo | None = None
     ended_at: Micros | None = None
     """None: when it is written down."""
+
+    def params(self) -> dict[str, Any]:
+        """Of the statement that writes it down."""
+        result = self.result
+        return {
+            "reason": self.reason,
+            "message": self.message,
+            "exit_code": self.exit_code,
+            "interrupted": int(self.interrupted),
+            "stderr_tail": self.stderr_tail,
+            "usage": None if self.usage is None else self.usage.model_dump_json(),
+            "warnings": json.dumps(self.warnings),
+            "size": None if result is None else result.size,
+            "sha256": None if result is None else result.sha256,
+            "ended_at": self.ended_at,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,7 @@ def new_payload(
     attempt = None if key is None else AttemptKey.parse(key)
     return NewPayload(
         server=None if key is None else server,
-        key=key,
-        job_id=None if attempt is None else attempt.job_id,
-        attempt=None if attempt is None else attempt.attempt,
+        key=attempt,
         service=service,
         user_id="ann",
         timeout_s=timeout_s,

@@ -5,15 +5,11 @@ from typing import Any
 
 import pytest
 
-from client_agent.payloads import (
-    KeyRefused,
-    NoSuchPayload,
-    NotEnded,
-    Payloads,
-    StaleAttempt,
-)
+from client_agent.keys import KeyRefused, StaleAttempt
+from client_agent.payloads import NoSuchPayload, NotEnded, Payloads
 from client_agent.schema import MIGRATIONS, Outcome
 from shared.database import Database
+from shared.ids import AttemptKey
 from shared.wire import PayloadState, Reason, ResultInfo, Usage
 from tests.support.agent import SERVER, new_payload
 from tests.support.simclock import SimClock
@@ -99,26 +95,26 @@ async def test_an_attempt_older_than_one_known_is_stale(payloads):
 
 
 async def test_an_attempt_older_than_one_that_was_refused_is_stale(payloads):
-    assert await payloads.settle(SERVER, "5.2", 5, 2) is None
+    assert await payloads.settle(SERVER, AttemptKey.parse("5.2")) is None
     with pytest.raises(StaleAttempt):
         await payloads.add(new_payload("5.1"))
 
 
 async def test_a_key_settled_as_never_is_refused_for_good(database, clock):
     payloads = await Payloads.open(database, clock)
-    assert await payloads.settle(SERVER, "1.1", 1, 1) is None
-    assert await payloads.settle(SERVER, "1.1", 1, 1) is None
+    assert await payloads.settle(SERVER, AttemptKey.parse("1.1")) is None
+    assert await payloads.settle(SERVER, AttemptKey.parse("1.1")) is None
     reopened = await Payloads.open(database, clock)
     with pytest.raises(KeyRefused):
         await reopened.add(new_payload("1.1"))
     with pytest.raises(KeyRefused):
-        await reopened.known(SERVER, "1.1", 1, 1)
+        await reopened.known(SERVER, AttemptKey.parse("1.1"))
     await added(reopened, "1.2")
 
 
 async def test_settling_a_known_key_gives_its_payload_and_refuses_nothing(payloads):
     payload = await added(payloads)
-    assert await payloads.settle(SERVER, "1.1", 1, 1) == payload
+    assert await payloads.settle(SERVER, AttemptKey.parse("1.1")) == payload
     assert (await payloads.add(new_payload()))[0] == payload
 
 
@@ -128,7 +124,7 @@ async def test_settling_and_submitting_at_once_agree_on_one_answer(payloads):
     for job in range(1, 30):
         key = f"{job}.1"
         settled, taken = await asyncio.gather(
-            payloads.settle(SERVER, key, job, 1),
+            payloads.settle(SERVER, AttemptKey(job, 1)),
             payloads.add(new_payload(key)),
             return_exceptions=True,
         )
@@ -240,7 +236,7 @@ async def test_an_acknowledged_payload_is_a_tombstone_that_remembers_its_key(pay
     payload = await ended(payloads)
     await payloads.acknowledge(payload.id)
     await payloads.acknowledge(payload.id)
-    there = await payloads.settle(SERVER, "1.1", 1, 1)
+    there = await payloads.settle(SERVER, AttemptKey.parse("1.1"))
     assert there is not None
     assert (there.state, there.doc().result) == (S.CLEANED, None)
     assert (await payloads.add(new_payload()))[0].state is S.CLEANED
@@ -288,7 +284,7 @@ async def test_tombstones_are_forgotten_after_their_time_and_not_before(payloads
 
 
 async def test_a_refusal_outlives_a_short_retention(payloads, clock):
-    await payloads.settle(SERVER, "1.1", 1, 1)
+    await payloads.settle(SERVER, AttemptKey.parse("1.1"))
     await clock.advance(3600)
     await payloads.prune(60)
     with pytest.raises(KeyRefused):

@@ -8,6 +8,7 @@ import pytest
 
 from client_agent.recovery import Keeper
 from client_agent.schema import Outcome
+from shared.ids import AttemptKey
 from shared.wire import PayloadState, Reason, ResultInfo
 from tests.support.agent import Rig, numbered
 from tests.support.fuse import Fuse, FusedRig, SimulatedCrash
@@ -207,7 +208,7 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
         await after.open()
         for job in JOBS:  # a server sends again what it was not told of
             key = f"{job}.1"
-            if await after.payloads.known("server-one", key, job, 1) is None:
+            if await after.payloads.known("server-one", AttemptKey(job, 1)) is None:
                 await after.submit(key)
         held = []
         for payload_id in range(1, 10):
