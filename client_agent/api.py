@@ -11,12 +11,12 @@ import structlog
 from aiohttp import hdrs, web
 
 from client_agent import states
-from client_agent.condition import RETRY_AFTER_S, Condition, Refused
+from client_agent.condition import RETRY_AFTER_S, Condition
+from client_agent.errors import KeyRefused, NoSuchPayload, NotEnded, Refused, StaleAttempt
 from client_agent.folders import Folders
 from client_agent.intake import Intake
-from client_agent.keys import KeyRefused, StaleAttempt
 from client_agent.load import CpuLoad
-from client_agent.payloads import NoSuchPayload, NotEnded, Payloads
+from client_agent.payloads import Payloads
 from client_agent.runner import Runner
 from client_agent.schema import Payload
 from client_agent.stream import follow

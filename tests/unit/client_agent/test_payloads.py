@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from client_agent.keys import KeyRefused, StaleAttempt
-from client_agent.payloads import NoSuchPayload, NotEnded, Payloads
+from client_agent.errors import KeyRefused, NoSuchPayload, NotEnded, StaleAttempt
+from client_agent.payloads import Payloads
 from client_agent.schema import MIGRATIONS, Outcome
 from shared.database import Database
 from shared.ids import AttemptKey

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_agent.payloads import NoSuchPayload
+from client_agent.errors import NoSuchPayload
 from shared.database import DatabaseUnavailable
 from shared.wire import Limits, PayloadState, Reason
 from tests.support.agent import LIMITS, Rig, contents, new_payload
