@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import typer
 from rich.console import Console
@@ -19,7 +19,7 @@ from shared.clock import SECOND, from_iso
 from shared.durations import say_duration, say_size
 from shared.wire import EventDoc, JobDoc, JobState
 
-_STYLE = {
+_STYLE: Final = {
     JobState.RUNNING: "cyan",
     JobState.COMPLETED: "green",
     JobState.FAILED: "red",
@@ -60,7 +60,8 @@ def event_line(event: EventDoc, start: str) -> str:
     """``+0.25s  Running  run.sh started``: since the job was accepted."""
     passed = f"+{since(start, event.at):.2f}s"
     attempt = f"(attempt {event.attempt}) " if event.attempt > 1 else ""
-    return f"{passed:>9}  {event.status:<10}  {attempt}{event.message}".rstrip()
+    message = " ".join(event.message.split())
+    return f"{passed:>9}  {event.status:<10}  {attempt}{message}".rstrip()
 
 
 def details(job: JobDoc) -> Iterator[str]:
@@ -137,9 +138,11 @@ def jobs(listed: Iterable[JobDoc]) -> None:
                 "\t".join(printable(cell).replace("\t", " ").replace("\n", " ") for cell in row)
             )
         return
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, expand=True)
     for head in heads:
-        table.add_column(head, overflow="ellipsis", no_wrap=True)
+        # A narrow terminal cuts messages, never what one would type or sort by.
+        last = head == heads[-1]
+        table.add_column(head, overflow="ellipsis", no_wrap=True, ratio=1 if last else None)
     for row in rows:
         style = _STYLE.get(JobState(row[1]), "")
         table.add_row(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from ferryman import JobState
+from ferryman.cli import show
 from ferryman.cli.exits import exit_of_job
-from shared.wire import JobDoc, Reason, Usage
+from shared.wire import EventDoc, JobDoc, Reason, Usage
 from tests.unit.ferryman.conftest import ZIP, Host
 from tests.unit.ferryman.stand_in import (
     job,
@@ -201,3 +203,20 @@ async def test_lists_are_lines_with_tabs_where_nobody_looks(ferryman):
     assert first[:4] == ["17", "Running", "ada", "example"]
     assert (second[0], second[5], len(second)) == ("16", "a b", len(heads))
     assert [one["id"] for one in json.loads(as_json.out)] == [17, 16]
+
+
+def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    show.jobs([job(S.RUNNING, user_id="ada.lovelace", message="a long story " * 20)])
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.split()[:4] == ["17", "Running", "ada.lovelace", "example"]
+    assert re.search(r"2026-11-20 \d\d:\d\d:\d\d", line)
+    assert len(line) <= 80
+    assert line.rstrip().endswith("…")
+
+
+def test_a_message_of_several_lines_stays_on_one():
+    at = "2026-11-20T10:00:01.000000Z"
+    told = EventDoc(seq=1, at=at, attempt=2, before=None, status=S.QUEUED, message="one\n\ntwo")
+    assert show.event_line(told, at) == "   +0.00s  Queued      (attempt 2) one two"

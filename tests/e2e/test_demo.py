@@ -1,0 +1,62 @@
+"""``make demo`` without make: shows the journey and leaves nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.running import ROOT, environment, marked
+
+
+def test_the_demo_shows_the_journey_and_leaves_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-P", str(ROOT / "scripts" / "demo.py")],
+        env={**environment("demo"), "TMPDIR": str(tmp_path), "FERRYMAN_AGENT__SLOTS": "nonsense"},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("     +")]
+    assert shown == ["Queued", "Processing", "Submitted", "Running", "Completed"]
+    for piece in (
+        "contacts.csv",
+        "closer than 5 Å: 26 residue pairs",
+        '"wall_s"',
+        "ms  run.sh ran",
+    ):
+        assert piece in done.stdout
+    assert "Failed (exit_code): run.sh ended with exit code 3" in done.stdout
+    assert list(Path(tmp_path).iterdir()) == []
+    assert marked("demo") == []
+
+
+def test_a_demo_that_cannot_run_says_why(tmp_path):
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'client_agent' in sys.orig_argv:\n"
+        "    os.write(2, b'no sandbox: install bubblewrap')\n"
+        "    os._exit(69)\n"
+    )
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-P", str(ROOT / "scripts" / "demo.py")],
+        env={**environment(), "TMPDIR": str(temporary), "PYTHONPATH": str(modules)},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "demo failed: server and agent did not start" in done.stderr
+    assert "no sandbox: install bubblewrap" in done.stderr
+    assert list(temporary.iterdir()) == []
