@@ -208,6 +208,7 @@ async def test_lists_are_lines_with_tabs_where_nobody_looks(ferryman):
 def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
     show.jobs([job(S.RUNNING, user_id="ada.lovelace", message="a long story " * 20)])
     line = capsys.readouterr().out.splitlines()[1]
     assert line.split()[:4] == ["17", "Running", "ada.lovelace", "example"]
