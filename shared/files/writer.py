@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
-from shared.files.durable import remove_quietly
+from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback
 from shared.files.errors import BundleError
 from shared.files.names import Tree, UnsafeName, safe_path
 from shared.files.sealed import (
@@ -57,6 +57,7 @@ class BundleWriter:
         self._tree = Tree()
         self._files: list[FileDigest] = []
         self._bytes = 0
+        self._handed_over = 0  # up to where the disk was told to begin
         self._open: _OpenFile | None = None
         self._raw = path.open("xb")
         self._zip = zipfile.ZipFile(self._raw, "w", zipfile.ZIP_STORED)
@@ -118,6 +119,9 @@ class BundleWriter:
         file.size += length
         file.sha256.update(data)
         file.out.write(data)
+        if (at := self._raw.tell()) >= self._handed_over + WRITEBACK_BYTES:
+            start_writeback(self._raw.fileno(), self._handed_over, at - self._handed_over)
+            self._handed_over = at
 
     def end(self) -> None:
         """The file is complete."""

@@ -80,13 +80,24 @@ class Pump:
             raise asyncio.CancelledError
 
     def _apply(self, steps: list[_Step]) -> None:
+        data: list[Data] = []
         for step in steps:
+            if isinstance(step, bytes | bytearray | memoryview):
+                data.append(step)
+                continue
+            self._write(data)
             if step is None:
                 self._sink.end()
-            elif isinstance(step, FilePart):
-                self._sink.begin(step)
             else:
-                self._sink.write(step)
+                self._sink.begin(step)
+        self._write(data)
+
+    def _write(self, data: list[Data]) -> None:
+        # In one piece: hashing and writing give the interpreter's lock back once per call, and
+        # each time wait to get it again from a loop that is parsing.
+        if data:
+            self._sink.write(data[0] if len(data) == 1 else b"".join(data))
+            data.clear()
 
     def _apply_and_finish(self, steps: list[_Step]) -> Sealed:
         self._apply(steps)

@@ -57,7 +57,7 @@ async def receive(
             such as :class:`~shared.multipart.sinks.RawSink`; None: a bundle's.
 
     Raises:
-        FormRefused
+        FormRefused: also when the sender is gone before the form is complete.
         OSError: such as ENOSPC.
         BaseException: what the callbacks and ``chunks`` raise.
     """
@@ -87,13 +87,17 @@ async def _pour(
     chunks: AsyncIterable[bytes], content_length: int | None, form: Form, listener: _Listener
 ) -> None:
     received = 0
-    async for chunk in chunks:
-        received += len(chunk)
-        if content_length is not None and received > content_length:
-            raise _lying(f"more than the {content_length} bytes")
-        form.feed(chunk)
-        if listener.pump is not None:
-            await listener.pump.drain()
+    try:
+        async for chunk in chunks:
+            received += len(chunk)
+            if content_length is not None and received > content_length:
+                raise _lying(f"more than the {content_length} bytes")
+            form.feed(chunk)
+            if listener.pump is not None:
+                await listener.pump.drain()
+    except ConnectionError:
+        form.close()  # says where the body ends
+        raise
     if content_length is not None and received != content_length:
         raise _lying(f"{received} of the {content_length} bytes")
     form.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Final, Literal, Protocol
 
 from shared.files.archives import expand, is_archive_name
-from shared.files.durable import remove_quietly
+from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback
 from shared.files.errors import BundleError
 from shared.files.reader import BundleReader
 from shared.files.sealed import Sealed
@@ -131,7 +131,7 @@ class RawSink:
         self._staging, self._max_bytes, self._max_files = staging, max_bytes, max_files
         self._field = field
         self._out: IO[bytes] | None = None
-        self._size = 0
+        self._size = self._handed_over = 0
 
     def begin(self, part: FilePart) -> None:
         if part.field != self._field or self._out is not None:
@@ -146,6 +146,9 @@ class RawSink:
         if self._size > self._max_bytes:
             raise too_large(self._max_bytes)
         _write_all(self._out, data)
+        if self._size >= self._handed_over + WRITEBACK_BYTES:
+            start_writeback(self._out.fileno(), self._handed_over, self._size - self._handed_over)
+            self._handed_over = self._size
 
     def end(self) -> None:
         pass

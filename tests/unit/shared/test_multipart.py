@@ -254,7 +254,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.taken = 0
+        self.taken = self.writes = 0
         self.busy = threading.Event()
         self.free = threading.Event()
         self.problem: BaseException | None = None
@@ -268,6 +268,7 @@ class Recorder:
         self.busy.set()
         assert self.free.wait(60)
         self.taken += len(data)
+        self.writes += 1
         if self.problem is not None:
             raise self.problem
 
@@ -331,6 +332,15 @@ async def test_the_sender_is_held_back_while_the_disk_is_behind(tmp_path):
     assert received.bundle.bytes == sent == 64 << 20
     assert sink.threads != {threading.get_ident()}
     assert sink.log == ["begin", "end", "finish"]
+
+
+async def test_the_pieces_of_a_batch_are_written_as_one(tmp_path):
+    sink = Recorder()
+    sink.free.set()
+    body = HEAD + bytes(100_000) + TAIL
+    assert (await start(sink, in_pieces(body, 1000), tmp_path)).bundle.bytes == 100_000
+    assert sink.log == ["begin", "end", "finish"]
+    assert sink.writes == 1
 
 
 async def test_pieces_of_one_byte_do_not_add_up_to_much_memory(tmp_path):
@@ -451,11 +461,26 @@ async def test_an_upload_cancelled_at_any_time_leaves_no_file(tmp_path, megabyte
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_sender_that_fails_leaves_no_file_and_is_told_as_it_is(tmp_path):
+@pytest.mark.parametrize(
+    ("problem", "told"), [(ConnectionResetError, FormRefused), (TimeoutError, TimeoutError)]
+)
+async def test_a_sender_that_fails_leaves_no_file(tmp_path, problem, told):
     async def body():
         yield HEAD
         for _ in range(5):
             yield bytes(1 << 20)
+        raise problem("gone")
+
+    with pytest.raises(told) as caught:
+        await receive(body(), FORM, None, staging=tmp_path / "s", limits=LIMITS)
+    if isinstance(caught.value, FormRefused):
+        assert (caught.value.code, caught.value.part) == ("body_cut_short", "run.sh")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_sender_that_is_gone_after_its_form_was_complete_is_not_taken_for_served(tmp_path):
+    async def body():
+        yield form_of(file_part("run.sh"))
         raise ConnectionResetError("gone")
 
     with pytest.raises(ConnectionResetError):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import resource
 import stat
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 
 from shared.files.bundle import BundleError, BundleReader, BundleWriter
+from shared.files.durable import WRITEBACK_BYTES
 from tests.unit.shared.files.building import (
     RawZip,
     on_disk,
@@ -363,3 +365,15 @@ def test_a_sealed_bundle_is_on_the_disk_with_its_last_byte(tmp_path, monkeypatch
     monkeypatch.setattr(os, "fsync", fsync)
     sealed = write_bundle(tmp_path / "b", HELLO)
     assert synced == [sealed.size]
+
+
+def test_the_disk_begins_with_a_large_file_before_its_end(tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(
+        "shared.files.writer.start_writeback", lambda _, at, length: begun.append((at, length))
+    )
+    write_bundle(tmp_path / "b", {"run.sh": b"", "big": bytes(3 * WRITEBACK_BYTES)})
+    assert len(begun) == 3
+    for (at, length), (following, _) in itertools.pairwise(begun):
+        assert following == at + length
+    assert begun[0][0] == 0
