@@ -10,7 +10,7 @@ from client_agent.sandbox.attempt import Attempt
 from client_agent.sandbox.base import Launch, Process, Report
 from client_agent.sandbox.hosted import HostSandbox, find_program
 from client_agent.sandbox.settings import SandboxSettings
-from client_agent.sandbox.spawn import Pipes, Start, spawn
+from client_agent.sandbox.spawn import Pipes, Start
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
 from shared.wire import Limits
@@ -73,10 +73,10 @@ class BubblewrapWorkspace(HostWorkspace):
     async def start(self, launch: Launch) -> Process:
         sandbox, settings = self._sandbox, self._sandbox.settings
         pidfd.become_subreaper()
-        pipes = Pipes()
+        start = Start(launch, self.logs(), self.record)
         opened: list[int] = []
         try:
-            fds = self._descriptors(pipes, opened, launch.allow)
+            fds = self._descriptors(start.pipes, opened, launch.allow)
             args = options.bwrap_options(
                 fds,
                 launch.env,
@@ -89,14 +89,13 @@ class BubblewrapWorkspace(HostWorkspace):
             inside = options.gated(launch.argv, self.rlimits(launch))
             join = [] if self.group is None else self.group.join
             argv = options.chain(sandbox.tools, fds.args, inside, uid=self.uid, join=join)
-            outer = spawn(pipes, argv, fds.passed())
+            start.spawn(argv, fds.passed())
         except BaseException:
-            pipes.close()
+            start.close()
             raise
         finally:
             for fd in opened:
                 os.close(fd)
-        start = Start(outer, pipes, launch, self.logs(), self.record)
         parts = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
         self.attempt = Attempt(
             parts, launch, self.meter(launch), sandbox.clock, settings.death_timeout_s

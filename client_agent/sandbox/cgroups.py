@@ -51,13 +51,7 @@ class Group:
         made: list[Path] = []
         try:
             for folder in self.folders:
-                try:
-                    folder.mkdir()
-                except FileNotFoundError:  # somebody tidied our own group away while it was empty
-                    folder.parent.mkdir(exist_ok=True)
-                    if hierarchy.version == 2:
-                        _enable(folder.parent)
-                    folder.mkdir()
+                _make(folder, hierarchy.version)
                 made.append(folder)
             for controller, file, value in settings(hierarchy.version, limits):
                 if controller in self._at:
@@ -178,6 +172,28 @@ def remove_group(folder: Path) -> None:
         for below in [entry for entry in folder.iterdir() if entry.is_dir()]:
             remove_group(below)
         folder.rmdir()
+
+
+def tidy(hierarchy: Hierarchy) -> None:
+    """Remove the empty groups of other agents: most are dead, the others make them again."""
+    for folder in dict.fromkeys(hierarchy.folders.values()):
+        for other in folder.parent.glob(f"{folder.name.partition('-')[0]}-*"):
+            if other != folder:
+                with contextlib.suppress(OSError):
+                    other.rmdir()
+
+
+def _make(folder: Path, version: int) -> None:
+    for _ in range(5):
+        try:
+            folder.mkdir()
+        except FileNotFoundError:  # another agent tidied our own group away while it was empty
+            folder.parent.mkdir(exist_ok=True)
+            if version == 2:
+                _enable(folder.parent)
+        else:
+            return
+    raise FileNotFoundError(errno.ENOENT, "its parent vanishes again and again", str(folder))
 
 
 def find(name: str, *, proc: Path = Path("/proc/self")) -> Hierarchy:

@@ -57,6 +57,8 @@ def examine(name: str, files: Path, places: Path, settings: SandboxSettings, *, 
         advice.append(f"memory, pids, cpu: {problem}")
     if not root:
         advice.append("disk: only an agent that runs as root can give each job a disk of its own")
+    elif not settings.disk_images:
+        advice.append("disk: set disk_images = true, which gives each job a disk of its own")
     else:
         images = Images(files, settings.inode_every)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -81,7 +82,9 @@ class HostSandbox(ABC):
                 await self.in_thread(host.images.close)
             if host.hierarchy is not None:
                 for folder in dict.fromkeys(host.hierarchy.folders.values()):
-                    cgroups.remove_group(folder)
+                    # in use: processes that would not die, see the quarantine
+                    with contextlib.suppress(OSError):
+                        cgroups.remove_group(folder)
         self.places.close()
         if self._threads is not None:
             self._threads.shutdown()
@@ -139,6 +142,7 @@ class HostSandbox(ABC):
             hierarchy = cgroups.find(self.places.name)
         except cgroups.NoCgroups:
             return
+        cgroups.tidy(hierarchy)
         deadline = self.clock.monotonic() + self.settings.death_timeout_s
         for top in dict.fromkeys(hierarchy.folders.values()):
             for folder in [entry for entry in top.iterdir() if entry.is_dir()]:

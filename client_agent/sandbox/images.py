@@ -26,6 +26,9 @@ from client_agent.sandbox import mounts
 
 MIB: Final = 1 << 20
 BLOCK: Final = 4096
+ROOM: Final = 512
+"""An image with fewer free blocks than this is full: the kernel refuses a write whose next piece of
+page cache, up to 2 MiB, does not fit as a whole (seen: ENOSPC with 233 blocks free)."""
 KEEP: Final = 64 * MIB
 """An image whose file has grown beyond this is discarded: blocks do not go back by themselves."""
 FEW: Final = 2000
@@ -70,7 +73,8 @@ class Image:
         found = os.statvfs(self.place)
         if found.f_ffree == 0:
             return "files"
-        return "bytes" if found.f_bavail == 0 else None
+        most = min(ROOM, self.disk // BLOCK // 16)
+        return "bytes" if found.f_bavail < most else None
 
     def used(self) -> tuple[int, int]:
         """Bytes and files in use."""

@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from client_agent.drain import LogDrain
 from client_agent.sandbox import pidfd
-from client_agent.sandbox.attempt import Attempt, Parts
+from client_agent.sandbox.attempt import Attempt
 from client_agent.sandbox.base import Launch, Process, Report, SandboxBroken
 from client_agent.sandbox.cgroups import kill_group
 from client_agent.sandbox.host import NONE, SOFT
@@ -27,7 +26,7 @@ from client_agent.sandbox.hosted import HostSandbox, find_program
 from client_agent.sandbox.meter import Verdict
 from client_agent.sandbox.options import GATE, JOIN, PATH, TEMPORARY
 from client_agent.sandbox.settings import SandboxSettings
-from client_agent.sandbox.spawn import Pipes, spawn
+from client_agent.sandbox.spawn import Start
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
 from shared.wire import Limits
@@ -85,44 +84,16 @@ class BareWorkspace(HostWorkspace):
             raise SandboxBroken("read_only binds to other places need a sandbox")
         mark = f"{MARK}={sandbox.places.name}/{self.name}"
         pidfd.become_subreaper()
-        pipes = Pipes()
+        start = Start(launch, self.logs(), self.record, bare=True)
         try:
-            outer = spawn(pipes, self._command(launch, mark), (), cwd=self.path)
-            pipes.close(pipes.status_r)
+            start.spawn(self._command(launch, mark), (), cwd=self.path)
         except BaseException:
-            pipes.close()
+            start.close()
             raise
-        logs = self.logs()
-        limit, hard_limit = logs.limit, logs.hard_limit
-        sandbox.leaders.add(outer.pid)
-        outer_fd = os.pidfd_open(outer.pid)
-        parts = Parts(
-            outer,
-            outer_fd,
-            pidfd.watch(outer_fd),
-            outer.pid,
-            os.dup(outer_fd),
-            pipes.give(pipes.gate_w),
-            None,
-            LogDrain(
-                pipes.give(pipes.out_r),
-                launch.stdout,
-                limit=limit,
-                hard_limit=hard_limit,
-                on_flood=lambda: logs.on_flood("stdout"),
-                greeting=True,
-            ),
-            LogDrain(
-                pipes.give(pipes.err_r),
-                launch.stderr,
-                limit=limit,
-                hard_limit=hard_limit,
-                on_flood=lambda: logs.on_flood("stderr"),
-            ),
-        )
-        self.record(outer.pid)
+        parts = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
+        sandbox.leaders.add(parts.init)
         crowd = Crowd(
-            outer.pid,
+            parts.init,
             sandbox.leaders,
             mark.encode(),
             self,
@@ -132,9 +103,6 @@ class BareWorkspace(HostWorkspace):
         self.attempt = Attempt(
             parts, launch, self.meter(launch, crowd), sandbox.clock, settings.death_timeout_s
         )
-        if not await parts.stdout.greeted:
-            ended = await self.attempt.wait()
-            raise SandboxBroken(f"the job could not be started: {parts.stderr.tail(3)} ({ended})")
         return self.attempt
 
     async def destroy(self) -> None:

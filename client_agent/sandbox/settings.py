@@ -29,6 +29,9 @@ class SandboxSettings:
     """For the whole chain up to the closed gate; a busy host is slow."""
     death_timeout_s: float = 10.0
     """After SIGKILL; then the attempt is given up and its directory quarantined."""
+    disk_images: bool = True
+    """Give each job of a root agent a disk of its own, a loop-mounted file, which makes its disk
+    limit hard. Without, writing is a little faster and the limit soft."""
     inode_every: int = 16_384
     """A job may make one file for so many bytes of its disk limit."""
     free_floor: int = 256 * MIB

@@ -28,7 +28,7 @@ class Logs:
 
 
 class Pipes:
-    """The four pipes of one start: gate, stdout, stderr, status."""
+    """Gate, stdout, stderr, status: both ends of each, until they are given away or closed."""
 
     def __init__(self) -> None:
         self._open: list[int] = []
@@ -56,75 +56,84 @@ class Pipes:
     def close(self, *fds: int) -> None:
         """Close these, or all that are still here."""
         for fd in fds or list(self._open):
-            self._open.remove(fd)
-            os.close(fd)
-
-
-def spawn(
-    pipes: Pipes, argv: Sequence[str], passed: Iterable[int], cwd: Path = Path("/")
-) -> subprocess.Popen[bytes]:
-    """Execute the chain: empty environment, a session of its own (a terminal sends its
-    SIGINT to the agent alone), and no descriptors but the named ones.
-
-    Only on the event loop's thread: the parent-death signal belongs to the *thread* that spawned.
-    No ``preexec_fn`` and no ``user=``: both make Python fork instead of vfork, which costs 40 ms
-    in a process of 1 GiB.
-
-    Raises:
-        SandboxBroken: the first program of the chain cannot be executed.
-    """
-    try:
-        return subprocess.Popen(
-            argv,
-            stdin=pipes.gate_r,
-            stdout=pipes.out_w,
-            stderr=pipes.err_w,
-            pass_fds=tuple(passed),
-            env={},
-            cwd=cwd,
-            start_new_session=True,
-        )
-    except OSError as problem:
-        raise SandboxBroken(f"cannot execute {argv[0]}: {problem.strerror}") from problem
-    finally:
-        pipes.close(pipes.gate_r, pipes.out_w, pipes.err_w, pipes.status_w)
+            if fd in self._open:
+                self._open.remove(fd)
+                os.close(fd)
 
 
 class Start:
-    """One chain on its way up, after :func:`spawn`; owns the pipes.
+    """One chain on its way up.
 
     Args:
-        record: gets the pid of the init before the gate can open.
+        record: gets the pid that must die, before the gate can open.
+        bare: there is no bwrap: what is spawned becomes the job.
+
+    Raises:
+        OSError: a log cannot be made; nothing is left open.
     """
 
     def __init__(
-        self,
-        outer: subprocess.Popen[bytes],
-        pipes: Pipes,
-        launch: Launch,
-        logs: Logs,
-        record: Callable[[int], None],
+        self, launch: Launch, logs: Logs, record: Callable[[int], None], *, bare: bool = False
     ) -> None:
-        self._outer, self._record, self._pipes = outer, record, pipes
-        self._outer_fd = os.pidfd_open(outer.pid)
-        self._outer_dead = pidfd.watch(self._outer_fd)
+        self.pipes = pipes = Pipes()
+        self._record = record
+        self._owned: list[StatusPipe | LogDrain] = []
+        self._outer: subprocess.Popen[bytes] | None = None
+        self._outer_fd = -1
+        self._outer_dead: asyncio.Future[None] | None = None
         self._init_fd: int | None = None
-        self._status = StatusPipe(pipes.give(pipes.status_r))
-        self._stdout = LogDrain(
-            pipes.give(pipes.out_r),
-            launch.stdout,
+        self._status: StatusPipe | None = None
+        try:
+            if not bare:
+                self._status = StatusPipe(pipes.give(pipes.status_r))
+                self._owned.append(self._status)
+            self._stdout = self._drain(pipes.out_r, launch.stdout, logs, "stdout")
+            self._stderr = self._drain(pipes.err_r, launch.stderr, logs, "stderr")
+        except BaseException:
+            self.close()
+            raise
+
+    def _drain(self, fd: int, path: Path, logs: Logs, stream: str) -> LogDrain:
+        drain = LogDrain(
+            fd,
+            path,
             limit=logs.limit,
             hard_limit=logs.hard_limit,
-            on_flood=lambda: logs.on_flood("stdout"),
-            greeting=True,
+            on_flood=lambda: logs.on_flood(stream),
+            greeting=stream == "stdout",
         )
-        self._stderr = LogDrain(
-            pipes.give(pipes.err_r),
-            launch.stderr,
-            limit=logs.limit,
-            hard_limit=logs.hard_limit,
-            on_flood=lambda: logs.on_flood("stderr"),
-        )
+        self.pipes.give(fd)
+        self._owned.append(drain)
+        return drain
+
+    def spawn(self, argv: Sequence[str], passed: Iterable[int], cwd: Path = Path("/")) -> None:
+        """Execute the chain: empty environment, a session of its own (a terminal sends its SIGINT
+        to the agent alone), and no descriptors but the named ones.
+
+        Only on the event loop's thread: the parent-death signal belongs to the *thread* that
+        spawned. No ``preexec_fn`` and no ``user=``: both make Python fork instead of vfork, which
+        costs 40 ms in a process of 1 GiB.
+
+        Raises:
+            SandboxBroken: the first program of the chain cannot be executed.
+        """
+        pipes = self.pipes
+        try:
+            self._outer = subprocess.Popen(
+                argv,
+                stdin=pipes.gate_r,
+                stdout=pipes.out_w,
+                stderr=pipes.err_w,
+                pass_fds=tuple(passed),
+                env={},
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise SandboxBroken(f"cannot execute {argv[0]}: {problem.strerror}") from problem
+        pipes.close(pipes.gate_r, pipes.out_w, pipes.err_w, pipes.status_w)
+        self._outer_fd = os.pidfd_open(self._outer.pid)
+        self._outer_dead = pidfd.watch(self._outer_fd)
 
     async def up(self, clock: Clock, timeout_s: float, death_timeout_s: float) -> Parts:
         """Wait until the sandbox is up and its gate waits.
@@ -132,28 +141,30 @@ class Start:
         Raises:
             SandboxBroken: it did not come up; it is dead.
         """
+        if self._outer is None or self._outer_dead is None:
+            raise RuntimeError("spawn first")
         timer = asyncio.create_task(clock.sleep(timeout_s))
-        arrival = asyncio.create_task(self._arrive())
+        arrival = asyncio.create_task(self._arrive(self._outer))
         try:
             await asyncio.wait({timer, arrival}, return_when=asyncio.FIRST_COMPLETED)
             late = not arrival.done()
             init = None if late else arrival.result()
             if init is not None and self._init_fd is not None:
-                gate = self._pipes.give(self._pipes.gate_w)
                 return Parts(
                     self._outer,
                     self._outer_fd,
                     self._outer_dead,
                     init,
                     self._init_fd,
-                    gate,
+                    self.pipes.give(self.pipes.gate_w),
                     self._status,
                     self._stdout,
                     self._stderr,
                 )
             await self._abandon(clock, death_timeout_s)
         except BaseException:
-            await self._abandon(clock, death_timeout_s)
+            # on its own task: a second cancellation must not leave a chain behind
+            await asyncio.shield(asyncio.create_task(self._abandon(clock, death_timeout_s)))
             raise
         finally:
             timer.cancel()
@@ -162,38 +173,52 @@ class Start:
         said = self._stderr.tail(5) or "no message"
         raise SandboxBroken(f"the sandbox did not start ({why}): {said}")
 
-    async def _arrive(self) -> int | None:
+    async def _arrive(self, outer: subprocess.Popen[bytes]) -> int | None:
         """The pid of the init once the gate waits; None where it will not."""
-        init = await self._status.child_pid
-        if init is None:
-            return None
-        self._init_fd = pidfd.open_child(init, self._outer.pid)
-        if self._init_fd is None:
+        if self._status is None:
+            init: int | None = outer.pid
+            self._init_fd = os.dup(self._outer_fd)
+        else:
+            init = await self._status.child_pid
+            self._init_fd = None if init is None else pidfd.open_child(init, outer.pid)
+        if init is None or self._init_fd is None:
             return None
         self._record(init)
         return init if await self._stdout.greeted else None
 
     async def _abandon(self, clock: Clock, death_timeout_s: float) -> None:
-        """End the chain. The gate is closed first: even an orphan would run nothing of the
-        user's."""
-        self._pipes.close()
-        if self._init_fd is not None:
-            pidfd.kill(self._init_fd)
-        elif not self._status.child_pid.done():
-            pidfd.kill(self._outer_fd)  # stuck before it made a sandbox: there is nothing to orphan
-        timer = asyncio.create_task(clock.sleep(death_timeout_s))
-        ends = {self._outer_dead, self._stderr.closed}
-        while not timer.done() and not all(end.done() for end in ends):
-            await asyncio.wait(
-                {timer, *(end for end in ends if not end.done())},
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        timer.cancel()
+        """End the chain. With the gate closed it ends by itself, and runs nothing of the user's.
+
+        It is killed only where that takes too long: a bwrap that is killed while it makes its
+        sandbox leaves an orphan behind.
+        """
+        if self._outer is None or self._outer_dead is None:
+            raise RuntimeError("spawn first")
+        self.pipes.close()
+        # stderr is held by every process of the chain
+        ends = (self._outer_dead, self._stderr.closed)
+        for kill in (False, True):
+            if kill and not all(end.done() for end in ends):
+                for fd in (self._init_fd, self._outer_fd):
+                    if fd is not None:
+                        pidfd.kill(fd)
+            timer = asyncio.create_task(clock.sleep(death_timeout_s / 2))
+            while not timer.done() and not all(end.done() for end in ends):
+                await asyncio.wait(
+                    {timer, *(end for end in ends if not end.done())},
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            timer.cancel()
         if self._outer_dead.done():
             self._outer.wait()
         self._outer_dead.cancel()
-        for part in (self._status, self._stdout, self._stderr):
+        self.close()
+
+    def close(self) -> None:
+        """Close everything; for a chain that was not spawned."""
+        self.pipes.close()
+        for part in self._owned:
             part.stop()
-        os.close(self._outer_fd)
-        if self._init_fd is not None:
-            os.close(self._init_fd)
+        for fd in (self._outer_fd, self._init_fd):
+            if fd is not None and fd >= 0:
+                os.close(fd)

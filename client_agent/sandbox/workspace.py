@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from client_agent.sandbox.attempt import Attempt
 from client_agent.sandbox.base import Launch, Process
-from client_agent.sandbox.cgroups import Group
+from client_agent.sandbox.cgroups import Group, kill_group
 from client_agent.sandbox.host import HARD
 from client_agent.sandbox.images import Image
 from client_agent.sandbox.meter import (
@@ -28,6 +30,8 @@ from shared.wire import Limits, Reason
 
 if TYPE_CHECKING:
     from client_agent.sandbox.hosted import HostSandbox
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 SPARE_IMAGES: Final = 4
 """Idle images kept for the next attempts; each holds a loop device and some cache."""
@@ -97,11 +101,24 @@ class HostWorkspace(ABC):
                 places.quarantine(self.folder)
             return
         if self.group is not None:
-            self.group.remove()
+            await self._remove_group(self.group)
         if self._image is not None and images is not None:
             await self._host_sandbox.in_thread(images.put_back, self._image, spare=SPARE_IMAGES)
         if self.folder is not None:
             await self._host_sandbox.in_thread(places.remove, self.folder)
+
+    async def _remove_group(self, group: Group) -> None:
+        """The last process leaves its cgroup a moment after its descriptors close."""
+        for _ in range(400):
+            try:
+                group.remove()
+            except OSError:
+                for folder in group.folders:
+                    kill_group(folder)  # of a start that was given up
+                await self._host_sandbox.clock.sleep(0.005)
+            else:
+                return
+        log.warning("cgroup.not_removed", attempt=self.name)
 
     def record(self, init: int) -> None:
         """Note who must die should the agent be killed."""

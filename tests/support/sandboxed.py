@@ -19,7 +19,8 @@ import tempfile
 import traceback
 import warnings
 import zipfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -27,10 +28,11 @@ from typing import Any, Literal, TypeAlias
 from client_agent.collect import collect, collect_extras
 from client_agent.remove import remove_tree
 from client_agent.results import Contents, ResultsLimit, Skipped
-from client_agent.sandbox.base import Ended, Launch, Report, Sandbox, Workspace
+from client_agent.sandbox.base import Ended, Launch, Process, Report, Workspace
 from client_agent.sandbox.bubblewrap import Bubblewrap
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.settings import SandboxSettings
+from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import RealClock
 from shared.wire import Limits
 
@@ -68,11 +70,10 @@ class Outcome:
     """Bytes by which the agent's peak of resident memory grew."""
     enforcement: Mapping[str, str]
     survivors: list[str]
-    """Command lines of processes of the job's that are still alive."""
+    """Command lines of processes of the job's that are alive when its end is told."""
     left: list[str]
     """Paths that are left below the sandbox's folders."""
     zip_path: Path
-    host_uid: int = -1
     extra: Any = None
 
     @property
@@ -94,9 +95,9 @@ class Job:
     argv: tuple[str, ...] = ("bash", "run.sh")
     read_only: tuple[tuple[Path, str], ...] = ()
     allow: frozenset[str] = frozenset()
-    during: Callable[[Workspace, Any], Awaitable[Any]] | None = None
-    """Called once the job runs; what it returns is ``Outcome.extra``."""
-    before_go: Callable[[Workspace, Any], Awaitable[Any]] | None = None
+    before_go: Callable[[Started], Awaitable[Any]] | None = None
+    during: Callable[[Started], Awaitable[Any]] | None = None
+    """Called once the job runs; what the last of the two returns is ``Outcome.extra``."""
 
 
 def can(who: Who) -> bool:
@@ -181,57 +182,86 @@ def _read_all(fd: int, pid: int, seconds: float = 90.0) -> bytes:
         data += more
 
 
-async def attempt(job: Job, home: Path) -> Outcome:
-    """Self-test, prepare, start, go, wait, collect, destroy."""
-    uid_base = 400_000 + (os.getpid() % 100_000) * 16
-    sandbox: Sandbox = job.backend(
-        RealClock(), home / "agent", replace(job.settings, uid_base=uid_base)
-    )
-    report = await sandbox.self_test()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    workspace = await sandbox.prepare("attempt", 0, job.limits)
+@asynccontextmanager
+async def opened(job: Job, home: Path) -> AsyncIterator[Bubblewrap | NoSandbox]:
+    """The sandbox for a job, which ``home`` may have served before."""
+    sandbox = job.backend(RealClock(), home / "agent", replace(job.settings, uid_base=uid_base()))
+    try:
+        yield sandbox
+    finally:
+        await sandbox.close()
+
+
+def uid_base() -> int:
+    """Uids of nobody else's, so that what is left of them can be found."""
+    return 400_000 + (os.getpid() % 100_000) * 16
+
+
+@dataclass
+class Started:
+    """An attempt behind its closed gate."""
+
+    workspace: HostWorkspace
+    process: Process
+    launch: Launch
+
+    @property
+    def stdout(self) -> str:
+        return self.launch.stdout.read_text(errors="replace")
+
+
+async def start(
+    sandbox: Bubblewrap | NoSandbox, job: Job, home: Path, name: str = "attempt", slot: int = 0
+) -> Started:
+    """Prepare, unpack, start."""
+    workspace = await sandbox.prepare(name, slot, job.limits)
     unpack(job.bundle, workspace)
     logs = home / "logs"
-    logs.mkdir()
+    logs.mkdir(exist_ok=True)
     launch = Launch(
         job.argv,
         {"FERRYMAN_JOB_ID": "1", **job.env},
         job.timeout_s,
         job.grace_s,
-        logs / "stdout",
-        logs / "stderr",
+        logs / f"{name}.stdout",
+        logs / f"{name}.stderr",
         job.read_only,
         job.allow,
     )
-    process = await workspace.start(launch)
-    extra = await job.before_go(workspace, process) if job.before_go else None
-    process.go()
-    if job.during:
-        extra = await job.during(workspace, process)
-    ended = await process.wait()
-    dest = home / "result.zip"
-    extras = {"stdout.log": launch.stdout, "stderr.log": launch.stderr}
-    limit: ResultsLimit | None = None
-    made: Contents
     try:
-        made = await asyncio.to_thread(
-            collect, workspace.fd, dest, job.limits, extras, lambda _: b"{}\n"
-        )
-    except ResultsLimit as problem:
-        limit = problem
-        made = await asyncio.to_thread(collect_extras, dest, extras, lambda _: b"{}\n")
-    enforcement = dict(workspace.enforcement)
-    await workspace.destroy()
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    survivors = processes_of(uid_base if workspace.uid is not None else os.geteuid())
-    await sandbox.close()
+        return Started(workspace, await workspace.start(launch), launch)
+    except BaseException:
+        await workspace.destroy()
+        raise
+
+
+async def attempt(job: Job, home: Path) -> Outcome:
+    """Self-test, prepare, start, go, wait, collect, destroy."""
+    os.environ["HOSTILE_TOKEN"] = "the agent's own secret"
+    async with opened(job, home) as sandbox:
+        report = await sandbox.self_test()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        started = await start(sandbox, job, home)
+        workspace, process, launch = started.workspace, started.process, started.launch
+        extra = await job.before_go(started) if job.before_go else None
+        process.go()
+        if job.during:
+            extra = await job.during(started)
+        ended = await process.wait()
+        uid = os.geteuid() if workspace.uid is None else workspace.uid
+        survivors = processes_of(uid)
+        dest = home / "result.zip"
+        made, limit = await asyncio.to_thread(pack, started, job, dest)
+        enforcement = dict(workspace.enforcement)
+        await workspace.destroy()
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with zipfile.ZipFile(dest) as archive:
         assert archive.testzip() is None
         files = {name: archive.open(name).read(MIB) for name in archive.namelist()}
     return Outcome(
         ended=ended,
         report=report,
-        stdout=launch.stdout.read_text(errors="replace"),
+        stdout=started.stdout,
         stderr=launch.stderr.read_text(errors="replace"),
         stdout_bytes=launch.stdout.stat().st_size,
         files=files,
@@ -245,6 +275,16 @@ async def attempt(job: Job, home: Path) -> Outcome:
         zip_path=dest,
         extra=extra,
     )
+
+
+def pack(started: Started, job: Job, dest: Path) -> tuple[Contents, ResultsLimit | None]:
+    """As the agent does it."""
+    extras = {"stdout.log": started.launch.stdout, "stderr.log": started.launch.stderr}
+    try:
+        fd = started.workspace.fd
+        return collect(fd, dest, job.limits, extras, lambda _: b"{}\n"), None
+    except ResultsLimit as problem:
+        return collect_extras(dest, extras, lambda _: b"{}\n"), problem
 
 
 def unpack(bundle: Path | Mapping[str, bytes | str], workspace: Workspace) -> None:
@@ -261,8 +301,21 @@ def unpack(bundle: Path | Mapping[str, bytes | str], workspace: Workspace) -> No
                 os.fchown(fd, workspace.uid, workspace.gid)
 
 
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for what another process does."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not happen"
+        await asyncio.sleep(0.003)  # noqa: TID251  # another process has no event to wait for
+
+
+def descriptors() -> int:
+    """How many are open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def processes_of(uid: int) -> list[str]:
-    """Command lines of the processes of a uid, ourselves left out."""
+    """Command lines of the living processes of a uid, ourselves left out."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -273,6 +326,6 @@ def processes_of(uid: int) -> list[str]:
         except OSError:
             continue
         line = next(line for line in status.splitlines() if line.startswith("Uid:"))
-        if line.split()[1] == str(uid):
+        if line.split()[1] == str(uid) and "\nState:\tZ" not in status:
             found.append(command or entry.name)
     return found

@@ -239,6 +239,14 @@ def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
     assert not any(folder.exists() for folder in group.folders)
 
 
+def test_empty_groups_of_other_agents_are_tidied_away(tmp_path: Path) -> None:
+    for name in ("ferryman-mine", "ferryman-dead", "ferryman-busy/attempt", "system.slice"):
+        (tmp_path / name).mkdir(parents=True)
+    cgroups.tidy(Hierarchy(1, {"memory": tmp_path / "ferryman-mine"}))
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["ferryman-busy", "ferryman-mine", "system.slice"]
+
+
 def test_a_group_whose_parent_was_tidied_away_makes_it_again(real: Hierarchy) -> None:
     for folder in dict.fromkeys(real.folders.values()):
         cgroups.remove_group(folder)
