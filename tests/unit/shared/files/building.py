@@ -11,10 +11,11 @@ import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 
 from shared.files.archives import expand
-from shared.files.bundle import BundleReader, BundleWriter, Sealed
+from shared.files.bundle import BundleError, BundleReader, BundleWriter, Sealed
 
 Files = Mapping[str, bytes]
 
@@ -74,6 +75,18 @@ def expand_bytes(
     except BaseException:
         writer.abort()
         raise
+
+
+def refusal(
+    archive: bytes, folder: Path, *, max_files: int = 1000, max_bytes: int = 64 << 20
+) -> BundleError:
+    """The refusal, after which nothing is left."""
+    with pytest.raises(BundleError) as caught:
+        expand_bytes(archive, folder, max_files=max_files, max_bytes=max_bytes)
+    assert [path.name for path in folder.iterdir()] == ["archive"]
+    assert caught.value.part is not None
+    assert caught.value.message.startswith("“")
+    return caught.value
 
 
 # ---------------------------------------------------------------------------- archives
