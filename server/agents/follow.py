@@ -47,9 +47,8 @@ async def follow(
                 await wait_for(stop, _GREET_AGAIN_S, clock)
                 continue
             listing = await link.payloads()
-            link.tells = True
+            registry.heard(link, tells=True)  # first, so that what reconciling starts goes on
             await get.reconcile(link, listing)
-            registry.heard(link, tells=True)
             failures = 0
             log.info("agent.up", agent=link.name, payloads=len(listing.payloads))
             back()

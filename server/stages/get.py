@@ -116,7 +116,8 @@ class Get:
                 job: Job | None = await self._jobs.get(key.job_id)
             except NoSuchJob:
                 job = None
-            if job is None or job.key != key or job.ended:
+            # Queued again under the same number: the attempt was given up.
+            if job is None or job.key != key or job.state not in states.HOLDS_SLOT:
                 await self._stale(agent, payload, job)
                 return
             if await self.follow(agent, job, payload):

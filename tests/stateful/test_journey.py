@@ -23,7 +23,7 @@ from server.domain.errors import AlreadyEnded
 from server.domain.quotas import Service
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline import Fuse, SimulatedCrash
-from tests.support.simworld import FAULTS, World
+from tests.support.simworld import FAULTS, NEVER_S, World
 
 SERVICES = {
     "fast": Service("fast", runs_per_user=1, max_runs=2, infra_retries=2, expires_after_s=500.0),
@@ -46,21 +46,26 @@ ENDS = [
 class Journey(RuleBasedStateMachine):
     """Rules are what happens; invariants what is promised whatever happens."""
 
+    lost_after_s = NEVER_S
+
     @initialize()
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="journey"))
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_ignore_crashes)
-        self.world = World(self.folder, SERVICES)
+        self.world = World(self.folder, SERVICES, lost_after_s=self.lost_after_s)
         self.inline = self.world.inline()
         self.inline.__enter__()
         self.run(self.world.start())
 
     def run(self, what) -> None:
-        """Run to the end, or until the simulated kill -9."""
+        """Run it and then the sweeps it wakes, or until the simulated kill -9."""
 
         async def whole() -> None:
             await what
+            await self.world.settle()
+            for stage in (self.world.send, self.world.poll, self.world.cancel, self.world.clean):
+                await stage.run_once()
             await self.world.settle()
 
         try:
@@ -97,8 +102,18 @@ class Journey(RuleBasedStateMachine):
         users=st.lists(st.sampled_from(["ann", "bob"]), min_size=1, max_size=3),
         service=st.sampled_from(list(SERVICES)),
         key=st.sampled_from([None, None, None, "k1", "k2"]),
+        fault=FAULT,
+        kill_after=KILL,
     )
-    def upload(self, users: list[str], service: str, key: str | None) -> None:
+    def upload(
+        self,
+        users: list[str],
+        service: str,
+        key: str | None,
+        fault: str,
+        kill_after: int | None,
+    ) -> None:
+        self.expect(fault, kill_after)
         for user in users:
             named = None if key is None else f"{key}.{service}"
             self.run(self.world.upload(user, service, named))
@@ -123,19 +138,6 @@ class Journey(RuleBasedStateMachine):
         self.expect(fault, kill_after)
         self.run(cancel())
 
-    # -- the server
-
-    @rule(fault=FAULT, kill_after=KILL)
-    def sweep(self, fault: str, kill_after: int | None) -> None:
-        async def sweeps() -> None:
-            await self.world.send.run_once()
-            await self.world.poll.run_once()
-            await self.world.cancel.run_once()
-            await self.world.clean.run_once()
-
-        self.expect(fault, kill_after)
-        self.run(sweeps())
-
     # -- agents and the line
 
     @rule(which=AGENT)
@@ -147,7 +149,11 @@ class Journey(RuleBasedStateMachine):
 
     @rule(which=AGENT, how=st.sampled_from(ENDS), fault=FAULT, kill_after=KILL)
     def end_jobs(
-        self, which: int, how: tuple[PayloadState, Reason | None], fault: str, kill_after: int | None
+        self,
+        which: int,
+        how: tuple[PayloadState, Reason | None],
+        fault: str,
+        kill_after: int | None,
     ) -> None:
         self.expect(fault, kill_after)
         agent = self.world.agents[which]
@@ -161,8 +167,15 @@ class Journey(RuleBasedStateMachine):
 
     # -- time
 
-    @rule(seconds=st.sampled_from([0.3, 6.0, 70.0, 4_000.0]), mended=st.booleans())
-    def time_passes(self, seconds: float, mended: bool) -> None:
+    @rule(
+        seconds=st.sampled_from([0.3, 6.0, 70.0, 4_000.0]),
+        mended=st.booleans(),
+        fault=FAULT,
+        kill_after=KILL,
+    )
+    def time_passes(self, seconds: float, mended: bool, fault: str, kill_after: int | None) -> None:
+        self.expect(fault, kill_after)
+
         async def passes() -> None:
             await self.world.clock.advance(seconds)
             for agent in self.world.agents:
@@ -209,11 +222,20 @@ def _ignore_crashes(loop: asyncio.AbstractEventLoop, context: dict[str, object])
         loop.default_exception_handler(context)
 
 
-TestJourney = Journey.TestCase
-TestJourney.settings = settings(
-    max_examples=150,
-    stateful_step_count=40,
+class LosingJourney(Journey):
+    """The same where silent agents are given up for lost."""
+
+    lost_after_s = 3_600.0
+
+
+HOW = settings(
+    max_examples=60,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
 )
+TestJourney = Journey.TestCase
+TestJourney.settings = HOW
+TestLosingJourney = LosingJourney.TestCase
+TestLosingJourney.settings = HOW
