@@ -218,7 +218,7 @@ def guard(allowed: Callable[[web.Request], bool]) -> Callable[..., Any]:
         except Refused as problem:
             return _refusal(problem.status, problem.code, problem.message)
         except NoSuchPayload as problem:
-            told = _EMPTY | {"code": "no_such_payload", "message": str(problem)}
+            told = _EMPTY | {"code": "payload_not_found", "message": str(problem)}
             return web.json_response(told, status=404)
         except NotEnded as problem:
             return _refusal(409, "not_ended", str(problem))

@@ -46,7 +46,7 @@ _AHEAD: Final = 8
 """At most so many attempts are made ready, or collected, beside those that run."""
 _CHECK_UIDS: Final = 2048
 """Distance from the uids of slots to that of a check's canaries."""
-_ANSWERS_S: Final = 0.1
+_ANSWERS_S: Final = 0.3
 """Share of ``shutdown_grace`` kept for answers that are under way."""
 
 
@@ -201,6 +201,7 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
 
 async def _open_database(settings: AgentSection) -> Database:
     path = settings.database or settings.data_dir / "agent.sqlite"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         return await Database.open(path, MIGRATIONS)
     except ValueError as problem:

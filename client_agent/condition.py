@@ -127,11 +127,13 @@ class Condition:
         """What ``GET /health`` tells, and whether all is well."""
         database = await self._database()
         problems = [] if database == "ok" else [f"database: {database}"]
+        notes = []
         try:
-            self.check_space(0)
             self._folders.check_writable()
+            self.check_space(0)
         except Refused as problem:
-            problems.append(problem.message)
+            # Not broken: were it avoided now, nobody would come for the results that fill the disk.
+            notes.append(f"no new bundles are taken: {problem.message}")
         except OSError as problem:
             problems.append(f"the data folder cannot be written: {problem.strerror or problem}")
         broken = await self._sandbox.trouble()
@@ -149,7 +151,7 @@ class Condition:
             running=running,
             services=None if identity.services is None else list(identity.services),
             sandbox=self._sandbox_doc(broken),
-            message="; ".join(problems),
+            message="; ".join(problems + notes),
         )
         return told, not problems
 

@@ -64,7 +64,7 @@ def last_lines(data: bytes) -> str:
     lines = text.split("\n")
     if cut and len(lines) > 1:
         lines = lines[1:]  # its beginning is missing
-    return "\n".join(_plain(line) for line in lines[-_TAIL_LINES:])
+    return "\n".join(_plain(line) for line in lines[-_TAIL_LINES:])[-_TAIL_BYTES:]
 
 
 def _plain(line: str) -> str:
