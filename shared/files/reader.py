@@ -49,7 +49,7 @@ class BundleReader:
         OSError
     """
 
-    def __init__(self, path: Path, *, max_files: int = 1_000_000) -> None:
+    def __init__(self, path: Path, *, max_files: int = 100_000) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._size = os.fstat(self._fd).st_size

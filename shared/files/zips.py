@@ -36,8 +36,8 @@ _LOCATOR64: Final = struct.Struct("<4sLQL")
 _END64: Final = struct.Struct("<4sQ2H2L4Q")
 _FULL16: Final = 0xFFFF
 _FULL32: Final = 0xFFFFFFFF
-_MEAN_DIRECTORY_ENTRY: Final = 2048
-"""Bytes of the central directory allowed per entry: a path of 1024 and as many of extras."""
+_MEAN_DIRECTORY_ENTRY: Final = 1024
+"""Bytes of the central directory allowed per entry, on average; it is read into memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class RawSink:
     """
 
     def __init__(
-        self, staging: Path, *, max_bytes: int, max_files: int = 1_000_000, field: str = "bundle"
+        self, staging: Path, *, max_bytes: int, max_files: int = 100_000, field: str = "bundle"
     ) -> None:
         self._staging, self._max_bytes, self._max_files = staging, max_bytes, max_files
         self._field = field
