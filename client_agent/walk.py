@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,6 +85,9 @@ class Walk:
 
     def __init__(self, fd: int, bounds: Bounds) -> None:
         self._fd, self._bounds = fd, bounds
+        if os.fstat(fd).st_mode & 0o700 != 0o700:
+            with suppress(PermissionError):
+                os.fchmod(fd, 0o700)
 
     def count(self, most_bytes: int) -> Census:
         """Count before anything is read, in memory that does not grow with the tree.

@@ -67,12 +67,12 @@ def test_a_new_enough_binary_tells_its_version(tmp_path: Path) -> None:
 
 
 def test_a_setuid_binary_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SandboxBroken, match="setuid.*chmod u-s"):
+    with pytest.raises(SandboxBroken, match=r"setuid.*chmod u-s"):
         selftest.check_binary(program(tmp_path, HELP, 0o4755))
 
 
 def test_an_old_binary_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SandboxBroken, match="too old.*--disable-userns.*0.8.0 or newer"):
+    with pytest.raises(SandboxBroken, match=r"too old.*--disable-userns.*0.8.0 or newer"):
         selftest.check_binary(program(tmp_path, "echo --bind-fd --json-status-fd"))
 
 

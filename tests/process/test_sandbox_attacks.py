@@ -1,0 +1,514 @@
+"""Bundles of our own that attack what we built: gate, end, logs, disk, collector, neighbours.
+
+Each stays harmless where the sandbox fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.collect import collect
+from client_agent.sandbox import cgroups
+from client_agent.sandbox.base import Ended
+from client_agent.sandbox.places import Places
+from shared.wire import Reason
+from tests.support.sandboxed import (
+    MIB,
+    SETTINGS,
+    SMALL,
+    Job,
+    Outcome,
+    Started,
+    Who,
+    can,
+    in_child,
+    opened,
+    run,
+    start,
+    until,
+)
+
+
+@pytest.fixture(params=["root", "user"])
+def who(request: pytest.FixtureRequest) -> Who:
+    if not can(request.param):
+        pytest.skip("only root can be root")
+    return request.param  # type: ignore[no-any-return]
+
+
+def bash(script: str, **more: Any) -> Job:
+    return replace(Job({"run.sh": script}), **more)
+
+
+def python(program: str, **more: Any) -> Job:
+    return replace(Job({"run.sh": "exec python3 p.py\n", "p.py": program}), **more)
+
+
+def names_in(started: Started) -> list[str]:
+    return [path.name for path in started.workspace.path.iterdir()]
+
+
+def hard(outcome: Outcome, limit: str) -> bool:
+    return outcome.enforcement[limit] == "hard"
+
+
+# ---------------------------------------------------------------- start and end
+
+
+def test_output_that_looks_like_the_gates_greeting_is_kept(who: Who) -> None:
+    assert run(bash("printf '\\n\\ngo\\n'\n"), who).stdout == "\n\ngo\n"
+
+
+def test_a_job_that_kills_all_it_can_kills_itself_only(who: Who) -> None:
+    script = "sleep 30 & kill -9 1; kill -9 -1; wait; echo alone; kill -9 $$\n"
+    outcome = run(bash(script), who)
+    assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.EXIT_CODE, 137)
+    assert outcome.stdout == "alone\n"
+    assert outcome.survivors == []
+
+
+def test_the_init_cannot_be_stopped_and_holds_nothing_of_the_agents(who: Who) -> None:
+    program = """
+import os, signal
+for number in (signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGINT):
+    os.kill(1, number)
+print(sorted({os.readlink(f"/proc/1/fd/{fd}").split(":")[0] for fd in os.listdir("/proc/1/fd")}))
+print(os.readlink("/proc/1/cwd"), os.listdir("/proc/1/root") == os.listdir("/"))
+"""
+    outcome = run(python(program), who)
+    assert outcome.ended.exit_code == 0
+    assert outcome.stdout == "['anon_inode', 'pipe']\n/job True\n"
+
+
+def test_a_job_that_closes_its_pipes_early_is_waited_for(who: Who) -> None:
+    outcome = run(bash("exec >&- 2>&-; sleep 0.3; echo done >file; exit 4\n"), who)
+    assert outcome.ended.exit_code == 4
+    assert outcome.files["file"] == b"done\n"
+
+
+def test_a_stopped_job_still_gets_its_chance_to_end_well(who: Who) -> None:
+    script = "trap 'echo saved >state; exit 0' TERM\nkill -STOP $$\nsleep 30\n"
+    outcome = run(bash(script, timeout_s=0.3, grace_s=10.0), who)
+    assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.TIMEOUT, 0)
+    assert outcome.files["state"] == b"saved\n"
+    assert outcome.ended.usage.wall_s < 5
+
+
+def test_children_are_asked_to_end_too(who: Who) -> None:
+    script = "(trap 'echo t >child; exit' TERM; while :; do sleep 0.02; done) &\n"
+    script += "trap : TERM; wait; wait\n"
+    outcome = run(bash(script, timeout_s=0.3, grace_s=10.0), who)
+    assert outcome.files["child"] == b"t\n"
+
+
+def test_a_fork_storm_at_the_end_does_not_outrun_the_kill(who: Who) -> None:
+    script = "trap '' TERM\nf() { f & f & }\nf >/dev/null 2>&1\nsleep 20\n"
+    outcome = run(bash(script, timeout_s=0.5, grace_s=0.2), who)
+    assert outcome.ended.certain
+    assert outcome.survivors == []
+
+
+def test_go_after_a_stop_starts_nothing(who: Who) -> None:
+    async def late(home: Path) -> tuple[Ended, str, list[str]]:
+        job = bash("echo ran >ran; echo ran\n")
+        async with opened(job, home) as sandbox:
+            started = await start(sandbox, job, home)
+            started.process.stop(Reason.SHUTDOWN, "the agent leaves", grace=True)
+            started.process.go()
+            ended = await started.process.wait()
+            left = names_in(started)
+            assert await started.process.wait() == ended
+            await started.workspace.destroy()
+            return ended, started.stdout, left
+
+    ended, stdout, left = in_child(lambda home: asyncio.run(late(home)), who)
+    assert (ended.reason, ended.exit_code) == (Reason.SHUTDOWN, None)
+    assert (stdout, left) == ("", ["run.sh"])
+
+
+def test_the_first_cause_wins_and_later_ones_are_told(who: Who) -> None:
+    async def twice(started: Started) -> None:
+        await until(lambda: bool(started.stdout))
+        started.process.stop(None, "cancelled by its user")
+        started.process.stop(Reason.SHUTDOWN, "the agent leaves", grace=False)
+
+    outcome = run(bash("trap '' TERM; echo up; sleep 20; sleep 20\n", during=twice), who)
+    assert (outcome.ended.reason, outcome.ended.message) == (None, "cancelled by its user")
+    assert outcome.ended.warnings == ("the agent leaves",)
+    assert outcome.ended.usage.wall_s < 5
+
+
+# ---------------------------------------------------------------- memory, CPU, processes
+
+
+def test_a_child_lost_to_the_memory_limit_is_the_end_whatever_run_sh_says(who: Who) -> None:
+    script = "head -c 400M /dev/zero | tail -c 390M >/dev/null; sleep 0.2; exit 0\n"
+    outcome = run(bash(script), who)
+    if hard(outcome, "memory"):
+        assert outcome.ended.reason is Reason.MEMORY_LIMIT
+    else:
+        assert "memory exhausted" in outcome.stderr
+
+
+def test_scratch_counts_as_memory(who: Who) -> None:
+    script = "head -c 40M /dev/zero >/tmp/a; head -c 40M /dev/zero >/dev/shm/b; echo $?\n"
+    settings = replace(SETTINGS, scratch=100 * MIB, shm=100 * MIB)
+    limits = SMALL.model_copy(update={"memory": 64 * MIB})
+    outcome = run(bash(script, settings=settings, limits=limits), who)
+    if hard(outcome, "memory"):
+        assert outcome.ended.reason is Reason.MEMORY_LIMIT
+    else:  # /tmp is no larger than the memory that there is
+        assert outcome.stdout == "0\n"
+
+
+MANY = """
+import mmap, os, time
+for i in range(6):
+    if os.fork() == 0:
+        m = mmap.mmap(-1, 40 << 20)
+        for o in range(0, 40 << 20, 4096): m[o] = 1
+        time.sleep(5); os._exit(0)
+for i in range(6): os.wait()
+"""
+
+
+def test_many_small_processes_together_meet_the_memory_limit(who: Who) -> None:
+    """RLIMIT_AS alone lets this pass."""
+    assert run(python(MANY), who).ended.reason is Reason.MEMORY_LIMIT
+
+
+def test_memory_that_is_shared_counts_once(who: Who) -> None:
+    program = """
+import mmap, os, time
+m = mmap.mmap(-1, 60 << 20)
+for o in range(0, 60 << 20, 4096): m[o] = 1
+for i in range(6):
+    if os.fork() == 0:
+        sum(m[o] for o in range(0, 60 << 20, 4096)); time.sleep(0.4); os._exit(0)
+for i in range(6): os.wait()
+"""
+    assert run(python(program), who).ended.reason is None
+
+
+def test_cpu_time_of_many_processes_adds_up(who: Who) -> None:
+    limits = SMALL.model_copy(update={"cpus": 0.3})
+    script = "for i in 1 2 3; do timeout 9 bash -c 'while :; do :; done' & done; wait\n"
+    outcome = run(bash(script, limits=limits, timeout_s=2.0), who)
+    assert outcome.ended.usage.cpu_s is not None
+    assert outcome.ended.usage.cpu_s < 2.5
+    expected = {Reason.TIMEOUT} if hard(outcome, "cpu") else {Reason.CPU_LIMIT, Reason.TIMEOUT}
+    assert outcome.ended.reason in expected
+
+
+# ---------------------------------------------------------------- disk
+
+DELETED = """
+import os, time
+f = open("x", "wb"); os.unlink("x")
+try:
+    for i in range(90): f.write(bytes(1 << 20))
+    f.flush(); print("wrote all", flush=True); time.sleep(15)
+except OSError as problem:
+    print(problem.strerror)
+    while True:
+        try: os.write(f.fileno(), bytes(4096))
+        except OSError: break
+    time.sleep(0.3)
+"""
+
+
+def test_files_that_are_deleted_but_open_count(who: Who) -> None:
+    outcome = run(python(DELETED), who)
+    if hard(outcome, "disk"):
+        assert outcome.stdout == "No space left on device\n"
+        assert any("disk" in warning for warning in outcome.ended.warnings)
+    else:
+        assert outcome.ended.reason is Reason.DISK_LIMIT or "too large" in outcome.stdout
+
+
+def test_a_disk_that_was_full_for_a_while_is_a_warning(who: Who) -> None:
+    script = "for i in $(seq 8); do head -c 8M /dev/zero >$i || break; done; sleep 0.4; rm ?\n"
+    outcome = run(bash(script), who)
+    if hard(outcome, "disk"):
+        assert (outcome.ended.reason, outcome.ended.exit_code) == (None, 0)
+        assert outcome.ended.warnings == (
+            f"disk_limit: the disk of {SMALL.disk} bytes was full for a while",
+        )
+    else:
+        assert outcome.ended.reason is Reason.DISK_LIMIT
+
+
+def test_nothing_of_one_job_is_in_the_next_ones_directory(who: Who) -> None:
+    """Whether its image is used again or not."""
+
+    async def after(home: Path) -> list[tuple[str, list[str]]]:
+        seen = []
+        scripts = (
+            "echo secret >file; mkdir -p a/b; chmod 000 a; mkfifo f\n",
+            "for i in $(seq 2500); do : >$i; done\n",
+            "head -c 40M /dev/urandom >big\n",
+            "true\n",
+        )
+        async with opened(bash(""), home) as sandbox:
+            for i, script in enumerate(scripts):
+                job = bash("ls -A /job /tmp /dev/shm >/tmp/seen; " + script)
+                job = replace(job, bundle={"run.sh": "cat /tmp/* 2>/dev/null; " + script})
+                workspace = await sandbox.prepare(f"a-{i}", 0, job.limits)
+                found = sorted(path.name for path in workspace.path.iterdir())
+                place = str(workspace.path.parent)
+                await workspace.destroy()
+                started = await start(sandbox, job, home, f"b-{i}")
+                started.process.go()
+                await started.process.wait()
+                await started.workspace.destroy()
+                seen.append((place, found))
+        return seen
+
+    seen = in_child(lambda home: asyncio.run(after(home)), who)
+    assert [found for _, found in seen] == [[]] * 4
+    if who == "root":
+        places = [place for place, _ in seen]
+        assert places[0] == places[1]  # used again: as good as new
+        assert len(set(places)) >= 2  # too many files: discarded
+
+
+def test_a_job_cannot_make_its_image_grow_for_the_next(who: Who) -> None:
+    if who == "user":
+        pytest.skip("images are root's")
+
+    async def grown(home: Path) -> tuple[int, int]:
+        job = bash("head -c 300M /dev/zero >big; rm big\n")
+        job = replace(job, limits=SMALL.model_copy(update={"disk": 320 * MIB}))
+        async with opened(job, home) as sandbox:
+            started = await start(sandbox, job, home)
+            started.process.go()
+            await started.process.wait()
+            stored = [p.stat().st_blocks * 512 for p in (home / "agent/images").glob("*.img")]
+            await started.workspace.destroy()
+            kept = [p.stat().st_blocks * 512 for p in (home / "agent/images").glob("*.img")]
+        return max(stored), max(kept, default=0)
+
+    stored, kept = in_child(lambda home: asyncio.run(grown(home)), who)
+    assert stored > 64 * MIB or kept < 64 * MIB
+    assert kept < 64 * MIB
+
+
+# ---------------------------------------------------------------- logs
+
+
+def test_both_streams_can_flood_at_once(who: Who) -> None:
+    script = "(yes out | head -c 400M) & (yes err | head -c 400M >&2) & wait\n"
+    outcome = run(bash(script), who)
+    assert outcome.ended.reason is Reason.LOG_LIMIT
+    assert outcome.stdout_bytes < SMALL.log + 100
+    assert len(outcome.stderr) < SMALL.log + 100
+    assert outcome.grown < 32 * MIB
+
+
+def test_a_million_tiny_writes_are_no_work_for_the_agent(who: Who) -> None:
+    program = "import os\nfor i in range(60000): os.write(1, b'.')\n"
+    outcome = run(python(program), who)
+    assert outcome.stdout == "." * 60000
+
+
+def test_a_forged_marker_is_only_text(who: Who) -> None:
+    outcome = run(bash("echo '[ferryman: 7 bytes are left out here]'\n"), who)
+    assert outcome.ended.warnings == ()
+    assert outcome.stdout == "[ferryman: 7 bytes are left out here]\n"
+
+
+# ---------------------------------------------------------------- the collector
+
+
+def test_a_tree_too_deep_to_collect_can_be_deleted(who: Who) -> None:
+    program = """
+import os
+for i in range(3000):
+    os.mkdir("d"); os.chdir("d")
+open("leaf", "w").close()
+"""
+    outcome = run(python(program), who)
+    if outcome.ended.reason is None:
+        assert outcome.results_limit is not None
+        assert outcome.results_limit.what == "depth"
+    else:  # softly, the polling saw it first
+        assert outcome.ended.reason is Reason.DISK_LIMIT
+    assert {Path(path).name for path in outcome.left} <= {"work", "images"}
+
+
+def test_a_job_may_lock_its_own_directory(who: Who) -> None:
+    outcome = run(bash("echo kept >file; chmod 000 file .\n"), who)
+    assert outcome.files["file"] == b"kept\n"
+    assert {Path(path).name for path in outcome.left} <= {"work", "images"}
+
+
+def test_our_names_taken_by_the_job_stay_the_jobs(who: Who) -> None:
+    script = "echo theirs >Stdout.LOG; mkdir stderr.log; echo x >stderr.log/x; echo ours\n"
+    outcome = run(bash(script), who)
+    assert outcome.files["Stdout.LOG"] == b"theirs\n"
+    assert outcome.files["stdout.ferryman.log"] == b"ours\n"
+    assert outcome.files["stderr.ferryman.log"] == b""
+    assert outcome.files["stderr.log/x"] == b"x\n"
+
+
+RACE = """
+import os, threading, time
+end = time.monotonic() + 3
+os.mkdir("real"); open("real/f", "w").write("fine")
+while time.monotonic() < end and not os.path.exists("stop"):
+    for source in ("/etc/passwd", "/proc/self/environ", "/"):
+        try:
+            os.symlink(source, "swap.new"); os.rename("swap.new", "swap"); os.unlink("swap")
+            os.mkdir("swap"); open("swap/f", "w").write("fine")
+            os.unlink("swap/f"); os.rmdir("swap")
+            os.mkfifo("swap"); os.unlink("swap")
+            open("swap", "w").write("fine"); os.unlink("swap")
+        except OSError: pass
+"""
+
+
+def test_snapshots_of_a_job_that_swaps_files_never_leave_its_directory(who: Who) -> None:
+    async def snapshots(started: Started) -> list[tuple[str, bytes]]:
+        await until(lambda: "real" in names_in(started))
+        seen = []
+        for i in range(40):
+            dest = started.launch.stdout.with_name(f"{i}.zip")
+            fd = started.workspace.fd
+            await asyncio.to_thread(collect, fd, dest, SMALL, {}, lambda _: b"{}")
+            with zipfile.ZipFile(dest) as archive:
+                seen += [(n, archive.read(n)) for n in archive.namelist() if "swap" in n]
+            dest.unlink()
+        started.process.stop(None, "seen enough", grace=False)
+        return seen
+
+    outcome = run(python(RACE, during=snapshots), who)
+    assert {content for _, content in outcome.extra} <= {b"", b"fine"}
+
+
+# ---------------------------------------------------------------- neighbours
+
+VICTIM = """
+import os, socket, time
+open("/tmp/secret", "w").write("secret"); open("secret", "w").write("secret")
+s = socket.socket(socket.AF_UNIX); s.bind("\\0ferryman-victim"); s.listen()
+t = socket.socket(); t.bind(("127.0.0.1", 18765)); t.listen()
+print("up", flush=True)
+end = time.monotonic() + 10
+while time.monotonic() < end and not os.path.exists("stop"): time.sleep(0.01)
+print("unharmed", flush=True)
+"""
+ATTACKER = """
+import glob, os, signal, socket
+found = []
+for pid in range(2, 5000):
+    try: os.kill(pid, 0)
+    except OSError: continue
+    if pid not in (os.getpid(), os.getppid()): found.append(pid)
+print("pids", found)
+try: os.kill(-1, signal.SIGTERM)
+except OSError as problem: print(problem)
+for address in ("\\0ferryman-victim",):
+    try: socket.socket(socket.AF_UNIX).connect(address); print("LEAK unix")
+    except OSError as problem: print(problem.strerror)
+try: socket.create_connection(("127.0.0.1", 18765), 1); print("LEAK tcp")
+except OSError as problem: print(problem.strerror)
+print("files", *(glob.glob(f"{place}/*") for place in ("/tmp", "/dev/shm", "/run", "/job")))
+"""
+
+
+def test_two_jobs_cannot_reach_each_other(who: Who) -> None:
+    async def both(home: Path) -> tuple[str, str, Ended]:
+        one, two = (
+            python(VICTIM),
+            python("import signal; signal.signal(15, signal.SIG_IGN)\n" + ATTACKER),
+        )
+        async with opened(one, home) as sandbox:
+            victim = await start(sandbox, one, home, "victim", 0)
+            victim.process.go()
+            await until(lambda: "up" in victim.stdout)
+            attacker = await start(sandbox, two, home, "attacker", 1)
+            attacker.process.go()
+            await attacker.process.wait()
+            os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=victim.workspace.fd))
+            ended = await victim.process.wait()
+            for started in (victim, attacker):
+                await started.workspace.destroy()
+            return victim.stdout, attacker.stdout, ended
+
+    victim, attacker, ended = in_child(lambda home: asyncio.run(both(home)), who)
+    assert victim == "up\nunharmed\n"
+    assert ended.reason is None
+    lines = attacker.splitlines()
+    assert lines[0] == "pids []"
+    assert lines[-1].startswith("files [] [] [] ['/job/")
+    assert "secret" not in attacker
+    assert attacker.count("Connection refused") == 2
+
+
+def test_a_restart_in_the_middle_clears_everything(who: Who) -> None:
+    """A former life with records, directories and an image; and a stranger, who is left alone."""
+
+    async def second_life(home: Path) -> tuple[bool, bool, list[str]]:
+
+        job = bash("sleep 30\n", settings=replace(SETTINGS, disk_images=False))
+        recorded = await asyncio.create_subprocess_exec("sleep", "60")
+        stranger = await asyncio.create_subprocess_exec("sleep", "60")
+        places = Places(home / "agent", drop=os.geteuid() == 0)
+        (home / "agent" / "images").mkdir(parents=True)
+        (home / "agent" / "images" / "7.img").write_bytes(bytes(100))
+        for name, pid in (("old-1", recorded.pid), ("old-2", stranger.pid)):
+            folder = places.make(name)
+            places.make_job(folder, None)
+            places.record(folder, pid)
+        record = home / "agent/work/old-2/init"
+        boot, pid_text, started = record.read_text().split()
+        record.write_text(f"{boot} {pid_text} {int(started) + 1}\n")  # the pid was used again
+        (home / "agent/work/old-3.removing.4").mkdir()
+        places.close()
+        async with opened(job, home) as sandbox:
+            await sandbox.clear()
+            left = sorted(path.name for path in (home / "agent").rglob("*"))
+        killed = await asyncio.wait_for(recorded.wait(), 10) == -signal.SIGKILL
+        spared = stranger.returncode is None
+        stranger.kill()
+        await stranger.wait()
+        return killed, spared, left
+
+    killed, spared, left = in_child(lambda home: asyncio.run(second_life(home)), who)
+    assert killed
+    assert spared
+    assert set(left) <= {"work", "images"}
+
+
+def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start() -> None:
+    if not can("root"):
+        pytest.skip("cgroups of version 1 are root's")
+
+    async def second_life(home: Path) -> tuple[int, list[str]]:
+
+        name = Places(home / "agent", drop=True).name
+        try:
+            hierarchy = cgroups.find(name)
+        except cgroups.NoCgroups as problem:
+            return 0, [str(problem)]
+        group = cgroups.Group(hierarchy, "old", SMALL)
+        left = await asyncio.create_subprocess_exec("sleep", "60")
+        for folder in group.folders:
+            (folder / "cgroup.procs").write_text(str(left.pid))
+        async with opened(bash("true\n"), home) as sandbox:
+            await sandbox.clear()
+            kept = [str(folder) for folder in group.folders if folder.exists()]
+        return await asyncio.wait_for(left.wait(), 10), kept
+
+    code, kept = in_child(lambda home: asyncio.run(second_life(home)), "root")
+    if code == 0:
+        pytest.skip(kept[0])
+    assert (code, kept) == (-signal.SIGKILL, [])
