@@ -228,6 +228,13 @@ def guard(allowed: Callable[[web.Request], bool]) -> Callable[..., Any]:
             return _refusal(409, "stale_attempt", str(problem))
         except DatabaseUnavailable as problem:
             return _refusal(507 if problem.full else 503, "database_unavailable", str(problem))
+        except web.HTTPException as problem:
+            return _refusal(problem.status, "no_such_route", f"{request.path}: {problem.reason}")
+        except ConnectionError:
+            return _refusal(400, "cut_short", "the connection was lost")
+        except Exception:  # a defect of ours; whoever asked gets an answer all the same
+            log.exception("request.failed", method=request.method, path=request.path)
+            return _refusal(500, "internal_error", "the agent failed to answer; its log says why")
 
     return answer
 

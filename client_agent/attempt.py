@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 import structlog
@@ -86,7 +85,7 @@ class Attempt:
         self._house, self._seat = house, seat
         self._workspace: Workspace | None = None
         self._process: Process | None = None
-        self._dropped = False
+        self._dropped = self._launching = False
         self._readers = 0
         self._unread = asyncio.Event()
         self._unread.set()
@@ -120,10 +119,12 @@ class Attempt:
         if self._process is not None:
             self._process.stop(None, outcome.CANCELLED)
 
-    def drop(self) -> None:
-        """It shall not start any more; await :attr:`settled`."""
+    def drop(self) -> bool:
+        """It shall not start any more. True: a closed gate is there to be taken down, await
+        :attr:`settled`."""
         self._dropped = True
         self._house.turns.drop(self.payload.id)
+        return self._launching
 
     def leave(self, *, grace: bool) -> None:
         """The agent shuts down: end what runs, start nothing."""
@@ -165,7 +166,7 @@ class Attempt:
         return not self._dropped
 
     async def _launch(self, workspace: Workspace) -> None:
-        house, payload = self._house, self.payload
+        self._launching = True
         try:
             process = await workspace.start(self._order())
         except (SandboxBroken, OSError) as problem:
@@ -180,7 +181,8 @@ class Attempt:
             await process.wait()
         if ended is None:
             return
-        told = replace(outcome.of(ended, payload.timeout_s), ended_at=house.clock.now())
+        told = outcome.of(ended, self.payload.timeout_s)
+        told = replace(told, ended_at=self._house.clock.now())
         if ended.certain:
             told = await self._packed(workspace, told)
         await self._end(S.RUNNING, told)
@@ -258,9 +260,6 @@ class Attempt:
 
     def _order(self) -> Launch:
         payload, folders = self.payload, self._house.folders
-        logs: list[Path] = [folders.log(payload.id, stream) for stream in ("stdout", "stderr")]
-        for path in logs:  # of a try that the database did not allow to start
-            folders.discard(path)
         return Launch(
             argv=("bash", "run.sh"),
             env={
@@ -272,6 +271,6 @@ class Attempt:
             },
             timeout_s=payload.timeout_s,
             grace_s=self._house.grace_s,
-            stdout=logs[0],
-            stderr=logs[1],
+            stdout=folders.log(payload.id, "stdout"),
+            stderr=folders.log(payload.id, "stderr"),
         )

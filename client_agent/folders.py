@@ -61,12 +61,18 @@ class Folders:
 
     async def forget_run(self, payload_id: int, bundle: str) -> None:
         """It has ended: nobody needs its bundle or its logs any more."""
-        logs = [self.log(payload_id, stream) for stream in STREAMS]
-        await self._forget(self.bundle(bundle), *logs)
+        await self._forget(self.bundle(bundle), *self._logs_of(payload_id))
+
+    async def forget_logs(self, payload_id: int) -> None:
+        """Of a start that came to nothing."""
+        await self._forget(*self._logs_of(payload_id))
 
     async def forget_result(self, payload_id: int) -> None:
         """Its server has it, or nobody came for it."""
         await self._forget(self.result(payload_id))
+
+    def _logs_of(self, payload_id: int) -> list[Path]:
+        return [self.log(payload_id, stream) for stream in STREAMS]
 
     async def _forget(self, *paths: Path) -> None:
         """Unlinking a small file takes less than a visit to a thread; a large one takes long."""

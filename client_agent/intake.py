@@ -94,6 +94,8 @@ class Intake:
             return known.payload
         except FormRefused as problem:
             raise Refused(problem.status, _code(problem), problem.message) from None
+        except ConnectionError:
+            raise  # whoever sent it is gone
         except OSError as problem:
             raise _disk(problem) from None
         # To the end, even if whoever asked is gone: a payload with a row must reach the runner.

@@ -136,6 +136,7 @@ class Runner:
                 await attempt.run()
             except DatabaseUnavailable as problem:
                 log.warning("payload.not_started", payload=payload.id, problem=str(problem))
+                await self._house.folders.forget_logs(payload.id)
                 self._waiting = {payload.id: payload} | self._waiting
                 await self._house.clock.sleep(RETRY_S)
             except Exception:
@@ -154,11 +155,10 @@ class Runner:
                     await self._house.payloads.end(payload.id, state, told)
 
     async def _withdraw(self, killed: Payload) -> None:
-        """Forget one that was killed before it started; return when nothing of it is left."""
+        """Forget one that was killed before it started; return when nothing of it is alive."""
         house = self._house
         self._waiting.pop(killed.id, None)
         attempt = self._attempts.get(killed.id)
-        if attempt is not None:
-            attempt.drop()
+        if attempt is not None and attempt.drop():
             await attempt.settled.wait()
         await house.folders.forget_run(killed.id, killed.bundle_file)

@@ -71,6 +71,7 @@ class Sandboxing(Section):
     log_hard_factor: int = Field(_DEFAULT.log_hard_factor, ge=1)
     start_timeout: Duration = Field(_DEFAULT.start_timeout_s, gt=0)
     death_timeout: Duration = Field(_DEFAULT.death_timeout_s, gt=0)
+    disk_images: bool = _DEFAULT.disk_images
     inode_every: Size = Field(_DEFAULT.inode_every, gt=0)
     nofile: int = Field(_DEFAULT.nofile, ge=16)
 
@@ -83,6 +84,7 @@ class Sandboxing(Section):
             log_hard_factor=self.log_hard_factor,
             start_timeout_s=self.start_timeout,
             death_timeout_s=self.death_timeout,
+            disk_images=self.disk_images,
             inode_every=self.inode_every,
             free_floor=free_floor,
             nofile=self.nofile,
@@ -133,6 +135,11 @@ class AgentSection(Section):
         if _NAME.fullmatch(value) is None:
             raise ValueError("a name is 1 to 64 letters, digits, dots, underscores or dashes")
         return value
+
+    @field_validator("data_dir", "database", "tokens_file")
+    @classmethod
+    def _path_is_absolute(cls, value: Path | None) -> Path | None:
+        return None if value is None else value.expanduser().absolute()
 
     @field_validator("services")
     @classmethod

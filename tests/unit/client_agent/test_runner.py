@@ -258,8 +258,8 @@ async def test_killed_on_its_way_into_the_sandbox_it_never_starts(rig, step):
     await rig.ended(payload.id)
     go_on.set()
     assert (await killing).state is S.KILLED
+    assert await rig.runner.stop(60)
     assert not rig.sandbox.starts
-    assert rig.sandbox.live == {}
     assert not any((rig.home / "work").iterdir())
 
 
