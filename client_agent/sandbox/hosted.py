@@ -45,7 +45,8 @@ class HostSandbox(ABC):
         self.places = Places(home, drop=self.drop)
         self._threads: ThreadPoolExecutor | None = None
         self._host: Host | None = None
-        self._cleared = False
+        self.cleared = False
+        """What a former life left is gone."""
 
     @abstractmethod
     async def self_test(self) -> Report: ...
@@ -57,9 +58,9 @@ class HostSandbox(ABC):
     async def clear(self) -> None:
         """Once in a life, before anything else: kill, then unmount, then remove. In that order
         nothing is pulled from under a live job."""
-        if self._cleared:
+        if self.cleared:
             return
-        self._cleared = True
+        self.cleared = True
         for folder in self.places.left_over():
             await self._kill_recorded(folder)
         await self._clear_groups()

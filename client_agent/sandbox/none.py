@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -62,8 +62,10 @@ class NoSandbox(HostSandbox):
 
     async def clear(self) -> None:
         """As any backend, and processes that carry our mark."""
-        for pid in _marked(f"{MARK}={self.places.name}/".encode()):
-            _kill(pid)
+        if not self.cleared:
+            start = f"{MARK}={self.places.name}/".encode()
+            for pid in _marked(lambda variable: variable.startswith(start)):
+                _kill(pid)
         await super().clear()
 
     def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
@@ -186,7 +188,7 @@ class Crowd:
         uid = self._workspace.uid
         if uid is not None:
             return _of_uid(uid)
-        found = _marked(self._mark)
+        found = _marked(self._mark.__eq__)
         started, own = self._started, os.getpid()
         for pid in _pids():
             fields = pidfd.stat_fields(pid)
@@ -218,13 +220,13 @@ def _of_uid(uid: int) -> set[int]:
     return found
 
 
-def _marked(start: bytes) -> set[int]:
-    """Processes with a variable that begins so."""
+def _marked(wanted: Callable[[bytes], bool]) -> set[int]:
+    """Processes with a variable (``NAME=value``) that is wanted."""
     found: set[int] = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if any(variable.startswith(start) for variable in variables):
+            if any(wanted(variable) for variable in variables):
                 found.add(pid)
     return found
 

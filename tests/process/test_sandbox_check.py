@@ -1,0 +1,76 @@
+"""``ferryman agent check``: what it claims is what happens to a canary."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from client_agent.sandbox.check import Table, check
+from client_agent.sandbox.none import NoSandbox
+from client_agent.sandbox.options import Tools
+from tests.support.sandboxed import SETTINGS, Job, Who, can, in_child, opened
+
+LIMITS = ["memory", "pids", "cpu", "wall", "disk", "log", "results", "files", "network"]
+
+
+@pytest.fixture(params=["root", "user"])
+def who(request: pytest.FixtureRequest) -> Who:
+    if not can(request.param):
+        pytest.skip("only root can be root")
+    return request.param  # type: ignore[no-any-return]
+
+
+async def checked(home: Path, job: Job, missing: str = "") -> Table:
+    folder = home / "canaries"
+    folder.mkdir()
+    async with opened(job, home) as sandbox:
+        if missing:
+            tools = Tools("/bin/sh", missing, "/usr/bin/choom", "/usr/bin/setpriv")
+            sandbox._tools = tools  # type: ignore[union-attr]
+        table = await check(sandbox, folder)
+    assert list(folder.iterdir()) == []
+    return table
+
+
+def test_every_limit_of_this_host_is_as_claimed(who: Who) -> None:
+    job = Job({}, settings=replace(SETTINGS, poll_s=0.1))
+    table = in_child(lambda home: asyncio.run(checked(home, job)), who)
+    assert [row.limit for row in table.rows] == LIMITS
+    assert [row for row in table.rows if not row.passed] == []
+    assert table.passed
+    soft = [row for row in table.rows if row.enforcement == "soft"]
+    assert bool(soft) == bool(table.advice)
+
+
+def test_without_a_sandbox_the_network_is_said_to_be_open(who: Who) -> None:
+    job = Job({}, backend=NoSandbox, settings=replace(SETTINGS, poll_s=0.1))
+    table = in_child(lambda home: asyncio.run(checked(home, job)), who)
+    network = table.rows[-1]
+    assert (network.enforcement, network.seen) == ("none", "reached a port of this host")
+    assert table.passed
+
+
+def test_a_broken_sandbox_fails_the_check_and_says_why(who: Who, tmp_path: Path) -> None:
+    def work(home: Path) -> Table:
+        broken = home / "bwrap"
+        broken.write_text(
+            "#!/bin/sh\n"
+            'case "$1" in\n'
+            '--help) echo "--disable-userns --bind-fd --json-status-fd";;\n'
+            "--version) echo bubblewrap 1.0;;\n"
+            '*) echo "bwrap: setting up uid map: Permission denied" >&2; exit 1;;\n'
+            "esac\n"
+        )
+        broken.chmod(0o755)
+        home.chmod(0o755)
+        return asyncio.run(checked(home, Job({}), str(broken)))
+
+    table = in_child(work, who)
+    assert not table.passed
+    assert table.report is None
+    (advice,) = table.advice
+    assert "setting up uid map: Permission denied" in advice
+    assert "To mend it: " in advice

@@ -1,0 +1,189 @@
+"""Without a sandbox the rest of the protocol still holds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from client_agent.sandbox.base import SandboxBroken
+from client_agent.sandbox.none import NoSandbox
+from shared.wire import Reason
+from tests.support.sandboxed import (
+    SETTINGS,
+    SMALL,
+    Job,
+    Outcome,
+    Who,
+    can,
+    in_child,
+    opened,
+    processes_of,
+    run,
+    start,
+    until,
+)
+
+
+@pytest.fixture(params=["root", "user"])
+def who(request: pytest.FixtureRequest) -> Who:
+    if not can(request.param):
+        pytest.skip("only root can be root")
+    return request.param  # type: ignore[no-any-return]
+
+
+def bare(script: str, who: Who, **more: object) -> Outcome:
+    return run(replace(Job({"run.sh": script}, backend=NoSandbox), **more), who)  # type: ignore[arg-type]
+
+
+def test_a_job_runs_in_its_directory_with_its_variables_only(who: Who) -> None:
+    outcome = bare(
+        "echo x >file; env | cut -d= -f1 | sort | tr '\\n' ' '; readlink /proc/self/fd/0\n", who
+    )
+    assert (outcome.ended.reason, outcome.ended.exit_code) == (None, 0)
+    assert outcome.files["file"] == b"x\n"
+    names, stdin = outcome.stdout.split(" /")
+    mark = {"FERRYMAN_ATTEMPT_OF"}
+    allowed = {"FERRYMAN_JOB_ID", "HOME", "LANG", "PATH", "PWD", "SHLVL", "TMPDIR", "_"}
+    assert set(names.split()) == allowed | mark
+    assert stdin == "dev/null\n"
+
+
+def test_it_says_everywhere_that_there_is_no_isolation(who: Who) -> None:
+    outcome = bare("true\n", who)
+    assert outcome.report.backend == "none"
+    assert outcome.report.enforcement["network"] == outcome.enforcement["network"] == "none"
+    assert "without isolation" in outcome.report.advice[0]
+
+
+def test_a_root_agent_still_drops_its_rights() -> None:
+    if not can("root"):
+        pytest.skip("only root can be root")
+    assert bare("id -u; id -G\n", "root").stdout.split() not in (["0", "0"], [])
+    assert "0" not in bare("id -u; id -G\n", "root").stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 3", 3), ("exit 137", 137), ("kill -9 $$", 137), ("/none", 127)]
+)
+def test_exit_codes_are_those_of_run_sh(who: Who, script: str, code: int) -> None:
+    outcome = bare(script + "\n", who)
+    assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.EXIT_CODE, code)
+
+
+def test_the_timeout_asks_first_and_then_kills(who: Who) -> None:
+    script = "trap 'echo t >term' TERM; echo up; while :; do sleep 0.05; done\n"
+    outcome = bare(script, who, timeout_s=0.3, grace_s=0.3)
+    assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.TIMEOUT, None)
+    assert outcome.files["term"] == b"t\n"
+
+
+@pytest.mark.parametrize(
+    "escape",
+    [
+        "sleep 50 &",
+        "(setsid sleep 50 &)",
+        "(setsid setsid sleep 50 & ) ; setsid -f sleep 50",
+        "(env -i /usr/bin/setsid -f /bin/sleep 50)",
+    ],
+)
+def test_whoever_leaves_the_session_dies_with_the_job(who: Who, escape: str) -> None:
+    outcome = bare(f"({escape}) >/dev/null 2>&1\nsleep 0.1\nexit 0\n", who)
+    assert (outcome.ended.exit_code, outcome.ended.certain) == (0, True)
+    assert outcome.survivors == []
+
+
+def test_limits_hold_as_far_as_the_host_goes(who: Who) -> None:
+    script = "head -c 400M /dev/zero | tail -c 390M >/dev/null; exit ${PIPESTATUS[1]}\n"
+    outcome = bare(script, who)
+    if outcome.enforcement["memory"] == "hard":
+        assert outcome.ended.reason is Reason.MEMORY_LIMIT
+    else:
+        assert outcome.ended.exit_code == 1
+    script = "for i in $(seq 20); do head -c 8M /dev/zero >$i || break; done; sleep 0.3\n"
+    assert bare(script, who).ended.reason is Reason.DISK_LIMIT
+    assert bare("yes\n", who).ended.reason is Reason.LOG_LIMIT
+
+
+def test_two_jobs_do_not_kill_each_other(who: Who) -> None:
+    async def both(home: Path) -> tuple[str, list[str]]:
+        job = Job({"run.sh": "echo up; while [ ! -e stop ]; do sleep 0.02; done; echo unharmed\n"})
+        job = replace(job, backend=NoSandbox)
+        async with opened(job, home) as sandbox:
+            first = await start(sandbox, job, home, "a-0", 0)
+            first.process.go()
+            await until(lambda: bool(first.stdout))
+            daemon = replace(job, bundle={"run.sh": "(setsid sleep 50 &) >/dev/null 2>&1\n"})
+            second = await start(sandbox, daemon, home, "a-1", 1)
+            second.process.go()
+            await second.process.wait()
+            await second.workspace.destroy()
+            os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=first.workspace.fd))
+            await first.process.wait()
+            await first.workspace.destroy()
+            uid = sandbox.settings.uid_base if sandbox.drop else os.geteuid()
+            return first.stdout, processes_of(uid) + processes_of(uid + 1)
+
+    stdout, alive = in_child(lambda home: asyncio.run(both(home)), who)
+    assert stdout == "up\nunharmed\n"
+    assert [command for command in alive if "sleep 50" in command] == []
+
+
+def test_binds_to_other_places_need_a_sandbox(who: Who) -> None:
+    async def bound(home: Path) -> str:
+        job = Job({"run.sh": "true\n"}, backend=NoSandbox, read_only=((Path("/usr"), "/opt/x"),))
+        async with opened(job, home) as sandbox:
+            with pytest.raises(SandboxBroken) as caught:
+                await start(sandbox, job, home)
+            return str(caught.value)
+
+    assert "need a sandbox" in in_child(lambda home: asyncio.run(bound(home)), who)
+
+
+def test_a_former_lifes_processes_are_found_by_their_mark(who: Who) -> None:
+    async def second_life(home: Path) -> int | None:
+        job = Job({"run.sh": "true\n"}, backend=NoSandbox)
+        async with opened(job, home) as sandbox:
+            name = sandbox.places.name
+        env = {"FERRYMAN_ATTEMPT_OF": f"{name}/old", "PATH": "/usr/bin:/bin"}
+        left = await asyncio.create_subprocess_exec("sleep", "60", env=env)
+        spared = await asyncio.create_subprocess_exec(
+            "sleep", "60", env={**env, "FERRYMAN_ATTEMPT_OF": "ferryman-other/old"}
+        )
+        async with opened(job, home) as sandbox:
+            await sandbox.clear()
+        code = await asyncio.wait_for(left.wait(), 10)
+        assert spared.returncode is None
+        spared.kill()
+        await spared.wait()
+        return code
+
+    assert in_child(lambda home: asyncio.run(second_life(home)), who) == -9
+
+
+def test_hard_limits_can_be_required(who: Who) -> None:
+    async def required(home: Path) -> str:
+        settings = replace(SETTINGS, require_hard_limits=True, disk_images=False)
+        job = Job({"run.sh": "true\n"}, settings=settings)
+        async with opened(job, home) as sandbox:
+            with pytest.raises(SandboxBroken) as caught:
+                await sandbox.self_test()
+            return str(caught.value)
+
+    message = in_child(lambda home: asyncio.run(required(home)), who)
+    assert message.startswith("require_hard_limits is set, but soft here are ")
+    assert "disk: " in message
+
+
+def test_a_disk_below_its_floor_starts_nothing(who: Who) -> None:
+    async def full(home: Path) -> str:
+        job = Job({"run.sh": "true\n"}, settings=replace(SETTINGS, free_floor=1 << 60))
+        async with opened(job, home) as sandbox:
+            with pytest.raises(OSError, match="must stay free") as caught:
+                await sandbox.prepare("a", 0, SMALL)
+            return str(caught.value)
+
+    assert "bytes are free" in in_child(lambda home: asyncio.run(full(home)), who)
