@@ -67,8 +67,7 @@ class Jobs(Protocol):
         ...
 
     async def claim(self, moves: Sequence[Move]) -> list[Job]:
-        """Queued → Processing for several jobs in one transaction, each with its attempt made one
-        more.
+        """Queued → Processing for several jobs at once; each begins its next attempt.
 
         Returns:
             Those that were still Queued and nobody wants cancelled.
@@ -80,8 +79,7 @@ class Jobs(Protocol):
         ...
 
     async def request_cancel(self, job_id: int, at: Micros) -> Job:
-        """Write down that the job is to be cancelled, unless it has ended; it is not claimed any
-        more.
+        """Write down that the job is to be cancelled, unless it has ended: nobody claims it then.
 
         Raises:
             NoSuchJob
@@ -91,8 +89,7 @@ class Jobs(Protocol):
     async def waiting(
         self, service: Service, after_user: str, users: int, each: int, now: Micros
     ) -> tuple[list[Waiting], str | None]:
-        """Queued jobs that may be sent, of up to ``users`` users behind ``after_user``, at most
-        ``each`` of a user.
+        """Jobs that may be sent: of ``users`` users behind ``after_user``, ``each`` of every one.
 
         Returns:
             The jobs, and the last user looked at (None: there are no further users).
@@ -117,9 +114,7 @@ class Jobs(Protocol):
         ...
 
     async def queued_before(self, job: Job) -> int:
-        """How many queued jobs of the same user and service are older; counts no further than
-        1,000.
-        """
+        """How many queued jobs of the user and service are older; counts up to 1,000."""
         ...
 
     async def longest_queued(self, service: str, limit: int) -> list[Job]:
@@ -174,15 +169,11 @@ class Files(Protocol):
         """Remove the sealed files that nothing refers to and nobody is about to; how many."""
         ...
 
+    def free_bytes(self) -> int: ...
+
     async def clear_staging(self) -> int:
         """At start: remove what a former life left half done; how many files."""
         ...
-
-
-class StoredFiles(Files, Protocol):
-    """What the handlers need beyond the stages."""
-
-    def free_bytes(self) -> int: ...
 
 
 class Sealing(Protocol):
@@ -246,9 +237,7 @@ class Agent(Protocol):
 
     @property
     def tells(self) -> bool:
-        """Whether it is one of ours: keys, events, acknowledgements. A job-orchestrator client is
-        polled.
-        """
+        """Whether it is one of ours (keys, events); a job-orchestrator client is polled."""
         ...
 
     @property

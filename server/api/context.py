@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from server.domain.quotas import Service
-from server.ports import Fleet, Jobs, StoredFiles, Watch
+from server.ports import Files, Fleet, Jobs, Watch
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
 from shared.clock import Clock
@@ -19,7 +19,7 @@ from shared.multipart import FormLimits
 @dataclass(frozen=True, slots=True)
 class Context:
     jobs: Jobs
-    files: StoredFiles
+    files: Files
     fleet: Fleet
     services: Mapping[str, Service]
     watch: Watch

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from server.domain import states
 from server.domain.errors import NoSuchJob
-from server.domain.fairshare import Waiting
 from server.domain.jobs import Event, Job, Move, NewJob, Result
-from server.domain.quotas import Service
-from server.ports import Filter, Held
+from server.ports import Filter
 from server.store import rows
+from server.store.queue import Queue
 from shared.clock import Micros
 from shared.database import Database, Transaction
 from shared.wire import JobState
@@ -24,7 +21,7 @@ _EVENT: Final = """
 """
 
 
-class SqlJobs:
+class SqlJobs(Queue):
     """``ports.Jobs`` over a database.
 
     Args:
@@ -32,7 +29,8 @@ class SqlJobs:
     """
 
     def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
-        self._database, self._changed = database, changed
+        super().__init__(database)
+        self._changed = changed
 
     # -- moving
 
@@ -50,20 +48,7 @@ class SqlJobs:
                         :bundle_file, :bundle_size, :bundle_digest, :created_at, :created_at)
                 RETURNING *
                 """,
-                {
-                    "state": states.FIRST,
-                    "user_id": new.user_id,
-                    "service": new.service,
-                    "name": new.name,
-                    "tags": json.dumps(new.tags),
-                    "limits": new.limits.model_dump_json(),
-                    "timeout_s": new.timeout_s,
-                    "message": message,
-                    "bundle_file": new.bundle.file,
-                    "bundle_size": new.bundle.size,
-                    "bundle_digest": new.bundle.digest,
-                    "created_at": new.created_at,
-                },
+                rows.fresh(new) | {"message": message},
             )
             job = rows.job(row[0])
             for tag in set(new.tags):
@@ -98,8 +83,7 @@ class SqlJobs:
             for number, move in enumerate(moves):
                 job = await _move(tx, move)
                 if job is None:
-                    # Only the first can meet a job that changed: the rest follow in the same
-                    # transaction.
+                    # Only the first can meet a changed job: the rest follow in one transaction.
                     assert number == 0, f"moves of job {move.job_id} do not follow each other"
                     return None
             return job
@@ -231,94 +215,6 @@ class SqlJobs:
             SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL ORDER BY
             id
             """
-        )
-        return [rows.job(row) for row in found]
-
-    # -- the queue
-
-    async def waiting(
-        self, service: Service, after_user: str, users: int, each: int, now: Micros
-    ) -> tuple[list[Waiting], str | None]:
-        # Steps from user to user through the index: its cost is the users looked at, not the queue.
-        # Queued in the future: the clock was set back, and not_before means nothing any more.
-        found = await self._database.rows(
-            """
-            WITH RECURSIVE line (user_id, number) AS (
-                SELECT min(user_id), 1 FROM jobs
-                WHERE state = 'Queued' AND service = :service AND user_id > :after
-                UNION ALL
-                SELECT (SELECT min(user_id) FROM jobs
-                        WHERE state = 'Queued' AND service = :service AND user_id > line.user_id),
-                       number + 1
-                FROM line WHERE line.user_id IS NOT NULL AND number < :users
-            )
-            SELECT line.user_id, number, jobs.id, jobs.attempt FROM line LEFT JOIN jobs ON jobs.id
-            IN (
-                SELECT id FROM jobs WHERE state = 'Queued' AND service = :service
-                AND user_id = line.user_id AND (not_before <= :now OR queued_at > :now)
-                ORDER BY id LIMIT :each
-            )
-            WHERE line.user_id IS NOT NULL ORDER BY number, jobs.id
-            """,
-            {
-                "service": service.name,
-                "after": after_user,
-                "users": users,
-                "each": each,
-                "now": now,
-            },
-        )
-        last = found[-1]["user_id"] if found and found[-1]["number"] == users else None
-        ready = [
-            Waiting(row["id"], row["user_id"], row["attempt"])
-            for row in found
-            if row["id"] is not None
-        ]
-        return ready, last
-
-    async def held(self) -> list[Held]:
-        found = await self._database.rows(
-            """
-            SELECT service, user_id, agent, count(*) AS slots FROM jobs
-            WHERE state IN ('Processing', 'Submitted', 'Running', 'Unknown')
-            GROUP BY service, user_id, agent
-            """
-        )
-        return [
-            Held(row["service"], row["user_id"], row["agent"] or "", row["slots"]) for row in found
-        ]
-
-    async def queued(self, service: str, user_id: str, limit: int) -> int:
-        found = await self._database.rows(
-            """
-            SELECT count(*) AS count FROM (
-                SELECT 1 FROM jobs WHERE state = 'Queued' AND service = :service
-                AND user_id = :user_id LIMIT :limit
-            )
-            """,
-            {"service": service, "user_id": user_id, "limit": limit},
-        )
-        return int(found[0]["count"])
-
-    async def queued_before(self, job: Job) -> int:
-        found = await self._database.rows(
-            """
-            SELECT count(*) AS count FROM (
-                SELECT 1 FROM jobs WHERE state = 'Queued' AND service = :service
-                AND user_id = :user_id AND id < :id LIMIT 1000
-            )
-            """,
-            {"service": job.service, "user_id": job.user_id, "id": job.id},
-        )
-        return int(found[0]["count"])
-
-    async def longest_queued(self, service: str, limit: int) -> list[Job]:
-        found = await self._database.rows(
-            """
-            SELECT * FROM jobs WHERE state = 'Queued' AND service = :service
-            ORDER BY queued_at LIMIT :limit
-            """,
-            {"service": service, "limit": limit},
         )
         return [rows.job(row) for row in found]
 

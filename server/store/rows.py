@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from server.domain.jobs import Bundle, Event, Job, Result
+from server.domain import states
+from server.domain.jobs import Bundle, Event, Job, NewJob, Result
 from shared.database import Row
 from shared.wire import JobState, Limits, Reason, Usage
 
@@ -49,6 +50,23 @@ def job(row: Row) -> Job:
         expires_at=row["expires_at"],
         cancel_requested_at=row["cancel_requested_at"],
     )
+
+
+def fresh(new: NewJob) -> dict[str, Any]:
+    """The columns that a new job brings."""
+    return {
+        "state": states.FIRST,
+        "user_id": new.user_id,
+        "service": new.service,
+        "name": new.name,
+        "tags": json.dumps(new.tags),
+        "limits": new.limits.model_dump_json(),
+        "timeout_s": new.timeout_s,
+        "bundle_file": new.bundle.file,
+        "bundle_size": new.bundle.size,
+        "bundle_digest": new.bundle.digest,
+        "created_at": new.created_at,
+    }
 
 
 def event(row: Row) -> Event:
