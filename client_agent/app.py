@@ -113,8 +113,9 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         stack.callback(FolderLock(settings.data_dir).close)
         stack.push_async_callback(sandbox.close)
-        report = await sandbox.self_test()
-        if report.backend == "none":
+        watch = SandboxWatch(sandbox, clock)
+        await watch.test()
+        if settings.sandbox == "none":
             log.warning("sandbox.none", advice="bundles run with all rights of this user")
         socket = listen(settings.host, settings.port)
         stack.callback(socket.close)
@@ -128,7 +129,6 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
         seats = settings.slots + min(settings.slots, _AHEAD)
         threads = ThreadPoolExecutor(seats, "ferryman-job")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
-        watch = SandboxWatch(sandbox, report, clock)
         identity = Identity(
             settings.name, version(), settings.slots, settings.services, settings.min_free
         )
@@ -143,6 +143,7 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
             version(),
             settings.grace,
             Turns(settings.slots),
+            settings.min_free,
         )
         runner = Runner(house, seats)
         condition = Condition(identity, payloads, folders, watch)

@@ -60,6 +60,8 @@ class House:
     grace_s: float
     """From SIGTERM to SIGKILL."""
     turns: Turns
+    min_free: int
+    """Bytes of the disk; with fewer nothing is started."""
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work; it is over when this returns, whatever happens to the caller."""
@@ -97,6 +99,8 @@ class Attempt:
             DatabaseUnavailable: it could not be written down as Running, and did not start.
         """
         house, payload = self._house, self.payload
+        if not await self._room():
+            return
         try:
             workspace = await house.sandbox.prepare(str(payload.id), self._seat, payload.limits)
         except (SandboxBroken, OSError) as problem:
@@ -148,6 +152,14 @@ class Attempt:
                 self._unread.set()
 
     # -- the way
+
+    async def _room(self) -> bool:
+        """Wait for space on the disk: a full one is no reason to fail. False: dropped meanwhile."""
+        house = self._house
+        while not self._dropped and house.folders.free_bytes() < house.min_free:
+            log.warning("payload.waits_for_space", payload=self.payload.id)
+            await house.clock.sleep(RETRY_S)
+        return not self._dropped
 
     async def _unpacked(self, workspace: Workspace) -> bool:
         house, payload = self._house, self.payload

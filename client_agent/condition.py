@@ -43,27 +43,41 @@ class SandboxWatch:
         report: of the last self-test that passed.
     """
 
-    def __init__(self, sandbox: Sandbox, report: Report, clock: Clock) -> None:
-        self.report = report
+    def __init__(self, sandbox: Sandbox, clock: Clock) -> None:
+        self.report = Report("untested", "", {})
         self._sandbox, self._clock = sandbox, clock
         self._trouble: str | None = None
-        self._tested_at = clock.monotonic()
+        self._tested_at = 0.0
+
+    async def test(self) -> None:
+        """The self-test at the start.
+
+        Raises:
+            SandboxBroken
+        """
+        try:
+            self.report = await self._sandbox.self_test()
+        except OSError as problem:
+            # Of the host's means, not of the sandbox: a full disk must not keep the agent from
+            # handing out the results that fill it.
+            self._broke(f"the sandbox could not be tested: {problem.strerror or problem}")
 
     def broke(self, problem: SandboxBroken) -> None:
         """A start failed for a reason that is the host's, not the bundle's."""
-        self._trouble = str(problem)
+        self._broke(str(problem))
+
+    def _broke(self, trouble: str) -> None:
+        self._trouble = trouble
         self._tested_at = self._clock.monotonic()
 
     async def trouble(self) -> str | None:
         """Why it cannot be used; None: it can."""
         if self._trouble is not None and self._clock.monotonic() >= self._tested_at + RETEST_S:
-            self._tested_at = self._clock.monotonic()
+            self._trouble = None
             try:
-                self.report = await self._sandbox.self_test()
+                await self.test()
             except SandboxBroken as problem:
-                self._trouble = str(problem)
-            else:
-                self._trouble = None
+                self.broke(problem)
         return self._trouble
 
 
@@ -91,10 +105,10 @@ class Condition:
             Refused
         """
         self.check_staying()
+        self.check_space(size)
         trouble = await self._sandbox.trouble()
         if trouble is not None:
             raise Refused(503, "sandbox_broken", trouble)
-        self.check_space(size)
 
     def check_staying(self) -> None:
         """Raises Refused when the agent shuts down."""
@@ -119,7 +133,7 @@ class Condition:
             raise Refused(
                 507,
                 "disk_full",
-                f"{say_size(free)} are free on the agent's disk, of which "
+                f"too little space on the agent's disk: {say_size(free)} are free, "
                 f"{say_size(self.identity.min_free)} must stay free",
             )
 
@@ -138,7 +152,7 @@ class Condition:
             problems.append(f"the data folder cannot be written: {problem.strerror or problem}")
         broken = await self._sandbox.trouble()
         if broken is not None:
-            problems.append(broken)
+            (notes if notes else problems).append(broken)  # without space it cannot be tested
         if self.leaving:
             problems.append("the agent is shutting down")
         identity = self.identity

@@ -23,7 +23,7 @@ from shared.database import Database
 from shared.files.bundle import BundleWriter, Sealed
 from shared.ids import AttemptKey
 from shared.wire import Limits
-from tests.support.fakesandbox import REPORT, FakeSandbox
+from tests.support.fakesandbox import FakeSandbox
 from tests.support.simclock import SimClock
 
 SERVER = "server-one"
@@ -94,6 +94,7 @@ class Rig:
         self.threads = ThreadPoolExecutor(slots + 1)
         self.database: Database | None = None
         self.opened = False
+        self.min_free = 0
 
     async def open(self) -> None:
         """Start, as after any death of a former life."""
@@ -101,7 +102,8 @@ class Rig:
         self.folders = self.open_folders()
         self.payloads = await Payloads.open(self.database, self.clock)
         waiting = await recover(self.payloads, self.folders, self.sandbox)
-        self.watch = SandboxWatch(self.sandbox, REPORT, self.clock)
+        self.watch = SandboxWatch(self.sandbox, self.clock)
+        await self.watch.test()
         self.house = House(
             self.payloads,
             self.folders,
@@ -113,6 +115,7 @@ class Rig:
             "1.0",
             5.0,
             Turns(self.slots),
+            self.min_free,
         )
         self.runner = Runner(self.house, self.slots + self.ahead)
         self.runner.start(waiting)

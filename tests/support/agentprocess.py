@@ -120,13 +120,18 @@ class AgentProcess:
 
 
 @contextlib.contextmanager
-def agent(home: Path, *arguments: str, **env: str) -> Iterator[AgentProcess]:
-    """Start one on a free port; killed at the end if it still runs."""
+def agent(
+    home: Path, *arguments: str, wrap: tuple[str, ...] = (), **env: str
+) -> Iterator[AgentProcess]:
+    """Start one on a free port; killed at the end if it still runs.
+
+    Args:
+        wrap: a command that executes the agent.
+    """
     read, write = os.pipe()
+    given = ("--port", "0", "--data-dir", str(home / "agent"), "--ready-fd", str(write))
     process = subprocess.Popen(
-        command(
-            "--port", "0", "--data-dir", str(home / "agent"), "--ready-fd", str(write), *arguments
-        ),
+        [*wrap, *command(*given, *arguments)],
         cwd=REPOSITORY,
         env=environment(**env),
         pass_fds=(write,),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import sqlite3
 from typing import Any
@@ -467,3 +468,17 @@ async def test_a_store_on_a_full_disk_makes_the_result_the_agents_fault(rig, mon
     assert ended.outcome.interrupted
     assert "No space left" in ended.outcome.message
     assert not list((rig.home / "staging").iterdir())
+
+
+async def test_what_waits_stays_prepared_until_there_is_space(rig, monkeypatch):
+    free = [0]
+    monkeypatch.setattr(rig.folders, "free_bytes", lambda: free[0])
+    rig.house = dataclasses.replace(rig.house, min_free=100)
+    rig.runner._house = rig.house
+    payload = await rig.submit()
+    await rig.clock.until_asleep(1.0)
+    assert (await rig.payloads.get(payload.id)).state is S.PREPARED
+    free[0] = 100
+    await rig.clock.advance(1.0)
+    (await rig.sandbox.process("1.1")).finish()
+    assert (await rig.ended(payload.id)).state is S.COMPLETED

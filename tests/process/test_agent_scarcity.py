@@ -1,0 +1,118 @@
+"""A full disk, too few descriptors: the agent says so, keeps what it has, and recovers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.agentprocess import agent
+
+HELLO = {"run.sh": b"echo hello > out.txt\n"}
+WAIT = {"run.sh": b"echo begun > begun.txt; until [ -e /job/never ]; do sleep 1000; done\n"}
+
+
+def own_mounts() -> bool:
+    """Whether this user may mount in a namespace of its own."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A command that gives what it executes a data folder of 64 MiB."""
+    if not own_mounts():
+        pytest.skip("a small disk is mounted for this, which needs root")
+    data = tmp_path / "agent"
+    data.mkdir()
+    script = f'mount -t tmpfs -o size=64m none "{data}" && exec "$@"'
+    return ("unshare", "-m", "sh", "-c", script, "sh")
+
+
+def fill(folder: Path) -> Path:
+    """Take all that is left on the disk."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+    with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x")
+    return filler
+
+
+def seen_by(running, tmp_path: Path) -> Path:
+    """The data folder in the agent's own mount namespace."""
+    return Path(f"/proc/{running.process.pid}/root{tmp_path}/agent")
+
+
+def test_on_a_full_disk_it_refuses_new_work_keeps_what_it_has_and_recovers(tmp_path, small):
+    with agent(tmp_path, wrap=small, FERRYMAN_AGENT__MIN_FREE="0") as running:
+        done = running.submit("1.1", HELLO)
+        running.ended(done["id"])
+        begun = running.submit("2.1", WAIT)
+        running.until(begun["id"], "Running")
+
+        folder = seen_by(running, tmp_path)
+        filler = fill(folder)
+        boundary = {"Content-Type": "multipart/form-data; boundary=B"}
+        body = (
+            b'--B\r\nContent-Disposition: form-data; name="run.sh"; filename="run.sh"\r\n\r\n'
+            + b"x" * 100_000
+            + b"\r\n--B--\r\n"
+        )
+        status, refusal = running.call("POST", "/submit", body, **boundary)
+        assert status == 507
+        assert "space" in refusal["message"]
+        assert running.call("GET", "/health")[0] == 503
+        assert list((folder / "staging").iterdir()) == []
+        assert running.call("GET", f"/retrieve/{done['id']}")[0] == 200
+
+        filler.unlink()
+        assert running.call("POST", f"/kill/{begun['id']}")[1]["status"] == "Killed"
+        assert running.call("GET", "/health")[0] == 200
+        again = running.submit("3.1", HELLO)
+        assert running.ended(again["id"])["status"] == "Completed"
+
+
+def test_an_end_that_finds_the_disk_full_is_written_down_once_there_is_space(tmp_path, small):
+    with agent(tmp_path, wrap=small, FERRYMAN_AGENT__MIN_FREE="0") as running:
+        begun = running.submit("1.1", {"run.sh": b"sleep 1; echo 42 > out\n"})
+        running.until(begun["id"], "Running")
+        filler = fill(seen_by(running, tmp_path))
+        assert running.process.stderr is not None
+        while "payload.end_not_stored" not in (line := running.process.stderr.readline()):
+            assert line, "the agent ended"
+            if '"payload.ended"' in line:  # the database found room in its own pages
+                break
+        filler.unlink()
+        ended = running.ended(begun["id"])
+        assert ended["status"] in ("Completed", "Failed")
+        assert ended["interrupted"] == (ended["status"] == "Failed")
+        assert running.call("GET", "/health")[0] == 200
+
+
+def test_the_floor_is_kept_free(tmp_path, small):
+    with agent(tmp_path, wrap=small, FERRYMAN_AGENT__MIN_FREE="1GiB") as running:
+        status, health = running.call("GET", "/health")
+        assert status == 200  # what it has can be fetched
+        assert "must stay free" in health["message"]
+        body, headers = b"--B--\r\n", {"Content-Type": "multipart/form-data; boundary=B"}
+        status, refusal = running.call("POST", "/submit", body, **headers)
+        assert (status, refusal["code"]) == (507, "disk_full")
+
+
+def test_too_few_descriptors_hold_it_up_and_break_nothing(tmp_path):
+    with agent(tmp_path, wrap=("prlimit", "--nofile=96:")) as running:
+        idle = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(150)]
+        for one in idle:
+            one.close()
+        told = running.submit("1.1", HELLO)
+        assert running.ended(told["id"])["status"] == "Completed"
+        assert running.call("GET", "/health")[0] == 200
