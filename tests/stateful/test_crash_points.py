@@ -1,4 +1,4 @@
-"""kill -9 at every store, file and network step of the server: nothing is lost, nothing runs twice."""
+"""kill -9 at every store, file and network step of the server: nothing lost, nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's database and threads without hops: one step after another, and a fuse at each step."""
+"""The server's database and threads without hops: step after step, and a fuse at each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server and its agents in one thread on simulated time: real stages, SQL and files, faulty agents.
+"""Server and agents in one thread on simulated time: real stages, SQL and files, faulty agents.
 
 The agents are a model of what DESIGN promises of an agent (durable, idempotent by key, settled keys
 refused); what they must never be made to do, two attempts of a job at once, they record.
@@ -6,10 +6,9 @@ refused); what they must never be made to do, two attempts of a job at once, the
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,7 +236,9 @@ class SimAgent:
         payload = self.payloads.get(payload_id)
         if payload is not None:
             if payload.status in ALIVE:
-                self._world.violations.append(f"{payload.key} was acknowledged while {payload.status}")
+                self._world.violations.append(
+                    f"{payload.key} was acknowledged while {payload.status}"
+                )
             payload.status, payload.result = P.CLEANED, b""
         self._answered(fault)
 
@@ -253,7 +254,7 @@ class World:
     services: dict[str, Service]
     fuse: Fuse = field(default_factory=Fuse)
     lost_after_s: float = NEVER_S
-    """Sooner: what is given up for lost may run beside its successor, which is then no violation."""
+    """Sooner: what is given up for lost may run beside its successor; then no violation."""
     clock: SimClock = field(default_factory=SimClock)
     agents: list[SimAgent] = field(default_factory=list)
     silent: dict[str, Micros] = field(default_factory=dict)
@@ -270,7 +271,7 @@ class World:
 
     # -- ports.Fleet
 
-    def choose(self, service: str, held: dict[str, int]) -> Agent | None:
+    def choose(self, service: str, held: Mapping[str, int]) -> Agent | None:
         able = [agent for agent in self.agents if agent.up]
         return min(able, key=lambda agent: (held.get(agent.name, 0), agent.name), default=None)
 
@@ -303,8 +304,15 @@ class World:
         how = (self.jobs, self.files)
         self.accept = Accept(*how, self.services, self.clock)
         self.get = Get(*how, self.services, self.clock)
-        long = {"unreachable_after_s": 60.0, "lost_after_s": self.lost_after_s}
-        self.poll = Poll(*how, self, self.services, self.clock, self.get, **long)
+        self.poll = Poll(
+            *how,
+            self,
+            self.services,
+            self.clock,
+            self.get,
+            unreachable_after_s=60.0,
+            lost_after_s=self.lost_after_s,
+        )
         self.send = Send(
             *how, self, self.services, self.clock, self.get.told, lost_after_s=self.lost_after_s
         )
@@ -378,10 +386,10 @@ class World:
                 assert self.files.path("bundles", job.bundle.file).read_text() == token
             if job_id in self.cancelled:
                 assert job.state in (states.S.CANCELLED, states.S.CLEANED), job
-        for (service, _), count in held.items():
-            assert count <= self.services[service].runs_per_user
+        for (of, _), count in held.items():
+            assert count <= self.services[of].runs_per_user
         for name, service in self.services.items():
-            total = sum(count for (of, _), count in held.items() if of == name)
+            total = sum(count for (one, _), count in held.items() if one == name)
             assert total <= service.max_runs
 
     async def drain(self) -> None:
@@ -394,6 +402,8 @@ class World:
             agent.take_late()
             if not agent.up:
                 await agent.connect()
+        jobs: list[Job] = []
+        held: list[Payload] = []
         for _ in range(60):
             await self.send.run_once()
             await self.poll.run_once()
@@ -409,7 +419,9 @@ class World:
                         agent.start(payload)
             await self.clock.advance(61.0)
             jobs = [await self.jobs.get(job_id) for job_id in self.acknowledged]
-            held = [p for a in self.agents for p in a.payloads.values() if p.status is not P.CLEANED]
+            held = [
+                p for a in self.agents for p in a.payloads.values() if p.status is not P.CLEANED
+            ]
             if all(job.ended for job in jobs) and not held:
                 break
         else:

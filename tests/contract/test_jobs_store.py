@@ -1,0 +1,254 @@
+"""What every store of jobs must do, against real SQLite with its real writer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.domain.errors import NoSuchJob
+from server.domain.jobs import Bundle, Job, Move, NewJob, Result
+from server.domain.quotas import Service
+from server.ports import Filter
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from shared.database import Database, DatabaseUnavailable
+from shared.wire import JobState, Limits
+
+S = JobState
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    database = await Database.open(tmp_path / "jobs.sqlite", MIGRATIONS)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def told() -> list[Job]:
+    return []
+
+
+@pytest.fixture
+def jobs(database: Database, told: list[Job]) -> SqlJobs:
+    return SqlJobs(database, told.append)
+
+
+def new(user: str = "ann", service: str = "s", **fields) -> NewJob:
+    start: dict[str, Any] = {
+        "bundle": Bundle("b", 1, "digest"),
+        "limits": Limits(),
+        "timeout_s": 60.0,
+        "created_at": 10,
+    }
+    return NewJob(user, service, **(start | fields))
+
+
+async def added(jobs: SqlJobs, *users: str, service: str = "s") -> list[Job]:
+    return [(await jobs.insert(new(user, service), "queued"))[0] for user in users]
+
+
+def claim(job: Job, agent: str = "node") -> Move:
+    return Move(job.id, job.attempt, S.QUEUED, S.PROCESSING, 20, "sent", changes={"agent": agent})
+
+
+async def test_a_move_and_its_event_are_one(jobs: SqlJobs, told: list[Job]) -> None:
+    (job,) = await added(jobs, "ann")
+    (claimed,) = await jobs.claim([claim(job)])
+    assert (claimed.state, claimed.attempt, claimed.agent) == (S.PROCESSING, 1, "node")
+    history = await jobs.events(job.id)
+    assert [(event.before, event.state, event.attempt) for event in history] == [
+        (None, S.QUEUED, 0),
+        (S.QUEUED, S.PROCESSING, 1),
+    ]
+    assert [one.state for one in told] == [S.QUEUED, S.PROCESSING]
+
+
+async def test_of_two_who_saw_the_same_only_one_moves(jobs: SqlJobs) -> None:
+    (job,) = await added(jobs, "ann")
+    cancel = Move(job.id, 0, S.QUEUED, S.CANCELLED, 20, "cancelled", changes={"ended_at": 20})
+    results = await asyncio.gather(jobs.claim([claim(job)]), jobs.move(cancel))
+    assert (results[0] == []) != (results[1] is None)
+    assert len(await jobs.events(job.id)) == 2
+
+
+async def test_a_report_of_an_older_attempt_changes_nothing(jobs: SqlJobs) -> None:
+    (job,) = await added(jobs, "ann")
+    (first,) = await jobs.claim([claim(job)])
+    back = await jobs.move(Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "back"))
+    assert back is not None
+    (second,) = await jobs.claim([claim(back)])
+    stale = Move(job.id, first.attempt, S.PROCESSING, S.SUBMITTED, 40, "late")
+    assert await jobs.move(stale) is None
+    assert (await jobs.get(job.id)) == second
+
+
+async def test_several_moves_are_made_together_or_not_at_all(jobs: SqlJobs) -> None:
+    (job,) = await added(jobs, "ann")
+    (job,) = await jobs.claim([claim(job)])
+    steps = [
+        Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 30, "has it", changes={"payload_id": 5}),
+        Move(job.id, 1, S.SUBMITTED, S.RUNNING, 31, "started", changes={"started_at": 31}),
+        Move(
+            job.id,
+            1,
+            S.RUNNING,
+            S.COMPLETED,
+            32,
+            "done",
+            changes={"ended_at": 32, "expires_at": 99, "result": Result("r", 3, "ab")},
+        ),
+    ]
+    done = await jobs.move(*steps)
+    assert done is not None
+    assert (done.state, done.result, done.payload_id) == (S.COMPLETED, Result("r", 3, "ab"), 5)
+    assert await jobs.move(*steps) is None
+    assert len(await jobs.events(job.id)) == 5
+
+
+async def test_a_job_that_is_to_be_cancelled_is_not_claimed(jobs: SqlJobs) -> None:
+    (job,) = await added(jobs, "ann")
+    await jobs.request_cancel(job.id, 15)
+    assert await jobs.claim([claim(job)]) == []
+    assert [one.id for one in await jobs.to_cancel()] == [job.id]
+
+
+async def test_a_key_makes_one_job_however_often_and_for_whomever_it_is_sent(
+    jobs: SqlJobs,
+) -> None:
+    keyed = new(idempotency_key="k")
+    results = await asyncio.gather(*(jobs.insert(keyed, "queued") for _ in range(5)))
+    assert len({job.id for job, _ in results}) == 1
+    assert [fresh for _, fresh in results].count(True) == 1
+    _, fresh = await jobs.insert(new("bob", idempotency_key="k"), "queued")
+    assert fresh
+    assert await jobs.forget_idempotency_keys(before=11) == 2
+    assert (await jobs.insert(keyed, "queued"))[1]
+
+
+async def test_the_queue_goes_round_the_users_from_where_it_was(jobs: SqlJobs) -> None:
+    await added(jobs, "ann", "ann", "bob", "cy", "cy")
+    service = Service("s")
+    ready, last = await jobs.waiting(service, "", 2, 1, 100)
+    assert ([w.user_id for w in ready], last) == (["ann", "bob"], "bob")
+    ready, last = await jobs.waiting(service, "bob", 2, 5, 100)
+    assert ([w.user_id for w in ready], last) == (["cy", "cy"], None)
+
+
+async def test_a_delayed_job_waits_but_not_for_a_clock_that_was_set_back(jobs: SqlJobs) -> None:
+    (job,) = await added(jobs, "ann")
+    (job,) = await jobs.claim([claim(job)])
+    await jobs.move(
+        Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "", changes={"queued_at": 30, "not_before": 50})
+    )
+    service = Service("s")
+    assert (await jobs.waiting(service, "", 9, 9, 40))[0] == []
+    assert len((await jobs.waiting(service, "", 9, 9, 50))[0]) == 1
+    assert len((await jobs.waiting(service, "", 9, 9, 29))[0]) == 1
+
+
+async def test_slots_are_counted_by_service_user_and_agent(jobs: SqlJobs) -> None:
+    found = await added(jobs, "ann", "ann", "bob")
+    await jobs.claim([claim(job, agent) for job, agent in zip(found, "xxy", strict=True)])
+    held = {(one.service, one.user_id, one.agent): one.slots for one in await jobs.held()}
+    assert held == {("s", "ann", "x"): 2, ("s", "bob", "y"): 1}
+
+
+async def test_pages_hold_each_job_once_while_others_arrive(jobs: SqlJobs) -> None:
+    await added(jobs, *["ann"] * 5)
+    first = await jobs.page(Filter(user_id="ann"), None, 3)
+    await added(jobs, "ann", "bob")
+    second = await jobs.page(Filter(user_id="ann"), first[-1].id, 3)
+    assert [job.id for job in first + second] == [5, 4, 3, 2, 1]
+
+
+async def test_filters_narrow(jobs: SqlJobs) -> None:
+    await jobs.insert(new(tags=("red", "big")), "queued")
+    await jobs.insert(new(service="t"), "queued")
+    assert [job.id for job in await jobs.page(Filter(tag="red"), None, 9)] == [1]
+    assert [job.id for job in await jobs.page(Filter(service="t"), None, 9)] == [2]
+    assert await jobs.page(Filter(state=S.RUNNING), None, 9) == []
+
+
+async def test_a_job_that_is_not_there_says_so(jobs: SqlJobs) -> None:
+    with pytest.raises(NoSuchJob, match="Job 4 not found in the database"):
+        await jobs.get(4)
+    with pytest.raises(NoSuchJob):
+        await jobs.events(4)
+
+
+async def test_files_in_use_are_found_among_many(jobs: SqlJobs) -> None:
+    await jobs.insert(new(bundle=Bundle("mine", 1, "d")), "queued")
+    names = [f"orphan{number}" for number in range(1_200)]
+    assert await jobs.files_in_use([*names, "mine"]) == {"mine"}
+
+
+async def test_the_queue_is_read_by_its_indexes_whatever_its_length(database: Database) -> None:
+    plan = await database.rows(
+        """
+        EXPLAIN QUERY PLAN SELECT min(user_id) FROM jobs
+        WHERE state = 'Queued' AND service = 's' AND user_id > 'ann'
+        """
+    )
+    assert "jobs_queued" in plan[0]["detail"]
+    assert "SEARCH" in plan[0]["detail"]
+
+
+# -- the adapter
+
+
+async def test_a_change_that_fails_spoils_no_other(database: Database) -> None:
+    async def good(tx):
+        await tx.rows("INSERT INTO meta VALUES (:k, 'v')", {"k": "good"})
+
+    async def bad(tx):
+        await tx.rows("INSERT INTO meta VALUES ('bad', 'v')")
+        raise KeyError("no")
+
+    results = await asyncio.gather(
+        database.write(good), database.write(bad), return_exceptions=True
+    )
+    assert isinstance(results[1], KeyError)
+    found = await database.rows("SELECT key FROM meta")
+    assert [row["key"] for row in found] == ["good"]
+
+
+async def test_what_was_handed_in_is_kept_when_the_database_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    database = await Database.open(path, MIGRATIONS)
+
+    async def insert(number: int) -> None:
+        await database.write(
+            lambda tx: tx.rows("INSERT INTO meta VALUES (:k, '')", {"k": str(number)})
+        )
+
+    pending = [asyncio.ensure_future(insert(number)) for number in range(5)]
+    await asyncio.gather(*pending)
+    await database.close()
+    with pytest.raises(DatabaseUnavailable):
+        await database.write(lambda tx: tx.rows("SELECT 1"))
+    again = await Database.open(path, MIGRATIONS)
+    try:
+        assert len(await again.rows("SELECT * FROM meta")) == 5
+    finally:
+        await again.close()
+
+
+async def test_a_file_that_is_no_database_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    path.write_bytes(b"this is not a database" * 100)
+    with pytest.raises(DatabaseUnavailable) as caught:
+        await Database.open(path, MIGRATIONS)
+    assert caught.value.damaged
+
+
+async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    database = await Database.open(path, (*MIGRATIONS, ("CREATE TABLE later (x TEXT) STRICT",)))
+    await database.close()
+    with pytest.raises(ValueError, match="newer version"):
+        await Database.open(path, MIGRATIONS)
