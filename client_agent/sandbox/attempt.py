@@ -153,7 +153,8 @@ class Attempt:
         return self._judge(usage, certain)
 
     async def _or_give_up(self, future: asyncio.Future[None]) -> bool:
-        await asyncio.wait({future, self._given_up}, return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            await asyncio.wait({future, self._given_up}, return_when=asyncio.FIRST_COMPLETED)
         return future.done()
 
     def _reap(self) -> tuple[float | None, int | None]:

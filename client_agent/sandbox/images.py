@@ -34,6 +34,9 @@ KEEP: Final = 64 * MIB
 FEW: Final = 2000
 """More files than this are discarded with their image rather than deleted one by one."""
 
+LIGHT: Final = 64
+LIGHT_BYTES: Final = 4 * MIB
+
 _CTL_GET_FREE: Final = 0x4C82
 _CONFIGURE: Final = 0x4C0A
 _AUTOCLEAR: Final = 4
@@ -81,6 +84,13 @@ class Image:
         found = os.statvfs(self.place)
         blocks, files = self._pristine
         return max(0, blocks - found.f_bfree) * found.f_frsize, max(0, files - found.f_ffree)
+
+    @property
+    def light(self) -> bool:
+        """So little is in it that wiping takes no longer than handing the work to a thread."""
+        used, files = self.used()
+        grown = self.file.stat().st_blocks * 512
+        return files <= LIGHT and used <= LIGHT_BYTES and grown <= KEEP
 
     def wipe(self) -> bool:
         """Delete what the attempt left.
@@ -195,7 +205,7 @@ class Images:
         if mkfs is None:
             raise NoImages("mkfs.ext4 is not installed: apt install e2fsprogs")
         self._files.mkdir(mode=0o700, exist_ok=True)
-        inodes = max(256, disk // self._inode_every)
+        inodes = max(256, disk // self._inode_every + 16)  # ext4 keeps a dozen for itself
         file = self._files / f"template-{disk}.ext4"
         # a first guess, then what mkfs really took for its tables is known
         blocks = disk // BLOCK + inodes * 256 // BLOCK + 1024

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -136,15 +137,7 @@ def bwrap_options(
             raise ValueError(f"not a variable: {name!r}")
         options += ["--setenv", name, value]
 
-    options += ["--ro-bind", "/usr", "/usr"]
-    for name in MERGED_USR:
-        path = Path(name)
-        if path.is_symlink():
-            options += ["--symlink", str(path.readlink()), name]
-        elif path.is_dir():
-            options += ["--ro-bind", name, name]
-    for name in READ_ONLY_ETC:
-        options += ["--ro-bind-try", name, name]
+    options += _system()
     if network:
         options += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
     for fd, name in ((fds.passwd, "passwd"), (fds.group, "group"), (fds.hosts, "hosts")):
@@ -166,6 +159,22 @@ def bwrap_options(
     if fds.seccomp is not None:
         options += ["--seccomp", str(fds.seccomp)]
     return [*options, "--json-status-fd", str(fds.status)]
+
+
+@cache
+def _system() -> tuple[str, ...]:
+    """The host's programs and the little of /etc that they need. What is not there is left out."""
+    options = ["--ro-bind", "/usr", "/usr"]
+    for name in MERGED_USR:
+        path = Path(name)
+        if path.is_symlink():
+            options += ["--symlink", str(path.readlink()), name]
+        elif path.is_dir():
+            options += ["--ro-bind", name, name]
+    for name in READ_ONLY_ETC:
+        if Path(name).exists():
+            options += ["--ro-bind-try", name, name]
+    return tuple(options)
 
 
 def checked_place(place: str) -> str:

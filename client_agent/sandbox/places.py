@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -129,7 +130,12 @@ class Places:
         """
         fields = pidfd.stat_fields(init)
         started = "0" if fields is None else fields[19]
-        (folder / _RECORD).write_text(f"{_boot_id()} {init} {started}\n", encoding="ascii")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        fd = os.open(f"{folder}/{_RECORD}", flags, 0o600)
+        try:
+            os.write(fd, f"{_boot_id()} {init} {started}\n".encode())
+        finally:
+            os.close(fd)
 
     def left_over(self) -> list[Path]:
         """Folders of attempts, the quarantined ones included."""
@@ -165,5 +171,6 @@ class Places:
         remove_tree(folder)
 
 
+@cache
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

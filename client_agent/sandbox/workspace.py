@@ -102,10 +102,18 @@ class HostWorkspace(ABC):
             return
         if self.group is not None:
             await self._remove_group(self.group)
-        if self._image is not None and images is not None:
-            await self._host_sandbox.in_thread(images.put_back, self._image, spare=SPARE_IMAGES)
-        if self.folder is not None:
-            await self._host_sandbox.in_thread(places.remove, self.folder)
+        image, folder = self._image, self.folder
+
+        def remove() -> None:
+            if image is not None and images is not None:
+                images.put_back(image, spare=SPARE_IMAGES)
+            if folder is not None:
+                places.remove(folder)
+
+        if image is not None and image.light:
+            remove()
+        else:
+            await self._host_sandbox.in_thread(remove)
 
     async def _remove_group(self, group: Group) -> None:
         """The last process leaves its cgroup a moment after its descriptors close."""

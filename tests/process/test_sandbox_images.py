@@ -1,0 +1,253 @@
+"""Disk images, which only root can mount: sized right, wiped for certain, thrown away otherwise."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.sandbox import images, mounts
+from client_agent.sandbox.images import Image, Images, NoImages
+from tests.support.sandboxed import MIB, can, in_child
+
+pytestmark = pytest.mark.skipif(not can("root"), reason="only root can mount")
+
+UID = 420_000
+
+
+def mounted(work: Any) -> Any:
+    """Call ``work(images, places)`` in a child with mounts of its own."""
+
+    def child(home: Path) -> Any:
+        places = home / "places"
+        places.mkdir()
+        mounts.privatize(places)
+        pool = Images(home / "files", 16_384)
+        try:
+            return work(pool, places)
+        except NoImages as problem:
+            return str(problem)
+        finally:
+            pool.close()
+
+    answer = in_child(child, "root")
+    if isinstance(answer, str):
+        pytest.skip(answer)
+    return answer
+
+
+def fill(image: Image, size: int) -> int:
+    """Write up to ``size`` bytes; how many fit."""
+    written = 0
+    with (image.job / "big").open("wb", buffering=0) as file:
+        with suppress_no_space():
+            while written < size:
+                written += file.write(bytes(min(MIB, size - written)))
+    return written
+
+
+@contextmanager
+def suppress_no_space() -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno != errno.ENOSPC:
+            raise
+
+
+@pytest.mark.parametrize("disk", [4 * MIB, 64 * MIB, 512 * MIB])
+def test_a_job_can_store_what_its_limit_says(disk: int) -> None:
+    def work(pool: Images, places: Path) -> tuple[int, int, str | None]:
+        image = pool.make(disk, places)
+        image.open_for(UID)
+        found = os.statvfs(image.place)
+        usable = found.f_bavail * found.f_frsize
+        full = image.full()
+        image.discard()
+        return usable, found.f_ffree, full
+
+    usable, files, full = mounted(work)
+    assert abs(usable - disk) <= 256 * 1024
+    assert disk // 16_384 <= files <= disk // 16_384 + 1100
+    assert full is None
+
+
+def test_beyond_the_limit_there_is_no_room_and_the_kernel_says_so() -> None:
+    def work(pool: Images, places: Path) -> tuple[int, str | None, int]:
+        image = pool.make(8 * MIB, places)
+        image.open_for(UID)
+        written, full, used = fill(image, 64 * MIB), image.full(), image.used()[0]
+        image.discard()
+        return written, full, used
+
+    written, full, used = mounted(work)
+    assert 7 * MIB < written <= 8 * MIB + 100_000
+    assert full == "bytes"
+    assert used >= written
+
+
+def test_there_are_only_so_many_files() -> None:
+    def work(pool: Images, places: Path) -> tuple[int, str | None]:
+        image = pool.make(8 * MIB, places)
+        image.open_for(UID)
+        made = 0
+        with suppress_no_space():
+            for made in range(5000):
+                (image.job / str(made)).touch()
+        full = image.full()
+        image.discard()
+        return made, full
+
+    made, full = mounted(work)
+    assert 500 <= made < 1700
+    assert full == "files"
+
+
+def test_an_image_is_used_again_only_when_it_is_as_good_as_new() -> None:
+    def work(pool: Images, places: Path) -> list[tuple[str, bool]]:
+        seen = []
+
+        def after(what: str) -> None:
+            pool.put_back(image, spare=2)
+            again = pool.idle(8 * MIB)
+            seen.append((what, again is image))
+            if again is not None:
+                again.discard()
+
+        image = pool.make(8 * MIB, places)
+        image.open_for(UID)
+        after("nothing was stored")
+        image = pool.make(8 * MIB, places)
+        image.open_for(UID)
+        fill(image, 2 * MIB)
+        (image.job / "a/b/c").mkdir(parents=True)
+        after("a little was stored")
+        image = pool.make(8 * MIB, places)
+        image.open_for(UID)
+        (image.place / "beside").write_text("outside the job's directory")
+        after("something is left")
+        image = pool.make(8 * MIB, places)
+        image.open_for(UID)
+        held = (image.job / "held").open("wb")
+        held.write(bytes(MIB))
+        held.flush()
+        (image.job / "held").unlink()
+        seen.append(("deleted, but open", image.wipe()))
+        held.close()
+        image.discard()
+        image = pool.make(8 * MIB, places)
+        image.open_for(UID)
+        pool.put_back(image, spare=0)
+        seen.append(("no spares wanted", pool.idle(8 * MIB) is image))
+        return seen
+
+    assert dict(mounted(work)) == {
+        "nothing was stored": True,
+        "a little was stored": True,
+        "something is left": False,
+        "deleted, but open": False,
+        "no spares wanted": False,
+    }
+
+
+@pytest.mark.parametrize("what", ["many files", "much data", "a grown file"])
+def test_an_image_that_is_work_to_wipe_is_discarded(what: str) -> None:
+    def work(pool: Images, places: Path) -> tuple[bool, bool, list[str]]:
+        image = pool.make(256 * MIB, places)
+        image.open_for(UID)
+        if what == "many files":
+            for i in range(images.FEW + 1):
+                (image.job / str(i)).touch()
+        else:
+            fill(image, 80 * MIB)
+            os.sync()
+            if what == "a grown file":
+                (image.job / "big").unlink()
+        light = image.light
+        pool.put_back(image, spare=2)
+        left = [path.name for path in (image.file.parent).iterdir()]
+        return light, image.place.exists(), left
+
+    light, there, left = mounted(work)
+    assert not light
+    assert not there
+    assert [name for name in left if name.endswith(".img")] == []
+
+
+def test_what_one_job_stored_cannot_be_read_by_the_next() -> None:
+    def work(pool: Images, places: Path) -> tuple[bool, bytes]:
+        image = pool.make(8 * MIB, places)
+        image.open_for(UID)
+        with (image.job / "f").open("wb") as file:
+            file.write(b"secret" * 200_000)
+            file.flush()
+            os.fsync(file.fileno())
+        pool.put_back(image, spare=1)
+        again = pool.idle(8 * MIB)
+        assert again is image
+        again.open_for(UID + 1)
+        seen = b""
+        with (again.job / "g").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 7 * MIB)
+        seen = (again.job / "g").read_bytes()
+        empty = sorted(p.name for p in again.job.iterdir()) == ["g"]
+        again.discard()
+        return empty, seen.strip(b"\0")[:20]
+
+    assert mounted(work) == (True, b"")
+
+
+def test_a_job_cannot_reach_the_root_of_its_image() -> None:
+    def work(pool: Images, places: Path) -> tuple[int, int, int]:
+        image = pool.make(8 * MIB, places)
+        image.open_for(UID)
+        top, job = image.place.stat(), image.job.stat()
+        image.discard()
+        return top.st_uid, top.st_mode & 0o777, job.st_uid
+
+    assert mounted(work) == (0, 0o711, UID)
+
+
+def test_images_leave_no_loop_device_behind() -> None:
+    def loops(files: Path) -> list[str]:
+        found = []
+        for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+            text = backing.read_text()
+            if str(files) in text:
+                found.append(text)
+        return found
+
+    def work(pool: Images, places: Path) -> tuple[int, int]:
+        made = [pool.make(8 * MIB, places) for _ in range(3)]
+        before = len(loops(places.parent / "files"))
+        for image in made:
+            image.discard()
+        return before, len(loops(places.parent / "files"))
+
+    assert mounted(work) == (3, 0)
+
+
+def test_a_host_without_loop_devices_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def child(home: Path) -> str:
+        real = os.open
+
+        def without(path: Any, *args: Any, **more: Any) -> int:
+            if str(path) == "/dev/loop-control":
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+            return real(path, *args, **more)
+
+        os.open = without
+        try:
+            Images(home / "files", 16_384).make(8 * MIB, home)
+        except NoImages as problem:
+            return f"{problem} {[p.name for p in (home / 'files').glob('*.img')]}"
+        return "made"
+
+    said = in_child(child, "root")
+    assert said.startswith("cannot mount a disk image: ")
+    assert said.endswith("/dev/loop-control' []")
