@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from server.domain import states
 from server.domain.jobs import Job
 from shared.wire import JobState
 
@@ -27,8 +26,6 @@ class Bells:
             self.sender.set()  # work, or a free slot
         if job.cancel_requested_at is not None and not job.ended:
             self.canceller.set()
-        if job.state in states.AT_AGENT:
-            self.getter.set()
         for watcher in self._watchers.get(job.id, ()):
             watcher.set()
 

@@ -28,6 +28,7 @@ log = structlog.get_logger()
 S = JobState
 _ASK_AGAIN_S: Final = (0.2, 1.0, 5.0, 15.0)
 _BUSY_S: Final = 5.0  # until a job is offered again to an agent that could not take it now
+_STUCK_EVERY_S: Final = 2.0
 _OVERDUE_AT_ONCE: Final = 100
 _REASONS: Final = {"not_offered": Reason.NOT_OFFERED, "invalid_bundle": Reason.INVALID_BUNDLE}
 
@@ -56,6 +57,7 @@ class Send:
         self._lost_after_s = lost_after_s
         self._served: dict[str, str] = {}
         """service -> the user served last; the next in the ring is due."""
+        self._stuck_due = clock.monotonic()
         self._deliveries: dict[int, asyncio.Task[None]] = {}
         """job id -> its delivery"""
 
@@ -65,10 +67,8 @@ class Send:
         Returns:
             How many jobs were moved.
         """
-        for job in await self._jobs.in_states([S.PROCESSING]):
-            if job.id not in self._deliveries:
-                # Begun by a former life of the server, or broken off by a fault of ours.
-                self._start(job, self._find_out(job, "the delivery was interrupted"))
+        if self._clock.monotonic() >= self._stuck_due:
+            await self._take_up_stuck()
         held = await self._jobs.held()
         load = Counter[str]()
         for one in held:
@@ -92,6 +92,13 @@ class Send:
         for job in claimed:
             self._start(job, self._deliver(job))
         return overdue + len(claimed)
+
+    async def _take_up_stuck(self) -> None:
+        """Deliveries begun by a former life of the server, or broken off by a fault of ours."""
+        for job in await self._jobs.in_states([S.PROCESSING]):
+            if job.id not in self._deliveries:
+                self._start(job, self._find_out(job, "the delivery was interrupted"))
+        self._stuck_due = self._clock.monotonic() + _STUCK_EVERY_S
 
     def _claim(self, waiting: Waiting, agent: Agent) -> Move:
         return Move(

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from server.domain import states
 from server.domain.jobs import Bundle, Event, Job, NewJob, Result
 from shared.database import Row
 from shared.wire import JobState, Limits, Reason, Usage
+
+# Few texts recur in most rows: each is parsed once.
+
+
+@lru_cache(maxsize=256)
+def _limits(text: str) -> Limits:
+    return Limits.model_validate_json(text)
+
+
+@lru_cache(maxsize=256)
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+@lru_cache(maxsize=256)
+def _enforcement(text: str) -> Mapping[str, str]:
+    return MappingProxyType(json.loads(text))
 
 
 def job(row: Row) -> Job:
@@ -19,9 +38,9 @@ def job(row: Row) -> Job:
         user_id=row["user_id"],
         service=row["service"],
         name=row["name"],
-        tags=tuple(json.loads(row["tags"])),
+        tags=_words(row["tags"]),
         priority=row["priority"],
-        limits=Limits.model_validate_json(row["limits"]),
+        limits=_limits(row["limits"]),
         timeout_s=row["timeout_s"],
         attempt=row["attempt"],
         retries_used=row["retries_used"],
@@ -30,8 +49,8 @@ def job(row: Row) -> Job:
         reason=Reason(row["reason"]) if row["reason"] else None,
         exit_code=row["exit_code"],
         stderr_tail=row["stderr_tail"],
-        warnings=tuple(json.loads(row["warnings"])),
-        enforcement=json.loads(row["enforcement"]),
+        warnings=_words(row["warnings"]),
+        enforcement=_enforcement(row["enforcement"]),
         usage=Usage.model_validate_json(row["usage"]) if row["usage"] else None,
         agent=row["agent"],
         payload_id=row["payload_id"],
