@@ -6,8 +6,6 @@ Each stays harmless where the sandbox fails.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +14,7 @@ from typing import Any
 import pytest
 
 from client_agent.collect import collect
-from client_agent.sandbox import cgroups
 from client_agent.sandbox.base import Ended
-from client_agent.sandbox.places import Places
 from shared.wire import Reason
 from tests.support.sandboxed import (
     MIB,
@@ -391,124 +387,3 @@ def test_snapshots_of_a_job_that_swaps_files_never_leave_its_directory(who: Who)
 
     outcome = run(python(RACE, during=snapshots), who)
     assert {content for _, content in outcome.extra} <= {b"", b"fine"}
-
-
-# ---------------------------------------------------------------- neighbours
-
-VICTIM = """
-import os, socket, time
-open("/tmp/secret", "w").write("secret"); open("secret", "w").write("secret")
-s = socket.socket(socket.AF_UNIX); s.bind("\\0ferryman-victim"); s.listen()
-t = socket.socket(); t.bind(("127.0.0.1", 18765)); t.listen()
-print("up", flush=True)
-end = time.monotonic() + 10
-while time.monotonic() < end and not os.path.exists("stop"): time.sleep(0.01)
-print("unharmed", flush=True)
-"""
-ATTACKER = """
-import glob, os, signal, socket
-found = []
-for pid in range(2, 5000):
-    try: os.kill(pid, 0)
-    except OSError: continue
-    if pid not in (os.getpid(), os.getppid()): found.append(pid)
-print("pids", found)
-try: os.kill(-1, signal.SIGTERM)
-except OSError as problem: print(problem)
-for address in ("\\0ferryman-victim",):
-    try: socket.socket(socket.AF_UNIX).connect(address); print("LEAK unix")
-    except OSError as problem: print(problem.strerror)
-try: socket.create_connection(("127.0.0.1", 18765), 1); print("LEAK tcp")
-except OSError as problem: print(problem.strerror)
-print("files", *(glob.glob(f"{place}/*") for place in ("/tmp", "/dev/shm", "/run", "/job")))
-"""
-
-
-def test_two_jobs_cannot_reach_each_other(who: Who) -> None:
-    async def both(home: Path) -> tuple[str, str, Ended]:
-        one, two = (
-            python(VICTIM),
-            python("import signal; signal.signal(15, signal.SIG_IGN)\n" + ATTACKER),
-        )
-        async with opened(one, home) as sandbox:
-            victim = await start(sandbox, one, home, "victim", 0)
-            victim.process.go()
-            await until(lambda: "up" in victim.stdout)
-            attacker = await start(sandbox, two, home, "attacker", 1)
-            attacker.process.go()
-            await attacker.process.wait()
-            os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=victim.workspace.fd))
-            ended = await victim.process.wait()
-            for started in (victim, attacker):
-                await started.workspace.destroy()
-            return victim.stdout, attacker.stdout, ended
-
-    victim, attacker, ended = in_child(lambda home: asyncio.run(both(home)), who)
-    assert victim == "up\nunharmed\n"
-    assert ended.reason is None
-    lines = attacker.splitlines()
-    assert lines[0] == "pids []"
-    assert lines[-1].startswith("files [] [] [] ['/job/")
-    assert "secret" not in attacker
-    assert attacker.count("Connection refused") == 2
-
-
-def test_a_restart_in_the_middle_clears_everything(who: Who) -> None:
-    """A former life with records, directories and an image; and a stranger, who is left alone."""
-
-    async def second_life(home: Path) -> tuple[bool, bool, list[str]]:
-
-        job = bash("sleep 30\n", settings=replace(SETTINGS, disk_images=False))
-        recorded = await asyncio.create_subprocess_exec("sleep", "60")
-        stranger = await asyncio.create_subprocess_exec("sleep", "60")
-        places = Places(home / "agent", drop=os.geteuid() == 0)
-        (home / "agent" / "images").mkdir(parents=True)
-        (home / "agent" / "images" / "7.img").write_bytes(bytes(100))
-        for name, pid in (("old-1", recorded.pid), ("old-2", stranger.pid)):
-            folder = places.make(name)
-            places.make_job(folder, None)
-            places.record(folder, pid)
-        record = home / "agent/work/old-2/init"
-        boot, pid_text, started = record.read_text().split()
-        record.write_text(f"{boot} {pid_text} {int(started) + 1}\n")  # the pid was used again
-        (home / "agent/work/old-3.removing.4").mkdir()
-        places.close()
-        async with opened(job, home) as sandbox:
-            await sandbox.clear()
-            left = sorted(path.name for path in (home / "agent").rglob("*"))
-        killed = await asyncio.wait_for(recorded.wait(), 10) == -signal.SIGKILL
-        spared = stranger.returncode is None
-        stranger.kill()
-        await stranger.wait()
-        return killed, spared, left
-
-    killed, spared, left = in_child(lambda home: asyncio.run(second_life(home)), who)
-    assert killed
-    assert spared
-    assert set(left) <= {"work", "images"}
-
-
-def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start() -> None:
-    if not can("root"):
-        pytest.skip("cgroups of version 1 are root's")
-
-    async def second_life(home: Path) -> tuple[int, list[str]]:
-
-        name = Places(home / "agent", drop=True).name
-        try:
-            hierarchy = cgroups.find(name)
-        except cgroups.NoCgroups as problem:
-            return 0, [str(problem)]
-        group = cgroups.Group(hierarchy, "old", SMALL)
-        left = await asyncio.create_subprocess_exec("sleep", "60")
-        for folder in group.folders:
-            (folder / "cgroup.procs").write_text(str(left.pid))
-        async with opened(bash("true\n"), home) as sandbox:
-            await sandbox.clear()
-            kept = [str(folder) for folder in group.folders if folder.exists()]
-        return await asyncio.wait_for(left.wait(), 10), kept
-
-    code, kept = in_child(lambda home: asyncio.run(second_life(home)), "root")
-    if code == 0:
-        pytest.skip(kept[0])
-    assert (code, kept) == (-signal.SIGKILL, [])

@@ -44,10 +44,9 @@ def mounted(work: Any) -> Any:
 def fill(image: Image, size: int) -> int:
     """Write up to ``size`` bytes; how many fit."""
     written = 0
-    with (image.job / "big").open("wb", buffering=0) as file:
-        with suppress_no_space():
-            while written < size:
-                written += file.write(bytes(min(MIB, size - written)))
+    with (image.job / "big").open("wb", buffering=0) as file, suppress_no_space():
+        while written < size:
+            written += file.write(bytes(min(MIB, size - written)))
     return written
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import select
 import signal
 import subprocess
@@ -16,10 +15,8 @@ from typing import Any
 import pytest
 
 from client_agent.sandbox import pidfd, selftest
-from client_agent.sandbox.base import SandboxBroken
 from shared.wire import Reason
 from tests.support.sandboxed import (
-    MIB,
     SETTINGS,
     SMALL,
     Job,
@@ -28,7 +25,6 @@ from tests.support.sandboxed import (
     Who,
     attempt,
     can,
-    descriptors,
     in_child,
     opened,
     processes_of,
@@ -94,15 +90,6 @@ def test_descriptors_of_the_agent_do_not_reach_the_job(who: Who) -> None:
 
     outcome = in_child(work, who)
     assert outcome.stdout.split() == ["0", "1", "2", "3"]
-
-
-def script(folder: Path, text: str) -> Path:
-    """A program that every uid may run."""
-    made = folder / "program"
-    made.write_text("#!/bin/sh\n" + text)
-    made.chmod(0o755)
-    folder.chmod(0o755)
-    return made
 
 
 def run_here(job: Job, home: Path) -> Outcome:
@@ -346,206 +333,3 @@ def test_a_crowd_in_one_sandbox_leaves_room_in_another(who: Who) -> None:
 
     full, said, ended = in_child(lambda home: asyncio.run(both(home)), who)
     assert (full, said, ended.exit_code) == ("full\n", "", 0)
-
-
-# ---------------------------------------------------------------- 10: system calls
-
-CALLS = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-for name, nr, *args in [
-    ("keyctl", 250, 0, -3), ("add_key", 248, b"user", b"x", b"y", 1, -3), ("bpf", 321, 0, 0, 0),
-    ("io_uring_setup", 425, 1, 0), ("ptrace", 101, 16, 1, 0, 0), ("clone3", 435, 0, 0),
-    ("perf_event_open", 298, 0, 0, 0, 0, 0), ("userfaultfd", 323, 1), ("setns", 308, 0, 0),
-    ("process_vm_readv", 310, 1, 0, 0, 0, 0, 0), ("open_by_handle_at", 304, 0, 0, 0),
-    ("move_pages", 279, 0, 0, 0, 0, 0, 0), ("init_module", 175, 0, 0, 0),
-    ("unshare", 272, 0x10000000), ("clone", 56, 0x10000011, 0, 0, 0, 0),
-]:
-    ctypes.set_errno(0)
-    got = libc.syscall(nr, *args)
-    print(name, got if got >= 0 else os.strerror(ctypes.get_errno()))
-"""
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86_64's")
-def test_dangerous_system_calls_are_refused(who: Who) -> None:
-    outcome = run(Job({"run.sh": "exec python3 calls.py\n", "calls.py": CALLS}), who)
-    said = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
-    enosys = {"io_uring_setup", "clone3"}
-    assert len(said) == 15
-    assert {name for name, text in said.items() if text == "Function not implemented"} == enosys
-    assert {text for name, text in said.items() if name not in enosys} == {
-        "Operation not permitted"
-    }
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86_64's")
-def test_a_relaxation_gives_the_call_back(who: Who) -> None:
-    job = Job({"run.sh": "exec python3 calls.py\n", "calls.py": CALLS})
-    outcome = run(replace(job, allow=frozenset({"io_uring", "process_vm"})), who)
-    said = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
-    assert said["io_uring_setup"] == "Bad address"
-    assert said["process_vm_readv"] != "Operation not permitted"
-    assert said["ptrace"] == said["keyctl"] == "Operation not permitted"
-
-
-INT80 = """
-import ctypes, mmap
-code = mmap.mmap(-1, 4096, prot=7)
-code.write(bytes.fromhex("b814000000cd80c3"))  # mov eax, 20 (getpid); int 0x80; ret
-print("LEAK", ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))())
-"""
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="i386's entry is x86's")
-def test_the_i386_entry_kills(who: Who) -> None:
-    outcome = run(Job({"run.sh": "python3 c.py; echo $?\n", "c.py": INT80}), who)
-    assert outcome.stdout == f"{128 + signal.SIGSYS}\n"
-
-
-def test_filter_and_no_new_privileges_hold_for_the_init_too(who: Who) -> None:
-    script = "grep -hE '^(Seccomp|NoNewPrivs|CapBnd|CapPrm):' /proc/1/status /proc/self/status\n"
-    outcome = run(Job({"run.sh": script}), who)
-    values = [line.split()[1] for line in outcome.stdout.splitlines()]
-    assert values == ["0" * 16, "0" * 16, "1", "2"] * 2
-
-
-# ---------------------------------------------------------------- 11: it does not come up
-
-
-def test_a_sandbox_that_does_not_come_up_quotes_bubblewrap(who: Who) -> None:
-    async def broken(home: Path) -> tuple[str, list[str], list[str]]:
-        job = replace(HELLO, read_only=((Path("/no/such/folder"), "/opt/x"),))
-        async with opened(job, home) as sandbox:
-            with pytest.raises(SandboxBroken) as caught:
-                await start(sandbox, job, home)
-            alive = processes_of(sandbox.settings.uid_base if sandbox.drop else os.geteuid())
-        return str(caught.value), alive, [p.name for p in (home / "agent/work").iterdir()]
-
-    message, alive, left = in_child(lambda home: asyncio.run(broken(home)), who)
-    assert "did not start (exit code 1): bwrap: Can't find source path /no/such/folder" in message
-    assert alive == []
-    assert left == []
-
-
-def test_a_chain_that_hangs_is_given_up_and_killed(who: Who, tmp_path: Path) -> None:
-    async def hanging(home: Path) -> tuple[str, list[str]]:
-        job = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.3))
-        slow = script(home, "exec sleep 60\n")
-        async with opened(job, home) as sandbox:
-            sandbox._tools = replace(sandbox.tools, choom=str(slow))  # type: ignore[union-attr]
-            with pytest.raises(SandboxBroken) as caught:
-                await start(sandbox, job, home)
-            uid = sandbox.settings.uid_base if sandbox.drop else os.geteuid()
-            return str(caught.value), processes_of(uid)
-
-    message, alive = in_child(lambda home: asyncio.run(hanging(home)), who)
-    assert "not up within 0.3 s" in message
-    assert alive == []
-
-
-def test_a_start_that_is_cancelled_leaves_nothing(who: Who) -> None:
-    async def cancelled(home: Path) -> tuple[list[str], int]:
-        async with opened(HELLO, home) as sandbox:
-            first = await start(sandbox, HELLO, home, "a-x")
-            first.process.stop(None, "x", grace=False)
-            await first.process.wait()
-            await first.workspace.destroy()
-            before = descriptors()
-            for i in range(8):
-                task = asyncio.create_task(start(sandbox, HELLO, home, f"a-{i}"))
-                for _ in range(i * 3):
-                    await asyncio.sleep(0.0005)  # noqa: TID251  # anywhere in the middle
-                task.cancel()
-                try:
-                    started = await task
-                except asyncio.CancelledError:
-                    continue
-                started.process.stop(None, "x", grace=False)
-                await started.process.wait()
-                await started.workspace.destroy()
-            uid = sandbox.settings.uid_base if sandbox.drop else os.geteuid()
-            return processes_of(uid), descriptors() - before
-
-    alive, more = in_child(lambda home: asyncio.run(cancelled(home)), who)
-    assert alive == []
-    assert more == 0
-
-
-# ---------------------------------------------------------------- around them
-
-
-def test_no_descriptor_no_zombie_and_no_task_stays(who: Who) -> None:
-    async def many(home: Path) -> tuple[int, list[int], int]:
-        async with opened(HELLO, home) as sandbox:
-            before = -1
-            for i in range(6):
-                started = await start(sandbox, HELLO, home, f"a-{i}")
-                started.process.go()
-                assert (await started.process.wait()).exit_code == 0
-                await started.workspace.destroy()
-                if i == 0:  # constants and threads are made once
-                    before = descriptors()
-            after = descriptors()
-            return after - before, pidfd.descendants(os.getpid()), len(asyncio.all_tasks())
-
-    assert in_child(lambda home: asyncio.run(many(home)), who) == (0, [], 1)
-
-
-def test_the_host_is_not_visible_in_dev_sys_and_mounts(who: Who) -> None:
-    script = (
-        "ls /dev; echo --; ls -A /sys /run /boot 2>/dev/null; echo --; cat /proc/self/mountinfo\n"
-    )
-    outcome = run(Job({"run.sh": script}), who)
-    dev, rest, mounts = outcome.stdout.split("--\n")
-    known = {"core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin"}
-    known |= {"stdout", "tty", "urandom", "zero", "console"}
-    assert set(dev.split()) <= known
-    assert rest == ""
-    if outcome.enforcement["disk"] == "hard":  # a bind shows where it came from, an image does not
-        assert str(outcome.zip_path.parent) not in mounts
-    assert "/run/ferryman" not in mounts
-
-
-def test_rlimits_are_in_force(who: Who) -> None:
-    outcome = run(Job({"run.sh": "ulimit -Hn; ulimit -Hc; ulimit -Hu\n"}), who)
-    nofile, core, nproc = map(int, outcome.stdout.split())
-    assert (nofile, core) == (1024, 0)
-    assert nproc == SMALL.pids + (64 if outcome.enforcement["pids"] == "hard" else 0)
-
-
-def test_operators_binds_can_be_read_and_not_written(who: Who, tmp_path: Path) -> None:
-    def work(home: Path) -> Outcome:
-        data = home / "data"
-        data.mkdir()
-        (data / "set").write_text("reference\n")
-        home.chmod(0o755)
-        data.chmod(0o777)
-        script = (
-            "cat /data/set; (echo x >/data/new) 2>&1 | grep -o 'Read-only.*'; rm -f /data/set\n"
-        )
-        return run_here(
-            replace(HELLO, bundle={"run.sh": script}, read_only=((data, "/data"),)), home
-        )
-
-    outcome = in_child(work, who)
-    assert outcome.stdout == "reference\nRead-only file system\n"
-
-
-def test_variables_and_arguments_are_data(who: Who) -> None:
-    odd = "a\n--bind / /host\n$(touch /job/pwned)"
-    job = Job({}, env={"ODD": odd}, argv=("printenv", "ODD"))
-    outcome = run(job, who)
-    assert outcome.stdout == odd + "\n"
-    assert set(outcome.files) == {"stdout.log", "stderr.log", "ferryman.json"}
-    job = Job({}, argv=("printf", "%s|", "", "a b", "$(id)", "-x", odd))
-    assert run(job, who).stdout == f"|a b|$(id)|-x|{odd}|"
-
-
-def test_the_kernel_takes_the_job_before_the_agent(who: Who) -> None:
-    assert run(Job({"run.sh": "cat /proc/self/oom_score_adj\n"}), who).stdout == "500\n"
-
-
-def test_a_megabyte_of_memory_is_not_much_to_ask(who: Who) -> None:
-    outcome = run(replace(HELLO, limits=SMALL.model_copy(update={"memory": 24 * MIB})), who)
-    assert outcome.ended.exit_code == 0

@@ -301,6 +301,12 @@ def unpack(bundle: Path | Mapping[str, bytes | str], workspace: Workspace) -> No
                 os.fchown(fd, workspace.uid, workspace.gid)
 
 
+async def turns(count: int = 1) -> None:
+    """Let the event loop run ``count`` times."""
+    for _ in range(count):
+        await asyncio.sleep(0)  # noqa: TID251  # no time passes
+
+
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for what another process does."""
     deadline = asyncio.get_running_loop().time() + seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,13 +9,9 @@ from pathlib import Path
 import pytest
 
 from client_agent.drain import TAIL, LogDrain
+from tests.support.sandboxed import turns
 
 Feed = Callable[[LogDrain, bytes], Awaitable[None]]
-
-
-async def turn() -> None:
-    """Let the drain read."""
-    await asyncio.sleep(0)  # noqa: TID251
 
 
 class Piped:
@@ -50,9 +45,9 @@ class Piped:
             try:
                 view = view[os.write(self.write, view) :]
             except BlockingIOError:
-                await turn()
+                await turns()
         while self.drain.bytes_read < target:
-            await turn()
+            await turns()
 
     async def end(self) -> bytes:
         os.close(self.write)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 
 import pytest
 
 from client_agent.sandbox.status import StatusPipe
+from tests.support.sandboxed import turns
 
 
 @pytest.fixture
@@ -17,21 +17,16 @@ async def pipe() -> tuple[StatusPipe, int]:
     return StatusPipe(read), write
 
 
-async def turn() -> None:
-    for _ in range(3):
-        await asyncio.sleep(0)  # noqa: TID251
-
-
 async def test_a_document_in_single_bytes_is_one_document(pipe: tuple[StatusPipe, int]) -> None:
     status, write = pipe
     for byte in b'{ "child-pid": 4711, "net-namespace": 1 }\n':
         assert not status.child_pid.done()
         os.write(write, bytes([byte]))
-        await turn()
+        await turns(3)
     assert status.child_pid.result() == 4711
     for byte in b'{ "exit-code": 3 }':
         os.write(write, bytes([byte]))
-        await turn()
+        await turns(3)
     assert status.exit_code is None, "the line has not ended"
     os.write(write, b"\n")
     os.close(write)
@@ -79,7 +74,7 @@ async def test_a_line_without_end_takes_no_memory(pipe: tuple[StatusPipe, int]) 
     status, write = pipe
     for _ in range(40):
         os.write(write, b"x" * 60_000)
-        await turn()
+        await turns(3)
     held = [v for v in vars(status).values() if isinstance(v, bytes)]
     assert max(map(len, held)) <= 1 << 16
     os.close(write)

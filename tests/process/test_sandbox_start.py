@@ -1,0 +1,118 @@
+"""Starts that fail, hang or are cancelled leave nothing; neither do those that succeed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from client_agent.sandbox import pidfd
+from client_agent.sandbox.base import SandboxBroken
+from tests.support.sandboxed import (
+    SETTINGS,
+    Job,
+    Who,
+    can,
+    descriptors,
+    in_child,
+    opened,
+    processes_of,
+    start,
+    turns,
+)
+
+HELLO = Job({"run.sh": "echo hello\n"})
+
+
+@pytest.fixture(params=["root", "user"])
+def who(request: pytest.FixtureRequest) -> Who:
+    if not can(request.param):
+        pytest.skip("only root can be root")
+    return request.param  # type: ignore[no-any-return]
+
+
+def script(folder: Path, text: str) -> Path:
+    """A program that every uid may run."""
+    made = folder / "program"
+    made.write_text("#!/bin/sh\n" + text)
+    made.chmod(0o755)
+    folder.chmod(0o755)
+    return made
+
+
+def test_a_sandbox_that_does_not_come_up_quotes_bubblewrap(who: Who) -> None:
+    async def broken(home: Path) -> tuple[str, list[str], list[str]]:
+        job = replace(HELLO, read_only=((Path("/no/such/folder"), "/opt/x"),))
+        async with opened(job, home) as sandbox:
+            with pytest.raises(SandboxBroken) as caught:
+                await start(sandbox, job, home)
+            alive = processes_of(sandbox.settings.uid_base if sandbox.drop else os.geteuid())
+        return str(caught.value), alive, [p.name for p in (home / "agent/work").iterdir()]
+
+    message, alive, left = in_child(lambda home: asyncio.run(broken(home)), who)
+    assert "did not start (exit code 1): bwrap: Can't find source path /no/such/folder" in message
+    assert alive == []
+    assert left == []
+
+
+def test_a_chain_that_hangs_is_given_up_and_killed(who: Who, tmp_path: Path) -> None:
+    async def hanging(home: Path) -> tuple[str, list[str]]:
+        job = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.3))
+        slow = script(home, "exec sleep 60\n")
+        async with opened(job, home) as sandbox:
+            sandbox._tools = replace(sandbox.tools, choom=str(slow))  # type: ignore[union-attr]
+            with pytest.raises(SandboxBroken) as caught:
+                await start(sandbox, job, home)
+            uid = sandbox.settings.uid_base if sandbox.drop else os.geteuid()
+            return str(caught.value), processes_of(uid)
+
+    message, alive = in_child(lambda home: asyncio.run(hanging(home)), who)
+    assert "not up within 0.3 s" in message
+    assert alive == []
+
+
+def test_a_start_that_is_cancelled_leaves_nothing(who: Who) -> None:
+    async def cancelled(home: Path) -> tuple[list[str], int]:
+        async with opened(HELLO, home) as sandbox:
+            first = await start(sandbox, HELLO, home, "a-x")
+            first.process.stop(None, "x", grace=False)
+            await first.process.wait()
+            await first.workspace.destroy()
+            before = descriptors()
+            for i in range(8):
+                task = asyncio.create_task(start(sandbox, HELLO, home, f"a-{i}"))
+                await turns(i * i * 40)  # anywhere in the middle
+                task.cancel()
+                try:
+                    started = await task
+                except asyncio.CancelledError:
+                    continue
+                started.process.stop(None, "x", grace=False)
+                await started.process.wait()
+                await started.workspace.destroy()
+            uid = sandbox.settings.uid_base if sandbox.drop else os.geteuid()
+            return processes_of(uid), descriptors() - before
+
+    alive, more = in_child(lambda home: asyncio.run(cancelled(home)), who)
+    assert alive == []
+    assert more == 0
+
+
+def test_no_descriptor_no_zombie_and_no_task_stays(who: Who) -> None:
+    async def many(home: Path) -> tuple[int, list[int], int]:
+        async with opened(HELLO, home) as sandbox:
+            before = -1
+            for i in range(6):
+                started = await start(sandbox, HELLO, home, f"a-{i}")
+                started.process.go()
+                assert (await started.process.wait()).exit_code == 0
+                await started.workspace.destroy()
+                if i == 0:  # constants and threads are made once
+                    before = descriptors()
+            after = descriptors()
+            return after - before, pidfd.descendants(os.getpid()), len(asyncio.all_tasks())
+
+    assert in_child(lambda home: asyncio.run(many(home)), who) == (0, [], 1)

@@ -1,0 +1,62 @@
+"""Packs a folder as the agent packs a job's directory, and looks into the result."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from client_agent import collect
+from client_agent.results import Collected, Contents
+from client_agent.walk import Bounds
+from shared.wire import Limits
+
+MIB = 1 << 20
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def pack(
+    tree: Path,
+    extras: Mapping[str, Path | bytes] | None = None,
+    results: int = 64 * MIB,
+    bounds: Bounds | None = None,
+    name: str = "result.zip",
+) -> Collected:
+    with opened(tree) as fd:
+        return collect.collect(
+            fd,
+            tree.parent / name,
+            Limits(results=results),
+            extras or {},
+            lambda contents: repr(contents.names).encode(),
+            bounds,
+        )
+
+
+def open_descriptors() -> list[str]:
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+
+
+def names(made: Collected) -> list[str]:
+    with zipfile.ZipFile(made.path) as archive:
+        assert archive.testzip() is None
+        return archive.namelist()
+
+
+def read(made: Collected, name: str) -> bytes:
+    with zipfile.ZipFile(made.path) as archive:
+        return archive.read(name)
+
+
+def skipped(made: Contents) -> dict[str, str]:
+    return {one.path: one.why for one in made.skipped}

@@ -1,0 +1,94 @@
+"""Processes are named by descriptor, and a stranger with a reused pid is never taken for ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from client_agent.sandbox import pidfd
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A shell, and the sleep that it waits for."""
+    shell = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE)
+    assert shell.stdout is not None
+    child = int(shell.stdout.readline())
+    yield shell, child
+    for pid in (child, shell.pid):
+        os.kill(pid, signal.SIGKILL)
+    shell.wait()
+    shell.stdout.close()
+
+
+Family = tuple[subprocess.Popen[bytes], int]
+
+
+def test_a_child_is_opened_by_its_parent_only(family: Family) -> None:
+    shell, child = family
+    fd = pidfd.open_child(child, shell.pid)
+    assert fd is not None
+    os.close(fd)
+    assert pidfd.open_child(child, os.getpid()) is None
+    assert pidfd.open_child(2**22 + 1, shell.pid) is None
+
+
+def test_a_process_is_opened_by_its_start_time_only(family: Family) -> None:
+    shell, _ = family
+    fields = pidfd.stat_fields(shell.pid)
+    assert fields is not None
+    fd = pidfd.open_started(shell.pid, fields[19])
+    assert fd is not None
+    os.close(fd)
+    assert pidfd.open_started(shell.pid, str(int(fields[19]) + 1)) is None
+    assert pidfd.open_started(2**22 + 1, fields[19]) is None
+
+
+def test_descendants_are_all_below_and_not_the_top(family: Family) -> None:
+    shell, child = family
+    assert pidfd.descendants(shell.pid) == [child]
+    assert {shell.pid, child} <= set(pidfd.descendants(os.getpid()))
+    assert pidfd.descendants(2**22 + 1) == []
+
+
+def test_signals_reach_descendants_and_spare_the_top(family: Family) -> None:
+    shell, child = family
+    assert pidfd.signal_descendants(shell.pid, signal.SIGSTOP, signal.SIGCONT) == 1
+    fields = pidfd.stat_fields(shell.pid)
+    assert fields is not None
+    assert fields[0] in "SR"
+
+
+async def test_a_watch_ends_with_the_process_and_leaves_the_descriptor_open() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    fd = os.pidfd_open(process.pid)
+    dead = pidfd.watch(fd)
+    assert not dead.done()
+    pidfd.kill(fd)
+    await dead
+    assert process.wait() == -signal.SIGKILL
+    pidfd.kill(fd)  # of a dead process: no error
+    os.close(fd)
+
+
+def test_odd_names_do_not_confuse_the_reader_of_stat() -> None:
+    name = "x) R 1 1 ("
+    process = subprocess.Popen(
+        [
+            "python3",
+            "-c",
+            f"open('/proc/self/comm','w').write({name!r}); print(1, flush=True); input()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    fields = pidfd.stat_fields(process.pid)
+    process.communicate(b"\n")
+    assert fields is not None
+    assert int(fields[1]) == os.getpid()
