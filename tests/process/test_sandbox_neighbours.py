@@ -23,6 +23,7 @@ from tests.support.sandboxed import (
     can,
     in_child,
     opened,
+    run,
     start,
     until,
 )
