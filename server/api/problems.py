@@ -24,6 +24,7 @@ from shared.web import Handler
 from shared.wire import Problem
 
 log = structlog.get_logger()
+REQUEST_ID: Final = web.RequestKey("request_id", str)
 
 _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NoSuchJob: HTTPStatus.NOT_FOUND,
@@ -105,7 +106,7 @@ def translate(problem: Exception) -> Refusal | None:
 async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Give the request its id, and turn whatever goes wrong into an answer."""
     request_id = secrets.token_hex(8)
-    request["request_id"] = request_id
+    request[REQUEST_ID] = request_id
     structlog.contextvars.bind_contextvars(request_id=request_id)
     try:
         response = await handler(request)
@@ -138,7 +139,7 @@ def answer(request: web.Request, refusal: Refusal) -> web.Response:
             detail=refusal.message,
             code=refusal.code,
             part=refusal.part,
-            request_id=request.get("request_id"),
+            request_id=request.get(REQUEST_ID),
         )
         response = web.Response(
             status=refusal.status,
