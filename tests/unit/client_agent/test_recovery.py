@@ -15,7 +15,7 @@ from tests.support.fuse import Fuse, FusedRig, SimulatedCrash
 from tests.support.simclock import SimClock
 
 S = PayloadState
-JOBS = (1, 2, 3)
+JOBS = (1, 2)
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
         await after.close()
         if not fuse.blown.is_set():
             break
-    assert number > 60  # or it cut nothing
+    assert number > 40  # or it cut nothing
 
 
 async def test_a_result_is_durable_before_its_outcome_is_told(rig):

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
-import sqlite3
+import threading
 from typing import Any
 
 import pytest
 
+from client_agent import packing
 from client_agent.errors import NoSuchPayload
-from shared.database import DatabaseUnavailable
+from client_agent.schema import Outcome
 from shared.wire import Limits, PayloadState, Reason
 from tests.support.agent import LIMITS, Rig, contents, new_payload
 from tests.support.simclock import SimClock
@@ -372,113 +372,45 @@ async def test_a_snapshot_of_what_waits_is_a_receipt(rig, tmp_path):
     assert set(contents(tmp_path / "snap.zip")) == {"ferryman.json"}
 
 
-async def test_stopping_records_what_ran_as_interrupted_and_leaves_what_waits(rig):
-    for job in (1, 2):
-        await rig.submit(f"{job}.1")
-        (await rig.sandbox.process(f"{job}.1")).write("partial", b"p")
-    waiting = await rig.submit("3.1")
-    await rig.runner.stop(60)
-    for payload_id in (1, 2):
-        ended = await rig.payloads.get(payload_id)
-        assert (ended.state, ended.outcome.reason) == (S.FAILED, Reason.SHUTDOWN)
-        assert ended.outcome.interrupted
-        assert rig.result(payload_id)["partial"] == b"p"
-    assert (await rig.payloads.get(waiting.id)).state is S.PREPARED
-    assert rig.folders.bundle(waiting.bundle_file).exists()
+async def test_killed_in_the_last_moment_before_it_is_written_down_it_never_starts(rig):
+    start = rig.payloads.start
 
+    async def overtaken(payload_id, *args):
+        early = Outcome(S.KILLED, message="cancelled")
+        assert await rig.payloads.end(payload_id, S.PREPARED, early) is not None
+        return await start(payload_id, *args)
 
-async def test_stopping_kills_what_does_not_listen_within_its_time(rig):
-    rig.sandbox.obeys_sigterm = False
+    rig.payloads.start = overtaken
+    rig.sandbox.script = finishes()
     payload = await rig.submit()
-    await rig.sandbox.process("1.1")
-    stopping = asyncio.ensure_future(rig.runner.stop(5.0))
-    await rig.clock.until_asleep(3.0)
-    await rig.clock.advance(3.1)
-    await stopping
-    ended = await rig.payloads.get(payload.id)
-    assert (ended.outcome.reason, ended.outcome.interrupted) == (Reason.SHUTDOWN, True)
-
-
-async def test_an_end_waits_for_a_database_that_recovers(rig):
-    payload = await rig.submit()
-    process = await rig.sandbox.process("1.1")
-    end, tries = rig.payloads.end, []
-
-    async def failing(*args):
-        tries.append(args)
-        if len(tries) < 3:
-            raise DatabaseUnavailable(sqlite3.OperationalError("disk is full"))
-        return await end(*args)
-
-    rig.payloads.end = failing
-    process.finish()
-    for count in (1, 2):
-        await rig.clock.until_asleep(1.0)
-        assert len(tries) == count
-        await rig.clock.advance(1.0)
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
-    assert len(tries) == 3
-
-
-async def test_an_attempt_that_cannot_be_written_down_does_not_start_until_it_can(rig):
-    start, tries = rig.payloads.start, []
-
-    async def failing(*args):
-        tries.append(args)
-        if len(tries) == 1:
-            raise DatabaseUnavailable(sqlite3.OperationalError("locked"))
-        return await start(*args)
-
-    rig.payloads.start = failing
-    payload = await rig.submit()
-    await rig.clock.until_asleep(1.0)
+    await rig.ended(payload.id)
+    await rig.runner._attempts[payload.id].settled.wait()
     assert not rig.sandbox.starts
-    assert (await rig.payloads.get(payload.id)).state is S.PREPARED
-    await rig.clock.advance(1.0)
-    (await rig.sandbox.process("1.1")).finish()
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
-    assert rig.sandbox.starts["1.1"] == 1
+    assert (await rig.payloads.get(payload.id)).state is S.KILLED
 
 
-async def test_a_defect_of_ours_ends_one_attempt_and_no_slot(rig):
-    def explode(name):
-        raise ZeroDivisionError(name)
+async def test_a_directory_stays_until_a_snapshot_of_it_is_packed(rig, tmp_path, monkeypatch):
+    packing_now, go_on = threading.Event(), threading.Event()
+    snapshot = packing.snapshot
 
-    rig.sandbox.hook = explode
-    broken = [await rig.submit(f"{job}.1") for job in (1, 2, 3)]
-    for payload in broken:
-        ended = await rig.ended(payload.id)
-        assert (ended.outcome.reason, ended.outcome.interrupted) == (Reason.AGENT_ERROR, True)
-    rig.sandbox.hook = None
-    payload = await rig.submit("4.1")
-    (await rig.sandbox.process("4.1")).finish()
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    def slow(*args):
+        packing_now.set()
+        go_on.wait(30)
+        snapshot(*args)
 
-
-async def test_a_store_on_a_full_disk_makes_the_result_the_agents_fault(rig, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
+    monkeypatch.setattr(packing, "snapshot", slow)
     payload = await rig.submit()
     process = await rig.sandbox.process("1.1")
-    monkeypatch.setattr(rig.folders, "seal_result", full)
+    process.write("sofar.txt", b"45")
+    running = await rig.payloads.get(payload.id)
+    snapping = asyncio.ensure_future(rig.runner.snapshot(running, tmp_path / "snap.zip"))
+    await asyncio.to_thread(packing_now.wait, 30)
     process.finish()
-    ended = await rig.ended(payload.id)
-    assert (ended.state, ended.outcome.reason) == (S.FAILED, Reason.AGENT_ERROR)
-    assert ended.outcome.interrupted
-    assert "No space left" in ended.outcome.message
-    assert not list((rig.home / "staging").iterdir())
-
-
-async def test_what_waits_stays_prepared_until_there_is_space(rig, monkeypatch):
-    free = [0]
-    monkeypatch.setattr(rig.folders, "free_bytes", lambda: free[0])
-    rig.house = dataclasses.replace(rig.house, min_free=100)
-    rig.runner._house = rig.house
-    payload = await rig.submit()
-    await rig.clock.until_asleep(1.0)
-    assert (await rig.payloads.get(payload.id)).state is S.PREPARED
-    free[0] = 100
-    await rig.clock.advance(1.0)
-    (await rig.sandbox.process("1.1")).finish()
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    await rig.ended(payload.id)
+    await rig.clock.settle()
+    assert process.workspace.path.exists()
+    go_on.set()
+    await snapping
+    assert contents(tmp_path / "snap.zip")["sofar.txt"] == b"45"
+    assert await rig.runner.stop(60)
+    assert not process.workspace.path.exists()

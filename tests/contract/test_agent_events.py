@@ -1,0 +1,144 @@
+"""What a server of ours hears of an agent's payloads: the list, and the stream of changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from shared.wire import PayloadList
+from tests.support.agent import SERVER
+from tests.support.agenthttp import calling
+
+
+@pytest.fixture
+async def agent(tmp_path):
+    async with calling(tmp_path) as caller:
+        yield caller
+    assert caller.sandbox.violations == []
+
+
+async def test_the_list_holds_what_is_not_acknowledged_of_one_server(agent):
+    done = await agent.completed("1.1")
+    gone = await agent.completed("2.1")
+    await agent.call("DELETE", f"/payloads/{gone}")
+    _, other = await agent.submit("1.1", server="other")
+    _, told = await agent.call("GET", f"/payloads?server={SERVER}")
+    assert [one.id for one in PayloadList.model_validate(told).payloads] == [done]
+    _, told = await agent.call("GET", "/payloads")
+    assert [one["id"] for one in told["payloads"]] == [done, other["id"]]
+
+
+class Stream:
+    """An open event stream, read line by line."""
+
+    def __init__(self, response):
+        self.response = response
+
+    async def next(self):
+        line = await self.response.content.readline()
+        return json.loads(line) if line else None
+
+
+async def test_the_stream_tells_each_change_as_it_happens(agent):
+    async with agent.http.get(f"/events?after=0&server={SERVER}") as response:
+        stream = Stream(response)
+        assert (await stream.next())["payload"] is None
+        await agent.submit()
+        seen = [await stream.next()]
+        process = await agent.sandbox.process("1.1")
+        while seen[-1]["payload"]["status"] != "Running":
+            seen.append(await stream.next())
+        process.finish()
+        seen.append(await stream.next())
+        assert [event["payload"]["status"] for event in seen][-2:] == ["Running", "Completed"]
+        numbers = [event["seq"] for event in seen]
+        assert numbers == sorted(set(numbers))
+
+
+async def test_a_stream_that_begins_later_tells_only_the_latest_of_each(agent):
+    ids = [await agent.completed(f"{job}.1") for job in (1, 2)]
+    async with agent.http.get("/events?after=0") as response:
+        stream = Stream(response)
+        first, second, caught_up = [await stream.next() for _ in range(3)]
+    assert [first["payload"]["id"], second["payload"]["id"]] == ids
+    assert {first["payload"]["status"], second["payload"]["status"]} == {"Completed"}
+    assert caught_up == {"seq": second["seq"], "payload": None}
+    async with agent.http.get(f"/events?after={first['seq']}") as response:
+        assert (await Stream(response).next())["payload"]["id"] == ids[1]
+
+
+async def test_a_quiet_stream_says_every_15_seconds_that_it_lives(agent):
+    async with agent.http.get("/events") as response:
+        stream = Stream(response)
+        first = await stream.next()
+        for _ in range(2):
+            await agent.clock.until_asleep(15)
+            await agent.clock.advance(15)
+            assert await stream.next() == first
+
+
+async def test_numbers_go_on_after_a_restart_and_nothing_is_told_twice(tmp_path):
+    async with calling(tmp_path) as agent:
+        await agent.completed("1.1")
+        _, listed = await agent.call("GET", "/payloads")
+    after = f"/events?after={listed['seq']}"
+    async with calling(tmp_path) as agent, agent.http.get(after) as response:
+        stream = Stream(response)
+        assert await stream.next() == {"seq": listed["seq"], "payload": None}
+        await agent.submit("2.1")
+        event = await stream.next()
+        assert event["payload"]["key"] == "2.1"
+        assert event["seq"] > listed["seq"]
+        (await agent.sandbox.process("2.1")).finish()
+
+
+async def test_an_agent_that_lost_its_data_starts_over_instead_of_staying_silent(agent):
+    payload_id = await agent.completed()
+    async with agent.http.get("/events?after=999999") as response:
+        event = await Stream(response).next()
+    assert event["payload"]["id"] == payload_id
+
+
+async def test_acknowledgements_are_not_told_back(agent):
+    payload_id = await agent.completed()
+    async with agent.http.get("/events?after=0") as response:
+        stream = Stream(response)
+        assert (await stream.next())["payload"]["id"] == payload_id
+        await stream.next()
+        await agent.call("DELETE", f"/payloads/{payload_id}")
+        await agent.submit("2.1")
+        assert (await stream.next())["payload"]["key"] == "2.1"
+
+
+async def test_a_number_that_is_none_is_refused(agent):
+    for query in ("after=x", "after=-1", "after=nan", "after=inf"):
+        status, told = await agent.call("GET", f"/events?{query}")
+        assert (status, told["code"]) == (400, "invalid_query")
+
+
+async def test_stopping_tells_the_last_ends_on_the_open_streams_and_refuses_new_work(tmp_path):
+    told: list[dict[str, Any]] = []
+    caught_up = asyncio.Event()
+
+    async def listen(url):
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/events") as response:
+            async for line in response.content:
+                told.append(json.loads(line))
+                caught_up.set()
+
+    async with calling(tmp_path, slots=1) as agent:
+        await agent.submit("1.1")
+        await agent.sandbox.process("1.1")
+        await agent.submit("2.1")
+        listening = asyncio.ensure_future(listen(agent.url))
+        await caught_up.wait()
+    await listening
+    last = [event["payload"] for event in told if event["payload"]][-1]
+    assert (last["key"], last["status"], last["reason"]) == ("1.1", "Failed", "shutdown")
+    assert last["interrupted"]
+    async with calling(tmp_path, slots=1) as agent:
+        (await agent.sandbox.process("2.1")).finish()
