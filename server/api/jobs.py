@@ -15,7 +15,7 @@ from server.domain.errors import AlreadyEnded, BadField
 from server.domain.jobs import Job
 from server.ports import Filter
 from shared.clock import wait_for
-from shared.wire import EventPage, JobPage, JobState
+from shared.wire import EventPage, JobPage, JobState, StatusBody
 
 _ALIASES: Final = {"user": "user_id", "user_id": "user_id", "service": "service", "tag": "tag"}
 _STATES: Final = ("state", "status")
@@ -23,7 +23,8 @@ _PAGING: Final = ("limit", "cursor")
 
 
 def _json(body: BaseModel, status: int = HTTPStatus.OK) -> web.Response:
-    return web.Response(status=status, text=body.model_dump_json(), content_type="application/json")
+    text = body.model_dump_json(exclude_none=isinstance(body, StatusBody))
+    return web.Response(status=status, text=text, content_type="application/json")
 
 
 async def _document(context: Context, job: Job, status: int = HTTPStatus.OK) -> web.Response:

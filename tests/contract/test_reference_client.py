@@ -1,0 +1,243 @@
+"""Our server drives a job-orchestrator client: plain parts, polling, and no keys."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from server import settings
+from server.app import Server, compose
+from shared.config import SettingsError
+from tests.support.orchestrator import Orchestrator
+
+RUN = b"echo hello\n"
+
+
+class Caller:
+    """A user of the server."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, server: Server) -> None:
+        self.url, self.session, self.server = url, session, server
+
+    async def upload(self, files: dict[str, bytes] | None = None) -> int:
+        form = aiohttp.FormData(quote_fields=False)
+        form.add_field("user_id", "7")
+        form.add_field("service", "my_service")
+        for name, content in (files or {"run.sh": RUN}).items():
+            form.add_field("file", content, filename=name)
+        async with self.session.post(f"{self.url}/upload", data=form) as answer:
+            assert answer.status == 201, await answer.text()
+            return int((await answer.json())["id"])
+
+    async def job(self, job_id: int, *, until: str = "") -> dict[str, Any]:
+        """The document, once the job has ended (or is in the state ``until``)."""
+        seen = ""
+        while True:
+            query = {"wait": "20", "seen": seen} if seen else {}
+            async with self.session.get(f"{self.url}/api/v1/jobs/{job_id}", params=query) as answer:
+                found: dict[str, Any] = await answer.json()
+            if found["ended"] or found["status"] == until:
+                return found
+            seen = found["status"]
+
+    async def states(self, job_id: int) -> list[str]:
+        async with self.session.get(f"{self.url}/api/v1/jobs/{job_id}/events") as answer:
+            return [event["status"] for event in (await answer.json())["items"]]
+
+    async def get(self, path: str) -> tuple[int, str, bytes]:
+        async with self.session.get(f"{self.url}{path}") as answer:
+            return answer.status, answer.content_type, await answer.read()
+
+
+@asynccontextmanager
+async def driving(
+    folder: Path, client: Orchestrator, *, extra: str = "", **server: Any
+) -> AsyncIterator[Caller]:
+    """A server of ours, told of the client by job-orchestrator's own variables."""
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(client.listening())
+        environ = {
+            "SERVICE_MY_SERVICE_UPLOAD_URL": f"{url}/submit",
+            "SERVICE_MY_SERVICE_DOWNLOAD_URL": f"{url}/retrieve",
+            "SERVICE_MY_SERVICE_TERMINATE_URL": f"{url}/kill",
+            "SERVICE_MY_SERVICE_RUNS_PER_USER": "2",
+            "SERVICE_MY_SERVICE_MAX_RUNS": "3",
+        }
+        file = None
+        if extra:
+            file = folder / "ferryman.toml"
+            file.write_text(extra)
+        flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
+        found = settings.read(file, flags, environ)
+        composed = await compose(found, stack)
+        runner = web.AppRunner(composed.application, shutdown_timeout=1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        composed.supervisor.start()
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield Caller(address, session, composed)
+        finally:
+            composed.bells.close()
+            await runner.cleanup()
+            await composed.supervisor.stop()
+
+
+@pytest.fixture
+def client() -> Orchestrator:
+    return Orchestrator()
+
+
+async def test_a_job_goes_there_and_its_result_comes_back(tmp_path, client):
+    async with driving(tmp_path, client) as caller:
+        job_id = await caller.upload({"run.sh": RUN, "data/in.pdb": b"ATOM", "b/in.pdb": b"B"})
+        job = await caller.job(job_id)
+        assert job["status"] == "Completed"
+        history = await caller.states(job_id)
+        assert history[:3] == ["Queued", "Processing", "Submitted"]
+        assert history[-1] == "Completed"
+        status, kind, body = await caller.get(f"/download/{job_id}")
+        assert (status, kind) == (200, "application/zip")
+        assert zipfile.ZipFile(io.BytesIO(body)).read("output.txt") == b"of payload 1"
+    (held,) = client.payloads.values()
+    assert held.files == {"run.sh": RUN, "data/in.pdb": b"ATOM", "b/in.pdb": b"B"}
+    assert held.file_names["data/in.pdb"] == "in.pdb"
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "reason"),
+    [
+        ("Failed", "Failed", "exit_code"),
+        ("Invalid", "Failed", "invalid_bundle"),
+        ("Killed", "Cancelled", None),
+    ],
+)
+async def test_other_ends_are_told_with_a_reason_and_what_was_left(
+    tmp_path, client, then, status, reason
+):
+    client.then = then
+    async with driving(tmp_path, client) as caller:
+        job_id = await caller.upload()
+        job = await caller.job(job_id)
+        assert (job["status"], job["reason"]) == (status, reason)
+        assert job["message"]
+        found, kind, _ = await caller.get(f"/download_partial/{job_id}")
+        assert (found, kind) == (200, "application/zip")
+
+
+@pytest.mark.parametrize("word", ["Locked", "Unknown"])
+async def test_words_that_say_nothing_change_nothing(tmp_path, client, word):
+    client.then = word
+    async with driving(tmp_path, client) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Submitted")
+        client.payloads[1].status = "Completed"
+        assert (await caller.job(job_id))["status"] == "Completed"
+
+
+async def test_a_cancel_kills_there_and_is_spelled_killed_here(tmp_path, client):
+    client.then = "Running"
+    async with driving(tmp_path, client) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
+            assert answer.status == 200
+            body = await answer.json()
+            assert body == {"id": job_id, "status": "Killed", "message": "job terminated"}
+        assert client.killed == [1]
+        assert (await caller.job(job_id))["status"] == "Cancelled"
+        _, kind, _ = await caller.get(f"/download/{job_id}")
+        assert kind == "application/json"
+
+
+async def test_a_partial_result_is_fetched_live(tmp_path, client):
+    client.then = "Running"
+    async with driving(tmp_path, client) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        status, kind, body = await caller.get(f"/download_partial/{job_id}")
+        assert (status, kind) == (200, "application/zip")
+        assert "output.txt" in zipfile.ZipFile(io.BytesIO(body)).namelist()
+    assert "/retrieve_partial/1" in client.asked
+
+
+async def test_defect_02_a_run_that_never_ends_there_is_ended_from_here(
+    tmp_path, client, monkeypatch
+):
+    monkeypatch.setattr("server.stages.poll._SPARE_S", 0.0)
+    client.then = "Running"
+    quick = '[services.my_service]\ntimeout = "0.2s"\n'
+    async with driving(tmp_path, client, extra=quick) as caller:
+        job = await caller.job(await caller.upload())
+        assert (job["status"], job["reason"]) == ("Failed", "timeout")
+    assert client.killed == [1]
+
+
+async def test_defect_04_a_client_that_forgot_the_payload_is_not_asked_for_ever(tmp_path, client):
+    client.then = "Running"
+    once = "[services.my_service]\ninfra_retries = 0\n"
+    async with driving(tmp_path, client, extra=once) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        client.payloads.clear()
+        job = await caller.job(job_id)
+        assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
+
+
+async def test_defect_04_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
+    client.then, client.broken = "Running", True
+    once = "[services.my_service]\ninfra_retries = 0\n"
+    short = {"agent_unreachable_after": 0.1, "agent_lost_after": 0.3}
+    async with driving(tmp_path, client, extra=once, **short) as caller:
+        job_id = await caller.upload()
+        job = await caller.job(job_id)
+        assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
+        assert "Unknown" in await caller.states(job_id)
+
+
+async def test_defect_05_what_is_prepared_there_counts_against_the_quota(tmp_path, client):
+    client.then = "Prepared"
+    async with driving(tmp_path, client) as caller:
+        ids = [await caller.upload() for _ in range(3)]
+        for job_id in ids[:2]:
+            await caller.job(job_id, until="Submitted")
+        waiting = await caller.job(ids[2], until="Queued")
+        assert "most the service allows one user" in waiting["queue"]["reason"]
+        client.payloads[1].status = "Completed"
+        await caller.job(ids[2], until="Submitted")
+    assert len(client.payloads) == 3
+
+
+async def test_defect_19_an_ambiguous_send_is_never_run_twice_where_it_cannot_be_asked(
+    tmp_path, client
+):
+    client.silent = True
+    async with driving(tmp_path, client) as caller:
+        job = await caller.job(await caller.upload())
+        assert (job["status"], job["reason"]) == ("Failed", "agent_unreachable")
+        assert "cannot be asked" in job["message"]
+    assert len(client.payloads) == 1
+
+
+def test_defect_24_service_names_hold_underscores_and_bad_numbers_are_named():
+    environ = {
+        "SERVICE_A_B_C_UPLOAD_URL": "http://127.0.0.1:1/submit",
+        "SERVICE_A_B_C_DOWNLOAD_URL": "http://127.0.0.1:1/retrieve",
+        "SERVICE_A_B_C_TERMINATE_URL": "http://127.0.0.1:1/kill",
+    }
+    assert list(settings.read(None, {}, environ).services) == ["a_b_c"]
+    with pytest.raises(SettingsError, match="SERVICE_A_B_C_MAX_RUNS: 'ten' is not"):
+        settings.read(None, {}, environ | {"SERVICE_A_B_C_MAX_RUNS": "ten"})
+    incomplete = {"SERVICE_X_UPLOAD_URL": "http://127.0.0.1:1/submit"}
+    with pytest.raises(SettingsError, match=r"agents\.x"):
+        settings.read(None, {}, incomplete)

@@ -1,0 +1,137 @@
+"""A job-orchestrator client as its wire contract says it is, for our server to drive."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import BodyPartReader, web
+
+
+@dataclass
+class Held:
+    """A payload of the client."""
+
+    id: int
+    files: dict[str, bytes]
+    """part name -> content, as they came"""
+    file_names: dict[str, str]
+    status: str = "Prepared"
+
+    def doc(self) -> dict[str, Any]:
+        """The six fields, and no other."""
+        return {
+            "id": self.id,
+            "status": self.status,
+            "loc": f"/data/{self.id}",
+            "pid": 0,
+            "killed": self.status == "Killed",
+            "input": {},
+        }
+
+
+@dataclass
+class Orchestrator:
+    """Keeps what it is sent, and answers as told.
+
+    Attributes:
+        then: what becomes of each new payload at once; a state of its wire.
+        broken: answers every retrieve with 500.
+        silent: takes a submit and cuts the connection instead of answering.
+    """
+
+    payloads: dict[int, Held] = field(default_factory=dict)
+    then: str = "Completed"
+    broken: bool = False
+    silent: bool = False
+    killed: list[int] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    _ids: Any = field(default_factory=lambda: itertools.count(1))
+
+    async def submit(self, request: web.Request) -> web.StreamResponse:
+        files, names = {}, {}
+        reader = await request.multipart()
+        while (part := await reader.next()) is not None:
+            assert isinstance(part, BodyPartReader)
+            assert part.filename is not None, "it has no use for text fields"
+            assert part.name is not None
+            files[part.name] = bytes(await part.read())
+            names[part.name] = part.filename
+        held = Held(next(self._ids), files, names, self.then)
+        self.payloads[held.id] = held
+        if self.silent:
+            assert request.transport is not None
+            request.transport.abort()
+        return web.json_response(held.doc() | {"status": "Prepared"})
+
+    def _held(self, request: web.Request) -> Held:
+        self.asked.append(request.path)
+        try:
+            return self.payloads[int(request.match_info["id"])]
+        except KeyError:
+            empty = Held(0, {}, {}, "Unknown").doc()
+            text = json.dumps(empty)
+            raise web.HTTPNotFound(text=text, content_type="application/json") from None
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        held = self._held(request)
+        if self.broken:
+            raise web.HTTPInternalServerError
+        if held.status == "Completed":
+            return _zip(held)
+        return web.json_response(held.doc())
+
+    async def partial(self, request: web.Request) -> web.StreamResponse:
+        return _zip(self._held(request))
+
+    async def kill(self, request: web.Request) -> web.StreamResponse:
+        held = self._held(request)
+        held.status = "Killed"
+        self.killed.append(held.id)
+        return web.Response()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Yields its address."""
+        application = web.Application()
+        application.add_routes(
+            [
+                web.get("/", _pong),
+                web.get("/health", _health),
+                web.post("/submit", self.submit),
+                web.get("/retrieve/{id}", self.retrieve),
+                web.get("/retrieve_partial/{id}", self.partial),
+                web.post("/kill/{id}", self.kill),
+            ]
+        )
+        runner = web.AppRunner(application)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+
+def _zip(held: Held) -> web.Response:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in held.files.items():
+            archive.writestr(name, content)
+        archive.writestr("output.txt", f"of payload {held.id}")
+    return web.Response(body=packed.getvalue(), content_type="application/zip")
+
+
+async def _pong(_: web.Request) -> web.StreamResponse:
+    return web.json_response({"message": "pong"})
+
+
+async def _health(_: web.Request) -> web.StreamResponse:
+    return web.json_response({"status": "ok", "database": "ok"})
