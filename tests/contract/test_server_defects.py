@@ -1,0 +1,220 @@
+"""The reference's defects that a server can have, by their numbers; each is a promise of ours.
+
+Those of its client are in ``tests/process/test_agent_defects.py``; those seen only between our
+server and its client (2, 4, 5, 19, 24) in ``test_reference_client.py``; 13 is held by the tests
+of forms and by ``make bench``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.domain.errors import AlreadyEnded
+from server.domain.quotas import Service
+from server.store.migrations import MIGRATIONS
+from shared.database import Database
+from shared.files import durable
+from shared.wire import JobState, PayloadState, Reason
+from tests.support.inline import Fuse, SimulatedCrash
+from tests.support.simworld import World
+
+S, P = JobState, PayloadState
+SERVICES = {"example": Service("example", runs_per_user=2, max_runs=2, expires_after_s=100.0)}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path, SERVICES)
+    with world.inline():
+        yield world
+    if hasattr(world, "database"):
+        world.database.close()
+
+
+async def _state(world: World, job_id: int) -> JobState:
+    return (await world.jobs.get(job_id)).state
+
+
+async def _sent(world: World) -> int:
+    """A job that an agent runs."""
+    await world.start()
+    job_id = await world.upload("ann", "example")
+    await world.send.run_once()
+    await world.settle()
+    for agent in world.agents:
+        for payload in agent.payloads.values():
+            agent.start(payload)
+    await world.settle()
+    assert await _state(world, job_id) is S.RUNNING
+    return job_id
+
+
+async def _restart(world: World) -> None:
+    await world.die()
+    world.fuse = Fuse()
+    with world.inline():
+        await world.start()
+        await world.send.run_once()
+        await world.settle()
+
+
+async def test_defect_01_a_crash_in_processing_keeps_neither_the_job_nor_its_slot(world):
+    await world.start()
+    job_id = await world.upload("ann", "example")
+    world.agents[0].faults = ["slow"]
+    await world.send.run_once()
+    await world.settle()
+    assert await _state(world, job_id) is S.PROCESSING
+    await _restart(world)
+    await world.clock.advance(1.0)
+    await world.drain()
+    assert await _state(world, job_id) is S.COMPLETED
+
+
+async def test_defect_01_unknown_is_asked_again(world):
+    job_id = await _sent(world)
+    agent = world.named("north")
+    agent.drop()
+    await world.clock.advance(70.0)
+    await world.poll.run_once()
+    assert await _state(world, job_id) is S.UNKNOWN
+    await agent.connect()
+    await world.settle()
+    assert await _state(world, job_id) is S.RUNNING
+
+
+@pytest.mark.parametrize("steps", range(1, 12))
+async def test_defect_03_a_crash_around_the_agents_answer_loses_nothing(world, steps):
+    await world.start()
+    job_id = await world.upload("ann", "example")
+    world.fuse.at = world.fuse.steps + steps
+    try:
+        await world.send.run_once()
+        await world.settle()
+    except SimulatedCrash:
+        pass
+    await _restart(world)
+    await world.drain()
+    assert await _state(world, job_id) is S.COMPLETED
+    assert world.violations == []
+
+
+async def test_defect_06_a_late_report_does_not_overwrite_a_cancel(world):
+    job_id = await _sent(world)
+    (payload,) = world.agents[0].payloads.values()
+    late = payload.doc(world.clock.now()).model_copy(update={"status": P.COMPLETED})
+    assert (await world.cancel(job_id, 5.0)).state is S.CANCELLED
+    world.get.told(world.agents[0], late)
+    await world.settle()
+    assert await _state(world, job_id) is S.CANCELLED
+
+
+async def test_defect_07_a_queued_job_can_be_cancelled_and_never_starts(world):
+    await world.start()
+    job_id = await world.upload("ann", "example")
+    assert (await world.cancel(job_id, 5.0)).state is S.CANCELLED
+    await world.send.run_once()
+    await world.settle()
+    assert not any(agent.payloads for agent in world.agents)
+
+
+async def test_defect_08_a_completed_job_cannot_be_cancelled_and_keeps_its_result(world):
+    job_id = await _sent(world)
+    (payload,) = world.agents[0].payloads.values()
+    world.agents[0].end(payload, P.COMPLETED)
+    await world.settle()
+    with pytest.raises(AlreadyEnded):
+        await world.cancel(job_id, 5.0)
+    job = await world.jobs.get(job_id)
+    assert job.state is S.COMPLETED
+    assert job.result is not None
+    assert world.files.path("results", job.result.file).exists()
+
+
+def test_defect_12_a_sealed_file_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
+    steps: list[str] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        name = Path(f"/proc/self/fd/{fd}").readlink().name
+        steps.append(f"{name} with {sorted(path.name for path in tmp_path.iterdir())}")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    (tmp_path / "staged").write_bytes(b"x")
+    durable.seal(tmp_path / "staged", tmp_path / "final")
+    assert steps == ["staged with ['staged']", f"{tmp_path.name} with ['final']"]
+
+
+async def test_defect_12_a_commit_is_on_the_disk(tmp_path):
+    database = await Database.open(tmp_path / "x.sqlite", MIGRATIONS)
+    try:
+        found = await database._write.rows("PRAGMA synchronous")
+        assert found[0][0] == 2  # FULL
+    finally:
+        await database.close()
+
+
+async def test_defect_18_the_cleaner_goes_by_the_end_of_the_job_not_by_a_files_age(world):
+    job_id = await _sent(world)
+    for path in world.folder.rglob("*"):
+        os.utime(path, (0, 0))
+    await world.clock.advance(10_000.0)
+    await world.clean.run_once()
+    assert await _state(world, job_id) is S.RUNNING
+    (payload,) = world.agents[0].payloads.values()
+    world.agents[0].end(payload, P.COMPLETED)
+    await world.settle()
+    await world.clock.advance(99.0)
+    await world.clean.run_once()
+    assert await _state(world, job_id) is S.COMPLETED
+    await world.clock.advance(2.0)
+    await world.clean.run_once()
+    assert await _state(world, job_id) is S.CLEANED
+    assert world.leftovers() == set()
+    assert not [path for path in (world.folder / "results").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("fault", ["unreachable", "lost", "reply_lost", "cut", "busy", "broken"])
+async def test_defect_19_a_failed_send_is_tried_again_and_leaves_no_second_run(world, fault):
+    await world.start()
+    job_id = await world.upload("ann", "example")
+    world.agents[0].faults = [fault]
+    await world.send.run_once()
+    await world.settle()
+    await world.drain()
+    assert await _state(world, job_id) is S.COMPLETED
+    assert world.violations == []
+
+
+async def test_defect_20_a_slow_agent_holds_up_nobody_else(world):
+    await world.start()
+    first, second = await world.upload("ann", "example"), await world.upload("bob", "example")
+    world.agents[0].faults = ["slow"]
+    await world.send.run_once()
+    await world.settle()
+    states = {await _state(world, first), await _state(world, second)}
+    assert states == {S.PROCESSING, S.SUBMITTED}
+
+
+async def test_a_failure_that_the_agent_reports_reaches_the_user_with_its_result(world):
+    job_id = await _sent(world)
+    (payload,) = world.agents[0].payloads.values()
+    world.agents[0].end(payload, P.FAILED, Reason.EXIT_CODE)
+    await world.settle()
+    job = await world.jobs.get(job_id)
+    assert (job.state, job.reason, job.exit_code) == (S.FAILED, Reason.EXIT_CODE, 3)
+    assert job.result is not None
+
+
+async def test_what_a_cancelled_job_left_is_kept(world):
+    job_id = await _sent(world)
+    await world.cancel(job_id, 5.0)
+    await world.settle()
+    job: Any = await world.jobs.get(job_id)
+    assert job.result is not None
