@@ -56,7 +56,7 @@ def test_descendants_are_all_below_and_not_the_top(family: Family) -> None:
 
 
 def test_signals_reach_descendants_and_spare_the_top(family: Family) -> None:
-    shell, child = family
+    shell, _ = family
     assert pidfd.signal_descendants(shell.pid, signal.SIGSTOP, signal.SIGCONT) == 1
     fields = pidfd.stat_fields(shell.pid)
     assert fields is not None
@@ -64,7 +64,7 @@ def test_signals_reach_descendants_and_spare_the_top(family: Family) -> None:
 
 
 async def test_a_watch_ends_with_the_process_and_leaves_the_descriptor_open() -> None:
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220  # its pid is what is tested
     fd = os.pidfd_open(process.pid)
     dead = pidfd.watch(fd)
     assert not dead.done()
@@ -76,13 +76,9 @@ async def test_a_watch_ends_with_the_process_and_leaves_the_descriptor_open() ->
 
 
 def test_odd_names_do_not_confuse_the_reader_of_stat() -> None:
-    name = "x) R 1 1 ("
+    program = "open('/proc/self/comm', 'w').write('x) R 1 1 ('); print(1, flush=True); input()"
     process = subprocess.Popen(
-        [
-            "python3",
-            "-c",
-            f"open('/proc/self/comm','w').write({name!r}); print(1, flush=True); input()",
-        ],
+        ["python3", "-c", program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
