@@ -17,6 +17,7 @@ import os
 import shutil
 import struct
 import subprocess
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -132,6 +133,7 @@ class Images:
         self._files, self._inode_every = files, inode_every
         self._idle: list[Image] = []
         self._serial = 0
+        self._making = threading.Lock()
         self._template: dict[int, Path] = {}
 
     def idle(self, disk: int) -> Image | None:
@@ -152,10 +154,12 @@ class Images:
             NoImages: this host cannot.
             OSError: no space.
         """
-        template = self._template.get(disk) or self._make_template(disk)
-        self._serial += 1
-        place = places / f"image.{self._serial}"
-        file = self._files / f"{self._serial}.img"
+        with self._making:  # slots come from threads of their own, and one mkfs is enough
+            template = self._template.get(disk) or self._make_template(disk)
+            self._serial += 1
+            serial = self._serial
+        place = places / f"image.{serial}"
+        file = self._files / f"{serial}.img"
         try:
             fd = _copy_sparse(template, file)
             try:

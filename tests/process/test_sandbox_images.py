@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -250,3 +251,15 @@ def test_a_host_without_loop_devices_is_told(monkeypatch: pytest.MonkeyPatch) ->
     said = in_child(child, "root")
     assert said.startswith("cannot mount a disk image: ")
     assert said.endswith("/dev/loop-control' []")
+
+
+def test_images_made_by_several_threads_at_once_are_all_sound() -> None:
+    def work(pool: Images, places: Path) -> int:
+        with ThreadPoolExecutor(4) as threads:
+            made = list(threads.map(lambda _: pool.make(8 * MIB, places), range(4)))
+        sound = sum(image.full() is None for image in made)
+        for image in made:
+            image.discard()
+        return sound
+
+    assert mounted(work) == 4

@@ -1,0 +1,98 @@
+"""Server and agent as separate programs on fixed ports, to be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from client_agent.sandbox.places import Places
+from tests.support.running import environment, marked
+
+_GIVEN: set[int] = set()
+
+
+def free_port() -> int:
+    """One that nobody uses now, outside the range that outgoing connections are given."""
+    for port in range(20_000 + os.getpid() % 5_000, 30_000, 7):
+        if port in _GIVEN:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            _GIVEN.add(port)
+            return port
+    raise AssertionError("no port is free")
+
+
+class Program:
+    """One of the two, started, killed and started again on its port and folder."""
+
+    def __init__(self, name: str, folder: Path, mark: str, *flags: str) -> None:
+        self.name, self.mark, self.port = name, mark, free_port()
+        self.data, self._log = folder / name, folder / f"{name}.log"
+        self._flags = flags
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def begin(self) -> None:
+        """Start it; do not wait."""
+        ours = ["--port", str(self.port), "--data-dir", str(self.data), "--log-format", "json"]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", self.name, *ours, *self._flags],
+                env=environment(self.mark),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        self.begin()
+        until(self._answers, f"{self.name} does not listen", lambda: self.log[-3_000:])
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"{self.name} ended: {self.log[-3_000:]}"
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send the signal and wait for the end; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+def until(true, what: str, more=lambda: "", seconds: float = 40.0) -> None:
+    """Ask until it is true; give up with a sentence."""
+    never = threading.Event()
+    for _ in range(round(seconds / 0.02)):
+        if true():
+            return
+        never.wait(0.02)
+    raise AssertionError(f"{what} {more()}")
+
+
+def left_behind(agent: Program) -> list[str]:
+    """Processes, mounts and cgroups that outlived both programs."""
+    name = Places(agent.data, drop=False).name
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found = [f"process {pid}" for pid in marked(agent.mark)]
+    found += [line for line in mounts if str(agent.data) in line]
+    found += [str(path) for path in [*Path("/run").glob(f"*/{name}")]]
+    return found + [str(path) for path in Path("/sys/fs/cgroup").rglob(name)]
