@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import metadata
 from socket import socket
+from typing import Final
 
 import aiohttp
 import structlog
@@ -46,6 +47,8 @@ from shared.multipart import FormLimits
 from shared.web import Handler, bearer, check_exposure, listen
 
 log = structlog.get_logger()
+CANCEL_AGAIN_S: Final = 5.0
+"""Until a cancel is tried again whose agent could not be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ async def compose(
         [
             Loop("sender", send, table.sender_interval, bells.sender, clock),
             Loop("getter", poll, table.getter_interval, bells.getter, clock),
-            Loop("canceller", cancel, table.getter_interval, bells.canceller, clock),
+            Loop("canceller", cancel, CANCEL_AGAIN_S, bells.canceller, clock),
             Loop("cleaner", clean, table.cleaner_interval, bells.cleaner, clock),
         ],
         [

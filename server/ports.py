@@ -97,16 +97,16 @@ class Jobs(Protocol):
         """
         ...
 
-    async def held(self) -> list[Held]:
-        """The slots in use."""
-        ...
+    async def anything_queued(self) -> bool: ...
+
+    async def held(self) -> list[Held]: ...
 
     async def queued(self, service: str, user_id: str, limit: int) -> int:
         """How many jobs of the user wait; counts no further than ``limit``."""
         ...
 
     async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
-        """Jobs now in one of the states, oldest first. For states that hold a slot: few."""
+        """Jobs now in one of the states, all of which hold a slot; oldest first."""
         ...
 
     async def to_cancel(self) -> list[Job]:

@@ -69,6 +69,8 @@ class Send:
         """
         if self._clock.monotonic() >= self._stuck_due:
             await self._take_up_stuck()
+        if not await self._jobs.anything_queued():
+            return 0
         held = await self._jobs.held()
         load = Counter[str]()
         for one in held:

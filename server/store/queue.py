@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from server.domain.fairshare import Waiting
 from server.domain.jobs import Job
 from server.domain.quotas import Service
@@ -9,6 +11,9 @@ from server.ports import Held
 from server.store import rows
 from shared.clock import Micros
 from shared.database import Database
+
+HELD: Final = "state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
+"""HOLDS_SLOT, in the words of the index ``jobs_held``."""
 
 
 class Queue:
@@ -57,13 +62,16 @@ class Queue:
         ]
         return ready, last
 
+    async def anything_queued(self) -> bool:
+        found = await self._database.rows("SELECT 1 FROM jobs WHERE state = 'Queued' LIMIT 1")
+        return bool(found)
+
     async def held(self) -> list[Held]:
         found = await self._database.rows(
-            """
+            f"""
             SELECT service, user_id, agent, count(*) AS slots FROM jobs
-            WHERE state IN ('Processing', 'Submitted', 'Running', 'Unknown')
-            GROUP BY service, user_id, agent
-            """
+            WHERE {HELD} GROUP BY service, user_id, agent
+            """  # noqa: S608 - our own words
         )
         return [
             Held(row["service"], row["user_id"], row["agent"] or "", row["slots"]) for row in found

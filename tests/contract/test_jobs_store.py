@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.domain.quotas import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
+from server.store.queue import HELD
 from shared.database import Database, DatabaseUnavailable
 from shared.wire import JobState, Limits
 
@@ -187,15 +189,29 @@ async def test_files_in_use_are_found_among_many(jobs: SqlJobs) -> None:
     assert await jobs.files_in_use([*names, "mine"]) == {"mine"}
 
 
-async def test_the_queue_is_read_by_its_indexes_whatever_its_length(database: Database) -> None:
-    plan = await database.rows(
-        """
-        EXPLAIN QUERY PLAN SELECT min(user_id) FROM jobs
-        WHERE state = 'Queued' AND service = 's' AND user_id > 'ann'
-        """
-    )
-    assert "jobs_queued" in plan[0]["detail"]
-    assert "SEARCH" in plan[0]["detail"]
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT min(user_id) FROM jobs WHERE state = 'Queued' AND service = 's' AND user_id > 'a'",
+        "SELECT 1 FROM jobs WHERE state = 'Queued' LIMIT 1",
+        f"SELECT * FROM jobs WHERE {HELD} AND state IN ('Submitted', 'Running')",
+        f"SELECT service, count(*) FROM jobs WHERE {HELD} GROUP BY service, user_id, agent",
+        "SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL",
+        "SELECT * FROM jobs WHERE expires_at IS NOT NULL AND expires_at <= 5 ORDER BY expires_at",
+        "SELECT * FROM jobs WHERE state = 'Queued' AND service = 's' ORDER BY queued_at LIMIT 5",
+    ],
+)
+async def test_sweeps_read_by_partial_indexes_whatever_has_ended(
+    database: Database, sql: str
+) -> None:
+    plan = await database.rows(f"EXPLAIN QUERY PLAN {sql}")
+    assert "INDEX jobs_" in plan[0]["detail"], plan[0]["detail"]
+
+
+def test_what_holds_a_slot_is_the_same_in_sql_and_in_the_table() -> None:
+    assert {word.strip(" '()") for word in HELD.removeprefix("state IN").split(",")} == {
+        state.value for state in states.HOLDS_SLOT
+    }
 
 
 # -- the adapter

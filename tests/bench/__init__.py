@@ -1,0 +1,1 @@
+"""Measures the numbers of DESIGN §10: ``make bench``."""

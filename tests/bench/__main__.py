@@ -1,0 +1,46 @@
+"""``python -m tests.bench [--quick] [SECTION …]``: one table, from one run."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tests.bench import bulk, jobs
+from tests.bench.table import Row, show
+
+SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
+    "latency": lambda at, quick: jobs.latency(at, 30 if quick else 200),
+    "throughput": lambda at, quick: jobs.throughput(at, 150 if quick else 800),
+    "starts": lambda at, quick: jobs.starts(at, 40 if quick else 200),
+    "upload": lambda at, quick: bulk.upload(at, (512 << 20) if quick else (5 << 30), 3),
+    "idle": lambda at, quick: bulk.idle(at, 5 if quick else 20, 10_000),
+    "start": lambda at, quick: bulk.start(at, 100_000, 3 if quick else 5),
+    "queue": lambda at, quick: bulk.queue(at, 1_000, 100_000 if quick else 1_000_000, 30),
+}
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="default: all")
+    parser.add_argument("--quick", action="store_true", help="less of everything")
+    parser.add_argument("--folder", help="where to work: the disk that is measured")
+    given = parser.parse_args()
+    rows: list[Row] = []
+    for name in given.sections or SECTIONS:
+        folder = Path(tempfile.mkdtemp(prefix=f"ferryman-bench-{name}-", dir=given.folder))
+        print(f"measuring {name} …", flush=True)
+        try:
+            found = await SECTIONS[name](folder, given.quick)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        for row in found:
+            print(f"  {row}", flush=True)
+        rows += found
+    show(rows)
+
+
+asyncio.run(main())

@@ -1,0 +1,66 @@
+"""The baseline: the same bundle, the same sandbox, no server and no agent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from client_agent.sandbox.base import Launch
+from client_agent.sandbox.bubblewrap import Bubblewrap
+from shared.clock import RealClock
+from shared.wire import Limits
+
+HELLO = b"echo hello\n"
+ENV = {"PATH": "/usr/bin:/bin", "HOME": "/job", "LANG": "C.UTF-8"}
+
+
+@asynccontextmanager
+async def sandbox(home: Path) -> AsyncIterator[Bubblewrap]:
+    """A sandbox that is ready."""
+    home.mkdir(parents=True, exist_ok=True)
+    found = Bubblewrap(RealClock(), home)
+    await found.clear()
+    await found.self_test()
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+async def spawn(found: Bubblewrap, logs: Path, name: str, slot: int) -> float:
+    """Seconds from nothing to certain death of a hello bundle, its directory removed."""
+    start = time.perf_counter()
+    workspace = await found.prepare(name, slot, Limits())
+    out, err = logs / f"{name}.out", logs / f"{name}.err"
+    try:
+        fd = os.open("run.sh", os.O_WRONLY | os.O_CREAT, 0o755, dir_fd=workspace.fd)
+        os.write(fd, HELLO)
+        if workspace.uid is not None:
+            os.fchown(fd, workspace.uid, workspace.gid or workspace.uid)
+        os.close(fd)
+        process = await workspace.start(Launch(["bash", "run.sh"], ENV, 60.0, 1.0, out, err))
+        process.go()
+        ended = await process.wait()
+        assert ended.exit_code == 0, ended
+    finally:
+        await workspace.destroy()
+        out.unlink(missing_ok=True)
+        err.unlink(missing_ok=True)
+    return time.perf_counter() - start
+
+
+async def rate(found: Bubblewrap, logs: Path, at_once: int, count: int) -> float:
+    """Spawns a second, ``at_once`` beside each other."""
+    numbers = iter(range(count))
+
+    async def seat(slot: int) -> None:
+        for number in numbers:
+            await spawn(found, logs, f"r{at_once}-{number}", slot)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(seat(slot) for slot in range(at_once)))
+    return count / (time.perf_counter() - start)

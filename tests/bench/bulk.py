@@ -1,0 +1,246 @@
+"""Large uploads, idling with many jobs, starting with many jobs, dispatching from a long queue."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+from server.domain.quotas import Service
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from shared.clock import SECOND
+from shared.database import Database
+from shared.wire import Limits
+from tests.bench.jobs import cpu_s, running
+from tests.bench.table import Row, median
+from tests.support.programs import Program
+
+MIB = 1 << 20
+
+
+async def upload(folder: Path, size: int, rounds: int) -> list[Row]:
+    """Stream one file from a plain socket, beside ``cat`` and fsync of the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    size = min(size, (free - (10 << 30)) // 6)
+    source = folder / "source"
+    with source.open("wb") as file:
+        for _ in range(size // MIB):
+            file.write(os.urandom(4096) * 256)
+    ours, copies, growth = [], [], 0
+    async with running(folder / "run") as (server, _):
+        await asyncio.to_thread(_send, server, folder / "small", MIB)
+        before = peak(server)
+        for _ in range(rounds):
+            copies.append(await asyncio.to_thread(_copy, source, folder / "copy"))
+            (folder / "copy").unlink()
+            ours.append(await asyncio.to_thread(_send, server, source, size))
+            growth = peak(server) - before
+            shutil.rmtree(server.data / "bundles", ignore_errors=True)
+            (server.data / "bundles").mkdir()
+    source.unlink()
+    mine, theirs = size / median(ours) / 1e6, size / median(copies) / 1e6
+    what = f"upload of {size / 1e9:.1f} GB"
+    return [
+        Row(
+            what,
+            f"{mine:.0f} MB/s",
+            f"cat + fsync {theirs:.0f} MB/s",
+            mine / theirs,
+            "≥ 0.70",
+            mine / theirs >= 0.7,
+        ),
+        Row(
+            f"{what}: memory of the server",
+            f"+{growth / MIB:.0f} MiB",
+            "",
+            None,
+            "≤ 64 MiB",
+            growth <= 64 * MIB,
+        ),
+    ]
+
+
+def _copy(source: Path, target: Path) -> float:
+    start = time.perf_counter()
+    with target.open("wb") as out:
+        subprocess.run(["cat", str(source)], stdout=out, check=True)
+        os.fsync(out.fileno())
+    return time.perf_counter() - start
+
+
+def _send(server: Program, source: Path, size: int) -> float:
+    """Upload as a light client does: the kernel moves the file. Seconds until the answer."""
+    import socket
+
+    if not source.exists():
+        source.write_bytes(os.urandom(size))
+    head = (
+        b'--b-o-u-n-d-a-r-y\r\nContent-Disposition: form-data; name="user_id"\r\n\r\nbig\r\n'
+        b'--b-o-u-n-d-a-r-y\r\nContent-Disposition: form-data; name="service"\r\n\r\nexample\r\n'
+        b'--b-o-u-n-d-a-r-y\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n'
+        b"exit 3\r\n"
+        b'--b-o-u-n-d-a-r-y\r\nContent-Disposition: form-data; name="f"; filename="big"\r\n\r\n'
+    )
+    tail = b"\r\n--b-o-u-n-d-a-r-y--\r\n"
+    length = len(head) + size + len(tail)
+    request = (
+        f"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n"
+        "Content-Type: multipart/form-data; boundary=b-o-u-n-d-a-r-y\r\n\r\n"
+    ).encode()
+    start = time.perf_counter()
+    with socket.create_connection(("127.0.0.1", server.port)) as line, source.open("rb") as file:
+        line.sendall(request + head)
+        line.sendfile(file, count=size)
+        line.sendall(tail)
+        answer = line.recv(65_536)
+    took = time.perf_counter() - start
+    assert b" 201 " in answer[:40], answer
+    return took
+
+
+def peak(program: Program) -> int:
+    """Peak resident bytes."""
+    assert program.process is not None
+    for line in Path(f"/proc/{program.process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM")
+
+
+async def fill(path: Path, jobs: int, state: str) -> None:
+    """Rows as the server writes them, by the million."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    await (await Database.open(path, MIGRATIONS)).close()
+    now = time.time_ns() // 1000
+    ended = state != "Queued"
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA synchronous=OFF")
+        database.executemany(
+            """
+            INSERT INTO jobs (state, user_id, service, limits, timeout_s, attempt, message,
+                              bundle_file, bundle_size, bundle_digest, created_at, queued_at,
+                              ended_at, expires_at)
+            VALUES (?, ?, 'example', ?, 60, ?, 'x', ?, 1, 'd', ?, ?, ?, ?)
+            """,
+            (
+                (
+                    state,
+                    f"user{number % 50}",
+                    Limits().model_dump_json(),
+                    int(ended),
+                    f"{number:032x}",
+                    now,
+                    now,
+                    now if ended else None,
+                    now + 10**12 if ended else None,
+                )
+                for number in range(jobs)
+            ),
+        )
+        database.execute(
+            """
+            INSERT INTO events (job_id, at, attempt, before, state, message)
+            SELECT id, created_at, attempt, NULL, state, 'x' FROM jobs
+            """
+        )
+
+
+async def idle(folder: Path, seconds: float, jobs: int) -> list[Row]:
+    """CPU of a server that has nothing to do."""
+    await fill(folder / "server" / "ferryman.sqlite", jobs, "Completed")
+    async with running(folder) as (server, agent):
+        await asyncio.sleep(3)  # the first sweeps are not idling
+        was = [cpu_s(server), cpu_s(agent)]
+        await asyncio.sleep(seconds)
+        used = [cpu_s(server) - was[0], cpu_s(agent) - was[1]]
+    return [
+        Row(
+            f"idle with {jobs:,} finished jobs: {name}",
+            f"{share / seconds * 100:.2f} % of a core",
+            "",
+            None,
+            "< 1 %" if name == "server" else "",
+            share / seconds < 0.01 if name == "server" else None,
+        )
+        for name, share in zip(("server", "agent"), used, strict=True)
+    ]
+
+
+async def start(folder: Path, jobs: int, rounds: int) -> list[Row]:
+    """From the start of the process to its listening socket."""
+    await fill(folder / "full" / "server" / "ferryman.sqlite", jobs, "Completed")
+    took: dict[str, list[float]] = {"full": [], "empty": []}
+    for _ in range(rounds):
+        for name, times in took.items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            server = Program("server", folder / name, name)
+            begin = time.perf_counter()
+            await asyncio.to_thread(server.start)
+            times.append(time.perf_counter() - begin)
+            server.kill()
+    full, empty = median(took["full"]), median(took["empty"])
+    return [
+        Row(
+            f"start with {jobs:,} finished jobs",
+            f"{full:.2f} s",
+            f"empty {empty:.2f} s",
+            full / empty,
+            "",
+            None,
+        )
+    ]
+
+
+async def queue(folder: Path, short: int, long: int, rounds: int) -> list[Row]:
+    """Choosing and claiming ten jobs from a short and from a long queue."""
+    from server.domain.jobs import Move
+    from shared.wire import JobState
+
+    service = Service("example", runs_per_user=10, max_runs=10)
+    costs = {}
+    for length in (short, long):
+        path = folder / f"queue{length}.sqlite"
+        await fill(path, length, "Queued")
+        database = await Database.open(path, MIGRATIONS)
+        jobs = SqlJobs(database, lambda job: None)
+        times = []
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            await jobs.held()
+            found, _ = await jobs.waiting(service, "user3", 10, 1, 10**6 * SECOND**2)
+            moves = [
+                Move(
+                    one.job_id,
+                    one.attempt,
+                    JobState.QUEUED,
+                    JobState.PROCESSING,
+                    1,
+                    "x",
+                    changes={"agent": "a"},
+                )
+                for one in found
+            ]
+            claimed = await jobs.claim(moves)
+            times.append(time.perf_counter() - begin)
+            assert len(claimed) == 10
+            for job in claimed:
+                await jobs.move(Move(job.id, job.attempt, job.state, JobState.QUEUED, 1, "x"))
+        costs[length] = median(times)
+        await database.close()
+    ratio = costs[long] / costs[short]
+    return [
+        Row(
+            f"dispatch of 10 with {long:,} queued",
+            f"{costs[long] * 1e3:.2f} ms",
+            f"with {short:,}: {costs[short] * 1e3:.2f} ms",
+            ratio,
+            "≤ 1.5",
+            ratio <= 1.5,
+        )
+    ]
