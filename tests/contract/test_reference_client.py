@@ -4,93 +4,13 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
 
 from server import settings
-from server.app import Server, compose
 from shared.config import SettingsError
 from tests.support.orchestrator import Orchestrator
-
-RUN = b"echo hello\n"
-
-
-class Caller:
-    """A user of the server."""
-
-    def __init__(self, url: str, session: aiohttp.ClientSession, server: Server) -> None:
-        self.url, self.session, self.server = url, session, server
-
-    async def upload(self, files: dict[str, bytes] | None = None) -> int:
-        form = aiohttp.FormData(quote_fields=False)
-        form.add_field("user_id", "7")
-        form.add_field("service", "my_service")
-        for name, content in (files or {"run.sh": RUN}).items():
-            form.add_field("file", content, filename=name)
-        async with self.session.post(f"{self.url}/upload", data=form) as answer:
-            assert answer.status == 201, await answer.text()
-            return int((await answer.json())["id"])
-
-    async def job(self, job_id: int, *, until: str = "") -> dict[str, Any]:
-        """The document, once the job has ended (or is in the state ``until``)."""
-        seen = ""
-        while True:
-            query = {"wait": "20", "seen": seen} if seen else {}
-            async with self.session.get(f"{self.url}/api/v1/jobs/{job_id}", params=query) as answer:
-                found: dict[str, Any] = await answer.json()
-            if found["ended"] or found["status"] == until:
-                return found
-            seen = found["status"]
-
-    async def states(self, job_id: int) -> list[str]:
-        async with self.session.get(f"{self.url}/api/v1/jobs/{job_id}/events") as answer:
-            return [event["status"] for event in (await answer.json())["items"]]
-
-    async def get(self, path: str) -> tuple[int, str, bytes]:
-        async with self.session.get(f"{self.url}{path}") as answer:
-            return answer.status, answer.content_type, await answer.read()
-
-
-@asynccontextmanager
-async def driving(
-    folder: Path, client: Orchestrator, *, extra: str = "", **server: Any
-) -> AsyncIterator[Caller]:
-    """A server of ours, told of the client by job-orchestrator's own variables."""
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(client.listening())
-        environ = {
-            "SERVICE_MY_SERVICE_UPLOAD_URL": f"{url}/submit",
-            "SERVICE_MY_SERVICE_DOWNLOAD_URL": f"{url}/retrieve",
-            "SERVICE_MY_SERVICE_TERMINATE_URL": f"{url}/kill",
-            "SERVICE_MY_SERVICE_RUNS_PER_USER": "2",
-            "SERVICE_MY_SERVICE_MAX_RUNS": "3",
-        }
-        file = None
-        if extra:
-            file = folder / "ferryman.toml"
-            file.write_text(extra)
-        flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
-        found = settings.read(file, flags, environ)
-        composed = await compose(found, stack)
-        runner = web.AppRunner(composed.application, shutdown_timeout=1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        composed.supervisor.start()
-        session = await stack.enter_async_context(aiohttp.ClientSession())
-        address = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
-            yield Caller(address, session, composed)
-        finally:
-            composed.bells.close()
-            await runner.cleanup()
-            await composed.supervisor.stop()
+from tests.support.serving import RUN, driving
 
 
 @pytest.fixture

@@ -1,0 +1,247 @@
+"""Uploads that are refused: a clear 4xx that names the part, and nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.orchestrator import Orchestrator
+from tests.support.serving import RUN, Caller, driving
+
+FIELDS = {"user_id": "7", "service": "my_service"}
+HEAD = b'--b\r\nContent-Disposition: form-data; name="user_id"\r\n\r\n7\r\n'
+HEAD += b'--b\r\nContent-Disposition: form-data; name="service"\r\n\r\nmy_service\r\n'
+
+
+def part(filename: str, content: bytes = RUN, name: str = "file") -> bytes:
+    head = f'--b\r\nContent-Disposition: form-data; name="{name}"; filename="{filename}"\r\n\r\n'
+    return head.encode("utf-8", "surrogateescape") + content + b"\r\n"
+
+
+def form(*parts: bytes, head: bytes = HEAD) -> bytes:
+    return head + b"".join(parts) + b"--b--\r\n"
+
+
+def files(*names: str) -> bytes:
+    return form(part("run.sh"), *(part(name) for name in names))
+
+
+def field(name: str, value: str) -> bytes:
+    return f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+
+
+def zipped(*entries: tuple[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries:
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def tarred(*members: tarfile.TarInfo) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        run = tarfile.TarInfo("run.sh")
+        run.size = len(RUN)
+        archive.addfile(run, io.BytesIO(RUN))
+        for member in members:
+            archive.addfile(member)
+    return packed.getvalue()
+
+
+def link(kind: bytes) -> tarfile.TarInfo:
+    found = tarfile.TarInfo("odd")
+    found.type, found.linkname = kind, "/etc/passwd"
+    return found
+
+
+def bundle(content: bytes, name: str) -> bytes:
+    return form(part(name, content, name="bundle"))
+
+
+REFUSED: dict[str, tuple[bytes, str]] = {
+    # body, what the message must name
+    "no run.sh": (form(part("data.txt")), "run.sh"),
+    "no file": (form(), "no file"),
+    "unknown service": (
+        form(part("run.sh"), head=field("user_id", "7") + field("service", "x")),
+        "x",
+    ),
+    "no service": (form(part("run.sh"), head=field("user_id", "7")), "Missing service field"),
+    "no user": (form(part("run.sh"), head=field("service", "my_service")), "Missing user_id field"),
+    "bad user": (
+        form(part("run.sh"), head=field("service", "my_service") + field("user_id", "a b")),
+        "Invalid user_id",
+    ),
+    "traversal": (files("../evil"), "evil"),
+    "absolute": (files("/etc/passwd"), "passwd"),
+    "control": (files("a\x01b"), "a"),
+    "backslash": (files("a\\b"), "a"),
+    "reserved": (files("NUL"), "NUL"),
+    "over-long": (files("x" * 300), "xxx"),
+    "duplicate": (files("a", "a"), "a"),
+    "case clash": (files("Data", "data"), "data"),
+    "file and folder": (files("a", "a/b"), "a"),
+    "too many parts": (files(*[f"f{number}" for number in range(60)]), "50"),
+    "bad UTF-8 in a name": (files("caf\udce9"), "UTF-8"),
+    "preamble without end": (b"x" * 200_000, "boundary"),
+    "header without end": (HEAD + b"--b\r\nX: " + b"y" * 200_000, "header"),
+    "cut short": (HEAD + part("run.sh"), "cut short"),
+    "zip with traversal": (bundle(zipped(("run.sh", RUN), ("../x", b"")), "b.zip"), "../x"),
+    "zip bomb": (bundle(zipped(("run.sh", RUN), ("big", b"\0" * (64 << 20))), "b.zip"), "b.zip"),
+    "truncated zip": (bundle(zipped(("run.sh", RUN))[:-9], "b.zip"), "b.zip"),
+    "tar with a symlink": (bundle(tarred(link(tarfile.SYMTYPE)), "b.tar.gz"), "odd"),
+    "tar with a hard link": (bundle(tarred(link(tarfile.LNKTYPE)), "b.tar.gz"), "odd"),
+    "tar with a device": (bundle(tarred(link(tarfile.CHRTYPE)), "b.tar.gz"), "odd"),
+    "truncated tar": (bundle(tarred()[:-20], "b.tar.gz"), "b.tar.gz"),
+}
+
+
+def server(folder: Path, extra: str = ""):
+    return driving(folder, Orchestrator(then="Running"), extra=extra, max_files=50)
+
+
+def left(folder: Path) -> list[str]:
+    places = [folder / "data" / kind for kind in ("staging", "bundles", "results")]
+    return [str(path) for place in places for path in place.rglob("*") if path.is_file()]
+
+
+async def post(
+    caller: Caller, body: bytes, path: str = "/upload", **headers: str
+) -> tuple[int, dict[str, str], dict[str, object]]:
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    async with caller.session.post(
+        f"{caller.url}{path}", data=body, headers=kind | headers
+    ) as answer:
+        return answer.status, dict(answer.headers), await answer.json()
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_is_refused_is_named_and_leaves_nothing(tmp_path, case):
+    body, named = REFUSED[case]
+    async with server(tmp_path) as caller:
+        status, _, told = await post(caller, body)
+        assert 400 <= status < 500, told
+        assert named in str(told["message"]) or named == told.get("part"), told
+        assert (told["id"], told["status"]) == (0, "Unknown")
+        assert told["code"]
+        assert left(tmp_path) == []
+        _, _, body = await caller.get("/api/v1/jobs")
+        assert b'"items":[]' in body
+
+
+async def raw(caller: Caller, request: bytes, *, close: bool = False) -> bytes:
+    """Send bytes as they are; all that comes back."""
+    port = int(caller.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    await writer.drain()
+    if close:
+        writer.write_eof()
+    answer = await reader.read(65_536)
+    writer.close()
+    return answer
+
+
+def request(length: int, *, path: str = "/upload", more: str = "") -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}"
+        "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+    ).encode()
+
+
+async def test_a_declared_length_that_lies_is_refused(tmp_path):
+    body = files()
+    async with server(tmp_path) as caller:
+        answer = await raw(caller, request(len(body) + 10) + body, close=True)
+        assert answer == b"" or b" 400 " in answer[:20]
+        await caller.upload()  # goes on serving
+        assert len(left(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "path", "status"),
+    [
+        (10**15, "/upload", b" 413 "),
+        (1_000, "/upload?service=nope", b" 400 "),
+        (1_000, "/upload?user_id=a%20b", b" 400 "),
+    ],
+)
+@pytest.mark.parametrize("more", ["", "Expect: 100-continue\r\n"])
+async def test_what_is_known_from_the_head_is_refused_before_the_body(
+    tmp_path, length, path, status, more
+):
+    async with server(tmp_path) as caller:
+        answer = await raw(caller, request(length, path=path, more=more))
+        assert status in answer[:20], answer
+        assert b"100 Continue" not in answer
+
+
+async def test_an_upload_that_asks_first_is_told_to_go_on(tmp_path):
+    body = files()
+    async with server(tmp_path) as caller:
+        port = int(caller.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(len(body), more="Expect: 100-continue\r\n"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 201 "), head
+        assert b"Location: /api/v1/jobs/1" in head
+        writer.close()
+
+
+async def test_a_full_queue_is_429_and_says_when_to_come_back(tmp_path):
+    few = "[services.my_service]\nqueued_per_user = 1\n"
+    async with server(tmp_path, few) as caller:
+        for _ in range(2):  # both places of the user
+            await caller.job(await caller.upload(), until="Running")
+        await caller.upload()
+        status, headers, told = await post(caller, files())
+        assert (status, told["code"]) == (429, "queue_full")
+        assert int(headers["Retry-After"]) > 0
+        assert len(left(tmp_path)) == 3
+
+
+async def test_a_key_makes_one_job_and_another_body_under_it_is_422(tmp_path):
+    async with server(tmp_path) as caller:
+        results = await asyncio.gather(
+            *(post(caller, files(), **{"Idempotency-Key": "k"}) for _ in range(4))
+        )
+        assert {status for status, _, _ in results} == {201}
+        assert len({told["id"] for _, _, told in results}) == 1
+        assert [h.get("Idempotent-Replayed") for _, h, _ in results].count("true") == 3
+        status, _, told = await post(caller, files("more"), **{"Idempotency-Key": "k"})
+        assert (status, told["code"]) == (422, "idempotency_key_reused")
+        assert len(left(tmp_path)) == 1
+
+
+async def test_folders_and_archives_become_the_bundle_that_was_meant(tmp_path):
+    client = Orchestrator()
+    bodies = [
+        form(part("mine/run.sh"), part("mine/data/in.pdb", b"ATOM")),
+        bundle(zipped(("run.sh", RUN), ("data/in.pdb", b"ATOM")), "b.zip"),
+        bundle(zipped(("mine/run.sh", RUN), ("mine/data/in.pdb", b"ATOM")), "b.zip"),
+    ]
+    async with driving(tmp_path, client) as caller:
+        for body in bodies:
+            status, _, told = await post(caller, body)
+            assert status == 201, told
+            await caller.job(int(str(told["id"])))
+    sent = [held.files for held in client.payloads.values()]
+    assert sent == [{"run.sh": RUN, "data/in.pdb": b"ATOM"}] * 3
+
+
+async def test_with_tokens_only_who_shows_one_is_answered(tmp_path):
+    async with driving(tmp_path, Orchestrator(), tokens=("secret",)) as caller:
+        status, kind, _ = await caller.get("/api/v1/jobs")
+        assert (status, kind) == (401, "application/problem+json")
+        assert (await caller.get("/health"))[0] == 200
+        shown = {"Authorization": "Bearer secret"}
+        async with caller.session.get(f"{caller.url}/api/v1/jobs", headers=shown) as answer:
+            assert answer.status == 200
