@@ -1,0 +1,160 @@
+"""Jobs and results over HTTP: the reference's shapes, and ours with plain HTTP meanings."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+
+from server.api.routes import ROUTES
+from tests.support.orchestrator import Orchestrator
+from tests.support.serving import driving
+
+KEYS = {
+    *("id", "status", "message", "user_id", "service", "name", "tags", "priority", "attempt"),
+    *("retries_left", "ended", "reason", "exit_code", "progress", "output", "agent", "parent_id"),
+    *("children", "queue", "created_at", "submitted_at", "started_at", "ended_at"),
+    *("heartbeat_at", "not_before", "expires_at", "usage", "links"),
+}
+
+
+async def test_the_reference_routes_keep_their_shapes(tmp_path):
+    client = Orchestrator(then="Running")
+    async with driving(tmp_path, client) as caller:
+        assert json.loads((await caller.get("/"))[2]) == {"message": "pong"}
+        health = json.loads((await caller.get("/health"))[2])
+        assert (health["status"], health["database"]) == ("ok", "ok")
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        status, kind, body = await caller.get(f"/download/{job_id}")
+        assert (status, kind) == (200, "application/json")
+        told = json.loads(body)
+        assert (set(told), told["status"]) == ({"id", "status", "message"}, "Running")
+        for path in ("/download/99", "/download_partial/99", "/download/x", f"/download/{9**40}"):
+            status, kind, body = await caller.get(path)
+            told = json.loads(body)
+            assert (status, kind, told["id"], told["status"]) == (
+                404,
+                "application/json",
+                0,
+                "Unknown",
+            )
+        assert json.loads((await caller.get("/download/99"))[2])["message"] == (
+            "Job 99 not found in the database"
+        )
+
+
+async def test_the_job_document_has_every_key_of_the_design(tmp_path):
+    async with driving(tmp_path, Orchestrator()) as caller:
+        job = await caller.job(await caller.upload())
+        assert set(job) >= KEYS
+        assert (job["ended"], job["user_id"], job["service"]) == (True, "7", "my_service")
+
+
+async def test_errors_below_api_are_problems(tmp_path):
+    async with driving(tmp_path, Orchestrator()) as caller:
+        for path, status, code in [
+            ("/api/v1/jobs/99", 404, "job_not_found"),
+            ("/api/v1/nothing", 404, "not_found"),
+            ("/api/v1/jobs?state=Sleeping", 400, "invalid_state"),
+            ("/api/v1/jobs?limit=0", 400, "invalid_limit"),
+            ("/api/v1/jobs?color=red", 400, "unknown_parameter"),
+        ]:
+            found, kind, body = await caller.get(path)
+            told = json.loads(body)
+            assert (found, kind, told["code"]) == (status, "application/problem+json", code)
+            assert told["detail"]
+            assert told["request_id"]
+        async with caller.session.put(f"{caller.url}/api/v1/jobs") as answer:
+            assert answer.status == 405
+
+
+async def test_a_wait_ends_with_the_change_it_waits_for(tmp_path):
+    client = Orchestrator(then="Running")
+    async with driving(tmp_path, client) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        waiting = asyncio.ensure_future(caller.get(f"/download/{job_id}?wait=100"))
+        client.payloads[1].status = "Completed"
+        status, kind, _ = await asyncio.wait_for(waiting, 30)
+        assert (status, kind) == (200, "application/zip")
+
+
+async def test_a_result_has_validators_ranges_and_its_digest(tmp_path):
+    async with driving(tmp_path, Orchestrator()) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id)
+        url = f"{caller.url}/api/v1/jobs/{job_id}/result"
+
+        async def get(method: str = "GET", **headers: str):
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            async with caller.session.request(method, url, headers=named) as answer:
+                return answer.status, answer.headers, await answer.read()
+
+        status, headers, whole = await get()
+        digest = base64.b64encode(hashlib.sha256(whole).digest()).decode()
+        assert status == 200
+        assert headers["Repr-Digest"] == f"sha-256=:{digest}:"
+        assert "filename*=UTF-8''job-1.zip" in headers["Content-Disposition"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        tag = headers["ETag"]
+        assert (await get(If_None_Match=tag))[0] == 304
+        status, headers, some = await get(Range="bytes=5-9")
+        assert (status, some) == (206, whole[5:10])
+        assert headers["Content-Range"] == f"bytes 5-9/{len(whole)}"
+        assert (await get(Range="bytes=-4"))[2] == whole[-4:]
+        assert (await get(Range="bytes=5-", If_Range=tag))[0] == 206
+        status, _, body = await get(Range="bytes=5-", If_Range='"another"')
+        assert (status, body) == (200, whole)
+        assert (await get(Range=f"bytes={len(whole)}-"))[0] == 416
+        status, headers, body = await get("HEAD")
+        assert (status, body, headers["Content-Length"]) == (200, b"", str(len(whole)))
+
+
+async def test_where_there_is_no_result_the_status_says_why(tmp_path):
+    client = Orchestrator(then="Running")
+    async with driving(tmp_path, client) as caller:
+        first, second = await caller.upload(), await caller.upload()
+        for job_id in (first, second):
+            await caller.job(job_id, until="Running")
+        status, _, _ = await caller.get(f"/api/v1/jobs/{first}/result")
+        assert status == 202
+        client.payloads[1].status = "Failed"
+        await caller.job(first)
+        status, kind, body = await caller.get(f"/api/v1/jobs/{first}/result")
+        assert (status, kind) == (409, "application/problem+json")
+        assert f"/download_partial/{first}" in json.loads(body)["detail"]
+        async with caller.session.post(f"{caller.url}/api/v1/jobs/{second}/cancel") as answer:
+            assert (answer.status, (await answer.json())["status"]) == (200, "Cancelled")
+        async with caller.session.post(f"{caller.url}/api/v1/jobs/{first}/cancel") as answer:
+            assert (answer.status, (await answer.json())["code"]) == (409, "already_ended")
+        async with caller.session.post(f"{caller.url}/terminate/{first}") as answer:
+            assert (answer.status, (await answer.json())["status"]) == (409, "Failed")
+
+
+async def test_what_has_expired_is_gone(tmp_path):
+    soon = '[services.my_service]\nexpires_after = "0s"\n'
+    async with driving(tmp_path, Orchestrator(), extra=soon, cleaner_interval=0.02) as caller:
+        job_id = await caller.upload()
+        seen = await caller.job(job_id)
+        while seen["status"] != "Cleaned":
+            found = await caller.get(f"/api/v1/jobs/{job_id}/events?after=5&wait=5")
+            assert found[0] == 200
+            seen = await caller.job(job_id)
+        assert (await caller.get(f"/api/v1/jobs/{job_id}/result"))[0] == 410
+        assert (await caller.get(f"/download_partial/{job_id}"))[0] == 410
+        status, kind, body = await caller.get(f"/download/{job_id}")
+        assert (status, kind, json.loads(body)["status"]) == (200, "application/json", "Cleaned")
+
+
+async def test_the_description_names_every_route(tmp_path):
+    async with driving(tmp_path, Orchestrator()) as caller:
+        told = json.loads((await caller.get("/openapi.json"))[2])
+        assert told["openapi"].startswith("3.1")
+        for route in ROUTES:
+            assert route.method.lower() in told["paths"][route.path], route
+        status, kind, _ = await caller.get("/swagger")
+        assert (status, kind) == (200, "text/html")
+        assert (await caller.get("/swagger/swagger-ui.css"))[0] == 200
+        assert (await caller.get("/swagger/../settings.py"))[0] == 404
