@@ -102,7 +102,7 @@ def test_tables_of_the_server_are_none_of_its_business(loaded):
         ("[agent]\nservices = []\n", "leave it out to offer any service"),
         ("[agent]\nname = 'two words'\n", "agent.name"),
         ("[agent]\ngrace = 'soon'\n", "'soon' is not a duration"),
-        ("[agent]\nsandboxing = { scrach = '1MB' }\n", "did you mean scratch?"),
+        ("[agent]\nsandboxing = { scratc = '1MB' }\n", "did you mean scratch?"),
         ("[agent]\ntokens_file = '/does/not/exist'\n", "/does/not/exist"),
         ("[agent]\ndefault_limits = { memory = 'lots' }\n", "'lots' is not a size"),
         ("[agnt]\n", "did you mean agent?"),
