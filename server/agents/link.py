@@ -218,7 +218,13 @@ class Link:
             ) from problem
 
     def _say(self, problem: BaseException) -> str:
-        return f"agent {self.name} cannot be reached: {problem or type(problem).__name__}"
+        if isinstance(problem, aiohttp.ClientConnectorError):
+            why = f"{problem.host}:{problem.port}: {problem.os_error.strerror or problem.os_error}"
+        elif isinstance(problem, TimeoutError):
+            why = "no answer in time"
+        else:
+            why = str(problem) or type(problem).__name__
+        return f"agent {self.name} cannot be reached: {why}"
 
 
 def _payload(body: bytes) -> PayloadDoc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ async def test_defect_04_a_client_that_forgot_the_payload_is_not_asked_for_ever(
 async def test_defect_04_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
     client.then, client.broken = "Running", True
     once = "[services.my_service]\ninfra_retries = 0\n"
-    short = {"agent_unreachable_after": 0.1, "agent_lost_after": 0.3}
+    short: dict[str, Any] = {"agent_unreachable_after": 0.1, "agent_lost_after": 0.3}
     async with driving(tmp_path, client, extra=once, **short) as caller:
         job_id = await caller.upload()
         job = await caller.job(job_id)
@@ -161,3 +162,11 @@ def test_defect_24_service_names_hold_underscores_and_bad_numbers_are_named():
     incomplete = {"SERVICE_X_UPLOAD_URL": "http://127.0.0.1:1/submit"}
     with pytest.raises(SettingsError, match=r"agents\.x"):
         settings.read(None, {}, incomplete)
+
+
+async def test_an_agent_that_is_not_there_is_told_in_words_for_people(tmp_path, client):
+    async with driving(tmp_path, client, gone=True) as caller:
+        job = await caller.job(await caller.upload(), until="Queued")
+        assert "cannot be reached" in job["queue"]["reason"]
+        assert "Connect" in job["queue"]["reason"]
+        assert "ssl" not in job["queue"]["reason"]

@@ -55,11 +55,15 @@ class Caller:
 
 @asynccontextmanager
 async def driving(
-    folder: Path, client: Orchestrator, *, extra: str = "", **server: Any
+    folder: Path, client: Orchestrator, *, extra: str = "", gone: bool = False, **server: Any
 ) -> AsyncIterator[Caller]:
     """A server of ours, told of the client by job-orchestrator's own variables."""
     async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(client.listening())
+        if gone:
+            async with client.listening() as url:
+                pass
+        else:
+            url = await stack.enter_async_context(client.listening())
         environ = {
             "SERVICE_MY_SERVICE_UPLOAD_URL": f"{url}/submit",
             "SERVICE_MY_SERVICE_DOWNLOAD_URL": f"{url}/retrieve",
