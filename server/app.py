@@ -23,6 +23,7 @@ from server.agents.follow import follow
 from server.agents.link import Address, Link
 from server.agents.registry import Registry
 from server.api.context import CONTEXT, Context
+from server.api.flights import Flights
 from server.api.problems import Refusal, answer_problems
 from server.api.routes import add_routes
 from server.loops.bells import Bells
@@ -47,6 +48,8 @@ from shared.multipart import FormLimits
 from shared.web import Handler, bearer, check_exposure, listen
 
 log = structlog.get_logger()
+ANSWER_S: Final = 1.0
+"""For the last bytes of answers, once every request has been dealt with."""
 CANCEL_AGAIN_S: Final = 5.0
 """Until a cancel is tried again whose agent could not be reached."""
 
@@ -65,6 +68,8 @@ class Server:
     send: Send
     jobs: SqlJobs
     registry: Registry
+    flights: Flights
+    clock: Clock
 
 
 async def compose(
@@ -142,8 +147,13 @@ async def compose(
             found.append(f"the data folder cannot be written: {problem.strerror}")
         return found
 
+    flights = Flights()
     application = web.Application(
-        middlewares=[answer_problems, _guard(tokens(table.tokens, table.tokens_file))]
+        middlewares=[
+            flights.middleware,
+            answer_problems,
+            _guard(tokens(table.tokens, table.tokens_file)),
+        ]
     )
     application[CONTEXT] = Context(
         jobs=jobs,
@@ -161,7 +171,7 @@ async def compose(
         version=metadata.version("ferryman"),
     )
     add_routes(application)
-    return Server(application, supervisor, bells, send, jobs, registry)
+    return Server(application, supervisor, bells, send, jobs, registry, flights, clock)
 
 
 def _link(name: str, agent: AgentTable, session: aiohttp.ClientSession, identity: str) -> Link:
@@ -218,12 +228,11 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
     async with AsyncExitStack() as stack:
         stack.callback(sock.close)
         server = await compose(settings, stack)
-        runner = web.AppRunner(
-            server.application, access_log=None, shutdown_timeout=table.shutdown_grace
-        )
+        runner = web.AppRunner(server.application, access_log=None, shutdown_timeout=ANSWER_S)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.SockSite(runner, sock, backlog=1024).start()
+        site = web.SockSite(runner, sock, backlog=1024)
+        await site.start()
         server.supervisor.start()
         log.info(
             "server.listening", url=f"http://{table.host}:{port}", data_dir=str(table.data_dir)
@@ -238,6 +247,9 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
                 number
             )  # a second one ends us at once; nothing is lost by that
         server.bells.close()
-        await runner.cleanup()  # stops listening, and lets requests in flight end
+        await site.stop()  # nobody new; who is here may finish
+        if not await server.flights.all_landed(table.shutdown_grace, server.clock):
+            log.warning("server.cut_off", why="requests did not end within shutdown_grace")
+        await runner.cleanup()
         await server.supervisor.stop()
     log.info("server.stopped")

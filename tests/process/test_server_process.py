@@ -1,0 +1,204 @@
+"""The real server program: how it ends, and what it says when the machine is short of something."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import Program, until
+
+BODY = (
+    b'--b\r\nContent-Disposition: form-data; name="user_id"\r\n\r\n1\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="service"\r\n\r\nexample\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\ntrue\r\n'
+)
+END = b"--b--\r\n"
+MORE = b'--b\r\nContent-Disposition: form-data; name="f"; filename="big"\r\n\r\n'
+BIG = MORE + bytes(3 << 20)
+"""A part too large to be kept in memory."""
+
+
+def program(folder: Path, *flags: str) -> Program:
+    # An agent that is not there: jobs stay queued.
+    return Program("server", folder, uuid.uuid4().hex, "--agent-url", "http://127.0.0.1:9", *flags)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Program]:
+    found = program(tmp_path)
+    yield found
+    if found.process is not None and found.process.poll() is None:
+        found.kill()
+
+
+def call(server: Program, method: str, path: str, body: bytes = b"") -> tuple[int, dict]:
+    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        kind = {"Content-Type": "multipart/form-data; boundary=b"} if body else {}
+        line.request(method, path, body, kind)
+        answer = line.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        line.close()
+
+
+def upload(server: Program, padding: int = 0) -> tuple[int, dict]:
+    extra = MORE + os.urandom(padding) + b"\r\n" if padding else b""
+    return call(server, "POST", "/upload", BODY + extra + END)
+
+
+def files(server: Program) -> list[Path]:
+    kinds = ("staging", "bundles", "results")
+    return [p for kind in kinds for p in (server.data / kind).rglob("*") if p.is_file()]
+
+
+def test_sigterm_finishes_an_upload_in_flight_and_ends_waits(server: Program) -> None:
+    server.start()
+    assert upload(server)[0] == 201
+    assert server.process is not None
+    with (
+        socket.create_connection(("127.0.0.1", server.port)) as waiting,
+        socket.create_connection(("127.0.0.1", server.port)) as sending,
+    ):
+        waiting.sendall(b"GET /download/1?wait=100 HTTP/1.1\r\nHost: x\r\n\r\n")
+        length = len(BODY + BIG + b"\r\n" + END)
+        head = f"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n"
+        kind = "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+        sending.sendall((head + kind).encode() + BODY + BIG)
+        until(lambda: bool(files(server)[1:]), "the upload has not begun")
+        server.process.send_signal(signal.SIGTERM)
+        assert b" 200 " in waiting.recv(4096)  # told at once where it stands
+        sending.sendall(b"\r\n" + END)
+        assert b" 201 " in sending.recv(4096)
+    assert server.process.wait(30) == 0
+    server.start()
+    assert call(server, "GET", "/api/v1/jobs/2")[1]["status"] == "Queued"
+
+
+def test_kill_9_in_the_middle_of_an_upload_leaves_nothing(server: Program) -> None:
+    server.start()
+    with socket.create_connection(("127.0.0.1", server.port)) as sending:
+        head = "POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n"
+        kind = "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+        sending.sendall((head + kind).encode() + BODY + BIG)
+        until(lambda: bool(files(server)), "nothing is staged")
+        server.kill()
+    server.start()
+    until(lambda: files(server) == [], "half an upload is left")
+    assert call(server, "GET", "/api/v1/jobs")[1]["items"] == []
+
+
+def test_a_port_in_use_is_said(server: Program) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", server.port))
+        taken.listen()
+        server.begin()
+        assert server.process is not None
+        assert server.process.wait(30) == 69
+    assert "another program listens there" in server.log
+
+
+def test_a_second_server_on_the_same_folder_is_refused(server: Program, tmp_path: Path) -> None:
+    server.start()
+    second = program(tmp_path)
+    second.begin()
+    assert second.process is not None
+    assert server.process is not None
+    assert second.process.wait(30) == 73
+    assert f"in use by another process (pid {server.process.pid})" in second.log
+    assert call(server, "GET", "/health")[0] == 200
+
+
+def test_a_damaged_database_is_said_and_kept(server: Program) -> None:
+    server.data.mkdir()
+    path = server.data / "ferryman.sqlite"
+    path.write_bytes(b"not a database at all" * 500)
+    server.begin()
+    assert server.process is not None
+    assert server.process.wait(30) == 74
+    assert "database" in server.log
+    assert path.read_bytes().startswith(b"not a database")
+
+
+def test_listening_to_everybody_without_tokens_is_refused(tmp_path: Path) -> None:
+    found = program(tmp_path, "--host", "0.0.0.0")
+    found.begin()
+    assert found.process is not None
+    assert found.process.wait(30) == 69
+    assert "without a token" in found.log
+
+
+@contextmanager
+def mounted(place: Path, *words: str) -> Iterator[None]:
+    place.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *words, str(place)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"cannot mount here: {done.stderr}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:
+    config = tmp_path / "f.toml"
+    config.write_text('[server]\nmin_free = "1MiB"\n')
+    server = program(tmp_path, "--config", str(config))
+    with mounted(server.data, "-t", "tmpfs", "-o", "size=8m", "tmpfs"):
+        try:
+            server.start()
+            assert upload(server)[0] == 201
+            kept = set(files(server))
+            status, told = upload(server, 16 << 20)
+            assert (status, told["code"]) == (507, "disk_full")
+            filler = server.data / "filler"
+            with suppress(OSError), filler.open("wb") as out:
+                while True:
+                    out.write(b"x" * 65_536)
+                    out.flush()
+            status, told = upload(server)
+            assert status == 507, told
+            assert set(files(server)) == kept
+            status, told = call(server, "GET", "/health")
+            assert status == 503
+            assert "the disk is full" in told["message"]
+            assert call(server, "GET", "/api/v1/jobs/1")[1]["status"] == "Queued"
+            filler.unlink()
+            assert upload(server)[0] == 201
+            assert call(server, "GET", "/health")[0] == 200
+        finally:
+            server.kill()
+
+
+def test_a_read_only_folder_is_said(server: Program) -> None:
+    with mounted(server.data, "-t", "tmpfs", "-o", "size=8m,ro", "tmpfs"):
+        server.begin()
+        assert server.process is not None
+        assert server.process.wait(30) == 73
+    assert "Read-only file system" in server.log
+
+
+def test_too_many_open_files_are_survived(server: Program) -> None:
+    server.start()
+    assert upload(server)[0] == 201
+    assert server.process is not None
+    used = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+    hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (used + 12, hard))
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(60)]
+    until(lambda: "Too many open files" in server.log, "it has enough files")
+    for line in idle:
+        line.close()
+    until(lambda: upload(server)[0] == 201, "it does not recover")
+    assert call(server, "GET", "/api/v1/jobs/1")[1]["status"] == "Queued"
