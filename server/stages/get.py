@@ -93,19 +93,22 @@ class Get:
                     async with self._room:
                         await self._look_at(agent, payload)
                     tries = 0
+                    continue
                 except (AgentError, OSError) as problem:
-                    tries += 1
-                    log.warning(
-                        "payload.not_fetched", agent=agent.name, key=payload.key, error=str(problem)
-                    )
-                    if not agent.up:
-                        return  # it tells everything again once it is back
-                    if tries == _UNKNOWN_AFTER:
-                        await self._unknown(payload, f"the result cannot be fetched: {problem}")
-                    self._latest.setdefault(which, payload)
-                    await self._clock.sleep(_AGAIN_S[min(tries, len(_AGAIN_S)) - 1])
-        except Exception:
-            log.exception("payload.failed", agent=agent.name, payload=which[1])
+                    why = str(problem)
+                    log.warning("payload.not_fetched", agent=agent.name, key=payload.key, error=why)
+                except Exception as problem:
+                    # An end is told once: whatever goes wrong here (the database may be full), the
+                    # word is kept, or the job would never end.
+                    why = str(problem)
+                    log.exception("payload.failed", agent=agent.name, key=payload.key)
+                tries += 1
+                if not agent.up:
+                    return  # it tells everything again once it is back
+                if tries == _UNKNOWN_AFTER:
+                    await self._unknown(payload, f"the result cannot be fetched: {why}")
+                self._latest.setdefault(which, payload)
+                await self._clock.sleep(_AGAIN_S[min(tries, len(_AGAIN_S)) - 1])
         finally:
             del self._tasks[which]
 
@@ -207,12 +210,16 @@ class Get:
             return await sealed(sealing, staged, fetched)
 
     async def _unknown(self, payload: PayloadDoc, message: str) -> None:
-        key = AttemptKey.parse(payload.key or "")
-        job = await self._jobs.get(key.job_id)
-        if job.key == key and S.UNKNOWN in states.NEXT[job.state]:
-            await self._jobs.move(
-                Move(job.id, job.attempt, job.state, S.UNKNOWN, self._clock.now(), message)
-            )
+        """Show it, if that can be done: trying again does not depend on it."""
+        try:
+            key = AttemptKey.parse(payload.key or "")
+            job = await self._jobs.get(key.job_id)
+            if job.key == key and S.UNKNOWN in states.NEXT[job.state]:
+                await self._jobs.move(
+                    Move(job.id, job.attempt, job.state, S.UNKNOWN, self._clock.now(), message)
+                )
+        except Exception:
+            log.exception("payload.not_shown_as_unknown", key=payload.key)
 
 
 async def sealed(sealing: Sealing, staged: Path, fetched: Fetched) -> Result:
