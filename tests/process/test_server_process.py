@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def server(tmp_path: Path) -> Iterator[Program]:
         found.kill()
 
 
-def call(server: Program, method: str, path: str, body: bytes = b"") -> tuple[int, dict]:
+def call(server: Program, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
     line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         kind = {"Content-Type": "multipart/form-data; boundary=b"} if body else {}
@@ -53,7 +54,7 @@ def call(server: Program, method: str, path: str, body: bytes = b"") -> tuple[in
         line.close()
 
 
-def upload(server: Program, padding: int = 0) -> tuple[int, dict]:
+def upload(server: Program, padding: int = 0) -> tuple[int, dict[str, Any]]:
     extra = MORE + os.urandom(padding) + b"\r\n" if padding else b""
     return call(server, "POST", "/upload", BODY + extra + END)
 
