@@ -8,6 +8,7 @@ another attempt is minted, so that there are never two at once.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
@@ -28,6 +29,8 @@ log = structlog.get_logger()
 S = JobState
 _ASK_AGAIN_S: Final = (0.2, 1.0, 5.0, 15.0)
 _BUSY_S: Final = 5.0  # until a job is offered again to an agent that could not take it now
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What this machine is short of, and says nothing about the bundle."""
 _STUCK_EVERY_S: Final = 2.0
 _OVERDUE_AT_ONCE: Final = 100
 _REASONS: Final = {"not_offered": Reason.NOT_OFFERED, "invalid_bundle": Reason.INVALID_BUNDLE}
@@ -184,6 +187,9 @@ class Send:
         except RefusedByAgent as refusal:
             await self._refused(job, refusal)
         except OSError as problem:
+            if problem.errno in _PASSING:
+                await self._back(job, f"it cannot be sent now: {problem.strerror}", _BUSY_S)
+                return
             await self._end(
                 job, Reason.INVALID_BUNDLE, f"the stored bundle cannot be read: {problem}"
             )

@@ -1,0 +1,82 @@
+"""A server and its agent, as a user calls them."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import socket
+import uuid
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+from tests.support.programs import Program, left_behind, until
+
+PATIENCE_S = 60.0
+
+
+class Pair:
+    """Server and agent.
+
+    Args:
+        settings: the server's TOML.
+    """
+
+    def __init__(self, folder: Path, settings: str) -> None:
+        config = folder / "ferryman.toml"
+        config.write_text(settings)
+        mark = uuid.uuid4().hex
+        self.agent = Program("client_agent", folder, mark)
+        flags = ("--config", str(config), "--agent-url", self.agent.url)
+        self.server = Program("server", folder, mark, *flags)
+
+    def get(self, path: str) -> bytes:
+        with urlopen(f"{self.server.url}{path}", timeout=PATIENCE_S) as answer:
+            return bytes(answer.read())
+
+    def submit(self, script: str) -> int:
+        parts = 'name="user_id"\r\n\r\n1', 'name="service"\r\n\r\nexample'
+        file = f'name="f"; filename="run.sh"\r\n\r\n{script}'
+        body = "".join(
+            f"--b\r\nContent-Disposition: form-data; {part}\r\n" for part in (*parts, file)
+        )
+        head = "POST /upload HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
+        head += f"{len(body) + 7}\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", self.server.port), PATIENCE_S) as line:
+            line.sendall(f"{head}{body}--b--\r\n".encode())
+            answer = b"".join(iter(lambda: line.recv(4096), b""))
+        assert b" 201 " in answer.partition(b"\r\n")[0], answer
+        return int(json.loads(answer.partition(b"\r\n\r\n")[2])["id"])
+
+    def status(self, job_id: int) -> str:
+        return str(json.loads(self.get(f"/api/v1/jobs/{job_id}"))["status"])
+
+    def until(self, job_id: int, status: str) -> None:
+        def there() -> bool:
+            return self.status(job_id) == status
+
+        until(there, f"job {job_id} is not {status}", lambda: self.server.log[-3_000:])
+
+    def result(self, job_id: int) -> zipfile.ZipFile:
+        archive = zipfile.ZipFile(io.BytesIO(self.get(f"/api/v1/jobs/{job_id}/result")))
+        assert archive.testzip() is None
+        return archive
+
+    @contextmanager
+    def running(self) -> Iterator[Pair]:
+        """Both, until the end; then they must stop well and leave nothing behind."""
+        try:
+            self.agent.start()
+            self.server.start()
+            yield self
+            if self.server.process is not None and self.server.process.poll() is None:
+                assert self.server.kill(signal.SIGTERM) == 0, self.server.log[-3_000:]
+            assert self.agent.kill(signal.SIGTERM) == 0, self.agent.log[-3_000:]
+            assert left_behind(self.agent) == []
+        finally:
+            for program in (self.server, self.agent):
+                if program.process is not None and program.process.poll() is None:
+                    program.kill()
