@@ -138,6 +138,7 @@ def chaos(folder: Path, seed: int, kills: int, retries: int, seconds: float) -> 
         assert agent.kill(signal.SIGTERM) == 0, agent.log[-3_000:]
         assert left_behind(agent) == []
         verify_files(server)
+        verify_once(server, uploads)
     finally:
         for program in (server, agent):
             if program.process is not None and program.process.poll() is None:
@@ -206,6 +207,13 @@ def verify_files(server: Program) -> None:
 
     until(swept, "files are left that no row refers to", lambda: str(extra()))
     assert server.kill(signal.SIGTERM) == 0
+
+
+def verify_once(server: Program, uploads: Uploads) -> None:
+    """One key, one job, however often it was sent; the last may have had no answer."""
+    with sqlite3.connect(server.data / "ferryman.sqlite") as database:
+        (jobs,) = database.execute("SELECT count(*) FROM jobs").fetchone()
+    assert jobs - len(uploads.answered) in (0, 1)
 
 
 def test_kill_9_at_random_moments_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:

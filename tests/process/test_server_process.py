@@ -8,15 +8,15 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.disks import mounted
 from tests.support.programs import Program, until
 
 BODY = (
@@ -138,18 +138,6 @@ def test_listening_to_everybody_without_tokens_is_refused(tmp_path: Path) -> Non
     assert found.process is not None
     assert found.process.wait(30) == 69
     assert "without a token" in found.log
-
-
-@contextmanager
-def mounted(place: Path, *words: str) -> Iterator[None]:
-    place.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", *words, str(place)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"cannot mount here: {done.stderr}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:
