@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -230,6 +231,31 @@ def test_images_leave_no_loop_device_behind() -> None:
         return before, len(loops(places.parent / "files"))
 
     assert mounted(work) == (3, 0)
+
+
+def test_the_hosts_own_file_system_is_never_shut_down() -> None:
+    """Should the image not be where it was mounted."""
+
+    def work(pool: Images, places: Path) -> tuple[str, list[int]]:
+        image = pool.make(8 * MIB, places)
+        mounts.unmount(image.place)
+        calls: list[int] = []
+        real = fcntl.ioctl
+
+        def noted(fd: int, request: int, *_: Any) -> int:
+            calls.append(request)
+            return 0
+
+        fcntl.ioctl = noted  # type: ignore[assignment]
+        try:
+            image.discard()
+        except OSError as problem:
+            return problem.strerror or "", calls
+        finally:
+            fcntl.ioctl = real
+        return "discarded", calls
+
+    assert mounted(work) == ("Invalid argument", [])
 
 
 def test_a_host_without_loop_devices_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
