@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 import aiohttp
 
@@ -18,6 +18,7 @@ from ferryman.download import Download, Downloaded, place
 from ferryman.form import BATCH, Form, Told, fields_of
 from ferryman.transport import Transport
 from shared.clock import Clock, RealClock
+from shared.limits import Asked
 from shared.wire import EventDoc, EventPage, JobDoc, JobPage, JobState, StatusBody
 
 DEFAULT_URL: Final = "http://127.0.0.1:5000"
@@ -101,6 +102,7 @@ class Client:
         timeout: str | float | None = None,
         idempotency_key: str | None = None,
         progress: Told | None = None,
+        **limits: Unpack[Asked],
     ) -> Accepted:
         """Send a bundle. When this returns, the server will not lose it.
 
@@ -115,14 +117,16 @@ class Client:
             idempotency_key: default: a random one, so that a repeat after a lost answer is
                 harmless.
             progress: is told bytes sent and bytes in all.
+            limits: ``memory``, ``disk`` (such as ``"512MB"``, or bytes), ``cpus``, ``pids``; at
+                most the service's.
 
         Raises:
             BadBundle: nothing has been sent.
             FileChanged: a file changed meanwhile; there is no job.
             Refused, Unreachable, NotUnderstood
-            BadArgument: no user, a bad timeout, a tag with a comma.
+            BadArgument: no user, a bad timeout or limit, a tag with a comma.
         """
-        fields = fields_of(service, user or self.user, name, tags, timeout)
+        fields = fields_of(service, user or self.user, name, tags, timeout, limits)
         key = idempotency_key or secrets.token_urlsafe(24)
         form = Form(fields, await asyncio.to_thread(gather, files))
         headers = {

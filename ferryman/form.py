@@ -6,13 +6,21 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from ferryman.bundle import Part
 from ferryman.errors import BadArgument, BadBundle, FileChanged
 from shared.durations import parse_duration
+from shared.limits import Asked, parse_limit
 
 BATCH: Final = 1 << 20
 """Bytes read in one go; also one hop to a thread."""
@@ -105,6 +113,7 @@ def fields_of(
     name: str | None,
     tags: Iterable[str],
     timeout: str | float | None,
+    limits: Asked,
 ) -> list[tuple[str, str]]:
     """The text fields of an upload, in the order in which the server can refuse them soonest.
 
@@ -128,6 +137,16 @@ def fields_of(
         except ValueError as problem:
             raise BadArgument(str(problem)) from problem
         fields.append(("timeout", text))
+    for limit, value in limits.items():
+        if value is None:
+            continue
+        assert isinstance(value, str | int | float), "as Asked says"
+        text = value if isinstance(value, str) else f"{value:g}" if limit == "cpus" else str(value)
+        try:
+            parse_limit(limit, text)
+        except ValueError as problem:
+            raise BadArgument(f"{limit}: {problem}") from problem
+        fields.append((limit, text))
     return fields
 
 

@@ -235,6 +235,10 @@ class JobDoc(Wire):
     progress: Progress | None = None
     output: dict[str, str] = Field(default_factory=dict)
     agent: str | None = None
+    timeout_s: float | None = None
+    """Wall time of an attempt."""
+    limits: Limits | None = None
+    """What an attempt may use: the service's, or less where the upload asked for less."""
     enforcement: dict[str, str] = Field(default_factory=dict)
     parent_id: int | None = None
     children: list[int] | None = None

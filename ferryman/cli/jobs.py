@@ -62,6 +62,18 @@ def submit(
             "--timeout", metavar="DURATION", help="Wall time of an attempt, such as 1h30m."
         ),
     ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="SIZE", help="Memory, such as 512MB.")
+    ] = None,
+    cpus: Annotated[
+        str | None, typer.Option("--cpus", metavar="NUMBER", help="CPUs, such as 2 or 0.5.")
+    ] = None,
+    pids: Annotated[
+        str | None, typer.Option("--pids", metavar="NUMBER", help="Processes and threads.")
+    ] = None,
+    disk: Annotated[
+        str | None, typer.Option("--disk", metavar="SIZE", help="Disk, such as 1GiB.")
+    ] = None,
     wait: Annotated[
         bool,
         typer.Option(
@@ -85,8 +97,9 @@ def submit(
 ) -> None:
     """Send a bundle; print the job's number.
 
-    With --wait, states and times pass on stderr, and the exit code is the job's own (timeout: 124,
-    cancelled: 143). --output implies --wait and fetches the result of a job that completed.
+    Limits can only be lower than the service's. With --wait, states and times pass on stderr, and
+    the exit code is the job's own (timeout: 124, cancelled: 143). --output implies --wait and
+    fetches the result of a job that completed.
     """
     server = Server.named(url, token, token_file)
     whose = user or options.login_name()
@@ -106,6 +119,10 @@ def submit(
                         name=name,
                         tags=tag or (),
                         timeout=timeout,
+                        memory=memory,
+                        cpus=cpus,
+                        pids=pids,
+                        disk=disk,
                         idempotency_key=idempotency_key,
                         progress=told,
                     )

@@ -145,6 +145,18 @@ _UPLOAD: Final = {
                         "type": "string",
                         "description": "such as 30m; lowers the service's",
                     },
+                    **{
+                        name: {
+                            "type": "string",
+                            "description": f"such as {such}; lowers the service's",
+                        }
+                        for name, such in {
+                            "memory": "512MB",
+                            "cpus": "0.5",
+                            "pids": "64",
+                            "disk": "1GiB",
+                        }.items()
+                    },
                     "file": {
                         "type": "array",
                         "items": {"type": "string", "format": "binary"},

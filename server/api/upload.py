@@ -9,10 +9,11 @@ from aiohttp import web
 from server.api.context import CONTEXT, Context
 from server.api.problems import Refusal, answer, translate
 from shared.durations import say_size
+from shared.limits import FIELDS
 from shared.multipart import receive
 from shared.wire import StatusBody
 
-_EARLY = ("service", "user_id", "name", "tags", "timeout")
+_EARLY = ("service", "user_id", "name", "tags", "timeout", *FIELDS)
 """Fields that may be given in the query too, where they can be refused before the body is read."""
 
 

@@ -18,6 +18,8 @@ from server.domain.quotas import Service
 from server.ports import Files, Jobs
 from shared.clock import Clock
 from shared.durations import parse_duration
+from shared.limits import FIELDS, lowered, parse_limit
+from shared.wire import Limits
 
 USER_ID: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _TAG: Final = re.compile(r"[^\s,\x00-\x1f\x7f]{1,64}")
@@ -32,6 +34,7 @@ class Wish:
     user_id: str
     service: Service
     timeout_s: float
+    limits: Limits
     name: str | None
     tags: tuple[str, ...]
     idempotency_key: str | None
@@ -76,6 +79,11 @@ class Accept:
                     raise BadField(name, "invalid_timeout", f"Invalid timeout: {problem}") from None
                 if not seconds:
                     raise BadField(name, "invalid_timeout", "Invalid timeout: it must be above 0")
+            case _ if name in FIELDS:
+                try:
+                    parse_limit(name, value)
+                except ValueError as problem:
+                    raise BadField(name, f"invalid_{name}", f"Invalid {name}: {problem}") from None
             case "name" if len(value) > 200 or not value.isprintable():
                 raise BadField(
                     name, "invalid_name", "Invalid name, should be up to 200 printable characters"
@@ -116,6 +124,7 @@ class Accept:
             fields["user_id"],
             service,
             timeout_s,
+            lowered(service.limits, fields),
             fields.get("name") or None,
             _tags(fields.get("tags", "")),
             fields.get("idempotency_key"),
@@ -157,7 +166,7 @@ class Accept:
                     wish.user_id,
                     wish.service.name,
                     Bundle(file, size, digest),
-                    wish.service.limits,
+                    wish.limits,
                     wish.timeout_s,
                     self._clock.now(),
                     wish.name,

@@ -78,6 +78,11 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         form(part("run.sh"), head=field("service", "my_service") + field("user_id", "a b")),
         "Invalid user_id",
     ),
+    "memory that is none": (form(part("run.sh"), field("memory", "lots")), "'lots'"),
+    "memory for nobody": (form(part("run.sh"), field("memory", "1MiB")), "at least 32.0 MiB"),
+    "half a process": (form(part("run.sh"), field("pids", "8.5")), "Invalid pids"),
+    "no CPU": (form(part("run.sh"), field("cpus", "-inf")), "Invalid cpus"),
+    "no disk": (form(part("run.sh"), field("disk", "0")), "Invalid disk"),
     "traversal": (files("../evil"), "evil"),
     "absolute": (files("/etc/passwd"), "passwd"),
     "control": (files("a\x01b"), "a"),
@@ -133,6 +138,19 @@ async def test_what_is_refused_is_named_and_leaves_nothing(tmp_path, case):
         assert left(tmp_path) == []
         _, _, body = await caller.get("/api/v1/jobs")
         assert b'"items":[]' in body
+
+
+async def test_limits_of_an_upload_lower_the_services_and_never_raise_them(tmp_path):
+    own = "limits = { memory = '1GiB', cpus = 2, pids = 100, disk = '1GiB' }\n"
+    asked = {"memory": "64MiB", "cpus": "64", "disk": "2TiB", "timeout": "90s"}
+    async with server(tmp_path, f"[services.my_service]\n{own}") as caller:
+        fields = b"".join(field(name, value) for name, value in asked.items())
+        status, _, told = await post(caller, form(part("run.sh"), fields), "/upload?pids=20")
+        assert status == 201, told
+        job = await caller.job(int(str(told["id"])), until="Running")
+        limits = job["limits"]
+        assert (limits["memory"], limits["cpus"], limits["pids"]) == (64 << 20, 2.0, 20)
+        assert (limits["disk"], job["timeout_s"]) == (1 << 30, 90.0)
 
 
 async def raw(caller: Caller, request: bytes, *, close: bool = False) -> bytes:

@@ -39,10 +39,11 @@ async def test_submit_passes_on_what_it_is_given(ferryman, bundle, tmp_path):
     host = Host(job(S.QUEUED))
     (tmp_path / "token").write_text("secret\n")
     words = ("--name", "n", "--tag", "a", "--tag", "b", "--timeout", "1h30m", "--quiet", "--json")
+    limits = ("--memory", "64MiB", "--cpus", "0.5", "--pids", "32", "--disk", "1GB")
     async with host.serving() as url:
         said = await ferryman(
             *("submit", bundle, "-s", "example", "-u", "ada", "--url", url, *words),
-            *("--token-file", tmp_path / "token", "--idempotency-key", "k"),
+            *(*limits, "--token-file", tmp_path / "token", "--idempotency-key", "k"),
         )
     assert said.err == ""
     assert json.loads(said.out) == {
@@ -53,6 +54,8 @@ async def test_submit_passes_on_what_it_is_given(ferryman, bundle, tmp_path):
     }
     assert host.uploads[0].fields["tags"] == "a,b"
     assert host.uploads[0].fields["timeout"] == "1h30m"
+    told = {name: host.uploads[0].fields[name] for name in ("memory", "cpus", "pids", "disk")}
+    assert told == {"memory": "64MiB", "cpus": "0.5", "pids": "32", "disk": "1GB"}
     assert host.uploads[0].key == "k"
     assert host.headers == ["Bearer secret"]
 

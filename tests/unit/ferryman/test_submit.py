@@ -57,6 +57,10 @@ async def test_names_fields_and_contents_arrive_as_they_are(tmp_path):
             name="my job",
             tags=["a", "b"],
             timeout=90,
+            memory="64MiB",
+            cpus=0.5,
+            pids=32,
+            disk=8 << 20,
         )
     (upload,) = take.uploads
     assert (accepted.id, accepted.status) == (17, "Queued")
@@ -66,6 +70,10 @@ async def test_names_fields_and_contents_arrive_as_they_are(tmp_path):
         "name": "my job",
         "tags": "a,b",
         "timeout": "90s",
+        "memory": "64MiB",
+        "cpus": "0.5",
+        "pids": "32",
+        "disk": "8388608",
     }
     assert upload.files == [
         ("file", "big", big),

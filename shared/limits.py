@@ -1,0 +1,72 @@
+"""The limits that an upload may lower: as people write them, and their least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, TypedDict
+
+from shared.durations import parse_size, say_size
+from shared.wire import Limits
+
+MIB: Final = 1 << 20
+SIZES: Final = {"memory": 32 * MIB, "disk": 4 * MIB}
+"""Fields in bytes -> the least that a sandbox, bash and an empty run.sh get along with."""
+COUNTS: Final = {"cpus": 0.1, "pids": 8}
+"""Fields that are plain numbers -> the same."""
+FIELDS: Final = (*SIZES, *COUNTS)
+
+
+class Asked(TypedDict, total=False):
+    """What an upload asks for; None: the service's."""
+
+    memory: str | int | None
+    disk: str | int | None
+    cpus: str | float | None
+    pids: str | int | None
+
+
+def parse_limit(name: str, text: str) -> float:
+    """Bytes of ``memory`` and ``disk``, a number of ``cpus`` (fractions allowed) and ``pids``.
+
+    Args:
+        name: of :data:`FIELDS`.
+
+    Raises:
+        ValueError: not a value of that limit, or less than anything could run with.
+    """
+    if name in SIZES:
+        size = parse_size(text)
+        if size < SIZES[name]:
+            raise ValueError(f"{text!r} is too little: it must be at least {say_size(SIZES[name])}")
+        return size
+    if name == "pids":
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise ValueError(f"{text!r} is not a whole number such as 64")
+        count: float = int(text)
+    else:
+        try:
+            count = float(text)
+        except ValueError:
+            count = math.nan
+        if not math.isfinite(count):
+            raise ValueError(f"{text!r} is not a number such as 2 or 0.5")
+    if count < COUNTS[name]:
+        raise ValueError(f"{text!r} is too little: it must be at least {COUNTS[name]:g}")
+    return count
+
+
+def lowered(limits: Limits, asked: Mapping[str, str]) -> Limits:
+    """``limits`` with those that are asked for in ``asked``, and are lower, in their place.
+
+    Never raised: the service's own limit is the operator's word.
+
+    Raises:
+        ValueError: as :func:`parse_limit`.
+    """
+    changes = {
+        name: min(getattr(limits, name), parse_limit(name, asked[name]))
+        for name in FIELDS
+        if name in asked
+    }
+    return limits.model_copy(update=changes)
