@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.cgroups import Hierarchy, NoCgroups, find
-from client_agent.sandbox.images import Images, NoImages
+from client_agent.sandbox.images import Images
+from client_agent.sandbox.loopfs import NoImages
 from client_agent.sandbox.settings import SandboxSettings
 
 HARD: Final = "hard"

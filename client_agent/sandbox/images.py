@@ -12,11 +12,8 @@ discarded.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
-import struct
-import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -24,9 +21,17 @@ from typing import Final
 
 from client_agent.remove import remove_tree
 from client_agent.sandbox import mounts
+from client_agent.sandbox.loopfs import (
+    BLOCK,
+    NoImages,
+    attach,
+    copy_sparse,
+    make_file_system,
+    shut_down,
+    usable_blocks,
+)
 
 MIB: Final = 1 << 20
-BLOCK: Final = 4096
 ROOM: Final = 512
 """An image with fewer free blocks than this is full: the kernel refuses a write whose next piece of
 page cache, up to 2 MiB, does not fit as a whole (seen: ENOSPC with 233 blocks free)."""
@@ -35,22 +40,14 @@ KEEP: Final = 64 * MIB
 FEW: Final = 2000
 """More files than this are discarded with their image rather than deleted one by one."""
 
+TEMPLATES: Final = 8
+"""Sizes remembered. Uploads choose theirs: what is kept for them must not grow for ever."""
+
 LIGHT: Final = 64
 LIGHT_BYTES: Final = 4 * MIB
 
-_CTL_GET_FREE: Final = 0x4C82
-_CONFIGURE: Final = 0x4C0A
-_AUTOCLEAR: Final = 4
-_DIRECT_IO: Final = 16
-"""Without it every page of a job is cached twice, and unmounting has to write the second copy."""
-_SHUTDOWN: Final = 0x8004587D
-_NO_FLUSH: Final = struct.pack("<I", 2)
 _SAFE_PATH: Final = "/usr/sbin:/sbin:/usr/bin:/bin"
 _OPTIONS: Final = "noinit_itable,errors=remount-ro"
-
-
-class NoImages(Exception):
-    """This host has no loop-mounted images for us. The text says why."""
 
 
 class Image:
@@ -116,7 +113,7 @@ class Image:
         Raises:
             OSError: EBUSY: something still uses it.
         """
-        _shut_down(self.place, self._device)
+        shut_down(self.place, self._device)
         mounts.unmount(self.place)
         self.place.rmdir()
         self.file.unlink()
@@ -135,14 +132,16 @@ class Images:
         self._idle: list[Image] = []
         self._serial = 0
         self._making = threading.Lock()
+        self._keeping = threading.Lock()
         self._template: dict[int, Path] = {}
 
     def idle(self, disk: int) -> Image | None:
         """An image that is as good as new, if there is one."""
-        for image in self._idle:
-            if image.disk == disk:
-                self._idle.remove(image)
-                return image
+        with self._keeping:
+            for image in self._idle:
+                if image.disk == disk:
+                    self._idle.remove(image)
+                    return image
         return None
 
     def make(self, disk: int, places: Path) -> Image:
@@ -156,15 +155,18 @@ class Images:
             OSError: no space.
         """
         with self._making:  # slots come from threads of their own, and one mkfs is enough
-            template = self._template.get(disk) or self._make_template(disk)
+            template = self._open_template(disk)
             self._serial += 1
             serial = self._serial
         place = places / f"image.{serial}"
         file = self._files / f"{serial}.img"
         try:
-            fd = _copy_sparse(template, file)
             try:
-                loop, device = _attach(fd)
+                fd = copy_sparse(template, file)
+            finally:
+                os.close(template)
+            try:
+                loop, device = attach(fd)
             finally:
                 os.close(fd)
             try:
@@ -188,10 +190,15 @@ class Images:
         Args:
             spare: how many idle images are worth keeping.
         """
-        if image.wipe() and len(self._idle) < spare:
-            self._idle.append(image)
-        else:
+        if not spare or not image.wipe():
             image.discard()
+            return
+        with self._keeping:
+            self._idle.append(image)
+            # The oldest goes: sizes that nobody asks for any more must not keep out those in use.
+            oldest = self._idle.pop(0) if len(self._idle) > spare else None
+        if oldest is not None:
+            oldest.discard()
 
     def close(self) -> None:
         """Discard what is idle."""
@@ -205,6 +212,15 @@ class Images:
             for entry in self._files.iterdir():
                 entry.unlink()
 
+    def _open_template(self, disk: int) -> int:
+        """A descriptor of an empty file system of that size."""
+        file = self._template.pop(disk, None) or self._make_template(disk)
+        self._template[disk] = file  # the latest used is the last
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        while len(self._template) > TEMPLATES:
+            self._template.pop(next(iter(self._template))).unlink(missing_ok=True)
+        return fd
+
     def _make_template(self, disk: int) -> Path:
         mkfs = shutil.which("mkfs.ext4", path=_SAFE_PATH)
         if mkfs is None:
@@ -215,106 +231,6 @@ class Images:
         # a first guess, then what mkfs really took for its tables is known
         blocks = disk // BLOCK + inodes * 256 // BLOCK + 1024
         for _ in range(2):
-            _make_file_system(mkfs, file, blocks, inodes)
+            make_file_system(mkfs, file, blocks, inodes)
             blocks += disk // BLOCK - usable_blocks(file)
-        self._template[disk] = file
         return file
-
-
-def _make_file_system(mkfs: str, file: Path, blocks: int, inodes: int) -> None:
-    file.unlink(missing_ok=True)
-    with file.open("wb") as out:
-        out.truncate(blocks * BLOCK)
-    # no journal: what a crash leaves is deleted anyway
-    features = ["-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"]
-    size = ["-m", "0", "-b", str(BLOCK), "-N", str(inodes)]
-    command = [mkfs, "-q", "-F", *size, *features, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, env={}, check=False)
-    if done.returncode != 0:
-        file.unlink()
-        raise NoImages(f"mkfs.ext4 failed: {done.stderr.strip()}")
-
-
-def usable_blocks(file: Path) -> int:
-    """Blocks that a job can fill, from the superblock of an image that is not mounted."""
-    with file.open("rb") as image:
-        image.seek(1024)
-        superblock = image.read(256)
-    blocks, _, free = struct.unpack_from("<III", superblock, 4)
-    reserved: int = min(blocks // 50, 4096)  # ext4's own, for metadata (reserved_clusters)
-    return int(free) - reserved
-
-
-def _shut_down(place: Path, device: int) -> None:
-    """Make the file system forget what it has not written: unmounting 500 MB took 1.6 s else.
-
-    Args:
-        device: of the image. Where something else lies on ``place``, nothing is done: it would be
-            the host's own file system that is shut down.
-    """
-    with suppress(OSError):
-        beside = place.parent.stat().st_dev
-        fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            found = os.fstat(fd).st_dev
-            if found == device and found != beside:
-                fcntl.ioctl(fd, _SHUTDOWN, _NO_FLUSH)
-        finally:
-            os.close(fd)
-
-
-def _copy_sparse(source: Path, dest: Path) -> int:
-    """Copy data, leave holes; a read-write descriptor of the copy."""
-    out = os.open(dest, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        into = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            size = os.fstat(into).st_size
-            os.ftruncate(out, size)
-            at = 0
-            while at < size:
-                try:
-                    at = os.lseek(into, at, os.SEEK_DATA)
-                except OSError:
-                    break  # only a hole is left
-                end = os.lseek(into, at, os.SEEK_HOLE)
-                while at < end:
-                    copied = os.copy_file_range(into, out, end - at, at, at)
-                    if copied == 0:
-                        raise OSError(errno.EIO, "the template became shorter")
-                    at += copied
-        finally:
-            os.close(into)
-    except BaseException:
-        os.close(out)
-        raise
-    return out
-
-
-def _attach(fd: int) -> tuple[int, str]:
-    """Attach a file to a free loop device, which detaches itself after its last user.
-
-    Returns:
-        A descriptor that keeps it until it is mounted, and its path.
-    """
-    control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        for flags in (_AUTOCLEAR | _DIRECT_IO, _AUTOCLEAR):
-            for _ in range(64):
-                device = f"/dev/loop{fcntl.ioctl(control, _CTL_GET_FREE)}"
-                loop = os.open(device, os.O_RDWR | os.O_CLOEXEC)
-                info = struct.pack("<5Q4I", 0, 0, 0, 0, 0, 0, 0, 0, flags).ljust(232, b"\0")
-                config = struct.pack("<II", fd, 4096) + info
-                try:
-                    fcntl.ioctl(loop, _CONFIGURE, config.ljust(304, b"\0"))
-                except OSError as problem:
-                    os.close(loop)
-                    if problem.errno == errno.EBUSY:
-                        continue  # somebody else was faster
-                    if problem.errno == errno.EINVAL:
-                        break  # no direct I/O on that disk
-                    raise
-                return loop, device
-    finally:
-        os.close(control)
-    raise OSError(errno.EBUSY, "no free loop device")

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from client_agent.sandbox import images, mounts
-from client_agent.sandbox.images import Image, Images, NoImages
+from client_agent.sandbox.images import TEMPLATES, Image, Images
+from client_agent.sandbox.loopfs import NoImages
 from tests.support.sandboxed import MIB, can, in_child
 
 pytestmark = pytest.mark.skipif(not can("root"), reason="only root can mount")
@@ -289,3 +290,23 @@ def test_images_made_by_several_threads_at_once_are_all_sound() -> None:
         return sound
 
     assert mounted(work) == 4
+
+
+def test_sizes_that_uploads_choose_leave_no_more_than_a_few_files() -> None:
+    def work(pool: Images, places: Path) -> tuple[list[int], int, int]:
+        files = places.parent / "files"
+        for number in range(TEMPLATES + 4):
+            pool.put_back(opened(pool.make((8 + number) * MIB, places)), spare=2)
+        kept = sorted(image.disk // MIB for image in pool._idle)
+        templates = len(list(files.glob("template-*")))
+        pool.make(8 * MIB, places).discard()  # its template was forgotten, and is made again
+        pool.close()
+        return kept, templates, len(list(places.glob("image.*")))
+
+    kept, templates, left = mounted(work)
+    assert (kept, templates, left) == ([8 + TEMPLATES + 2, 8 + TEMPLATES + 3], TEMPLATES, 0)
+
+
+def opened(image: Image) -> Image:
+    image.open_for(UID)
+    return image
