@@ -10,7 +10,7 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.bubblewrap import Bubblewrap
 from client_agent.sandbox.check import Table
 from client_agent.sandbox.none import NoSandbox
+from client_agent.sandbox.uids import Uids
 from client_agent.schema import MIGRATIONS
 from client_agent.settings import AgentSection
 from client_agent.turns import Turns
@@ -44,8 +45,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _AHEAD: Final = 8
 """At most so many attempts are made ready, or collected, beside those that run."""
-_CHECK_UIDS: Final = 2048
-"""Distance from the uids of slots to that of a check's canaries."""
 _ANSWERS_S: Final = 0.3
 """Share of ``shutdown_grace`` kept for answers that are under way."""
 
@@ -62,10 +61,27 @@ def version() -> str:
         return "unknown"
 
 
-def sandbox_of(settings: AgentSection, clock: Clock) -> Sandbox:
-    """The backend that the operator chose."""
+@contextlib.contextmanager
+def sandbox_of(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sandbox]:
+    """The backend that the operator chose, with uids that are its own until the context ends.
+
+    Args:
+        uids: how many a root agent needs for its jobs.
+
+    Raises:
+        SandboxBroken: there are none left.
+    """
+    sandboxing = settings.sandboxing
+    claimed, first = None, None
+    if os.geteuid() == 0:  # the first is the self-test's, which runs beside jobs
+        claimed = Uids(sandboxing.uid_base, sandboxing.uid_count, 1 + uids)
+        first = claimed.first + 1
     backend = NoSandbox if settings.sandbox == "none" else Bubblewrap
-    return backend(clock, settings.data_dir, settings.sandboxing.settings(settings.min_free))
+    try:
+        yield backend(clock, settings.data_dir, sandboxing.settings(settings.min_free, first))
+    finally:
+        if claimed is not None:
+            claimed.close()
 
 
 async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], None]) -> None:
@@ -81,15 +97,20 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, _on_signal, number, stop)
-    sandbox = sandbox_of(settings, clock)
-    async with running(settings, clock, sandbox) as agent:
-        ready(agent.port)
-        await stop.wait()
-        log.info("agent.stopping")
+    with sandbox_of(settings, clock, seats(settings)) as sandbox:
+        async with running(settings, clock, sandbox) as agent:
+            ready(agent.port)
+            await stop.wait()
+            log.info("agent.stopping")
     log.info("agent.stopped", in_time=agent.in_time)
     if not agent.in_time:
         sys.stderr.flush()
         os._exit(0)  # a thread still works on a result: the interpreter would wait for it
+
+
+def seats(settings: AgentSection) -> int:
+    """Attempts that are on their way at once: those that run, and a few before and after."""
+    return settings.slots + min(settings.slots, _AHEAD)
 
 
 @dataclass(slots=True)
@@ -115,8 +136,12 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
         stack.push_async_callback(sandbox.close)
         watch = SandboxWatch(sandbox, clock)
         await watch.test()
+        grants = settings.sandboxing.grants(os.environ)
         if settings.sandbox == "none":
             log.warning("sandbox.none", advice="bundles run with all rights of this user")
+        if grants.networked:
+            advice = "jobs reach what this host reaches, this agent's own port included"
+            log.warning("sandbox.network", services=grants.networked, advice=advice)
         socket = listen(settings.host, settings.port)
         stack.callback(socket.close)
 
@@ -126,8 +151,7 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
         payloads = await Payloads.open(database, clock)
         waiting = await recovery.recover(payloads, folders, sandbox)
 
-        seats = settings.slots + min(settings.slots, _AHEAD)
-        threads = ThreadPoolExecutor(seats, "ferryman-job")
+        threads = ThreadPoolExecutor(seats(settings), "ferryman-job")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         identity = Identity(
             settings.name, version(), settings.slots, settings.services, settings.min_free
@@ -144,9 +168,10 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
             settings.grace,
             Turns(settings.slots),
             settings.min_free,
+            grants,
         )
-        runner = Runner(house, seats)
-        condition = Condition(identity, payloads, folders, watch)
+        runner = Runner(house, seats(settings))
+        condition = Condition(identity, payloads, folders, watch, grants)
         intake = Intake(
             payloads,
             folders,
@@ -189,15 +214,13 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.data_dir) as home:
         logs = Path(home) / "logs"
         logs.mkdir()
-        apart = settings.sandboxing.uid_base + _CHECK_UIDS
-        sandboxing = settings.sandboxing.model_copy(update={"uid_base": apart})
-        sandbox = sandbox_of(
-            settings.model_copy(update={"data_dir": Path(home), "sandboxing": sandboxing}), clock
-        )
-        try:
-            return await sandbox_check.check(sandbox, logs)
-        finally:
-            await sandbox.close()
+        grants = settings.sandboxing.grants(os.environ)
+        apart = settings.model_copy(update={"data_dir": Path(home)})
+        with sandbox_of(apart, clock, 1) as sandbox:
+            try:
+                return await sandbox_check.check(sandbox, logs, grants.opened)
+            finally:
+                await sandbox.close()
 
 
 async def _open_database(settings: AgentSection) -> Database:

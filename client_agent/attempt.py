@@ -18,6 +18,7 @@ import structlog
 from client_agent import outcome, packing
 from client_agent.condition import SandboxWatch
 from client_agent.folders import Folders
+from client_agent.grants import Grants
 from client_agent.payloads import Payloads
 from client_agent.sandbox.base import (
     Ended,
@@ -62,6 +63,7 @@ class House:
     turns: Turns
     min_free: int
     """Bytes of the disk; with fewer nothing is started."""
+    grants: Grants
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work; it is over when this returns, whatever happens to the caller."""
@@ -193,7 +195,7 @@ class Attempt:
             await process.wait()
         if ended is None:
             return
-        told = outcome.of(ended, self.payload.timeout_s)
+        told = outcome.of(ended, self.payload.timeout_s, workspace.enforcement)
         told = replace(told, ended_at=self._house.clock.now())
         if ended.certain:
             told = await self._packed(workspace, told)
@@ -268,13 +270,22 @@ class Attempt:
 
     def _attempted(self) -> packing.Attempted:
         house = self._house
-        return packing.Attempted(self.payload, None, house.agent, house.version, house.watch.report)
+        return packing.Attempted(
+            self.payload,
+            None,
+            house.agent,
+            house.version,
+            house.watch.report,
+            house.grants.of(self.payload.service),
+        )
 
     def _order(self) -> Launch:
         payload, folders = self.payload, self._house.folders
+        grant = self._house.grants.of(payload.service)
         return Launch(
             argv=("bash", "run.sh"),
             env={
+                **grant.env,
                 "FERRYMAN_JOB_ID": str(payload.job_id),
                 "FERRYMAN_ATTEMPT": str(payload.attempt),
                 "FERRYMAN_SERVICE": payload.service,
@@ -285,4 +296,8 @@ class Attempt:
             grace_s=self._house.grace_s,
             stdout=folders.log(payload.id, "stdout"),
             stderr=folders.log(payload.id, "stderr"),
+            read_only=grant.read_only,
+            allow=grant.allow,
+            scratch=grant.scratch,
+            shm=grant.shm,
         )

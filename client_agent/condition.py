@@ -9,12 +9,13 @@ import structlog
 
 from client_agent.errors import Refused
 from client_agent.folders import Folders
+from client_agent.grants import Grants
 from client_agent.payloads import Payloads
 from client_agent.sandbox.base import Report, Sandbox, SandboxBroken
 from shared.clock import Clock
 from shared.database import DatabaseUnavailable
 from shared.durations import say_size
-from shared.wire import AgentHealth
+from shared.wire import AgentHealth, Limits
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -63,12 +64,15 @@ class SandboxWatch:
             self._broke(f"the sandbox could not be tested: {problem.strerror or problem}")
 
     def broke(self, problem: SandboxBroken) -> None:
-        """A start failed for a reason that is the host's, not the bundle's."""
-        self._broke(str(problem))
+        """A start failed for a reason that is the host's, not the bundle's.
 
-    def _broke(self, trouble: str) -> None:
+        Perhaps only that service's, whose read-only trees were not there: the next question tests.
+        """
+        self._broke(str(problem), tested_at=-RETEST_S)
+
+    def _broke(self, trouble: str, *, tested_at: float | None = None) -> None:
         self._trouble = trouble
-        self._tested_at = self._clock.monotonic()
+        self._tested_at = self._clock.monotonic() if tested_at is None else tested_at
 
     async def trouble(self) -> str | None:
         """Why it cannot be used; None: it can."""
@@ -77,7 +81,7 @@ class SandboxWatch:
             try:
                 await self.test()
             except SandboxBroken as problem:
-                self.broke(problem)
+                self._broke(str(problem))
         return self._trouble
 
 
@@ -89,11 +93,17 @@ class Condition:
     """
 
     def __init__(
-        self, identity: Identity, payloads: Payloads, folders: Folders, sandbox: SandboxWatch
+        self,
+        identity: Identity,
+        payloads: Payloads,
+        folders: Folders,
+        sandbox: SandboxWatch,
+        grants: Grants,
     ) -> None:
         self.leaving = False
         self.identity = identity
         self._payloads, self._folders, self._sandbox = payloads, folders, sandbox
+        self._grants = grants
 
     async def check_work(self, size: int) -> None:
         """Whether an attempt can be taken now.
@@ -115,11 +125,12 @@ class Condition:
         if self.leaving:
             raise Refused(503, "shutting_down", "the agent is shutting down")
 
-    def check_service(self, service: str) -> None:
-        """Raises Refused when the service is not offered here."""
+    def check_service(self, service: str, limits: Limits) -> None:
+        """Raises Refused when the service is not offered here, or not with these limits."""
         offered = self.identity.services
         if offered is not None and service not in offered:
             raise Refused(403, "not_offered", f"this agent does not offer the service {service!r}")
+        self._grants.check(service, limits)
 
     def check_space(self, size: int) -> None:
         """Raises Refused when a file of ``size`` bytes would leave too little free space."""
@@ -180,13 +191,17 @@ class Condition:
 
     def _sandbox_doc(self, broken: str | None) -> dict[str, Any]:
         report = self._sandbox.report
-        warning = "bundles run without isolation" if report.backend == "none" else ""
+        warnings = ["bundles run without isolation"] if report.backend == "none" else []
+        if self._grants.networked:
+            services = ", ".join(self._grants.networked).replace("*", "any service")
+            warnings.append(f"jobs of {services} may use this host's network")
         return {
             "backend": report.backend,
             "version": report.version,
             "enforcement": dict(report.enforcement),
             "checks": dict(report.checks),
             "advice": list(report.advice),
-            "warning": warning,
+            "opened": self._grants.doc(),
+            "warning": "; ".join(warnings),
             "broken": broken,
         }

@@ -156,7 +156,7 @@ class _Form:
             raise Refused(400, "invalid_order", f"order: {where}: {first['msg']}") from None
         except ValueError as problem:
             raise Refused(400, "invalid_order", f"order: {problem}") from None
-        self._condition.check_service(order.service)
+        self._condition.check_service(order.service, order.limits)
         self._condition.check_space(order.bundle_size)
         if order.bundle_size > self._limits.max_bytes:
             raise Refused(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from client_agent.sandbox.base import Ended
+from client_agent.sandbox.host import NONE
 from client_agent.schema import Outcome
 from shared.durations import say_duration
 from shared.wire import PayloadState, Reason
@@ -21,11 +23,19 @@ _TAIL_BYTES: Final = 4096
 _TAIL_LINES: Final = 20
 
 
-def of(ended: Ended, timeout_s: float) -> Outcome:
+_OPEN: Final = {
+    "isolation": "isolation: the bundle ran without a sandbox, as the agent's operator decided",
+    "network": "network: the bundle could use the network of the agent's host",
+}
+"""What nothing is enforced of, and whoever reads the result should know."""
+
+
+def of(ended: Ended, timeout_s: float, enforcement: Mapping[str, str]) -> Outcome:
     """How the attempt ended, before its result is collected.
 
     Args:
         timeout_s: the wall time that it had, for the sentence.
+        enforcement: limit -> "hard", "soft" or "none".
     """
     if ended.reason is None:
         # A sandbox leaves the message empty unless it was asked to stop for no reason of its own.
@@ -35,6 +45,7 @@ def of(ended: Ended, timeout_s: float) -> Outcome:
     message = ended.message
     if ended.reason is Reason.TIMEOUT:
         message = f"stopped after {say_duration(timeout_s)}: the wall time limit of the service"
+    opened = (told for name, told in _OPEN.items() if enforcement.get(name) == NONE)
     return Outcome(
         state=state,
         reason=ended.reason,
@@ -42,7 +53,7 @@ def of(ended: Ended, timeout_s: float) -> Outcome:
         exit_code=ended.exit_code,
         interrupted=ended.reason in NO_FAULT,
         usage=ended.usage,
-        warnings=tuple(ended.warnings),
+        warnings=(*ended.warnings, *opened),
     )
 
 

@@ -11,7 +11,7 @@ from client_agent import outcome, receipt
 from client_agent.collect import RECEIPT, collect, collect_extras
 from client_agent.folders import STREAMS, Folders
 from client_agent.results import Collected, Contents, ResultsLimit
-from client_agent.sandbox.base import Report, Workspace
+from client_agent.sandbox.base import Grant, Report, Workspace
 from client_agent.schema import Outcome, Payload
 from shared.clock import iso
 from shared.durations import say_size
@@ -38,6 +38,7 @@ class Attempted:
     agent: str
     version: str
     sandbox: Report
+    grant: Grant
 
     def receipt(self, contents: Contents, *, logs: bool) -> bytes:
         """``ferryman.json`` of a result with these contents."""
@@ -50,7 +51,12 @@ class Attempted:
             agent=self.agent,
             version=self.version,
             bundle=receipt.BundleInfo(digest=payload.bundle_digest, size=payload.bundle_size),
-            sandbox=receipt.SandboxInfo(backend=self.sandbox.backend, version=self.sandbox.version),
+            sandbox=receipt.SandboxInfo(
+                backend=self.sandbox.backend,
+                version=self.sandbox.version,
+                read_only=[place for _, place in self.grant.read_only],
+                allow=sorted(self.grant.allow),
+            ),
             limits=payload.limits,
             timeout_s=payload.timeout_s,
             enforcement=payload.enforcement,

@@ -39,6 +39,10 @@ class SandboxInfo(Part):
     backend: str
     """"bubblewrap", or "none": the bundle ran with the agent's own rights."""
     version: str
+    read_only: list[str] = Field(default_factory=list)
+    """Places inside where the operator mounted something of the host."""
+    allow: list[str] = Field(default_factory=list)
+    """Groups of system calls that the operator allowed the service."""
 
 
 class Receipt(Part):

@@ -92,7 +92,12 @@ class Runner:
         house = self._house
         attempt = self._attempts.get(payload.id)
         told = packing.Attempted(
-            payload, payload.outcome, house.agent, house.version, house.watch.report
+            payload,
+            payload.outcome,
+            house.agent,
+            house.version,
+            house.watch.report,
+            house.grants.of(payload.service),
         )
         if attempt is None or payload.state is not S.RUNNING:
             await house.in_thread(packing.snapshot, told, house.folders, None, to)

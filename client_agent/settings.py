@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from client_agent.sandbox.settings import SandboxSettings
+from client_agent.openings import Sandboxing, Words, split
 from shared import config
 from shared.config import Section, SettingsError
 from shared.durations import Duration, Size
@@ -20,20 +20,9 @@ from shared.wire import Limits
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOREIGN: Final = ("server", "services", "agents")
 """Tables of the file that belong to the server."""
-_DEFAULT: Final = SandboxSettings()
 
 
-def _split(value: Any) -> Any:
-    """``a,b`` from a variable or a flag is a list."""
-    return [part.strip() for part in value.split(",") if part.strip()] if _text(value) else value
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and not value.lstrip().startswith("[")
-
-
-Words = Annotated[tuple[str, ...] | None, BeforeValidator(_split)]
-Secrets = Annotated[tuple[SecretStr, ...] | None, BeforeValidator(_split)]
+Secrets = Annotated[tuple[SecretStr, ...] | None, BeforeValidator(split)]
 
 
 def _data_home() -> Path:
@@ -59,36 +48,6 @@ class DefaultLimits(Section):
 
     def limits(self) -> Limits:
         return Limits(**self.model_dump())
-
-
-class Sandboxing(Section):
-    """``[agent.sandboxing]``: see :class:`client_agent.sandbox.settings.SandboxSettings`."""
-
-    uid_base: int = Field(_DEFAULT.uid_base, ge=1)
-    scratch: Size = Field(_DEFAULT.scratch, gt=0)
-    shm: Size = Field(_DEFAULT.shm, gt=0)
-    require_hard_limits: bool = _DEFAULT.require_hard_limits
-    log_hard_factor: int = Field(_DEFAULT.log_hard_factor, ge=1)
-    start_timeout: Duration = Field(_DEFAULT.start_timeout_s, gt=0)
-    death_timeout: Duration = Field(_DEFAULT.death_timeout_s, gt=0)
-    disk_images: bool = _DEFAULT.disk_images
-    inode_every: Size = Field(_DEFAULT.inode_every, gt=0)
-    nofile: int = Field(_DEFAULT.nofile, ge=16)
-
-    def settings(self, free_floor: int) -> SandboxSettings:
-        return SandboxSettings(
-            uid_base=self.uid_base,
-            scratch=self.scratch,
-            shm=self.shm,
-            require_hard_limits=self.require_hard_limits,
-            log_hard_factor=self.log_hard_factor,
-            start_timeout_s=self.start_timeout,
-            death_timeout_s=self.death_timeout,
-            disk_images=self.disk_images,
-            inode_every=self.inode_every,
-            free_floor=free_floor,
-            nofile=self.nofile,
-        )
 
 
 class AgentSection(Section):
@@ -147,6 +106,31 @@ class AgentSection(Section):
         if value is not None and not value:
             raise ValueError("an empty list offers nothing; leave it out to offer any service")
         return value
+
+    @model_validator(mode="after")
+    def _defaults_are_granted(self) -> AgentSection:
+        own = self.services[0] if self.services and len(self.services) == 1 else ""
+        if self.default_limits.network and not self.sandboxing.grants({}).of(own).network:
+            raise ValueError(
+                "default_limits.network gives bundles the host's network: "
+                "sandboxing.network must say so, too"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _data_stays_hidden(self) -> AgentSection:
+        data = self.data_dir.resolve()
+        for source, place in self.sandboxing.binds():
+            path = source.resolve()
+            if data.is_relative_to(path) or path.is_relative_to(data):
+                raise ValueError(
+                    f"sandboxing.read_only: {source} would show jobs the agent's own data"
+                )
+            if self.sandbox == "none" and str(source) != place:
+                raise ValueError(
+                    f"sandboxing.read_only: {source} cannot be at {place} without a sandbox"
+                )
+        return self
 
     @model_validator(mode="after")
     def _file_can_be_read(self) -> AgentSection:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from shared.wire import Limits, Reason, Usage
 
@@ -46,6 +46,32 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """What an operator opens of the host for the jobs of a service."""
+
+    read_only: tuple[tuple[Path, str], ...] = ()
+    """(host path, path inside): software trees, data sets."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: bool = False
+    """Jobs whose limits ask for it get the host's network."""
+    allow: frozenset[str] = frozenset()
+    """Seccomp relaxations, see :data:`client_agent.sandbox.seccomp.RELAXATIONS`."""
+    scratch: int | None = None
+    """Bytes of /tmp; None: as for every service."""
+    shm: int | None = None
+    """Bytes of /dev/shm; None: as for every service."""
+
+    def doc(self) -> dict[str, Any]:
+        """For ``/health`` and receipts. Of variables only the names: values may be secrets."""
+        return {
+            "read_only": [place for _, place in self.read_only],
+            "env": sorted(self.env),
+            "network": self.network,
+            "allow": sorted(self.allow),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """What to run, and how long."""
 
@@ -64,6 +90,10 @@ class Launch:
     """Operator's (host path, path inside) binds; mounted before /job, never under it."""
     allow: frozenset[str] = frozenset()
     """Names of seccomp relaxations the operator gave the service."""
+    scratch: int | None = None
+    """Bytes of /tmp inside; None: as the backend's settings say. It is memory."""
+    shm: int | None = None
+    """Bytes of /dev/shm inside; likewise."""
 
 
 @dataclass(frozen=True, slots=True)

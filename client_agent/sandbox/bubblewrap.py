@@ -80,8 +80,8 @@ class BubblewrapWorkspace(HostWorkspace):
             args = options.bwrap_options(
                 fds,
                 launch.env,
-                scratch=min(settings.scratch, self.limits.memory),
-                shm=min(settings.shm, self.limits.memory),
+                scratch=min(launch.scratch or settings.scratch, self.limits.memory),
+                shm=min(launch.shm or settings.shm, self.limits.memory),
                 read_only=launch.read_only,
                 network=self.limits.network,
             )

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from client_agent.collect import collect
 from client_agent.results import ResultsLimit
-from client_agent.sandbox.base import Ended, Launch, Report, Sandbox, SandboxBroken
+from client_agent.sandbox.base import Ended, Grant, Launch, Report, Sandbox, SandboxBroken
 from client_agent.sandbox.host import HARD, NONE
 from shared.wire import Limits, Reason
 
@@ -22,6 +22,7 @@ MIB: Final = 1 << 20
 _LIMITS: Final = Limits(
     cpus=1.0, memory=64 * MIB, pids=32, disk=16 * MIB, log=1 << 16, results=16 * MIB
 )
+_NOTHING: Final = Grant()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Row:
 
     limit: str
     enforcement: str
-    """"hard", "soft" or "none": what the agent claims."""
+    """"hard", "soft" or "none": what the agent claims. "opened": by the operator."""
     passed: bool
     """The canary met the limit as claimed."""
     seen: str
@@ -136,12 +137,13 @@ _CANARIES: Final = (
 )
 
 
-async def check(sandbox: Sandbox, folder: Path) -> Table:
+async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> Table:
     """Run the self-test and every canary.
 
     Args:
         sandbox: nothing else may run in it.
         folder: for logs; empty, exists.
+        grants: service -> what is opened to it.
     """
     try:
         report = await sandbox.self_test()
@@ -158,7 +160,29 @@ async def check(sandbox: Sandbox, folder: Path) -> Table:
         passed = enforcement == NONE or canary.judge(seen, enforcement == HARD)
         rows.append(Row(canary.limit, enforcement, passed, _phrase(canary, seen)))
     rows.append(await _network(sandbox, folder, report.enforcement.get("network", "none")))
+    for service, grant in grants.items():
+        rows.append(await _service(sandbox, folder, service, grant))
     return Table(report, tuple(rows), tuple(report.advice))
+
+
+async def _service(sandbox: Sandbox, folder: Path, service: str, grant: Grant) -> Row:
+    """Whether a job starts with what is opened to its service, and finds it."""
+    places = [place for _, place in grant.read_only]
+    what = [*places, *sorted(grant.allow), *(["the host's network"] if grant.network else [])]
+    row = Row(f"service {service}", "opened", passed=False, seen="")
+    canary = _Canary(
+        "service",
+        'for place; do [ -e "$place" ] && [ ! -w "$place" ] || { echo "$place"; exit 1; }; done',
+        lambda seen, hard: seen.ended.exit_code == 0,
+        _LIMITS.model_copy(update={"network": grant.network}),
+    )
+    try:
+        seen = await _run(sandbox, canary, folder, grant)
+    except (SandboxBroken, OSError) as problem:
+        return replace(row, seen=str(problem))
+    if not canary.judge(seen, True):
+        return replace(row, seen=f"cannot be used: {seen.stdout.strip() or seen.ended.message}")
+    return replace(row, passed=True, seen=f"has {', '.join(what) or 'variables'}")
 
 
 async def _network(sandbox: Sandbox, folder: Path, enforcement: str) -> Row:
@@ -181,14 +205,18 @@ async def _network(sandbox: Sandbox, folder: Path, enforcement: str) -> Row:
     return Row("network", enforcement, reached.is_set() == (enforcement == NONE), seen)
 
 
-async def _run(sandbox: Sandbox, canary: _Canary, folder: Path) -> _Seen:
+async def _run(sandbox: Sandbox, canary: _Canary, folder: Path, grant: Grant = _NOTHING) -> _Seen:
     launch = Launch(
-        ["bash", "-c", canary.script],
-        {},
+        ["bash", "-c", canary.script, "check", *(place for _, place in grant.read_only)],
+        grant.env,
         timeout_s=canary.timeout_s,
         grace_s=0.2,
         stdout=folder / f"{canary.limit}.out",
         stderr=folder / f"{canary.limit}.err",
+        read_only=grant.read_only,
+        allow=grant.allow,
+        scratch=grant.scratch,
+        shm=grant.shm,
     )
     workspace = await sandbox.prepare(f"check-{canary.limit}", 0, canary.limits)
     try:

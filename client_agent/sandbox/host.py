@@ -34,7 +34,7 @@ class Host:
         return {
             **{name: HARD if name in controllers else SOFT for name in ("memory", "pids", "cpu")},
             "disk": HARD if self.images is not None else SOFT,
-            **dict.fromkeys(("wall", "log", "results", "files", "network"), HARD),
+            **dict.fromkeys(("wall", "log", "results", "files", "network", "isolation"), HARD),
         }
 
     @property

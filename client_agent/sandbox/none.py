@@ -55,7 +55,7 @@ class NoSandbox(HostSandbox):
     @property
     def enforcement(self) -> Mapping[str, str]:
         """limit -> "hard", "soft" or "none"."""
-        found = {**self.host.enforcement, "network": NONE}
+        found = {**self.host.enforcement, "network": NONE, "isolation": NONE}
         if not self.drop and found["pids"] == SOFT:
             found["pids"] = NONE  # RLIMIT_NPROC would count everything of this user
         return found

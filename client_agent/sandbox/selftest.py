@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from client_agent.sandbox.base import Launch, Report, SandboxBroken
+from client_agent.sandbox.hosted import SELF_TEST_SLOT
 from client_agent.sandbox.pidfd import stat_fields
 from shared.wire import Limits
 
@@ -41,7 +42,9 @@ async def run(sandbox: Bubblewrap) -> Report:
     """
     version = check_binary(sandbox.tools.bwrap)
     name = f"self-test-{os.getpid()}"
-    workspace = await sandbox.prepare(name, 0, Limits(memory=256 << 20, pids=32, disk=16 << 20))
+    workspace = await sandbox.prepare(
+        name, SELF_TEST_SLOT, Limits(memory=256 << 20, pids=32, disk=16 << 20)
+    )
     try:
         with tempfile.TemporaryDirectory() as folder:
             launch = Launch(

@@ -15,7 +15,7 @@ import structlog
 from client_agent.sandbox.attempt import Attempt
 from client_agent.sandbox.base import Launch, Process
 from client_agent.sandbox.cgroups import Group, kill_group
-from client_agent.sandbox.host import HARD
+from client_agent.sandbox.host import HARD, NONE
 from client_agent.sandbox.images import Image
 from client_agent.sandbox.meter import (
     CgroupGauge,
@@ -49,7 +49,10 @@ class HostWorkspace(ABC):
     def __init__(self, sandbox: HostSandbox, name: str, uid: int | None, limits: Limits) -> None:
         self.uid = self.gid = uid
         self.fd = -1
-        self.enforcement: Mapping[str, str] = sandbox.host.enforcement
+        self.enforcement: Mapping[str, str] = {
+            **sandbox.host.enforcement,
+            **({"network": NONE} if limits.network else {}),
+        }
         self.limits, self.name = limits, name
         self.attempt: Attempt | None = None
         self.group: Group | None = None

@@ -63,7 +63,10 @@ def settings() -> list[tuple[str, str]]:
         found += [(title, key) for key in keys(model)]
     (agent,) = _tables(AgentSettings, "agent")
     for key in keys(agent):
-        if key.startswith("sandboxing."):
+        if key.startswith("sandboxing.services."):
+            table = "[agent.sandboxing.services.NAME]"
+            found.append((table, key.removeprefix("sandboxing.services.")))
+        elif key.startswith("sandboxing."):
             found.append(("[agent.sandboxing]", key.removeprefix("sandboxing.")))
         elif key != "sandboxing":
             found.append(("[agent]", key))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from client_agent.sandbox.base import Grant
 from client_agent.sandbox.check import Table, check
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.options import Tools
@@ -23,14 +25,16 @@ def who(request: pytest.FixtureRequest) -> Who:
     return request.param  # type: ignore[no-any-return]
 
 
-async def checked(home: Path, job: Job, missing: str = "") -> Table:
+async def checked(
+    home: Path, job: Job, missing: str = "", grants: Mapping[str, Grant] | None = None
+) -> Table:
     folder = home / "canaries"
     folder.mkdir()
     async with opened(job, home) as sandbox:
         if missing:
             tools = Tools("/bin/sh", missing, "/usr/bin/choom", "/usr/bin/setpriv")
             sandbox._tools = tools  # type: ignore[union-attr]
-        table = await check(sandbox, folder)
+        table = await check(sandbox, folder, grants or {})
     assert list(folder.iterdir()) == []
     return table
 

@@ -14,9 +14,11 @@ from client_agent import states
 from client_agent.attempt import House
 from client_agent.condition import SandboxWatch
 from client_agent.folders import Folders
+from client_agent.grants import Grants
 from client_agent.payloads import Payloads
 from client_agent.recovery import recover
 from client_agent.runner import Runner
+from client_agent.sandbox.base import Grant
 from client_agent.schema import MIGRATIONS, NewPayload, Payload
 from client_agent.turns import Turns
 from shared.database import Database
@@ -95,6 +97,7 @@ class Rig:
         self.database: Database | None = None
         self.opened = False
         self.min_free = 0
+        self.grants = Grants(Grant(), {})
 
     async def open(self) -> None:
         """Start, as after any death of a former life."""
@@ -116,6 +119,7 @@ class Rig:
             5.0,
             Turns(self.slots),
             self.min_free,
+            self.grants,
         )
         self.runner = Runner(self.house, self.slots + self.ahead)
         self.runner.start(waiting)

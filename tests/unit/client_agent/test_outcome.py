@@ -25,9 +25,17 @@ USAGE = Usage(wall_s=1.0)
     ],
 )
 def test_how_it_ended_becomes_what_is_written_down(ended, state, interrupted):
-    told = outcome.of(ended, 60)
+    told = outcome.of(ended, 60, {})
     assert (told.state, told.reason, told.interrupted) == (state, ended.reason, interrupted)
     assert (told.exit_code, told.usage) == (ended.exit_code, USAGE)
+
+
+def test_what_was_open_is_told_on_the_job():
+    ended = Ended(0, None, "", USAGE, ("first",))
+    enforcement = {"memory": "none", "isolation": "none", "network": "none"}
+    first, *opened = outcome.of(ended, 60, enforcement).warnings
+    assert first == "first"
+    assert [warning.split(":")[0] for warning in opened] == ["isolation", "network"]
 
 
 def test_only_the_bundles_own_failures_are_its_fault():

@@ -1,0 +1,76 @@
+"""The uids of a root agent's jobs: no account has them, and no other agent of this host."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import struct
+from pathlib import Path
+from typing import Final
+
+from client_agent.sandbox.base import SandboxBroken
+
+REGISTER: Final = Path("/run/ferryman-uids.lock")
+"""Byte n of it is locked by the agent whose jobs run as uid n; the lock dies with the agent."""
+
+
+class Uids:
+    """A block of uids, held until closed or the process ends, however it ends.
+
+    Two agents whose jobs share a uid would share its keyrings and its processes' signals wherever
+    the sandbox is off, and count against each other's limits of processes.
+
+    Args:
+        first, count: the range to choose from.
+        need: how many, side by side.
+
+    Raises:
+        SandboxBroken: no such block is free; the text names what takes them.
+        OSError: the register cannot be written.
+
+    Attributes:
+        first: the lowest of the block.
+    """
+
+    def __init__(self, first: int, count: int, need: int, register: Path = REGISTER) -> None:
+        self._fd = os.open(register, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        taken = ""
+        for start in range(first, first + count - need + 1, need):
+            account = _account(range(start, start + need))
+            if account is not None:
+                taken = f"uid {account.pw_uid} is the account {account.pw_name}"
+            elif not self._lock(start, need):
+                taken = "other agents of this host have them"
+            else:
+                self.first = start
+                return
+        os.close(self._fd)
+        raise SandboxBroken(
+            f"the jobs of this agent need {need} uids of their own, and none are free from {first} "
+            f"to {first + count - 1}"
+            + (f" ({taken})" if taken else "")
+            + ": set agent.sandboxing.uid_base and uid_count to a range that nobody uses"
+        )
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _lock(self, start: int, count: int) -> bool:
+        # of the open file description, not of the process: closing another descriptor of the
+        # register must not give the block away
+        wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, count, 0)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, wanted)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def _account(uids: range) -> pwd.struct_passwd | None:
+    for uid in uids:
+        try:
+            return pwd.getpwuid(uid)
+        except KeyError:
+            continue
+    return None

@@ -1,0 +1,134 @@
+"""What an operator opens for a service: read right, or refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from client_agent.errors import Refused
+from client_agent.grants import Grants
+from client_agent.openings import Sandboxing
+from client_agent.sandbox.base import Grant
+from client_agent.settings import AgentSection
+from shared.wire import Limits
+
+ENVIRON = {"LICENSE": "27000@host", "SECRET": "s"}
+NETWORK = Limits(network=True)
+
+
+def grants(**sandboxing: object) -> Grants:
+    return Sandboxing.model_validate(sandboxing).grants(ENVIRON)
+
+
+def test_with_nothing_said_nothing_is_open():
+    assert grants().of("any") == Grant()
+    assert grants().doc() == {}
+    assert grants().networked == []
+
+
+def test_a_services_own_keys_replace_those_of_all_and_variables_add_up():
+    found = grants(
+        read_only=["/opt/common"],
+        env={"A": "1", "B": "1"},
+        allow=["numa"],
+        network=True,
+        services={
+            "gromacs": {
+                "read_only": ["/data/refs:/refs", "/opt/gromacs"],
+                "env": {"B": "2"},
+                "pass_env": ["LICENSE", "NOT_THERE"],
+                "network": False,
+                "scratch": "1GiB",
+            }
+        },
+    )
+    other, own = found.of("other"), found.of("gromacs")
+    assert other.read_only == ((Path("/opt/common"), "/opt/common"),)
+    assert (other.network, set(other.allow), other.scratch) == (True, {"numa"}, None)
+    refs = (Path("/data/refs"), "/refs")
+    assert own.read_only == ((Path("/opt/gromacs"), "/opt/gromacs"), refs)
+    assert own.env == {"A": "1", "B": "2", "LICENSE": "27000@host"}
+    assert (own.network, set(own.allow), own.scratch) == (False, {"numa"}, 1 << 30)
+    assert found.networked == ["*"]
+
+
+def test_what_is_told_names_variables_but_no_values():
+    found = grants(services={"a": {"env": {"KEY": "hidden"}, "pass_env": ["SECRET"]}})
+    (doc,) = found.doc().values()
+    assert doc == {"read_only": [], "env": ["KEY", "SECRET"], "network": False, "allow": []}
+
+
+def test_parents_are_mounted_before_what_lies_below_them():
+    found = grants(read_only=["/data/a:/x/y", "/data/b:/x"]).of("any")
+    assert [place for _, place in found.read_only] == ["/x", "/x/y"]
+
+
+def test_the_network_needs_the_agents_word_too():
+    with pytest.raises(Refused, match="does not give to it") as refused:
+        grants().check("any", NETWORK)
+    assert (refused.value.status, refused.value.code) == (403, "not_offered")
+    grants(network=True).check("any", NETWORK)
+    grants(services={"a": {"network": True}}).check("a", NETWORK)
+    with pytest.raises(Refused):
+        grants(services={"a": {"network": True}}).check("b", NETWORK)
+
+
+def test_what_is_not_there_now_may_be_there_later(tmp_path):
+    found = grants(services={"a": {"read_only": [f"{tmp_path}/tree:/tree"]}})
+    with pytest.raises(Refused, match="/tree, which the jobs of 'a' need") as refused:
+        found.check("a", Limits())
+    assert refused.value.status == 503
+    found.check("b", Limits())
+    (tmp_path / "tree").mkdir()
+    found.check("a", Limits())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"read_only": ["opt"]}, "'opt' is not an absolute path below /"),
+        ({"read_only": ["/"]}, "not an absolute path below /"),
+        ({"read_only": ["/opt/../etc"]}, "not an absolute path below /"),
+        ({"read_only": ["/opt:/job/opt"]}, "/job is the sandbox's own"),
+        ({"read_only": ["/opt:/proc"]}, "/proc is the sandbox's own"),
+        ({"read_only": ["/opt:tools"]}, "give an absolute path"),
+        ({"read_only": ["/opt", "/srv:/opt/"]}, "/opt is mounted on twice"),
+        ({"env": {"A-B": "1"}}, "'A-B' cannot be the name"),
+        ({"env": {"FERRYMAN_JOB_ID": "1"}}, "'FERRYMAN_JOB_ID' cannot be the name"),
+        ({"env": {"A": "a\0b"}}, "A has a NUL in it"),
+        ({"pass_env": ["A=1"]}, "'A=1' cannot be the name"),
+        ({"allow": ["everything"]}, "there is no everything; there are io_uring, numa, perf"),
+        ({"scratch": 0}, "greater than 0"),
+    ],
+)
+@pytest.mark.parametrize("service", [False, True])
+def test_a_mistake_is_told(given, said, service):
+    with pytest.raises(ValidationError) as refused:
+        Sandboxing.model_validate({"services": {"a": given}} if service else given)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("path", ["{home}", "{home}/work", "{parent}", "{parent}/link"])
+def test_the_agents_own_data_cannot_be_opened(tmp_path, path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "link").symlink_to(home)
+    text = path.format(home=home, parent=tmp_path) + ":/data"
+    for given in ({"read_only": [text]}, {"services": {"a": {"read_only": [text]}}}):
+        with pytest.raises(ValidationError, match="own data"):
+            AgentSection.model_validate({"data_dir": home, "sandboxing": given})
+
+
+def test_without_a_sandbox_nothing_can_be_elsewhere(tmp_path):
+    given = {"data_dir": tmp_path, "sandbox": "none", "sandboxing": {"read_only": ["/opt:/o"]}}
+    with pytest.raises(ValidationError, match="/opt cannot be at /o without a sandbox"):
+        AgentSection.model_validate(given)
+
+
+def test_bundles_of_other_servers_get_the_network_only_where_it_is_given(tmp_path):
+    limits = {"network": True}
+    with pytest.raises(ValueError, match=r"sandboxing.network must say so"):
+        AgentSection.model_validate({"default_limits": limits})
+    AgentSection.model_validate({"default_limits": limits, "sandboxing": {"network": True}})
