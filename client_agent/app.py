@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from client_agent import recovery
+from client_agent import lastcheck, recovery
 from client_agent.api import Api, guard
 from client_agent.attempt import House
 from client_agent.condition import Condition, Identity, SandboxWatch
@@ -205,7 +205,8 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
 
 
 async def check(settings: AgentSection, clock: Clock) -> Table:
-    """Try the sandbox in a folder of its own, so that it works beside a running agent.
+    """Try the sandbox in a folder of its own, so that it works beside a running agent, which tells
+    the outcome in ``/health``.
 
     Raises:
         OSError: the data folder cannot be written.
@@ -218,9 +219,11 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
         apart = settings.model_copy(update={"data_dir": Path(home)})
         with sandbox_of(apart, clock, 1) as sandbox:
             try:
-                return await sandbox_check.check(sandbox, logs, grants.opened)
+                table = await sandbox_check.check(sandbox, logs, grants.opened)
             finally:
                 await sandbox.close()
+    lastcheck.write(settings.data_dir, table, clock.now(), version())
+    return table
 
 
 async def _open_database(settings: AgentSection) -> Database:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import structlog
 
+from client_agent import lastcheck
 from client_agent.errors import Refused
 from client_agent.folders import Folders
 from client_agent.grants import Grants
@@ -204,4 +205,5 @@ class Condition:
             "opened": self._grants.doc(),
             "warning": "; ".join(warnings),
             "broken": broken,
+            "check": lastcheck.read(self._folders.home),
         }

@@ -121,7 +121,11 @@ def test_the_check_tries_what_is_opened(tmp_path, tree):
         )
         return done.returncode, {row["limit"]: row for row in json.loads(done.stdout)["rows"]}
 
-    code, rows = check()
+    with agent(tmp_path, **settings) as running:
+        assert running.call("GET", "/health")[1]["sandbox"].get("check") is None
+        code, rows = check()
+        told = running.call("GET", "/health")[1]["sandbox"]["check"]
+    assert (told["passed"], {row["limit"]: row for row in told["rows"]}) == (True, rows)
     assert (code, [row for row in rows.values() if not row["passed"]]) == (0, [])
     assert rows["service gromacs"]["seen"] == "has /trees/tool, numa, process_vm"
     assert rows["service fetch"]["seen"] == "has the host's network"
