@@ -107,7 +107,7 @@ def test_the_host_is_not_visible_in_dev_sys_and_mounts(who: Who) -> None:
     assert set(dev.split()) <= known
     assert rest == ""
     if outcome.enforcement["disk"] == "hard":  # a bind shows where it came from, an image does not
-        assert str(outcome.zip_path.parent) not in mounts
+        assert str(outcome.home) not in mounts
     assert "/run/ferryman" not in mounts
 
 

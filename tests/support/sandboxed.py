@@ -65,7 +65,7 @@ class Outcome:
     """Name in the ZIP -> its first MiB; the bundle's own run.sh and our logs included."""
     skipped: list[Skipped]
     skipped_more: int
-    results_limit: ResultsLimit | None
+    results_limit: ResultsLimit | str | None
     grown: int
     """Bytes by which the agent's peak of resident memory grew."""
     enforcement: Mapping[str, str]
@@ -73,7 +73,8 @@ class Outcome:
     """Command lines of processes of the job's that are alive when its end is told."""
     left: list[str]
     """Paths that are left below the sandbox's folders."""
-    zip_path: Path
+    home: Path
+    """The agent's."""
     extra: Any = None
 
     @property
@@ -146,16 +147,23 @@ def unprivileged_uid() -> int:
     return 300_000 + os.getpid() % 100_000
 
 
+def become(uid: int | None) -> None:
+    """Make a fresh child that uid, and mortal: it dies with the test."""
+    # the interpreter may lie where the child may not read: what is imported late comes now
+    for encoding in ("ascii", "latin-1", "utf-8", "idna", "cp437"):
+        codecs.lookup(encoding)
+    libc = ctypes.CDLL(None)
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as after an exec
+    libc.prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG, which a change of uid clears
+
+
 def _be_child(work: Callable[[Path], Any], home: Path, uid: int | None, write: int) -> None:
     try:
-        # the interpreter may lie where the child may not read: what is imported late comes now
-        for encoding in ("ascii", "latin-1", "utf-8", "idna", "cp437"):
-            codecs.lookup(encoding)
-        if uid is not None:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
-            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as after an exec
+        become(uid)
         os.setsid()
         warnings.simplefilter("ignore")
         try:
@@ -170,7 +178,7 @@ def _be_child(work: Callable[[Path], Any], home: Path, uid: int | None, write: i
 
 
 def _read_all(fd: int, pid: int, seconds: float = 90.0) -> bytes:
-    data = b""
+    pieces: list[bytes] = []
     while True:
         ready, _, _ = select.select([fd], [], [], seconds)
         if not ready:
@@ -178,8 +186,8 @@ def _read_all(fd: int, pid: int, seconds: float = 90.0) -> bytes:
             raise AssertionError(f"the child did not end within {seconds} s")
         more = os.read(fd, 1 << 20)
         if not more:
-            return data
-        data += more
+            return b"".join(pieces)
+        pieces.append(more)
 
 
 @asynccontextmanager
@@ -272,7 +280,7 @@ async def attempt(job: Job, home: Path) -> Outcome:
         enforcement=enforcement,
         survivors=survivors,
         left=[str(path) for path in (home / "agent").rglob("*") if "template" not in path.name],
-        zip_path=dest,
+        home=home,
         extra=extra,
     )
 

@@ -1,0 +1,20 @@
+"""Fixtures of tests that start processes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client_agent.remove import remove_tree
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every uid of this machine can enter, which pytest's own are not."""
+    folder = Path(tempfile.mkdtemp(prefix="ferryman-test-"))
+    folder.chmod(0o755)
+    yield folder
+    remove_tree(folder)

@@ -1,0 +1,48 @@
+"""Every hostile bundle, from upload to download, ends as EXPECT.md says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.hostile import EXPECT, LOUD
+from tests.support.sandboxed import HOSTILE, MIB, SMALL, Who, can
+from tests.support.wholesystem import WholeSystem, sandboxing, service, submit
+
+pytestmark = pytest.mark.skipif(not HOSTILE.is_dir(), reason=f"there is no {HOSTILE}")
+
+SERVICES = service("small", SMALL) + service("loud", LOUD)
+
+
+@pytest.fixture(params=["root", "user"])
+def who(request: pytest.FixtureRequest) -> Who:
+    if not can(request.param):
+        pytest.skip("only root can be root")
+    return request.param  # type: ignore[no-any-return]
+
+
+def test_every_hostile_bundle_ends_as_expected_on_its_way_through_the_system(
+    who: Who, open_folder: Path
+) -> None:
+    wrong: list[Exception] = []
+    with WholeSystem(open_folder, who, SERVICES, sandboxing(slots=3)).running() as system:
+        before = system.agent.peak_bytes()
+        ids = {
+            name: submit(system, job, "loud" if job.limits is LOUD else "small", name=name)
+            for name, (job, _) in EXPECT.items()
+        }
+        for name, job_id in ids.items():
+            job = system.user.wait(job_id, 120)
+            try:
+                outcome = system.outcome(job, open_folder / f"{name}.zip")
+                assert [line for line in outcome.lines if "LEAK" in line] == []
+                assert outcome.ended.reason not in ("agent_error", "sandbox_error"), job.message
+                assert outcome.enforcement["disk"] == ("hard" if who == "root" else "soft")
+                EXPECT[name][1](outcome, who)
+            except Exception as problem:  # noqa: BLE001  # all are told together
+                problem.add_note(f"{name}: {job.status} {job.reason} {job.message}")
+                wrong.append(problem)
+        assert system.agent.peak_bytes() - before < 64 * MIB
+    if wrong:
+        raise ExceptionGroup(f"{len(wrong)} of {len(ids)} bundles", wrong)
