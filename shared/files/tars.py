@@ -21,6 +21,7 @@ _MAX_LONG_NAME: Final = 8192
 _MAX_PADDING: Final = 4 << 20
 """Zero bytes behind the end: archives are padded to their blocking factor."""
 _OCTAL: Final = re.compile(rb" *([0-7]*)[ \0]*")
+_UTF_8: Final = b"ISO-IR 10646 2000 UTF-8"
 _RECORD: Final = re.compile(rb"([1-9][0-9]{0,9}) ")
 _REFUSED_KINDS: Final = {
     b"1": ("link", "it is a hard link"),
@@ -164,7 +165,28 @@ def _set_name(extended: _Extended, name: bytes) -> None:
 
 
 def _read_pax(data: bytes, extended: _Extended, *, for_all: bool) -> None:
-    keys: set[bytes] = set()
+    records = _pax_records(data)
+    name = records.get(b"path")
+    part = None if name is None else _shown(name)
+    if any(key.startswith((b"GNU.sparse.", b"SCHILY.realsize")) for key in records):
+        real = records.get(b"GNU.sparse.name", name)
+        part = None if real is None else _shown(real)
+        raise BundleError("sparse_file", "it is a sparse file", part)
+    if records.get(b"hdrcharset", _UTF_8) != _UTF_8:
+        raise BundleError("bad_utf8", "its name is not valid UTF-8", part)
+    for key in (b"path", b"size", b"linkpath") if for_all else ():
+        if key in records:
+            raise BundleError("damaged", f"a global header sets the {key.decode()} of every file")
+    if name is not None:
+        _set_name(extended, name)
+    if (size := records.get(b"size")) is not None:
+        if not re.fullmatch(rb"[0-9]{1,18}", size):
+            raise BundleError("damaged", "an extended header is damaged", part)
+        extended.size = int(size)
+
+
+def _pax_records(data: bytes) -> dict[bytes, bytes]:
+    records: dict[bytes, bytes] = {}
     at = 0
     while at < len(data):
         match = _RECORD.match(data, at)
@@ -172,26 +194,11 @@ def _read_pax(data: bytes, extended: _Extended, *, for_all: bool) -> None:
         if match is None or end > len(data) or end <= match.end() or data[end - 1] != 0x0A:
             raise BundleError("damaged", "an extended header is damaged")
         key, equals, value = data[match.end() : end - 1].partition(b"=")
-        if not equals or key in keys:
+        if not equals or key in records:
             raise BundleError("damaged", "an extended header is damaged")
-        keys.add(key)
+        records[key] = value
         at = end
-        if key.startswith((b"GNU.sparse.", b"SCHILY.realsize")):
-            raise BundleError("sparse_file", "the archive has a sparse file", _of(extended))
-        if key == b"hdrcharset" and value != b"ISO-IR 10646 2000 UTF-8":
-            raise BundleError("bad_utf8", "the archive's names are not UTF-8")
-        if for_all and key in {b"path", b"size", b"linkpath"}:
-            raise BundleError("damaged", f"a global header sets the {key.decode()} of every file")
-        if key == b"path":
-            _set_name(extended, value)
-        elif key == b"size":
-            if not re.fullmatch(rb"[0-9]{1,18}", value):
-                raise BundleError("damaged", "an extended header is damaged")
-            extended.size = int(value)
-
-
-def _of(extended: _Extended) -> str | None:
-    return None if extended.name is None else _shown(extended.name)
+    return records
 
 
 def parse_header(block: bytes) -> _Header:

@@ -122,6 +122,18 @@ def test_a_tar_that_plays_tricks_is_refused(tmp_path, archive, code, packed):
     assert problem.code == code
 
 
+@pytest.mark.parametrize(
+    ("records", "name"),
+    [
+        (record(b"hdrcharset", b"BINARY") + record(b"path", b"a\xffb"), "a\\xffb"),
+        (record(b"GNU.sparse.major", b"1") + record(b"path", b"temporary"), "temporary"),
+        (record(b"GNU.sparse.name", b"a") + record(b"path", b"temporary"), "a"),
+    ],
+)
+def test_what_an_extended_header_gives_away_is_refused_by_name(tmp_path, records, name):
+    assert refusal(raw_tar(SCRIPT, pax(records), FILE), tmp_path).part == name
+
+
 def test_padding_behind_the_end_of_a_tar_is_fine(tmp_path):
     expand_bytes(raw_tar(SCRIPT, FILE) + bytes(1 << 20), tmp_path)
 
