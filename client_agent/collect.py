@@ -156,7 +156,7 @@ class _Packer:
 
     def members(self, method: object) -> Iterator[tuple[Any, ...]]:
         if self._walk is not None:
-            for entry in self._walk.entries(self.contents.skip):
+            for entry in self._walk.entries(self.contents.skip, self.contents.names.values()):
                 if entry.is_folder:
                     yield f"{entry.path}/", _when(entry.modified), stat.S_IFDIR | 0o755, method, ()
                     continue

@@ -4,9 +4,10 @@ it."""
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -89,6 +90,10 @@ class Walk:
             with suppress(PermissionError):
                 os.fchmod(fd, 0o700)
 
+    def _top(self) -> int:
+        """A descriptor with a place of its own in the listing: others may read it now, too."""
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+
     def count(self, most_bytes: int) -> Census:
         """Count before anything is read, in memory that does not grow with the tree.
 
@@ -97,7 +102,7 @@ class Walk:
         """
         bounds, entries, total = self._bounds, 0, 0
         top: set[str] = set()
-        stack: list[_Level] = [_Level(os.dup(self._fd), "", None)]
+        stack = [_Level(self._top(), "")]
         try:
             while stack:
                 level = stack[-1]
@@ -129,20 +134,25 @@ class Walk:
                         fd = beneath.open_directory(level.fd, name)
                     except OSError:
                         continue  # listed by the second walk
-                    stack.append(_Level(fd, path + "/", None))
+                    stack.append(_Level(fd, path + "/"))
         finally:
             for level in stack:
                 level.close()
         return Census(entries, total, frozenset(top))
 
-    def entries(self, skip: Callable[[str, str], None]) -> Iterator[Entry]:
+    def entries(
+        self, skip: Callable[[str, str], None], taken: Iterable[str] = ()
+    ) -> Iterator[Entry]:
         """What can be packed, sorted by name within each folder.
 
         Args:
             skip: gets (path safe to show, why) for everything else.
+            taken: names at the top that are ours in the result: a file that got one of them after
+                the count is not packed.
         """
-        left = self._bounds.entries
-        stack: list[_Level] = [_Level(os.dup(self._fd), "", os.listdir(self._fd))]  # noqa: PTH208  # a descriptor
+        bounds, left = self._bounds, self._bounds.entries
+        stack = [_Level(self._top(), "", left + 1)]
+        stack[0].folded.update(fold(name) for name in taken)
         try:
             while stack:
                 level = stack[-1]
@@ -151,7 +161,7 @@ class Walk:
                     stack.pop().close()
                     if stack and not level.packed:
                         stack[-1].packed = True
-                        yield Entry(level.path[:-1], is_folder=True, modified=level.modified)
+                        yield Entry(level.safe[:-1], is_folder=True, modified=level.modified)
                     elif stack:
                         stack[-1].packed = True
                     continue
@@ -159,25 +169,28 @@ class Walk:
                 try:
                     seen = os.stat(name, dir_fd=level.fd, follow_symlinks=False)
                     safe = safe_path(name)
+                    path = level.safe + safe
                     kind = next((what for test, what in _KINDS if test(seen.st_mode)), None)
                     left -= 1
                     if kind is not None:
                         skip(_said(raw), kind)
-                    elif left < 0 or len(stack) > self._bounds.depth:
+                    elif left < 0 or len(stack) > bounds.depth:
                         skip(_said(raw), "it came while the rest was read, and is too much")
+                    elif len(path.encode()) > bounds.path_bytes:  # composing can make it longer
+                        skip(_said(raw), f"its path is longer than {bounds.path_bytes} bytes")
                     elif fold(safe) in level.folded:
                         skip(_said(raw), "another name here differs only in case or composition")
                     elif stat.S_ISDIR(seen.st_mode):
                         fd = beneath.open_directory(level.fd, name)
                         level.folded.add(fold(safe))
-                        below = _Level(fd, f"{level.path}{safe}/", os.listdir(fd))  # noqa: PTH208
-                        below.modified = seen.st_mtime
+                        below = _Level(fd, f"{raw}/", left + 1)
+                        below.safe, below.modified = f"{path}/", seen.st_mtime
                         stack.append(below)
                     else:
                         level.folded.add(fold(safe))
                         level.packed = True
                         yield Entry(
-                            path=level.path + safe,
+                            path=path,
                             is_folder=False,
                             size=seen.st_size,
                             executable=bool(seen.st_mode & stat.S_IXUSR),
@@ -199,27 +212,33 @@ class _Level:
     """One open folder of a walk.
 
     Args:
-        path: its path with a slash at the end; empty at the top.
-        names: to go through in order; None: as they come, without remembering them.
+        fd: of the folder; ours from now on.
+        path: its path as it is named, with a slash at the end; empty at the top.
+        most: how many names to read and sort; None: all, as they come, without remembering them.
     """
 
-    def __init__(self, fd: int, path: str, names: list[str] | None) -> None:
+    def __init__(self, fd: int, path: str, most: int | None = None) -> None:
         self.fd, self.path = fd, path
+        self.safe = ""
+        """The same in the result; a count does not need it."""
         self.folded: set[str] = set()
         self.packed = False
         self.modified = 0.0
-        self._listing = None if names is not None else os.scandir(fd)
-        self._names = iter(sorted(names or (), key=os.fsencode))
+        try:
+            self._listing = os.scandir(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._names: Iterator[str] = (entry.name for entry in self._listing)
+        if most is not None:
+            # a running job may have made a million names since they were counted
+            self._names = iter(sorted(itertools.islice(self._names, most), key=os.fsencode))
 
     def next_name(self) -> str | None:
-        if self._listing is None:
-            return next(self._names, None)
-        entry = next(self._listing, None)
-        return None if entry is None else entry.name
+        return next(self._names, None)
 
     def close(self) -> None:
-        if self._listing is not None:
-            self._listing.close()
+        self._listing.close()
         os.close(self.fd)
 
 

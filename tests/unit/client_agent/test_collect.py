@@ -234,6 +234,22 @@ def test_names_that_differ_in_case_or_composition_are_stored_once(tree: Path) ->
     assert read(made, "\u00e9") == "e\u0301".encode()
 
 
+def test_a_path_that_gets_too_long_by_composition_is_skipped(tree: Path) -> None:
+    component = "\U0001d160" * 21  # 4 bytes each, 12 when composed
+    deep = tree.joinpath(*[component] * 5)
+    deep.parent.mkdir(parents=True)
+    deep.write_text("x")
+    made = pack(tree)
+    assert all(len(name.encode()) <= 1024 for name in names(made))
+    assert list(skipped(made).values()) == ["its path is longer than 1024 bytes"]
+
+
+def test_what_is_listed_is_listed_as_it_was_named(tree: Path) -> None:
+    (tree / "e\u0301").mkdir()
+    (tree / "e\u0301" / "e\u0301").symlink_to("x")
+    assert list(skipped(pack(tree))) == ["e\u0301/e\u0301"]
+
+
 def test_modes_become_0644_or_0755(tree: Path) -> None:
     for mode in (0o4755, 0o600, 0o777, 0o100):
         (tree / f"{mode:o}").write_text("x")

@@ -126,17 +126,21 @@ def test_a_directory_that_grows_after_the_count_cannot_pass_the_limit(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tree / "a").write_bytes(bytes(600))
+    change_after_counting(monkeypatch, lambda: (tree / "b").write_bytes(bytes(600)))
+    made = pack(tree, results=1000)
+    assert names(made) == ["a", "ferryman.json"]
+    assert skipped(made) == {"b": "the results limit was reached meanwhile"}
+
+
+def change_after_counting(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     real = walk.Walk.count
 
     def count(self: walk.Walk, most: int) -> walk.Census:
         census = real(self, most)
-        (tree / "b").write_bytes(bytes(600))
+        change()
         return census
 
     monkeypatch.setattr(walk.Walk, "count", count)
-    made = pack(tree, results=1000)
-    assert names(made) == ["a", "ferryman.json"]
-    assert skipped(made) == {"b": "the results limit was reached meanwhile"}
 
 
 def change_before_reading(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
@@ -188,3 +192,39 @@ def test_memory_does_not_grow_with_the_size_of_a_file(tree: Path) -> None:
         return tracemalloc.get_traced_memory()[1]
 
     assert in_child(work, "user") < 8 * MIB
+
+
+def test_who_else_reads_the_directory_does_not_take_names_from_the_result(tree: Path) -> None:
+    """Two descriptors that are copies share their place in the listing."""
+    for i in range(3000):  # more than the kernel gives out at once
+        (tree / f"a-rather-long-name-{i:05}").touch()
+    with opened(tree) as fd, os.scandir(fd) as other:
+        next(other)
+        left: dict[str, str] = {}
+        walked = walk.Walk(fd, Bounds())
+        assert walked.count(MIB).entries == 3000
+        next(other)
+        assert len(list(walked.entries(left.__setitem__))) == 3000
+
+
+def test_names_made_after_the_count_are_not_all_read(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flood() -> None:
+        for i in range(100):
+            (tree / f"late{i}").touch()
+
+    change_after_counting(monkeypatch, flood)
+    made = pack(tree, bounds=Bounds(entries=10))
+    assert made.files == 10
+    assert list(skipped(made).values()) == ["it came while the rest was read, and is too much"]
+
+
+def test_a_file_made_after_the_count_does_not_take_the_name_of_ours(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_after_counting(monkeypatch, lambda: (tree / "STDOUT.log").write_text("theirs"))
+    made = pack(tree, {"stdout.log": b"ours"})
+    assert names(made) == ["stdout.log", "ferryman.json"]
+    assert read(made, "stdout.log") == b"ours"
+    assert list(skipped(made)) == ["STDOUT.log"]
