@@ -1,0 +1,275 @@
+"""What is uploaded comes back byte for byte under its name, or it was refused by name.
+
+Hypothesis draws bundles, ways to send them and what ``run.sh`` leaves; they pass through a real
+server and a real agent over HTTP. ``make soak`` draws more of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.files.names import shown
+from tests.support import leftovers, oddities, packed
+from tests.support.fakesandbox import FakeProcess
+from tests.support.leftovers import Thing
+from tests.support.oddities import Item
+from tests.support.pair import Pair
+from tests.support.results import Result
+from tests.support.sandboxed import until
+from tests.support.together import Driver, calling, driven
+
+if TYPE_CHECKING:
+    from random import Random  # noqa: TID251 - a type
+
+_SOAK = float(os.environ.get("SOAK_SECONDS", "600"))
+LENGTHS = [pytest.param(1, id="short"), pytest.param(_SOAK / 10, id="long", marks=pytest.mark.soak)]
+ODD_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    with driven(tmp_path_factory.mktemp("fuzz")) as found:
+        yield found
+        home = found.system.sandbox.work.parent
+        found.run(until(lambda: not left_at(home)))  # the server has the results
+
+
+def left_at(agent: Path) -> list[Path]:
+    kept = ("agent.sqlite", "lock")
+    return [x for x in agent.rglob("*") if x.is_file() and not x.name.startswith(kept)]
+
+
+@pytest.fixture(autouse=True)
+def _forget(driver: Driver) -> Iterator[None]:
+    yield
+    driver.system.sandbox.script = None
+
+
+def upload(driver: Driver, body: bytes) -> tuple[int, dict[str, Any]]:
+    """Send it; whatever is refused leaves nothing, and its message is fit for a terminal."""
+    system = driver.system
+
+    async def sent() -> tuple[int, dict[str, Any]]:
+        before = system.stored(), await system.jobs()
+        status, told = await system.upload(body)
+        if status != 201:
+            assert 400 <= status < 500, told
+            assert (system.stored(), await system.jobs()) == before
+            odd = [c for c in told["message"] if unicodedata.category(c) in ODD_CATEGORIES]
+            assert not odd, told
+        return status, told
+
+    return driver.run(sent())
+
+
+def check(driver: Driver, body: bytes, bundle: list[Item]) -> None:
+    """The whole promise, for a bundle packed as ``body``."""
+    faulty = list(oddities.at_fault(bundle))
+    status, told = upload(driver, body)
+    if not faulty:
+        assert status == 201, told
+    if status != 201:
+        assert faulty, told
+        names = {one.sent for one in faulty}
+        part = told.get("part")
+        if part is None:  # a form's header that is no UTF-8 can only be counted
+            assert any(one.sent != one.name for one in faulty), told
+            assert "UTF-8" in told["message"], told
+            assert "part " in told["message"], told
+        else:
+            assert part.removesuffix("/").removeprefix("./") in names, told
+            assert shown(part) in told["message"], told
+        return
+    assert not faulty, "this must be refused"
+    result = Result(driver.run(driver.system.result(told["id"])))
+    wanted = oddities.expected(bundle)
+    assert result.files == {path: one.content for path, one in wanted.items()}
+    assert result.skipped == {}
+    assert {path for path, mode in result.modes.items() if mode & 0o111} == {
+        path for path, one in wanted.items() if one.program
+    }
+
+
+def finishing(driver: Driver) -> None:
+    driver.system.sandbox.script = lambda process: process.finish()
+
+
+@pytest.mark.parametrize("times", LENGTHS)
+def test_files_of_a_form_come_back_or_are_refused_by_name(driver: Driver, times: float) -> None:
+    @settings(max_examples=int(60 * times))
+    @given(oddities.items(), st.booleans())
+    def run(bundle: list[Item], extended: bool) -> None:
+        bundle = [replace(one, executable=False) for one in bundle]  # a form cannot say it
+        check(driver, packed.parts(bundle, extended=extended), bundle)
+
+    finishing(driver)
+    run()
+
+
+@pytest.mark.parametrize("times", LENGTHS)
+def test_entries_of_a_zip_come_back_or_are_refused_by_name(driver: Driver, times: float) -> None:
+    @settings(max_examples=int(60 * times))
+    @given(oddities.items(kinds=packed.ZIP_KINDS), st.data())
+    def run(bundle: list[Item], data: st.DataObject) -> None:
+        archive = packed.zipped(bundle, lambda most: data.draw(st.integers(0, most - 1)))
+        check(driver, packed.archived("b.zip", archive), bundle)
+
+    finishing(driver)
+    run()
+
+
+@pytest.mark.parametrize("times", LENGTHS)
+def test_members_of_a_tar_come_back_or_are_refused_by_name(driver: Driver, times: float) -> None:
+    @settings(max_examples=int(60 * times))
+    @given(
+        oddities.items(kinds=packed.TAR_KINDS),
+        st.booleans(),
+        st.sampled_from(["w", "w:gz"]),
+        st.sampled_from(["", "./"]),
+    )
+    def run(bundle: list[Item], gnu: bool, mode: str, prefix: str) -> None:
+        archive = packed.tarred(bundle, gnu=gnu, mode=mode, prefix=prefix)
+        check(driver, packed.archived("b.tar", archive), bundle)
+
+    finishing(driver)
+    run()
+
+
+# ---------------------------------------------------------------------------- what run.sh leaves
+
+
+@pytest.mark.parametrize("times", LENGTHS)
+def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driver: Driver, times: float) -> None:
+    @settings(max_examples=int(60 * times))
+    @given(leftovers.things())
+    def run(things: list[Thing]) -> None:
+        made: list[leftovers.Found] = []
+
+        def script(process: FakeProcess) -> None:
+            leftovers.make(process.workspace.path, things)
+            made.extend(leftovers.look(process.workspace.path, things))
+            process.finish()
+
+        driver.system.sandbox.script = script
+        status, told = upload(driver, packed.parts([Item("run.sh")], extended=False))
+        assert status == 201, told
+        leftovers.check(Result(driver.run(driver.system.result(told["id"]))), made)
+
+    run()
+
+
+# ---------------------------------------------------------------------------- in the real sandbox
+
+SETTINGS = """
+[services.example]
+limits = { disk = "32MiB", memory = "64MiB" }
+"""
+MAKE = r"""#!/bin/bash
+while IFS= read -r -d '' line; do
+    path=${line:1}
+    mkdir -p -- "${path%/*}"
+    case $line in
+        f*) printf %s "$path" > "$path" ;;
+        d*) mkdir -- "$path" ;;
+        l*) ln -s /etc/passwd "$path" ;;
+        p*) mkfifo -- "$path" ;;
+    esac
+done < <(base64 -d wanted)
+find . -mindepth 1 -printf '%y %m %P\0' | base64
+"""
+LETTERS = {"file": "f", "folder": "d", "symlink": "l", "FIFO": "p"}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """Two processes, and bubblewrap."""
+    pair = Pair(tmp_path_factory.mktemp("real"), SETTINGS)
+    with pair.running(), calling(pair.server.url, pair.server.data) as found:
+        yield found
+
+
+@pytest.mark.parametrize("times", LENGTHS)
+def test_bundles_come_back_from_the_real_sandbox(real: Driver, times: float) -> None:
+    @settings(max_examples=int(10 * times))
+    @given(oddities.items(kinds=["folder"]), st.sampled_from(["w", "w:gz"]))
+    def run(bundle: list[Item], mode: str) -> None:
+        archive = packed.tarred(bundle, gnu=True, mode=mode)
+        check(real, packed.archived("b.tar", archive), bundle)
+
+    run()
+
+
+@pytest.mark.parametrize("times", LENGTHS)
+def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(
+    real: Driver, times: float
+) -> None:
+    @settings(max_examples=int(10 * times))
+    @given(leftovers.things())
+    def run(things: list[Thing]) -> None:
+        wanted = b"".join(
+            LETTERS.get(one.kind, "f").encode() + b"./" + b"/".join(one.parts) + b"\0"
+            for one in things
+        )
+        bundle = [Item("run.sh", MAKE.encode()), Item("wanted", base64.b64encode(wanted))]
+        status, told = upload(real, packed.parts(bundle, extended=False))
+        assert status == 201, told
+        result = Result(real.run(real.system.result(told["id"])))
+        contents = {one.raw: one.content for one in bundle}
+        made = []
+        for line in base64.b64decode(result.stdout).split(b"\0")[:-1]:
+            letter, mode, path = line.split(b" ", 2)
+            kind = {b"f": stat.S_IFREG, b"d": stat.S_IFDIR}.get(letter, stat.S_IFLNK)
+            content = contents.get(path, b"./" + path) if letter == b"f" else b""
+            fine = leftovers.is_fine(path, things)
+            made.append(leftovers.Found(path, fine, kind | int(mode, 8), content))
+        assert len(made) >= len(bundle)
+        leftovers.check(result, made)
+
+    run()
+
+
+# ---------------------------------------------------------------------------- damage
+
+HELLO = [Item("run.sh", oddities.PROGRAM), Item("data/in é.txt", b"1 2 3\n" * 99), Item("none")]
+WHOLE = {
+    "zip": packed.archived("b.zip", packed.zipped(HELLO, lambda most: most - 1)),
+    "zip, streamed": packed.archived("b.zip", packed.zipped(HELLO, lambda _: 0)),
+    "tar": packed.archived("b.tar", packed.tarred(HELLO, gnu=False, mode="w")),
+    "tar.gz": packed.archived("b.tgz", packed.tarred(HELLO, gnu=True, mode="w:gz")),
+    "form": packed.parts(HELLO, extended=False),
+}
+
+
+@pytest.mark.parametrize("times", LENGTHS)
+@pytest.mark.parametrize("kind", WHOLE)
+def test_damaged_bytes_are_refused_or_make_a_good_result(
+    driver: Driver, kind: str, times: float
+) -> None:
+    """Never a 500, never a half: of the archives only the archive itself is damaged."""
+    body = WHOLE[kind]
+    start = 0 if kind == "form" else body.index(b"\r\n\r\n", body.index(b"filename")) + 4
+    end = len(body) if kind == "form" else body.rindex(b"\r\n--")
+
+    @settings(max_examples=int(40 * times))
+    @given(st.randoms(use_true_random=False))
+    def run(chance: Random) -> None:
+        damaged = packed.damaged(body[start:end], chance)
+        status, told = upload(driver, body[:start] + damaged + body[end:])
+        if status == 201:
+            result = Result(driver.run(driver.system.result(told["id"])))
+            assert result.files.keys() >= {"run.sh"}
+            assert result.skipped == {}
+
+    finishing(driver)
+    run()

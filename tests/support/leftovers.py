@@ -1,0 +1,193 @@
+"""What a job may leave in its directory, drawn at random, and what its result must make of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hypothesis import strategies as st
+
+from shared.files.names import shown
+from tests.support import oddities
+from tests.support.results import Result
+
+KINDS: Final = ("file",) * 8 + ("folder", "symlink", "FIFO", "socket", "hard link")
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something that ``run.sh`` makes, with the folders above it."""
+
+    parts: tuple[bytes, ...]
+    fine: bool
+    """Every component of it can be stored anywhere."""
+    kind: str
+    content: bytes
+    mode: int
+    modified: int
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Something that lies in the directory in the end."""
+
+    raw: bytes
+    fine: bool
+    mode: int
+    content: bytes = b""
+
+    @property
+    def path(self) -> str:
+        return os.fsdecode(self.raw)
+
+    @property
+    def told(self) -> str:
+        """As a receipt lists it."""
+        return shown(self.path)[1:-1]
+
+
+_ANY: Final = st.binary(min_size=1, max_size=12).filter(
+    lambda raw: not {0, 0x2F} & set(raw) and raw not in {b".", b".."}
+)
+
+
+@st.composite
+def _components(draw: st.DrawFn) -> tuple[bytes, bool]:
+    way = draw(st.integers(0, 3))
+    if way < 2:
+        return draw(oddities.fine_components).encode(), True
+    if way == 2:
+        text = draw(oddities.odd_components.filter(lambda text: text not in {".", ".."}))
+        return text.encode("utf-8", "surrogateescape"), False
+    return draw(_ANY), False
+
+
+@st.composite
+def things(draw: st.DrawFn) -> list[Thing]:
+    """Up to eight, some of them in folders of others."""
+    found: list[Thing] = []
+    for _ in range(draw(st.integers(0, 8))):
+        parts = draw(st.lists(_components(), min_size=1, max_size=3))
+        above: tuple[bytes, ...] = ()
+        fine = all(one[1] for one in parts)
+        deeper = draw(st.booleans())
+        if found and deeper:
+            beside = found[draw(st.integers(0, len(found) - 1))]
+            above, fine = beside.parts[:-1], fine and beside.fine
+        found.append(
+            Thing(
+                (*above, *(one[0] for one in parts)),
+                fine,
+                draw(st.sampled_from(KINDS)),
+                draw(oddities.contents),
+                draw(st.sampled_from([0o644, 0o755, 0o600, 0, 0o4711, 0o222])),
+                draw(st.sampled_from([0, -(10**9), 315_532_799, 10**9, 2**32, 2**33])),
+            )
+        )
+    return found
+
+
+def make(folder: Path, wanted: Sequence[Thing]) -> None:
+    """Make what can be made."""
+    top = os.fsencode(folder)
+    for thing in wanted:
+        path = os.path.join(top, *thing.parts)  # noqa: PTH118  # bytes
+        with suppress(OSError):
+            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+            _make(path, thing)
+            os.utime(path, (thing.modified, thing.modified), follow_symlinks=False)
+
+
+def _make(path: bytes, thing: Thing) -> None:
+    match thing.kind:
+        case "file":
+            with open(path, "xb") as file:  # noqa: PTH123
+                file.write(thing.content)
+            os.chmod(path, thing.mode)  # noqa: PTH101
+        case "folder":
+            os.mkdir(path)  # noqa: PTH102
+            os.chmod(path, thing.mode | 0o700)  # noqa: PTH101
+        case "symlink":
+            os.symlink(b"/etc/passwd", path)  # noqa: PTH211
+        case "FIFO":
+            os.mkfifo(path)
+        case "hard link":
+            source = os.path.join(os.path.dirname(path), b"run.sh")  # noqa: PTH118, PTH120
+            os.link(source, path)
+        case "socket":
+            folder = os.open(os.path.dirname(path), os.O_PATH)  # noqa: PTH120
+            try:
+                with socket.socket(socket.AF_UNIX) as listening:
+                    name = os.path.basename(path)  # noqa: PTH119
+                    listening.bind(b"/proc/self/fd/%d/%s" % (folder, name))
+            finally:
+                os.close(folder)
+
+
+def look(folder: Path, wanted: Sequence[Thing]) -> list[Found]:
+    """Everything that lies below the folder."""
+    top = os.fsencode(folder)
+    found: list[Found] = []
+    for above, folders, files in os.walk(top):
+        for name in [*folders, *files]:
+            full = os.path.join(above, name)  # noqa: PTH118
+            raw = full[len(top) + 1 :]
+            mode = os.lstat(full).st_mode
+            content = b""
+            if stat.S_ISREG(mode):
+                with open(full, "rb") as file:  # noqa: PTH123
+                    content = file.read()
+            found.append(Found(raw, is_fine(raw, wanted), mode, content))
+    return found
+
+
+def is_fine(raw: bytes, wanted: Sequence[Thing]) -> bool:
+    """Whether it is a fine thing, or a folder that one lies in."""
+    parts = tuple(raw.split(b"/"))
+    return any(thing.fine and thing.parts[: len(parts)] == parts for thing in wanted)
+
+
+def check(result: Result, made: Sequence[Found]) -> None:
+    """Each thing is in the result, whole and under its own name, or listed with the reason."""
+    assert result.skipped.keys() <= {one.told for one in made}
+    kept: dict[str, Found] = {}
+    for one in made:
+        if _listed(one, made, result):
+            clashes = [x for x in made if x is not one and _rivals(x.path, one.path)]
+            assert not (one.fine and stat.S_ISREG(one.mode)) or clashes, one
+            continue
+        assert stat.S_ISREG(one.mode) or stat.S_ISDIR(one.mode), one
+        path = oddities.composed(one.path)
+        assert path not in kept, "two of them are one"
+        kept[path] = one
+    files = {path: one for path, one in kept.items() if stat.S_ISREG(one.mode)}
+    assert result.files == {path: one.content for path, one in files.items()}
+    assert result.modes == {
+        path: 0o755 if one.mode & 0o100 else 0o644 for path, one in files.items()
+    }
+    empty = {path for path in kept if not any(other.startswith(f"{path}/") for other in kept)}
+    assert result.folders == empty - files.keys()
+
+
+def _listed(one: Found, made: Sequence[Found], result: Result) -> bool:
+    """It, or a folder that it lies in."""
+    return one.told in result.skipped or any(
+        one.raw.startswith(x.raw + b"/") and x.told in result.skipped for x in made
+    )
+
+
+def _rivals(one: str, other: str) -> bool:
+    """Whether the two, or folders above them, differ in case or composition only."""
+    for a, b in zip(one.split("/"), other.split("/"), strict=False):
+        if oddities.folded(a) != oddities.folded(b):
+            return False
+        if a != b:
+            return True
+    return False

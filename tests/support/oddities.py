@@ -1,0 +1,172 @@
+"""Trees with names and things in them that some system cannot stand, and what must become of them.
+
+What is drawn is labelled as fine or odd where it is made: nothing here asks the code under test.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hypothesis import strategies as st
+
+RUN: Final = "run.sh"
+PROGRAM: Final = b"#!/bin/bash\n"
+
+FINE: Final = (
+    *("-rf", "--help", " leading", "~", "$(id)", "`id`", "a;b", "*", "[a]", "'q'", '"q"', "{}"),
+    *("%41", "%", "%2Fx", "a=b", "#x", "e\u0301", "\u00e9", "\u212b", "\ufb01", "\U0001f600"),
+    *("a\ufe0f", "\u0301x", "\ue000", "console", "com10", "Run.sh", ".hidden", "..x", "x" * 255),
+    *("é" * 127, "stdout.log", "STDERR.log", "ferryman.json", "Data", "data", "run.sh.bak", "d"),
+    *("STRASSE", "stra\u00dfe", "\u03a3", "\u03c2", "a b", "x.txt", "x.TXT", "i\u0307", "tool.sh"),
+)
+"""Components that every common system can store, alone at least."""
+ODD: Final = (
+    *(".", "..", "a.", "a ", "...", " ", "CON", "con.txt", "NUL", "aux.x.y", "LPT1", "COM\u00b9"),
+    *("CONIN$", "a\nb", "a\rb", "tab\t", "\x1b[31mred", "\x7f", "\x85", "a\u202eb", "\u200b"),
+    *("\ufeffa", "a\u2028b", "\u2029", "\u2066x", "a\\b", "..\\..\\x", "C:", "a:b", "x" * 256),
+    *("é" * 128, "\udcff", "a\udce9b", "\udced\udca0\udc80", "\udcc0\udcaf", "\udcc0\udc80"),
+)
+"""Components that some common system misreads or cannot store."""
+_LETTERS: Final = "abzABZ09_+=,@#~^&;$()[]{}!'é漢ßñΩя\u0301\u0308 -"
+
+contents = st.one_of(
+    st.binary(max_size=200),
+    st.sampled_from(
+        [b"", PROGRAM, b"\x7fELF\0", b"PK\3\4", b"\r\n------fuzze--\r\n", bytes(70_000)]
+    ),
+)
+fine_components = st.one_of(
+    st.sampled_from(FINE), st.text(_LETTERS, max_size=8).map(lambda text: f"{text}x")
+)
+odd_components = st.sampled_from(ODD)
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that is uploaded."""
+
+    name: str
+    """Bytes that are no UTF-8 as surrogates, as Python shows them."""
+    content: bytes = b""
+    kind: str = "file"
+    executable: bool = False
+    """As an archive says."""
+    odd: bool = False
+    """Must be refused for what it is, whatever lies beside it."""
+
+    @property
+    def raw(self) -> bytes:
+        return self.name.encode("utf-8", "surrogateescape")
+
+    @property
+    def sent(self) -> str:
+        """As a refusal calls it."""
+        return self.raw.decode("utf-8", "backslashreplace")
+
+    @property
+    def program(self) -> bool:
+        return self.executable or self.name.endswith(".sh") or self.content[:2] in {b"#!", b"\x7fE"}
+
+
+@st.composite
+def paths(draw: st.DrawFn, *, odd: bool) -> tuple[str, bool]:
+    """A path, and whether it must be refused."""
+    shape = draw(st.sampled_from(["plain"] * 12 + ["deep", "long", "dot"] + ["absolute"] * odd))
+    bad = False
+    if shape == "deep":
+        parts = ["d"] * draw(st.integers(60, 64 + 3 * odd))
+    elif shape == "long":
+        parts = ["x" * 200] * 4 + ["y" * draw(st.integers(150, 220 + 60 * odd))]
+    else:
+        parts = draw(st.lists(fine_components, min_size=1, max_size=4))
+        if odd and draw(st.booleans()):
+            at = draw(st.integers(0, len(parts) - 1))
+            parts[at] = draw(odd_components)
+            if parts[0] == ".":  # an archive may begin all its names so
+                parts[0] = ".."
+            bad = True
+    if odd and draw(st.integers(0, 7)) == 0:
+        at = draw(st.integers(1, len(parts)))
+        parts[at:] = [draw(st.sampled_from(["", ".", ".."])), *parts[at:], "x"]
+        bad = True
+    path = "/".join(parts)
+    if shape == "absolute":
+        return f"/{path}", True
+    return path, bad
+
+
+@st.composite
+def items(draw: st.DrawFn, *, kinds: Sequence[str] = ()) -> list[Item]:
+    """A bundle: ``run.sh`` and other things, in any order; perhaps all in one folder.
+
+    Args:
+        kinds: what else than files there may be; all but "folder" must be refused.
+    """
+    odd = draw(st.booleans())
+    found = [Item(RUN, draw(st.sampled_from([b"", PROGRAM])))]
+    for _ in range(draw(st.integers(0, 5))):
+        path, bad = draw(paths(odd=odd))
+        kind = draw(st.sampled_from(["file"] * 9 + [*(kinds if odd else set(kinds) & {"folder"})]))
+        content = draw(contents) if kind == "file" else b""
+        bad = bad or kind not in {"file", "folder"}
+        found.append(Item(path, content, kind, draw(st.booleans()), bad))
+    found = draw(st.permutations(found))
+    if draw(st.integers(0, 3)) == 0:
+        found = [replace(one, name=f"top folder/{one.name}") for one in found]
+    return found
+
+
+# ---------------------------------------------------------------------------- what must come of it
+
+
+def composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def folded(component: str) -> str:
+    """Unicode's canonical caseless matching (D145)."""
+    text = unicodedata.normalize("NFD", component).casefold()
+    return unicodedata.normalize("NFD", text)
+
+
+def clash(one: str, other: str, folders: tuple[bool, bool]) -> bool:
+    """Whether two composed paths cannot lie side by side."""
+    first, second = one.split("/"), other.split("/")
+    for depth, (a, b) in enumerate(zip(first, second, strict=False), start=1):
+        if folded(a) != folded(b):
+            return False
+        if a != b:
+            return True
+        if depth == len(first) and not folders[0]:
+            return True
+        if depth == len(second) and not folders[1]:
+            return True
+    return False
+
+
+def at_fault(bundle: Sequence[Item]) -> Iterator[Item]:
+    """Those that a refusal may name; none: it must be taken."""
+    for number, one in enumerate(bundle):
+        path = composed(one.name)
+        if (
+            one.odd
+            or path.count("/") >= 64
+            or len(path.encode("utf-8", "replace")) > 1024
+            or any(
+                clash(path, composed(other.name), (one.kind == "folder", other.kind == "folder"))
+                for at, other in enumerate(bundle)
+                if at != number
+            )
+        ):
+            yield one
+
+
+def expected(bundle: Sequence[Item]) -> dict[str, Item]:
+    """Path in the job's directory -> what lies there."""
+    found = {composed(one.name): one for one in bundle if one.kind == "file"}
+    if RUN in found:
+        return found
+    return {path.partition("/")[2]: one for path, one in found.items()}

@@ -1,0 +1,36 @@
+"""A result as whoever downloads it sees it."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+
+
+class Result:
+    """What is in the result's ZIP of a job that ran, the agent's own files apart.
+
+    Attributes:
+        files: path -> content.
+        folders: empty ones.
+        modes: path -> permissions.
+        receipt: the document in ``ferryman.json``.
+        stdout: what the job wrote there.
+        skipped: path as it is shown -> why.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos = archive.infolist()
+            held = {info.filename: archive.read(info) for info in infos}
+        assert len(held) == len(infos), "two entries have one name"
+        self.receipt = json.loads(held[infos[-1].filename])
+        ours = {infos[-1].filename, *self.receipt["logs"].values()}
+        self.stdout = held[self.receipt["logs"]["stdout"]]
+        theirs = [info for info in infos if info.filename not in ours]
+        self.files = {i.filename: held[i.filename] for i in theirs if not i.is_dir()}
+        self.folders = {info.filename[:-1] for info in theirs if info.is_dir()}
+        self.modes = {i.filename: i.external_attr >> 16 & 0o7777 for i in theirs if not i.is_dir()}
+        self.skipped = {one["path"]: one["why"] for one in self.receipt["skipped"]}
+        assert self.receipt["files"] == len(self.files)
+        assert self.receipt["bytes"] == sum(map(len, self.files.values()))
