@@ -133,6 +133,7 @@ def settings(version: int, limits: Limits) -> list[tuple[str, str, str]]:
     return [
         ("memory", "memory.limit_in_bytes", memory),
         ("memory", "memory.memsw.limit_in_bytes?", memory),  # there only with swap accounting
+        ("memory", "memory.swappiness?", "0"),  # without it, what is swapped out is not counted
         ("pids", "pids.max", pids),
         ("cpu", "cpu.cfs_period_us", str(PERIOD_US)),
         ("cpu", "cpu.cfs_quota_us", quota),
@@ -169,9 +170,17 @@ def remove_group(folder: Path) -> None:
     except OSError as problem:
         if problem.errno != errno.EBUSY:
             raise
-        for below in [entry for entry in folder.iterdir() if entry.is_dir()]:
-            remove_group(below)
+        for entry in below(folder):
+            remove_group(entry)
         folder.rmdir()
+
+
+def below(folder: Path) -> list[Path]:
+    """The groups in a group; none where another agent tidied it away while it was empty."""
+    try:
+        return [entry for entry in folder.iterdir() if entry.is_dir()]
+    except FileNotFoundError:
+        return []
 
 
 def tidy(hierarchy: Hierarchy) -> None:

@@ -146,7 +146,7 @@ class HostSandbox(ABC):
         cgroups.tidy(hierarchy)
         deadline = self.clock.monotonic() + self.settings.death_timeout_s
         for top in dict.fromkeys(hierarchy.folders.values()):
-            for folder in [entry for entry in top.iterdir() if entry.is_dir()]:
+            for folder in cgroups.below(top):
                 while cgroups.kill_group(folder):
                     if self.clock.monotonic() > deadline:
                         raise SandboxBroken(f"processes of a former life would not die: {folder}")

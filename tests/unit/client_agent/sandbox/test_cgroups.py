@@ -59,6 +59,7 @@ def test_v1_limits_include_swap() -> None:
     assert cgroups.settings(1, LIMITS) == [
         ("memory", "memory.limit_in_bytes", str(64 << 20)),
         ("memory", "memory.memsw.limit_in_bytes?", str(64 << 20)),
+        ("memory", "memory.swappiness?", "0"),
         ("pids", "pids.max", "24"),
         ("cpu", "cpu.cfs_period_us", "100000"),
         ("cpu", "cpu.cfs_quota_us", "150000"),
@@ -238,6 +239,13 @@ def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
         for folder in dict.fromkeys(real.folders.values()):
             cgroups.remove_group(folder)
     assert not any(folder.exists() for folder in group.folders)
+
+
+def test_a_group_that_was_tidied_away_has_none_below_it(tmp_path: Path) -> None:
+    (tmp_path / "ours" / "attempt").mkdir(parents=True)
+    (tmp_path / "ours" / "cgroup.procs").touch()
+    assert cgroups.below(tmp_path / "ours") == [tmp_path / "ours" / "attempt"]
+    assert cgroups.below(tmp_path / "gone") == []
 
 
 def test_empty_groups_of_other_agents_are_tidied_away(tmp_path: Path) -> None:
