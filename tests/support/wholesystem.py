@@ -218,6 +218,11 @@ def sandboxing(slots: int) -> str:
 
 def submit(system: WholeSystem, job: Job, kind: str, **fields: Any) -> int:
     """Upload a bundle; the job's number."""
-    files = job.bundle if isinstance(job.bundle, Path) else dict(job.bundle)
+    files: Path | dict[str, bytes]
+    if isinstance(job.bundle, Path):
+        files = job.bundle
+    else:
+        texts = job.bundle.items()
+        files = {name: text.encode() if isinstance(text, str) else text for name, text in texts}
     given = {"service": kind, "user": "ann", "timeout": job.timeout_s, **fields}
     return system.user.submit(files, **given).id

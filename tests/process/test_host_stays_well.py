@@ -1,0 +1,79 @@
+"""While bombs go off, server and agent answer, and another user's jobs are done."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from tests.support.hostile import EXPECT
+from tests.support.sandboxed import HOSTILE, MIB, SMALL, Job, Who, can
+from tests.support.wholesystem import WholeSystem, sandboxing, service, submit
+
+pytestmark = pytest.mark.skipif(not HOSTILE.is_dir(), reason=f"there is no {HOSTILE}")
+
+BOMBS = (
+    *("fork-bomb", "mem-bomb", "disk-bomb", "log-flood"),
+    *("thread-bomb", "tmpfs-bomb", "inode-bomb", "cpu-spin"),
+)
+SERVICES = service("small", SMALL, runs_per_user=2, max_runs=3)
+ANSWER_S = 1.0
+HELLO = Job({"run.sh": "echo hello\n"})
+
+
+class Asking(threading.Thread):
+    """Asks both for their health, one question after the other, until told to stop.
+
+    Attributes:
+        answers: how many came in time.
+        trouble: the first that did not, or was not 200.
+    """
+
+    def __init__(self, *urls: str) -> None:
+        super().__init__(daemon=True)
+        self._urls, self._told = urls, threading.Event()
+        self.answers = 0
+        self.trouble: str | None = None
+
+    def run(self) -> None:
+        while not self._told.is_set() and self.trouble is None:
+            for url in self._urls:
+                try:
+                    with urlopen(f"{url}/health", timeout=ANSWER_S) as answer:
+                        told = json.load(answer)
+                    assert told["status"] == "ok", told
+                except Exception as problem:  # noqa: BLE001  # whatever it is, it is told
+                    self.trouble = f"{url}: {problem!r}"
+                else:
+                    self.answers += 1
+
+    def stop(self) -> None:
+        self._told.set()
+        self.join()
+
+
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_the_host_stays_well_while_bombs_go_off(who: Who, open_folder: Path) -> None:
+    if not can(who):
+        pytest.skip("only root can be root")
+    with WholeSystem(open_folder, who, SERVICES, sandboxing(slots=3)).running() as system:
+        before = system.agent.peak_bytes()
+        asking = Asking(system.server.url, system.agent.url)
+        asking.start()
+        bombs = [submit(system, EXPECT[name][0], "small", user="mallory") for name in BOMBS]
+        done = 0
+        while any(not system.user.status(bomb).ended for bomb in bombs):
+            job = system.user.wait(submit(system, HELLO, "small", user="ann"), 60)
+            assert (job.status, asking.trouble) == ("Completed", None)
+            done += 1
+        asking.stop()
+        ended = {name: system.user.wait(bomb) for name, bomb in zip(BOMBS, bombs, strict=True)}
+        assert asking.trouble is None
+        assert asking.answers > 20
+        assert done > 2
+        assert system.agent.peak_bytes() - before < 64 * MIB
+    infrastructure = ("agent_error", "sandbox_error", "agent_lost")
+    assert {name: job.reason for name, job in ended.items() if job.reason in infrastructure} == {}
