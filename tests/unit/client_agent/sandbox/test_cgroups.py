@@ -10,6 +10,7 @@ import pytest
 
 from client_agent.sandbox import cgroups
 from client_agent.sandbox.cgroups import Group, Hierarchy, NoCgroups
+from client_agent.sandbox.options import JOIN
 from shared.wire import Limits
 
 LIMITS = Limits(cpus=1.5, memory=64 << 20, pids=20)
@@ -246,6 +247,35 @@ def test_a_group_that_was_tidied_away_has_none_below_it(tmp_path: Path) -> None:
     (tmp_path / "ours" / "cgroup.procs").touch()
     assert cgroups.below(tmp_path / "ours") == [tmp_path / "ours" / "attempt"]
     assert cgroups.below(tmp_path / "gone") == []
+
+
+def test_what_joins_a_real_group_is_in_all_of_it_with_its_children(real: Hierarchy) -> None:
+    group = Group(real, "a-1", LIMITS)
+    show = "cat /proc/$$/cgroup /proc/self/cgroup; true"  # the shell's, then its child's
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", JOIN, "join", *group.join, "--", "/bin/sh", "-c", show],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        group.remove()
+        for folder in dict.fromkeys(real.folders.values()):
+            cgroups.remove_group(folder)
+    own = f"/{next(iter(real.folders.values())).name}/a-1"
+    assert sum(line.endswith(own) for line in done.stdout.splitlines()) == 2 * len(group.folders)
+
+
+def test_v1_is_joined_without_the_lock_that_stops_every_fork_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "_set", lambda file, value: None)
+    folders = {name: tmp_path / name for name in ("memory", "pids", "cpu")}
+    for folder in folders.values():
+        folder.mkdir()
+    group = Group(Hierarchy(1, folders), "a-1", LIMITS)
+    assert group.join == [str(folder / "a-1" / "tasks") for folder in folders.values()]
 
 
 def test_empty_groups_of_other_agents_are_tidied_away(tmp_path: Path) -> None:
