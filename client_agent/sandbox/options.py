@@ -1,6 +1,6 @@
 """The command lines of a start: pure text, so that every rule can be read and tested here.
 
-Chain: ``[sh JOIN] → [setpriv] → choom → bwrap --args FD → sh GATE → prlimit → program``.
+Chain: ``[sh JOIN] → choom → [setpriv] → bwrap --args FD → sh GATE → prlimit → program``.
 """
 
 from __future__ import annotations
@@ -89,9 +89,11 @@ def chain(
     procs = list(join)
     if procs:
         command += [tools.sh, "-c", JOIN, "join", *procs, "--"]
+    # The kernel takes the job before the agent; where CAP_SYS_RESOURCE says so, whoever does not
+    # have it cannot lower that again.
+    command += [tools.choom, "-n", "500", "--"]
     if uid is not None:
         command += [tools.setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
-    command += [tools.choom, "-n", "500", "--"]  # the kernel takes the job before the agent
     return [*command, tools.bwrap, "--args", str(args_fd), "--", *inside]
 
 

@@ -2,9 +2,11 @@
 
 In it: ``init``, the record of the sandbox's init; and ``job``, where there are no disk images.
 
-An unprivileged bwrap opens the job's directory by its path, so every folder above it must let the
-job's uid through. A root agent's home is often closed (``/root``, ``mktemp -d``); ``work`` is
-therefore bound once to an open folder below ``/run``, in a mount namespace of the agent's own.
+``work`` is closed to everybody else on the host, whatever the folders above it let through: in its
+directory a job can make programs with the set-uid bit, and sockets at which somebody outside could
+hand descriptors in. But bwrap opens that directory by its path, with the rights of the job's uid.
+For a root agent, whose jobs have uids of their own, it is therefore bound to an open folder below
+``/run``, in a mount namespace that nobody but the agent is in.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -45,14 +48,15 @@ class Places:
 
     @property
     def base(self) -> Path:
-        """``work`` under a path that the jobs' uids can follow.
+        """Where the jobs' directories are, under a path that the jobs' uids can follow: for a
+        root agent a folder for mount points, else ``work`` itself.
 
         Raises:
             SandboxBroken
         """
         if self._base is None:
             self.work.mkdir(parents=True, exist_ok=True)
-            self.work.chmod(0o711)
+            self.work.chmod(0o700)
             self._base = self._open_window() if self._drop else self.work
         return self._base
 
@@ -61,10 +65,10 @@ class Places:
         try:
             mounts.privatize(WINDOWS)
             window.mkdir(mode=0o711)
-            mounts.mount(str(self.work), window, flags=mounts.BIND)
         except OSError as problem:
-            closed = [p for p in (self.work, *self.work.parents) if not p.stat().st_mode & 0o001]
-            if not closed:
+            closed = [p for p in self.work.parents if not p.stat().st_mode & 0o001]
+            if not closed:  # without a mount, whoever is on this host can follow them, too
+                self.work.chmod(0o711)
                 return self.work
             raise SandboxBroken(
                 f"the jobs' own users cannot reach {self.work}, because {closed[0]} is closed to "
@@ -82,10 +86,11 @@ class Places:
                 file.unlink()
 
     def close(self) -> None:
-        """Take the mount away; the files stay. Blocking."""
+        """Take the mounts away; the files stay. Blocking."""
         window, self._base = self._base, None
         if window is not None and window != self.work:
-            mounts.unmount(window, detach=True)
+            for door in list(window.iterdir()):  # of attempts that would not die
+                _close_door(door)
             window.rmdir()
 
     def check_free(self, floor: int) -> None:
@@ -109,18 +114,28 @@ class Places:
             FileExistsError: the name is in use.
             OSError
         """
-        folder = self.base / name
+        _ = self.base
+        folder = self.work / name
         folder.mkdir()
         folder.chmod(0o711)  # the job's uid passes through, and cannot list, add or move
         return folder
 
     def make_job(self, folder: Path, uid: int | None) -> Path:
-        """An empty directory for the job in the attempt's folder, which belongs to ``uid``."""
+        """An empty directory for the job in the attempt's folder, which belongs to ``uid``.
+
+        Returns:
+            The path under which that uid can open it.
+        """
         job = folder / "job"
         job.mkdir(mode=0o700)
         if uid is not None:
             os.chown(job, uid, uid)
-        return job
+        if self.base == self.work:
+            return job
+        door = self.base / folder.name
+        door.mkdir()
+        mounts.mount(str(job), door, flags=mounts.BIND)
+        return door
 
     def record(self, folder: Path, init: int) -> None:
         """Note the sandbox's init, so that a later life of the agent can kill it and nothing
@@ -165,10 +180,19 @@ class Places:
         (self.work / folder.name).rename(place)
         return place
 
-    @staticmethod
-    def remove(folder: Path) -> None:
+    def remove(self, folder: Path) -> None:
         """Delete the folder of an attempt. Blocking: a tree can be large."""
+        if self.base != self.work:
+            _close_door(self.base / folder.name)
         remove_tree(folder)
+
+
+def _close_door(door: Path) -> None:
+    """Take a mount point away, if it is there; whoever still uses it keeps the mount."""
+    with suppress(OSError):
+        mounts.unmount(door, detach=True)
+    with suppress(FileNotFoundError):
+        door.rmdir()
 
 
 @cache

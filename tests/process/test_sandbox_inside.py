@@ -150,6 +150,21 @@ def test_the_kernel_takes_the_job_before_the_agent(who: Who) -> None:
     assert run(Job({"run.sh": "cat /proc/self/oom_score_adj\n"}), who).stdout == "500\n"
 
 
+def may_bind_the_kernels_choice() -> bool:
+    """What a process with CAP_SYS_RESOURCE sets, others cannot lower."""
+    status = Path("/proc/self/status").read_text()
+    return bool(int(status.split("CapEff:")[1].split()[0], 16) & 1 << 24)
+
+
+def test_a_job_of_a_root_agent_cannot_make_the_kernel_spare_it() -> None:
+    if not may_bind_the_kernels_choice():
+        pytest.skip("without CAP_SYS_RESOURCE, what an agent sets its jobs can set back")
+    script = "echo 0 >/proc/self/oom_score_adj; cat /proc/self/oom_score_adj\n"
+    outcome = run(Job({"run.sh": script}), "root")
+    assert outcome.stdout == "500\n"
+    assert "Permission denied" in outcome.stderr
+
+
 def test_a_megabyte_of_memory_is_not_much_to_ask(who: Who) -> None:
     outcome = run(replace(HELLO, limits=SMALL.model_copy(update={"memory": 24 * MIB})), who)
     assert outcome.ended.exit_code == 0

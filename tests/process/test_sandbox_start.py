@@ -63,7 +63,7 @@ def test_a_chain_that_hangs_is_given_up_and_killed(who: Who, tmp_path: Path) -> 
         job = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.3))
         slow = script(home, "exec sleep 60\n")
         async with opened(job, home) as sandbox:
-            sandbox._tools = replace(sandbox.tools, choom=str(slow))  # type: ignore[union-attr]
+            sandbox._tools = replace(sandbox.tools, bwrap=str(slow))  # type: ignore[union-attr]
             with pytest.raises(SandboxBroken) as caught:
                 await start(sandbox, job, home)
             uid = sandbox.settings.uid_base if sandbox.drop else os.geteuid()

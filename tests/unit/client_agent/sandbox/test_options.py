@@ -21,10 +21,15 @@ def bwrap(**more: object) -> list[str]:
 
 def test_a_root_agent_changes_its_uid_before_bwrap_starts() -> None:
     chain = options.chain(TOOLS, 10, ["x"], uid=70_003)
-    assert chain[:5] == [
+    assert chain[4:9] == [
         *("/b/setpriv", "--reuid=70003", "--regid=70003", "--clear-groups", "--"),
     ]
-    assert chain.index("/b/bwrap") > 4
+    assert chain.index("/b/bwrap") > 8
+
+
+def test_the_kernels_preference_is_set_while_there_is_a_right_to() -> None:
+    chain = options.chain(TOOLS, 10, ["x"], uid=70_003)
+    assert chain[:4] == ["/b/choom", "-n", "500", "--"]
 
 
 def test_bwrap_never_runs_as_root() -> None:
@@ -35,7 +40,7 @@ def test_bwrap_never_runs_as_root() -> None:
 def test_cgroups_are_joined_first_while_there_is_a_right_to() -> None:
     chain = options.chain(TOOLS, 10, ["x"], uid=7, join=["/a", "/b"])
     assert chain[:7] == ["/bin/sh", "-c", options.JOIN, "join", "/a", "/b", "--"]
-    assert chain[7] == "/b/setpriv"
+    assert chain.index("/b/setpriv") > 7
 
 
 def test_a_cgroup_that_cannot_be_joined_stops_the_chain(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""What others on the host can reach of a job, and so what a job can offer them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from client_agent.sandbox.none import NoSandbox
+from tests.support.sandboxed import (
+    SETTINGS,
+    Job,
+    Started,
+    Who,
+    can,
+    run,
+    until,
+)
+
+STRANGER = 299_999
+"""A uid of the host that is neither the agent's nor a job's."""
+
+OFFER = """
+import os, shutil, socket, time
+shutil.copy("/usr/bin/id", "id")
+os.chmod("id", 0o4755)   # whoever runs it gets our rights
+s = socket.socket(socket.AF_UNIX); s.bind("socket"); s.listen()
+os.chmod("socket", 0o777); os.chmod(".", 0o777)
+print("up", flush=True)
+end = time.monotonic() + 10
+while time.monotonic() < end and not os.path.exists("stop"): time.sleep(0.01)
+"""
+
+
+@pytest.fixture(params=["root", "user"])
+def who(request: pytest.FixtureRequest) -> Who:
+    if not can(request.param):
+        pytest.skip("only root can be root")
+    return request.param  # type: ignore[no-any-return]
+
+
+def closed_to(stranger: int, path: Path, host: int) -> bool:
+    """Whether that uid cannot get at ``path``, where it is at all.
+
+    Args:
+        host: a process that has the mounts of the host, not those of the agent.
+    """
+    if os.geteuid() != 0:
+        return any(not folder.stat().st_mode & 0o001 for folder in path.parents)
+    enter = ["nsenter", f"--mount=/proc/{host}/ns/mnt", "--"]
+    change = ["setpriv", f"--reuid={stranger}", f"--regid={stranger}", "--clear-groups", "--"]
+    # a shell between: the program that setpriv itself starts is found with root's rights
+    look = ["sh", "-c", 'stat "$0" >&2 || exit 126', str(path)]
+    done = subprocess.run([*enter, *change, *look], capture_output=True, text=True, check=False)
+    return done.returncode == 126
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "none"])
+@pytest.mark.parametrize("images", [True, False])
+def test_nobody_else_on_the_host_reaches_a_jobs_files(
+    who: Who, images: bool, backend: str, tmp_path: Path
+) -> None:
+    """Else a user of the host and a bundle together are the agent: set-uid programs go out, and
+    descriptors of the host's folders come in."""
+    home = tmp_path / "home"
+    home.mkdir()
+    for folder in (home, *home.parents):
+        if folder.stat().st_uid == os.geteuid() and folder != folder.parent:
+            folder.chmod(folder.stat().st_mode | 0o055)  # as an operator's /var/lib may be
+
+    test = os.getpid()
+
+    async def look(started: Started) -> list[bool]:
+        await until(lambda: "up" in started.stdout)
+        places = {home / "agent/work/attempt/job", started.workspace.path}
+        found = [closed_to(STRANGER, p / name, test) for p in places for name in ("id", "socket")]
+        os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=started.workspace.fd))
+        return found
+
+    job = Job({"run.sh": "exec python3 p.py\n", "p.py": OFFER}, during=look)
+    job = replace(job, settings=replace(SETTINGS, disk_images=images))
+    if backend == "none":
+        job = replace(job, backend=NoSandbox)
+    outcome = run(job, who, home)
+    assert outcome.ended.exit_code == 0
+    assert set(outcome.extra) == {True}
