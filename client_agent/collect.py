@@ -7,29 +7,18 @@ Blocking functions, for a worker thread; memory does not grow with the size of f
 
 from __future__ import annotations
 
-import hashlib
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
-
-from isal import isal_zlib
-from stream_zip import ZIP_32, ZIP_64, stream_zip
+from typing import Final
 
 from client_agent.results import Collected, Contents, own_names
 from client_agent.walk import Bounds, Entry, Walk
+from client_agent.zipping import ZipWriter
 from shared.wire import Limits
 
 _CHUNK: Final = 1 << 18
-_LEVEL: Final = 1
-"""isal's: 0–3; 1 is its default trade of speed and size."""
-_ZIP_32_BYTES: Final = 0xF000_0000
-_ZIP_32_ENTRIES: Final = 0xFF00
-"""Up to here no field of a ZIP without the 64-bit extension can overflow, deflate's worst growth
-included. Every desktop opens those; some cannot open streamed ZIP64."""
 _EARLIEST: Final = datetime(1980, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(2107, 12, 31, 23, 59, 58, tzinfo=UTC)
 """What the date field of a ZIP can say."""
@@ -65,11 +54,7 @@ def collect(
     census = walk.count(limits.results)
     names = own_names([*extras, RECEIPT], census.top)
     contents = Contents(names=names)
-    packer = _Packer(contents, walk, extras, receipt, limits.results)
-    # unsafe names and special files are no entries, so this is an upper bound
-    entries = census.entries + len(names)
-    size = census.bytes + _extra_bytes(extras)
-    return _write(dest, packer, small=size < _ZIP_32_BYTES and entries < _ZIP_32_ENTRIES)
+    return _write(dest, _Packer(contents, walk, extras, receipt, limits.results))
 
 
 def collect_extras(dest: Path, extras: Extras, receipt: Callable[[Contents], bytes]) -> Collected:
@@ -79,37 +64,13 @@ def collect_extras(dest: Path, extras: Extras, receipt: Callable[[Contents], byt
         OSError: ``dest`` cannot be written.
     """
     contents = Contents(names=own_names([*extras, RECEIPT], ()))
-    small = _extra_bytes(extras) < _ZIP_32_BYTES
-    return _write(dest, _Packer(contents, None, extras, receipt, 0), small=small)
+    return _write(dest, _Packer(contents, None, extras, receipt, 0))
 
 
-def _write(dest: Path, packer: _Packer, *, small: bool) -> Collected:
-    digest, size = hashlib.sha256(), 0
-    out = os.open(dest, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        chunks = stream_zip(
-            packer.members(ZIP_32 if small else ZIP_64),
-            chunk_size=_CHUNK,
-            get_compressobj=_deflater,
-            # their field is signed and ends in 2038
-            extended_timestamps=False,
-        )
-        pending: list[bytes] = []
-        held = 0
-        for chunk in chunks:
-            pending.append(chunk)
-            held += len(chunk)
-            if held >= _CHUNK:
-                size += _flush(out, pending, digest)
-                held = 0
-        size += _flush(out, pending, digest)
-        os.fsync(out)
-    except BaseException:
-        os.close(out)
-        with suppress(FileNotFoundError):
-            dest.unlink()
-        raise
-    os.close(out)
+def _write(dest: Path, packer: _Packer) -> Collected:
+    with ZipWriter(dest) as out:
+        packer.pack(out)
+        size, sha256 = out.finish(), out.sha256()
     contents = packer.contents
     return Collected(
         names=contents.names,
@@ -119,26 +80,12 @@ def _write(dest: Path, packer: _Packer, *, small: bool) -> Collected:
         skipped_more=contents.skipped_more,
         path=dest,
         size=size,
-        sha256=digest.hexdigest(),
+        sha256=sha256,
     )
 
 
-def _deflater() -> Any:
-    return isal_zlib.compressobj(level=_LEVEL, wbits=-15)
-
-
-def _flush(out: int, pending: list[bytes], digest: Any) -> int:
-    data = b"".join(pending)
-    pending.clear()
-    digest.update(data)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(out, view) :]
-    return len(data)
-
-
 class _Packer:
-    """Tells stream-zip what to pack, and takes stock."""
+    """Puts everything into a ZIP, and takes stock."""
 
     def __init__(
         self,
@@ -154,29 +101,28 @@ class _Packer:
         """Bytes that may still be packed: a snapshot's directory may have grown since it was
         counted."""
 
-    def members(self, method: object) -> Iterator[tuple[Any, ...]]:
+    def pack(self, out: ZipWriter) -> None:
         if self._walk is not None:
             for entry in self._walk.entries(self.contents.skip, self.contents.names.values()):
-                if entry.is_folder:
-                    yield f"{entry.path}/", _when(entry.modified), stat.S_IFDIR | 0o755, method, ()
-                    continue
-                if entry.size > self._room:
-                    self.contents.skip(entry.shown, "the results limit was reached meanwhile")
-                    continue
-                fd = self._open(entry)
-                if fd is None:
-                    continue
+                self._pack(out, entry)
+        for name, source in self._extras.items():
+            self._own(out, self.contents.names[name], source)
+        self._own(out, self.contents.names[RECEIPT], self._receipt(self.contents))
+
+    def _pack(self, out: ZipWriter, entry: Entry) -> None:
+        when = _when(entry.modified)
+        if entry.is_folder:
+            out.add_folder(entry.path, when)
+        elif entry.size > self._room:
+            self.contents.skip(entry.shown, "the results limit was reached meanwhile")
+        elif (fd := self._open(entry)) is not None:
+            try:
                 self._room -= entry.size
                 self.contents.files += 1
-                mode = stat.S_IFREG | (0o755 if entry.executable else 0o644)
-                try:
-                    yield entry.path, _when(entry.modified), mode, method, self._read(fd, entry)
-                finally:
-                    os.close(fd)
-        for name, source in self._extras.items():
-            yield from self._own(self.contents.names[name], source, method)
-        data = self._receipt(self.contents)
-        yield from self._own(self.contents.names[RECEIPT], data, method)
+                pieces = self._read(fd, entry)
+                out.add_file(entry.path, when, pieces, entry.size, executable=entry.executable)
+            finally:
+                os.close(fd)
 
     def _open(self, entry: Entry) -> int | None:
         try:
@@ -201,10 +147,9 @@ class _Packer:
             self.contents.bytes += len(data)
             yield data
 
-    def _own(self, name: str, source: Path | bytes, method: object) -> Iterator[tuple[Any, ...]]:
-        mode = stat.S_IFREG | 0o644
+    def _own(self, out: ZipWriter, name: str, source: Path | bytes) -> None:
         if isinstance(source, bytes):
-            yield name, _EARLIEST, mode, method, (source,)
+            out.add_file(name, _EARLIEST, (source,), len(source))
             return
         try:
             fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
@@ -213,7 +158,8 @@ class _Packer:
             return
         try:
             found = os.fstat(fd)
-            yield name, _when(found.st_mtime), mode, method, _own_bytes(fd, found.st_size)
+            pieces = _own_bytes(fd, found.st_size)
+            out.add_file(name, _when(found.st_mtime), pieces, found.st_size)
         finally:
             os.close(fd)
 
@@ -223,17 +169,6 @@ def _own_bytes(fd: int, size: int) -> Iterator[bytes]:
     while size and (data := os.read(fd, min(size, _CHUNK))):
         size -= len(data)
         yield data
-
-
-def _extra_bytes(extras: Extras) -> int:
-    total = 0
-    for source in extras.values():
-        if isinstance(source, bytes):
-            total += len(source)
-        else:
-            with suppress(OSError):
-                total += source.stat().st_size
-    return total
 
 
 def _when(seconds: float) -> datetime:

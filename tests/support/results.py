@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 import zipfile
+from pathlib import Path
+
+from tests.support import desktop
 
 
 class Result:
-    """What is in the result's ZIP of a job that ran, the agent's own files apart.
+    """What is in the ZIP of a job that ran, the agent's own files apart; fit for every desktop.
 
     Attributes:
         files: path -> content.
@@ -20,6 +24,10 @@ class Result:
     """
 
     def __init__(self, data: bytes) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            desktop.check(Path(file.name))
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
             held = {info.filename: archive.read(info) for info in infos}

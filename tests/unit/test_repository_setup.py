@@ -14,7 +14,7 @@ REAL_TOOLS = (
     *("basename", "bash", "cat", "cp", "cut", "dirname", "env", "flock", "grep", "mkdir", "mv"),
     *("rm", "sed", "sha256sum", "uname"),
 )
-JOB_TOOLS = ["bwrap", "setpriv", "prlimit", "choom", "mkfs.ext4", "git", "make"]
+JOB_TOOLS = ["bwrap", "setpriv", "prlimit", "choom", "mkfs.ext4", "git", "make", "unzip"]
 
 STUB = "#!/bin/bash\nexit 0\n"
 INSTALLER = """#!/bin/bash

@@ -1,0 +1,221 @@
+"""Writes ZIP files that every desktop opens.
+
+Sizes stand in front of each file, for which the writer goes back, never behind it: macOS's Archive
+Utility believes local headers, and does not open 64-bit sizes that come later. Fields of 64 bits
+are used for those values alone that need them, and UTF-8 is declared for those names alone that are
+not ASCII: some old programs know neither. See docs/adr/0012-zip-writer.md.
+
+Blocking; memory grows with nothing that is packed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final
+
+from isal import isal_zlib
+
+from shared.files.durable import WRITEBACK_BYTES, start_writeback
+
+LOCAL: Final = struct.Struct("<4s5H3L2H")
+CENTRAL: Final = struct.Struct("<4s6H3L5H2L")
+END: Final = struct.Struct("<4s4H2LH")
+END_64: Final = struct.Struct("<4sQ2H2L4Q")
+LOCATOR_64: Final = struct.Struct("<4sLQL")
+FULL_16: Final = 0xFFFF
+FULL_32: Final = 0xFFFF_FFFF
+"""Says that the value stands in a field of 64 bits."""
+
+_UNIX: Final = 3 << 8
+_PLAIN, _WIDE = 20, 45
+"""Version needed: with folders and Deflate; with 64-bit fields."""
+_UTF_8: Final = 1 << 11
+_STORED, _DEFLATED = 0, 8
+_FOLDER, _FILE, _PROGRAM = 0o040755, 0o100644, 0o100755
+_DOS_FOLDER: Final = 0x10
+_LEVEL: Final = 1
+"""isal's, 0–3: 2 and 3 take up to ten times as long and hardly save more."""
+_CHUNK: Final = 1 << 18
+_SPOOL: Final = 1 << 20
+"""Bytes of the table of contents that are kept in memory."""
+
+
+class ZipWriter:
+    """Writes one ZIP, as a context manager; deleted if that ends before ``finish``, or badly.
+
+    Args:
+        path: must not exist.
+
+    Raises:
+        OSError: here and from every method: the disk may be full.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._pending: list[bytes | bytearray] = []
+        self._written = self._at = self._handed_over = 0
+        self._count = 0
+        self._directory: IO[bytes] = tempfile.SpooledTemporaryFile(_SPOOL, dir=str(path.parent))  # noqa: SIM115
+        self._finished = False
+
+    def __enter__(self) -> ZipWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._directory.close()
+        os.close(self._fd)
+        if kind is not None or not self._finished:
+            self._path.unlink(missing_ok=True)
+
+    def add_folder(self, path: str, modified: datetime) -> None:
+        """Add a folder; only empty ones need it."""
+        entry = _Entry(f"{path}/", modified, _FOLDER, self._at)
+        self._put(entry.local())
+        self._list(entry)
+
+    def add_file(
+        self,
+        path: str,
+        modified: datetime,
+        pieces: Iterable[bytes],
+        most: int,
+        *,
+        executable: bool = False,
+    ) -> None:
+        """Add a file.
+
+        Args:
+            path: safe, relative, not yet there.
+            modified: in UTC, 1980–2107; stored to two seconds.
+            pieces: the content.
+            most: bytes of it; fewer may come, not more.
+        """
+        entry = _Entry(path, modified, _PROGRAM if executable else _FILE, self._at)
+        entry.wide = most + (most >> 10) + 4096 >= FULL_32  # Deflate may add 5 bytes to 65,535
+        header = entry.local()
+        start = self._at
+        self._put(header)
+        engine = isal_zlib.compressobj(level=_LEVEL, wbits=-15)
+        for piece in pieces:
+            entry.crc = isal_zlib.crc32(piece, entry.crc)
+            entry.size += len(piece)
+            entry.packed += self._put(engine.compress(piece))
+        if entry.size > most:
+            raise ValueError(f"{path}: {entry.size} bytes, {most} were announced")
+        if entry.size:
+            entry.method = _DEFLATED
+            entry.packed += self._put(engine.flush())
+        header[:] = entry.local()
+        if self._written > start:
+            os.pwrite(self._fd, header, start)
+        self._list(entry)
+
+    def finish(self) -> int:
+        """Write the table of contents, and put all on the disk; its size in bytes."""
+        start = self._at
+        self._directory.seek(0)
+        while data := self._directory.read(_CHUNK):
+            self._put(data)
+        length, count = self._at - start, self._count
+        if count >= FULL_16 or start >= FULL_32 or length >= FULL_32:
+            record = self._at
+            versions = (_UNIX | _WIDE, _WIDE)
+            self._put(
+                END_64.pack(
+                    b"PK\6\6", END_64.size - 12, *versions, 0, 0, count, count, length, start
+                )
+            )
+            self._put(LOCATOR_64.pack(b"PK\6\7", 0, record, 1))
+        number = min(count, FULL_16)
+        self._put(
+            END.pack(b"PK\5\6", 0, 0, number, number, min(length, FULL_32), min(start, FULL_32), 0)
+        )
+        self._flush()
+        os.fsync(self._fd)
+        self._finished = True
+        return self._at
+
+    def sha256(self) -> str:
+        """Of the finished file, hex. Read again, as the writer went back; most is in memory yet."""
+        digest, at = hashlib.sha256(), 0
+        while data := os.pread(self._fd, _CHUNK, at):
+            digest.update(data)
+            at += len(data)
+        return digest.hexdigest()
+
+    def _list(self, entry: _Entry) -> None:
+        self._directory.write(entry.central())
+        self._count += 1
+
+    def _put(self, data: bytes | bytearray) -> int:
+        self._pending.append(data)
+        self._at += len(data)
+        if self._at - self._written >= _CHUNK:
+            self._flush()
+        return len(data)
+
+    def _flush(self) -> None:
+        view = memoryview(b"".join(self._pending))
+        self._pending.clear()
+        while view:
+            done = os.write(self._fd, view)
+            self._written += done
+            view = view[done:]
+        if self._written >= self._handed_over + WRITEBACK_BYTES:
+            start_writeback(self._fd, self._handed_over, self._written - self._handed_over)
+            self._handed_over = self._written
+
+
+class _Entry:
+    """What the two headers of a file or folder say."""
+
+    def __init__(self, path: str, modified: datetime, mode: int, offset: int) -> None:
+        self._name, self._mode, self._offset = path.encode(), mode, offset
+        self._flags = 0 if path.isascii() else _UTF_8
+        self._date = modified.year - 1980 << 9 | modified.month << 5 | modified.day
+        self._time = modified.hour << 11 | modified.minute << 5 | modified.second >> 1
+        self.method = _STORED
+        self.wide = False
+        """Whether its local header has room for 64-bit sizes."""
+        self.crc = self.size = self.packed = 0
+
+    def local(self) -> bytearray:
+        sizes = (FULL_32, FULL_32) if self.wide else (self.packed, self.size)
+        extra = struct.pack("<2H2Q", 1, 16, self.size, self.packed) if self.wide else b""
+        version = _WIDE if self.wide else _PLAIN
+        head = LOCAL.pack(b"PK\3\4", version, *self._common(), *sizes, len(self._name), len(extra))
+        return bytearray(head + self._name + extra)
+
+    def central(self) -> bytes:
+        sizes, offset, values = (self.packed, self.size), self._offset, b""
+        if max(sizes) >= FULL_32:
+            values = struct.pack("<2Q", self.size, self.packed)
+            sizes = (FULL_32, FULL_32)
+        if offset >= FULL_32:
+            values += struct.pack("<Q", offset)
+            offset = FULL_32
+        extra = struct.pack("<2H", 1, len(values)) + values if values else b""
+        version = _WIDE if self.wide or extra else _PLAIN
+        attributes = self._mode << 16 | (_DOS_FOLDER if self._mode == _FOLDER else 0)
+        lengths = (len(self._name), len(extra), 0)
+        head = CENTRAL.pack(
+            b"PK\1\2", _UNIX | version, version, *self._common(), *sizes, *lengths, 0, 0,
+            attributes, offset,
+        )  # fmt: skip
+        return head + self._name + extra
+
+    def _common(self) -> tuple[int, ...]:
+        return self._flags, self.method, self._time, self._date, self.crc
