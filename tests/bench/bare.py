@@ -11,6 +11,8 @@ from pathlib import Path
 
 from client_agent.sandbox.base import Launch
 from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.settings import SandboxSettings
+from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import RealClock
 from shared.wire import Limits
 
@@ -19,10 +21,10 @@ ENV = {"PATH": "/usr/bin:/bin", "HOME": "/job", "LANG": "C.UTF-8"}
 
 
 @asynccontextmanager
-async def sandbox(home: Path) -> AsyncIterator[Bubblewrap]:
+async def sandbox(home: Path, settings: SandboxSettings | None = None) -> AsyncIterator[Bubblewrap]:
     """A sandbox that is ready."""
     home.mkdir(parents=True, exist_ok=True)
-    found = Bubblewrap(RealClock(), home)
+    found = Bubblewrap(RealClock(), home, settings)
     await found.clear()
     await found.self_test()
     try:
@@ -31,17 +33,24 @@ async def sandbox(home: Path) -> AsyncIterator[Bubblewrap]:
         await found.close()
 
 
-async def spawn(found: Bubblewrap, logs: Path, name: str, slot: int) -> float:
+def write_script(workspace: HostWorkspace, script: bytes) -> None:
+    """Make ``run.sh``, owned by the job."""
+    fd = os.open("run.sh", os.O_WRONLY | os.O_CREAT, 0o755, dir_fd=workspace.fd)
+    os.write(fd, script)
+    if workspace.uid is not None:
+        os.fchown(fd, workspace.uid, workspace.gid or workspace.uid)
+    os.close(fd)
+
+
+async def spawn(
+    found: Bubblewrap, logs: Path, name: str, slot: int, script: bytes = HELLO
+) -> float:
     """Seconds from nothing to certain death of a hello bundle, its directory removed."""
     start = time.perf_counter()
     workspace = await found.prepare(name, slot, Limits())
     out, err = logs / f"{name}.out", logs / f"{name}.err"
     try:
-        fd = os.open("run.sh", os.O_WRONLY | os.O_CREAT, 0o755, dir_fd=workspace.fd)
-        os.write(fd, HELLO)
-        if workspace.uid is not None:
-            os.fchown(fd, workspace.uid, workspace.gid or workspace.uid)
-        os.close(fd)
+        write_script(workspace, script)
         process = await workspace.start(Launch(["bash", "run.sh"], ENV, 60.0, 1.0, out, err))
         process.go()
         ended = await process.wait()
