@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from client_agent.sandbox import usage
 from client_agent.sandbox.cgroups import Group
 from client_agent.sandbox.images import Image
 from shared.clock import Clock
@@ -180,118 +179,4 @@ class ImageGauge:
     def warnings(self) -> Sequence[str]:
         if self._full is None and self._was_full:
             return (f"disk_limit: the disk of {self._limits.disk} bytes was full for a while",)
-        return ()
-
-
-class ProcessGauge:
-    """Memory and CPU by adding up what ``/proc`` says: soft, a job can be faster than a look.
-
-    Args:
-        memory, cpu: whether to look at them; not where a cgroup does.
-        budget_s: CPU time of all processes together.
-    """
-
-    def __init__(self, limits: Limits, budget_s: float, *, memory: bool, cpu: bool) -> None:
-        self._limits, self._budget_s = limits, budget_s
-        self._memory, self._cpu = memory, cpu
-        self.cpu_s: float | None = None
-        self.peak_memory: int | None = None
-
-    async def poll(self, attempt: Attempt) -> None:
-        used = usage.of_processes(attempt.pid)
-        if self._memory:
-            self.peak_memory = max(self.peak_memory or 0, min(used.memory, self._limits.memory))
-            if used.memory > self._limits.memory < usage.memory_of(attempt.pid):
-                attempt.stop(
-                    Reason.MEMORY_LIMIT,
-                    f"the job needed more than its {self._limits.memory} bytes of memory",
-                    grace=False,
-                )
-        if self._cpu and used.cpu_s > self._budget_s:
-            attempt.stop(
-                Reason.CPU_LIMIT,
-                f"the job used more than {self._budget_s:g} s of CPU, which is all that "
-                f"{self._limits.cpus:g} CPUs have in its time",
-            )
-
-    async def last(self) -> bool:
-        return True
-
-    def verdict(self) -> Verdict | None:
-        return None
-
-    def warnings(self) -> Sequence[str]:
-        return ()
-
-
-class DirectoryGauge:
-    """Disk by walking the directory: soft.
-
-    Args:
-        fd: descriptor of the directory; stays open until :meth:`Meter.stop` has returned.
-        free: bytes free on the host's disk.
-        floor: below this nothing of ours may go on.
-        hurry: see :class:`Meter`.
-    """
-
-    cpu_s = peak_memory = None
-
-    def __init__(
-        self,
-        fd: int,
-        device: int,
-        limits: Limits,
-        most_files: int,
-        clock: Clock,
-        free: Callable[[], int],
-        floor: int,
-        hurry: threading.Event,
-    ) -> None:
-        self._fd, self._device, self._limits, self._most = fd, device, limits, most_files
-        self._clock, self._free, self._floor, self._hurry = clock, free, floor, hurry
-        self._not_before = 0.0
-        self._found: Verdict | None = None
-
-    async def poll(self, attempt: Attempt) -> None:
-        if self._free() < self._floor:
-            attempt.stop(
-                Reason.AGENT_ERROR,
-                f"the agent's disk has less than {self._floor} bytes left",
-                grace=False,
-            )
-            return
-        began = self._clock.monotonic()
-        if began < self._not_before:
-            return
-        stored = await asyncio.to_thread(
-            usage.of_directory, self._fd, self._most, self._hurry.is_set
-        )
-        # a look may take a tenth of the time at most, however large the tree
-        ended = self._clock.monotonic()
-        self._not_before = ended + 10 * (ended - began)
-        found = self._judge(stored, usage.of_deleted(attempt.pid, self._device))
-        if found is not None:
-            attempt.stop(found.reason, found.message, grace=False)
-
-    async def last(self) -> bool:
-        stored = await asyncio.to_thread(usage.of_directory, self._fd, self._most)
-        self._found = self._judge(stored, 0)
-        return True
-
-    def _judge(self, stored: usage.Stored, deleted: int) -> Verdict | None:
-        total = stored.bytes + deleted
-        if total > self._limits.disk:
-            message = f"the job stored {total} bytes; its disk limit is {self._limits.disk}"
-        elif stored.entries > self._most:
-            message = f"the job made more than {self._most} files and folders"
-        elif stored.too_deep:
-            message = f"the job nested folders more than {usage.DEEPEST} deep"
-        else:
-            return None
-        return Verdict(Reason.DISK_LIMIT, message)
-
-    def verdict(self) -> Verdict | None:
-        return self._found
-
-    def warnings(self) -> Sequence[str]:
         return ()

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -37,24 +38,43 @@ def of_processes(init: int) -> Used:
         fields = stat_fields(pid)
         if fields is not None:
             ticks += sum(int(field) for field in fields[11:15])
-            kib += _sum_kib(Path(f"/proc/{pid}/status"), (b"RssAnon:", b"RssShmem:"))
+            kib += sum(_kib(Path(f"/proc/{pid}/status"), b"RssAnon:", b"RssShmem:"))
     return Used(ticks / _TICKS, kib * 1024)
 
 
-def memory_of(init: int) -> int:
+def memory_of(init: int, held: int) -> int:
     """Bytes of memory used by the processes in a sandbox; what is shared counts once. Not
-    cheap."""
-    pids = (init, *descendants(init))
-    keys = (b"Pss_Anon:", b"Pss_Shmem:")
-    return 1024 * sum(_sum_kib(Path(f"/proc/{pid}/smaps_rollup"), keys) for pid in pids)
+    cheap.
+
+    Args:
+        held: bytes of files in memory that are open, mapped or not.
+    """
+    own = shared = 0
+    for pid in (init, *descendants(init)):
+        mapped = _kib(Path(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:", b"Pss_Shmem:")
+        own += mapped[0]
+        shared += mapped[1]
+    return own * 1024 + max(shared * 1024, held)
 
 
-def _sum_kib(file: Path, keys: tuple[bytes, ...]) -> int:
+@cache
+def memfd_device() -> int:
+    """The device on which files of memfd_create(2) lie, for :func:`of_deleted`."""
+    fd = os.memfd_create("probe", os.MFD_CLOEXEC)
     try:
-        lines = file.read_bytes().splitlines()
+        return os.fstat(fd).st_dev
+    finally:
+        os.close(fd)
+
+
+def _kib(file: Path, *keys: bytes) -> list[int]:
+    """The numbers behind these words; 0 where there are none."""
+    try:
+        lines = [line.split() for line in file.read_bytes().splitlines()]
     except OSError:
-        return 0  # gone meanwhile
-    return sum(int(line.split()[1]) for line in lines if line.startswith(keys))
+        lines = []  # gone meanwhile
+    found = {words[0]: int(words[1]) for words in lines if words and words[0] in keys}
+    return [found.get(key, 0) for key in keys]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,8 @@ from client_agent.sandbox.base import Launch, Process
 from client_agent.sandbox.cgroups import Group, kill_group
 from client_agent.sandbox.host import HARD, NONE
 from client_agent.sandbox.images import Image
-from client_agent.sandbox.meter import (
-    CgroupGauge,
-    DirectoryGauge,
-    Gauge,
-    ImageGauge,
-    Meter,
-    ProcessGauge,
-)
+from client_agent.sandbox.looks import DirectoryGauge, ProcessGauge
+from client_agent.sandbox.meter import CgroupGauge, Gauge, ImageGauge, Meter
 from client_agent.sandbox.spawn import Logs
 from shared.wire import Limits, Reason
 
@@ -172,7 +166,8 @@ class HostWorkspace(ABC):
             gauges.append(CgroupGauge(self.group, limits))
         memory, cpu = (self.enforcement[name] != HARD for name in ("memory", "cpu"))
         if memory or cpu:
-            gauges.append(ProcessGauge(limits, self._cpu_budget_s(launch), memory=memory, cpu=cpu))
+            budget_s = self._cpu_budget_s(launch)
+            gauges.append(ProcessGauge(limits, budget_s, sandbox.clock, memory=memory, cpu=cpu))
         if self._image is not None:
             gauges.append(ImageGauge(self._image, limits))
         else:

@@ -181,6 +181,21 @@ def test_many_small_processes_together_meet_the_memory_limit(who: Who) -> None:
     assert run(python(MANY), who).ended.reason is Reason.MEMORY_LIMIT
 
 
+MEMFD = """
+import os, time
+held = []
+for i in range(8):
+    held.append(os.memfd_create("x"))
+    for j in range(40): os.write(held[-1], bytes(1 << 20))
+time.sleep(5)
+"""
+
+
+def test_files_in_memory_count_though_nobody_maps_them(who: Who) -> None:
+    """RLIMIT_AS does not see them, nor does any process's size."""
+    assert run(python(MEMFD), who).ended.reason is Reason.MEMORY_LIMIT
+
+
 def test_memory_that_is_shared_counts_once(who: Who) -> None:
     program = """
 import mmap, os, time
