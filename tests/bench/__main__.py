@@ -9,13 +9,16 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.bench import bulk, jobs, layers
+from tests.bench import bulk, collecting, jobs, layers
 from tests.bench.table import Row, show
 
 SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "latency": lambda at, quick: jobs.latency(at, 30 if quick else 200),
     "throughput": lambda at, quick: jobs.throughput(at, 150 if quick else 800),
     "sandbox": lambda at, quick: layers.layers(at, 30 if quick else 200),
+    "collect": lambda at, quick: collecting.collecting(
+        at, (200 if quick else 2_000) * 1_000_000, 10_000 if quick else 100_000, 3
+    ),
     "starts": lambda at, quick: jobs.starts(at, 40 if quick else 200),
     "upload": lambda at, quick: bulk.upload(at, (512 << 20) if quick else (5 << 30), 3),
     "idle": lambda at, quick: bulk.idle(at, 5 if quick else 20, 10_000),
