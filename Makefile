@@ -1,6 +1,6 @@
 # Everything that CI does is a target here; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo serve test unit soak bench lint format types imports lock clean
+.PHONY: help setup setup-dev demo serve test unit soak mutants bench lint format types imports lock clean
 SHELL := bash
 
 PYTHON_RUN := .venv/bin/python -P
@@ -32,6 +32,9 @@ unit: setup-dev ## the fast tests: no process is started
 
 soak: setup-dev ## kill -9 at random moments for SOAK_SECONDS (600)
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(PYTHON_RUN) -m pytest -m soak $(ARGS)
+
+mutants: setup-dev ## take each protection of the sandbox out in turn; a test must fail (ARGS=2.10)
+	@.venv/bin/python -m tests.mutants $(ARGS)
 
 bench: setup-dev ## measure, and print medians and ratios
 	@.venv/bin/python -m tests.bench $(ARGS)

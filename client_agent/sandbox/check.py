@@ -97,10 +97,10 @@ _CANARIES: Final = (
     ),
     _Canary(
         "cpu",
-        "while :; do :; done",
+        "while :; do :; done & while :; do :; done",
         lambda seen, hard: (
             seen.ended.usage.cpu_s is not None
-            and seen.ended.usage.cpu_s < 0.9
+            and (not hard or seen.ended.usage.cpu_s < 0.7)
             and seen.ended.reason in (Reason.TIMEOUT, Reason.CPU_LIMIT)
         ),
         _LIMITS.model_copy(update={"cpus": 0.2}),

@@ -106,8 +106,6 @@ class DirectoryGauge:
 
     Args:
         fd: descriptor of the directory; stays open until :meth:`Meter.stop` has returned.
-        free: bytes free on the host's disk.
-        floor: below this nothing of ours may go on.
         hurry: see :class:`Meter`.
     """
 
@@ -120,23 +118,14 @@ class DirectoryGauge:
         limits: Limits,
         most_files: int,
         clock: Clock,
-        free: Callable[[], int],
-        floor: int,
         hurry: threading.Event,
     ) -> None:
         self._fd, self._device, self._limits, self._most = fd, device, limits, most_files
-        self._free, self._floor, self._hurry = free, floor, hurry
+        self._hurry = hurry
         self._pace = Pace(clock, 10.0)
         self._found: Verdict | None = None
 
     async def poll(self, attempt: Attempt) -> None:
-        if self._free() < self._floor:
-            attempt.stop(
-                Reason.AGENT_ERROR,
-                f"the agent's disk has less than {self._floor} bytes left",
-                grace=False,
-            )
-            return
         if not self._pace.due:
             return
         found = await self._pace.look(self._look, attempt.pid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -180,3 +180,36 @@ class ImageGauge:
         if self._full is None and self._was_full:
             return (f"disk_limit: the disk of {self._limits.disk} bytes was full for a while",)
         return ()
+
+
+class HostDiskGauge:
+    """The free space that jobs leave to the host. An image is a file there: it fills that disk,
+    too, and a job whose image cannot grow any more sees nothing but I/O errors.
+
+    Args:
+        free: bytes free on the host's disk.
+        floor: below this nothing of ours may go on.
+    """
+
+    cpu_s = peak_memory = None
+
+    def __init__(self, free: Callable[[], int], floor: int) -> None:
+        self._free, self._floor = free, floor
+        self._short = False
+
+    async def poll(self, attempt: Attempt) -> None:
+        if self._free() < self._floor:
+            message = f"the agent's disk has less than {self._floor} bytes left"
+            attempt.stop(Reason.AGENT_ERROR, message, grace=False)
+
+    async def last(self) -> bool:
+        self._short = self._free() < self._floor
+        return True
+
+    def verdict(self) -> Verdict | None:
+        return None  # not the job's fault, and perhaps it did not even notice
+
+    def warnings(self) -> Sequence[str]:
+        if not self._short:
+            return ()
+        return (f"agent_disk: at its end the agent's disk had less than {self._floor} bytes left",)

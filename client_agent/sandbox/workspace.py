@@ -18,7 +18,13 @@ from client_agent.sandbox.cgroups import Group, kill_group
 from client_agent.sandbox.host import HARD, NONE
 from client_agent.sandbox.images import Image
 from client_agent.sandbox.looks import DirectoryGauge, ProcessGauge
-from client_agent.sandbox.meter import CgroupGauge, Gauge, ImageGauge, Meter
+from client_agent.sandbox.meter import (
+    CgroupGauge,
+    Gauge,
+    HostDiskGauge,
+    ImageGauge,
+    Meter,
+)
 from client_agent.sandbox.spawn import Logs
 from shared.wire import Limits, Reason
 
@@ -161,7 +167,7 @@ class HostWorkspace(ABC):
         """Everything that watches the attempt."""
         sandbox, settings, limits = self._host_sandbox, self._host_sandbox.settings, self.limits
         hurry = threading.Event()
-        gauges: list[Gauge] = []
+        gauges: list[Gauge] = [HostDiskGauge(sandbox.places.free, settings.free_floor)]
         if self.group is not None:
             gauges.append(CgroupGauge(self.group, limits))
         memory, cpu = (self.enforcement[name] != HARD for name in ("memory", "cpu"))
@@ -178,8 +184,6 @@ class HostWorkspace(ABC):
                     limits,
                     max(256, limits.disk // settings.inode_every),
                     sandbox.clock,
-                    sandbox.places.free,
-                    settings.free_floor,
                     hurry,
                 )
             )

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 from client_agent.sandbox import images, mounts
 from client_agent.sandbox.images import TEMPLATES, Image, Images
 from client_agent.sandbox.loopfs import NoImages
-from tests.support.sandboxed import MIB, can, in_child
+from shared.wire import Reason
+from tests.support.disks import mounted as mounted_at
+from tests.support.sandboxed import MIB, SETTINGS, SMALL, Job, can, in_child, run
 
 pytestmark = pytest.mark.skipif(not can("root"), reason="only root can mount")
 
@@ -232,6 +235,21 @@ def test_images_leave_no_loop_device_behind() -> None:
         return before, len(loops(places.parent / "files"))
 
     assert mounted(work) == (3, 0)
+
+
+def test_an_image_that_fills_the_hosts_disk_ends_its_job_and_blames_the_host(
+    tmp_path: Path,
+) -> None:
+    script = "for i in $(seq 90); do head -c 1M /dev/zero >$i; sync $i; sleep 0.02; done\n"
+    limits = SMALL.model_copy(update={"disk": 200 * MIB, "results": MIB})
+    settings = replace(SETTINGS, free_floor=96 * MIB)
+    with mounted_at(tmp_path / "disk", "-t", "tmpfs", "-o", "size=160m", "none"):
+        home = tmp_path / "disk"
+        outcome = run(Job({"run.sh": script}, limits=limits, settings=settings), "root", home)
+    if outcome.enforcement["disk"] != "hard":
+        pytest.skip("no images here")
+    assert outcome.ended.reason is Reason.AGENT_ERROR
+    assert "disk has less than" in outcome.ended.message
 
 
 def test_the_hosts_own_file_system_is_never_shut_down() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from client_agent.sandbox import options
 from tests.support.sandboxed import (
     MIB,
     SMALL,
@@ -111,11 +112,34 @@ def test_the_host_is_not_visible_in_dev_sys_and_mounts(who: Who) -> None:
     assert "/run/ferryman" not in mounts
 
 
+def test_of_etc_there_is_what_programs_need_and_no_account_of_the_host(who: Who) -> None:
+    script = "find /etc -maxdepth 2 -mindepth 1; echo --; cat /etc/passwd /etc/group /etc/hosts\n"
+    there, _, files = run(Job({"run.sh": script}), who).stdout.partition("--\n")
+    generated = {"/etc/passwd", "/etc/group", "/etc/hosts", "/etc/ssl"}
+    bound = tuple(options.READ_ONLY_ETC)
+    assert generated <= set(there.split())
+    assert [path for path in there.split() if not path.startswith((*generated, *bound))] == []
+    assert set(bound) <= {
+        *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
+        *("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/localtime", "/etc/nsswitch.conf"),
+    }
+    assert files == options.PASSWD + options.GROUP + options.HOSTS
+
+
 def test_rlimits_are_in_force(who: Who) -> None:
     outcome = run(Job({"run.sh": "ulimit -Hn; ulimit -Hc; ulimit -Hu\n"}), who)
     nofile, core, nproc = map(int, outcome.stdout.split())
     assert (nofile, core) == (1024, 0)
     assert nproc == SMALL.pids + (64 if outcome.enforcement["pids"] == "hard" else 0)
+
+
+def test_softly_the_kernel_limits_cpu_time_and_file_size_too(who: Who) -> None:
+    job = Job({"run.sh": "ulimit -Ht; ulimit -Hf\n"}, timeout_s=7.0)
+    outcome = run(job, who)
+    seconds, blocks = outcome.stdout.split()
+    soft = {name for name, how in outcome.enforcement.items() if how == "soft"}
+    assert seconds == ("17" if "cpu" in soft else "unlimited")  # 7 s of one CPU, and 10
+    assert blocks == (str(SMALL.disk // 1024) if "disk" in soft else "unlimited")
 
 
 def test_operators_binds_can_be_read_and_not_written(who: Who, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import select
 import signal
@@ -180,6 +181,15 @@ def test_a_job_is_ended_through_its_own_processes_and_its_init_only(who: Who) ->
     assert outcome.files["term"] == b"term\n"
     assert outer not in targets
     assert len(targets) >= 2
+
+
+def test_orphans_of_a_chain_become_the_agents_children(who: Who) -> None:
+    async def ask(_: Started) -> int:
+        value = ctypes.c_int()
+        ctypes.CDLL(None).prctl(37, ctypes.byref(value), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
+        return value.value
+
+    assert run(replace(HELLO, before_go=ask), who).extra == 1
 
 
 def test_an_early_stop_leaves_no_orphan(who: Who) -> None:

@@ -82,6 +82,7 @@ PROMISED = {
 def _(outcome: Outcome, who: Who) -> None:
     completed(outcome)
     assert "bwrap" in outcome.stdout
+    assert "FERRYMAN" not in outcome.stdout
     assert str(outcome.home) not in outcome.stdout
     assert "/run/ferryman" not in outcome.stdout
 

@@ -79,6 +79,13 @@ def test_a_file_replaced_by_a_fifo_is_noticed_without_blocking(tree: Path) -> No
         beneath.open_file(fd, "f", seen)
 
 
+def test_a_device_with_the_number_of_a_file_is_no_file(tree: Path) -> None:
+    """The number of a file that is gone may be given to something else at once."""
+    os.mkfifo(tree / "f")
+    with opened(tree) as fd, pytest.raises(beneath.Changed):
+        beneath.open_file(fd, "f", (tree / "f").lstat())
+
+
 def test_a_file_replaced_by_another_is_noticed(tree: Path) -> None:
     (tree / "f").write_text("x")
     (tree / "g").write_text("other")

@@ -12,7 +12,7 @@ import pytest
 from client_agent.sandbox.attempt import Attempt
 from client_agent.sandbox.cgroups import Group
 from client_agent.sandbox.images import Image
-from client_agent.sandbox.meter import CgroupGauge, ImageGauge, Meter, Verdict
+from client_agent.sandbox.meter import CgroupGauge, HostDiskGauge, ImageGauge, Meter, Verdict
 from shared.wire import Limits, Reason
 from tests.support.simclock import SimClock
 
@@ -173,3 +173,18 @@ async def test_a_disk_that_was_full_and_is_not_any_more_is_a_warning() -> None:
     await gauge.last()
     assert (gauge.verdict(), fake.stops) == (None, [])
     assert gauge.warnings() == ("disk_limit: the disk of 100000 bytes was full for a while",)
+
+
+async def test_a_disk_of_the_host_that_runs_full_ends_the_job_without_blaming_it() -> None:
+    free = iter([1001, 1000, 999, 999, 1000])
+    gauge, fake = HostDiskGauge(lambda: next(free), 1000), FakeAttempt()
+    await gauge.poll(attempt_of(fake))
+    await gauge.poll(attempt_of(fake))
+    assert fake.stops == []
+    await gauge.poll(attempt_of(fake))
+    assert [stop[0] for stop in fake.stops] == [Reason.AGENT_ERROR]
+    await gauge.last()
+    assert gauge.verdict() is None
+    assert [warning.partition(":")[0] for warning in gauge.warnings()] == ["agent_disk"]
+    await gauge.last()
+    assert list(gauge.warnings()) == []

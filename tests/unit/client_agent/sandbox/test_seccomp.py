@@ -56,6 +56,23 @@ def test_every_call_of_every_rule_is_refused(machine: str, rule: seccomp.Rule) -
             assert call(machine, name) == refused(rule.error), name
 
 
+DESIGNED = (
+    "unshare setns clone3 mount umount2 pivot_root chroot swapon swapoff fsopen fsconfig fsmount "
+    "fspick open_tree move_mount mount_setattr ptrace pidfd_getfd process_vm_readv "
+    "process_vm_writev add_key request_key keyctl bpf perf_event_open io_uring_setup "
+    "io_uring_enter io_uring_register userfaultfd mbind set_mempolicy get_mempolicy "
+    "migrate_pages move_pages name_to_handle_at open_by_handle_at init_module finit_module "
+    "delete_module kexec_load reboot acct quotactl syslog settimeofday clock_settime "
+    "fanotify_init"
+)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", DESIGNED.split())
+def test_every_call_that_the_design_refuses_is_refused(machine: str, name: str) -> None:
+    assert call(machine, name) != ALLOW
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_call_of_a_rule_is_known(machine: str) -> None:
     old_x86_only = {"create_module", "iopl", "ioperm"}

@@ -1,0 +1,3 @@
+"""Proof that the tests of the sandbox and of results notice: each protection is taken out in turn,
+and a test must fail. ``make mutants``; docs/threat-model.md lists them.
+"""

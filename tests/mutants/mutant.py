@@ -1,0 +1,33 @@
+"""One protection, and what must fail without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+CODE: Final = "client_agent/"
+BOX: Final = "tests/unit/client_agent/sandbox/test_"
+PROCESS: Final = "tests/process/test_"
+HOSTILE: Final = f"{PROCESS}sandbox_hostile.py::test_hostile_bundle"
+COLLECT: Final = "tests/unit/client_agent/test_collect.py::test_"
+RACES: Final = "tests/unit/client_agent/test_collect_races.py::test_"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A change that takes one protection out."""
+
+    rule: str
+    """Section and number of SANDBOX.md, such as "2.4"."""
+    protection: str
+    """What is taken out, a phrase for the threat model."""
+    file: str
+    old: str
+    """Occurs exactly once in ``file``."""
+    new: str
+    tests: tuple[str, ...]
+    """Each of them must fail."""
+
+
+def of(rule: str, protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(rule, protection, CODE + file, old, new, tests)
