@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+from client_agent.remove import remove_tree
 from tests.mutants.mutant import Mutant
 from tests.mutants.table import MUTANTS
 
@@ -41,7 +43,7 @@ class Copy:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
         environ = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
         base = self.root.parent / "tmp"
-        shutil.rmtree(base, ignore_errors=True)
+        remove_tree(base)
         command.append(f"--basetemp={base}")
         try:
             done = subprocess.run(
@@ -64,15 +66,25 @@ class Copy:
             path.write_text(text)
 
 
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for the copies, open to the uids of tests; trees in it may be as deep as they like."""
+    folder = Path(tempfile.mkdtemp(prefix="ferryman-mutants-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        remove_tree(folder)
+
+
 def run(mutants: Iterable[Mutant], jobs: int) -> int:
     """Print a line for each; how many survived, or were never whole."""
     chosen = list(mutants)
     bad = 0
-    with tempfile.TemporaryDirectory(prefix="ferryman-mutants-") as name:
-        Path(name).chmod(0o755)
+    with scratch() as folder:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(jobs):
-            copies.put(Copy(Path(name) / str(number)))
+            copies.put(Copy(folder / str(number)))
 
         def whole(test: str) -> bool:
             copy = copies.get()

@@ -36,7 +36,7 @@ RESULTS: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "    if os.fstat(fd).st_dev != os.fstat(parent).st_dev:",
         "    if False:",
-        f"{COLLECT}a_mount_below_the_directory_is_not_entered",
+        f"{RACES}single_components_never_lead_elsewhere",
     ),
     of(
         "5",
@@ -141,8 +141,8 @@ RESULTS: Final[tuple[Mutant, ...]] = (
         "5",
         "a directory that grows after the count cannot pass the limit",
         _COLLECT,
-        "                if entry.size > self._room:",
-        "                if False:",
+        "        elif entry.size > self._room:",
+        "        elif False:",
         f"{RACES}a_directory_that_grows_after_the_count_cannot_pass_the_limit",
     ),
     of(
@@ -197,9 +197,9 @@ RESULTS: Final[tuple[Mutant, ...]] = (
     of(
         "5",
         "modes become 0644 or 0755",
-        _COLLECT,
-        "mode = stat.S_IFREG | (0o755 if entry.executable else 0o644)",
-        "mode = entry.seen.st_mode",
+        "zipping.py",
+        "_PROGRAM if executable else _FILE,",
+        "_PROGRAM,",
         f"{COLLECT}modes_become_0644_or_0755",
     ),
     of(
@@ -213,9 +213,9 @@ RESULTS: Final[tuple[Mutant, ...]] = (
     of(
         "5",
         "no file that is there is overwritten",
-        _COLLECT,
-        "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC",
-        "os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC",
+        "zipping.py",
+        "os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC",
+        "os.O_RDWR | os.O_CREAT | os.O_CLOEXEC",
         f"{COLLECT}an_existing_file_is_not_overwritten",
     ),
     of(
