@@ -10,6 +10,7 @@ _ATTACKS: Final = f"{PROCESS}sandbox_attacks.py::test_"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _IMAGES: Final = f"{PROCESS}sandbox_images.py::test_"
+_LOOKS: Final = f"{BOX}looks.py::test_"
 _METER: Final = f"{BOX}meter.py::test_"
 _DRAIN: Final = "tests/unit/client_agent/test_drain.py::test_"
 _WORKSPACE: Final = "sandbox/workspace.py"
@@ -70,10 +71,10 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "memory, soft: many processes are added up",
-        "sandbox/meter.py",
-        "        if self._memory:\n",
-        "        if False:\n",
-        f"{_METER}softly_memory_is_counted_twice_before_it_is_a_reason",
+        "sandbox/looks.py",
+        "            if too_much:\n",
+        "            if False:\n",
+        f"{_LOOKS}softly_memory_is_counted_twice_before_it_is_a_reason",
     ),
     of(
         "4",
@@ -111,10 +112,10 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "cpu, soft: the time of all processes together",
-        "sandbox/meter.py",
+        "sandbox/looks.py",
         "        if self._cpu and used.cpu_s > self._budget_s:",
         "        if False:",
-        f"{_METER}softly_cpu_time_has_a_budget",
+        f"{_LOOKS}softly_cpu_time_has_a_budget",
     ),
     of(
         "4",
@@ -191,7 +192,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "disk, soft: the directory is walked",
-        "sandbox/meter.py",
+        "sandbox/looks.py",
         "        if total > self._limits.disk:",
         "        if False:",
         f"{HOSTILE}[user-disk-bomb]",
@@ -199,7 +200,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "disk, soft: deleted files that are open count",
-        "sandbox/meter.py",
+        "sandbox/looks.py",
         "        total = stored.bytes + deleted",
         "        total = stored.bytes",
         f"{_ATTACKS}files_that_are_deleted_but_open_count[user]",
