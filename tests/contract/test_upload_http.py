@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import stat
 import tarfile
 import zipfile
 from pathlib import Path
@@ -40,6 +41,16 @@ def zipped(*entries: tuple[str, bytes]) -> bytes:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in entries:
             archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def with_a_link(name: str, target: bytes, *more: tuple[str, bytes]) -> bytes:
+    """A ZIP as ``zip --symlinks`` writes it."""
+    packed = io.BytesIO(zipped(*more))
+    with zipfile.ZipFile(packed, "a") as archive:
+        entry = zipfile.ZipInfo(name)
+        entry.create_system, entry.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(entry, target)
     return packed.getvalue()
 
 
@@ -98,6 +109,18 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "header without end": (HEAD + b"--b\r\nX: " + b"y" * 200_000, "header"),
     "cut short": (HEAD + part("run.sh"), "cut short"),
     "zip with traversal": (bundle(zipped(("run.sh", RUN), ("../x", b"")), "b.zip"), "../x"),
+    "zip whose run.sh is a link": (
+        bundle(with_a_link("run.sh", b"/bin/sh", ("a", b"")), "b.zip"),
+        "“run.sh”: it is a symbolic link",
+    ),
+    "zip with a link to a file of its own": (
+        bundle(with_a_link("in.txt", b"run.sh", ("run.sh", RUN)), "b.zip"),
+        "“in.txt”: it is a symbolic link",
+    ),
+    "zip with a link in a folder": (
+        bundle(with_a_link("d/run.sh", b"../run.sh", ("run.sh", RUN)), "b.zip"),
+        "“d/run.sh”: it is a symbolic link",
+    ),
     "zip bomb": (bundle(zipped(("run.sh", RUN), ("big", b"\0" * (64 << 20))), "b.zip"), "b.zip"),
     "truncated zip": (bundle(zipped(("run.sh", RUN))[:-9], "b.zip"), "b.zip"),
     "tar with a symlink": (bundle(tarred(link(tarfile.SYMTYPE)), "b.tar.gz"), "odd"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from client_agent.remove import remove_tree
+from client_agent.sandbox import mounts
 from tests.support.sandboxed import Who, can, in_child
 
 
@@ -107,3 +111,40 @@ def test_a_tree_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     remove_tree(tmp_path / "nothing")
     remove_tree(tmp_path / "no" / "parent")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mount_below_the_tree_is_neither_entered_nor_emptied() -> None:
+    if not can("root"):
+        pytest.skip("only root can mount")
+
+    def work(home: Path) -> list[str]:
+        mounts.privatize(home)
+        (home / "tree" / "a" / "mnt").mkdir(parents=True)
+        mounts.mount("none", home / "tree" / "a" / "mnt", "tmpfs")
+        (home / "tree" / "a" / "mnt" / "kept").write_text("kept")
+        with pytest.raises(OSError, match="busy"):
+            remove_tree(home / "tree")
+        found = [path.name for path in home.rglob("kept")]
+        mounts.unmount(next(home.rglob("mnt")))
+        remove_tree(home / "tree")
+        return found
+
+    assert in_child(work, "root") == ["kept"]
+
+
+def test_a_folder_whose_listing_hides_entries_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing may leave out what lies behind a deleted entry."""
+    for i in range(10):
+        (tmp_path / "tree" / f"d{i}").mkdir(parents=True)
+    real = os.scandir
+
+    @contextmanager
+    def first_few(fd: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with real(fd) as entries:
+            yield itertools.islice(entries, 3)
+
+    monkeypatch.setattr(os, "scandir", first_few)
+    remove_tree(tmp_path / "tree")
+    assert os.listdir(tmp_path) == []  # noqa: PTH208  # pathlib would list the first few
