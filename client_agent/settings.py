@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from client_agent.openings import Sandboxing, Words, split
+from client_agent.sandbox.options import SHOWN
 from shared import config
 from shared.config import Section, SettingsError
 from shared.durations import Duration, Size
@@ -119,10 +120,11 @@ class AgentSection(Section):
 
     @model_validator(mode="after")
     def _data_stays_hidden(self) -> AgentSection:
-        data = self.data_dir.resolve()
+        self.check_hidden(
+            data_dir=self.data_dir, database=self.database, tokens_file=self.tokens_file
+        )
         for source, place in self.sandboxing.binds():
-            path = source.resolve()
-            if data.is_relative_to(path) or path.is_relative_to(data):
+            if source.resolve().is_relative_to(self.data_dir.resolve()):
                 raise ValueError(
                     f"sandboxing.read_only: {source} would show jobs the agent's own data"
                 )
@@ -136,6 +138,18 @@ class AgentSection(Section):
     def _file_can_be_read(self) -> AgentSection:
         self.all_tokens()
         return self
+
+    def check_hidden(self, **private: Path | None) -> None:
+        """Raises ValueError where jobs would see one of these files or folders."""
+        shown = {str(source): "sandboxing.read_only: " for source, _ in self.sandboxing.binds()}
+        if self.sandbox != "none":
+            shown |= dict.fromkeys(SHOWN, "every job sees the host's programs: ")
+        for name, path in private.items():
+            for place, why in shown.items():
+                if path is not None and path.resolve().is_relative_to(Path(place).resolve()):
+                    raise ValueError(
+                        f"{why}{place} would show jobs the agent's own data, {name} {path}"
+                    )
 
     def all_tokens(self) -> list[str]:
         """From ``tokens`` and ``tokens_file``.
@@ -178,6 +192,10 @@ def load(
         ignore=_FOREIGN,
         extra={"agent": _orchestrator(environ)},
     )
+    try:
+        loaded.agent.check_hidden(config=file)
+    except ValueError as problem:
+        raise SettingsError(str(problem)) from None
     return loaded.agent
 
 

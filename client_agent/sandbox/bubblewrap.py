@@ -105,8 +105,8 @@ class BubblewrapWorkspace(HostWorkspace):
     def _descriptors(
         self, pipes: Pipes, opened: list[int], allow: frozenset[str]
     ) -> options.Descriptors:
-        sandbox = self._sandbox
-        relaxed = "+".join(sorted(allow))
+        sandbox, network = self._sandbox, self.limits.network
+        relaxed = "+".join(sorted(allow)) + (" network" if network else "")
 
         def keep(fd: int) -> int:
             opened.append(fd)
@@ -119,7 +119,9 @@ class BubblewrapWorkspace(HostWorkspace):
             passwd=keep(sandbox.constant("passwd", options.PASSWD.encode())),
             group=keep(sandbox.constant("group", options.GROUP.encode())),
             hosts=keep(sandbox.constant("hosts", options.HOSTS.encode())),
-            seccomp=keep(sandbox.constant(f"seccomp {relaxed}", seccomp.program(allow))),
+            seccomp=keep(
+                sandbox.constant(f"seccomp {relaxed}", seccomp.program(allow, network=network))
+            ),
         )
 
 

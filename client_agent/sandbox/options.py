@@ -35,6 +35,8 @@ READ_ONLY_ETC: Final = (
 )
 TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108  # inside, each sandbox has its own
 MERGED_USR: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SHOWN: Final = ("/usr", *MERGED_USR, *READ_ONLY_ETC)
+"""Of the host, to every job: nothing of the agent's own may lie in there."""
 RESERVED: Final = (JOB, "/proc", "/dev", "/sys", *TEMPORARY, "/etc/passwd", "/etc/group")
 
 JOIN: Final = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 126; shift; done; shift; exec "$@"'

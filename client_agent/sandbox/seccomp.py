@@ -123,21 +123,32 @@ NAMESPACES: Final = (
     0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x20000
 )
 """CLONE_NEW{CGROUP,UTS,IPC,USER,PID,NET,NS}."""
-FAMILIES: Final = (1, 2, 10, 16)
+AF_UNIX: Final = 1
+FAMILIES: Final = (AF_UNIX, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others are not kept apart by namespaces (VSOCK reaches
 the hypervisor) or are rarely used code (ALG, TIPC, CAN)."""
+UNIX_SOCKETS: Final = "unix_sockets"
+"""Relaxation: AF_UNIX for a job with the host's network. The names of abstract sockets belong to
+the network's namespace, so such a job could call on the host's desktops and buses, with the rights
+of the agent's user, and be handed descriptors of the host's files. Pairs are always allowed: they
+lead nowhere."""
 TERMINAL: Final = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX put words into the mouth of a terminal."""
 
-RELAXATIONS: Final = frozenset(rule.relaxation for rule in RULES if rule.relaxation is not None)
+RELAXATIONS: Final = frozenset(
+    {UNIX_SOCKETS, *(rule.relaxation for rule in RULES if rule.relaxation is not None)}
+)
 
 
 @lru_cache(maxsize=32)
-def program(allow: frozenset[str] = frozenset(), machine: str | None = None) -> bytes:
+def program(
+    allow: frozenset[str] = frozenset(), machine: str | None = None, *, network: bool = False
+) -> bytes:
     """The filter, assembled.
 
     Args:
         allow: relaxations, of :data:`RELAXATIONS`.
+        network: for a job in the host's network namespace.
         machine: as ``uname -m`` says; None: this one.
 
     Raises:
@@ -174,8 +185,14 @@ def program(allow: frozenset[str] = frozenset(), machine: str | None = None) -> 
     )
     terminal = [line for request in TERMINAL for line in bpf.if_equal(request, refuse)]
     lines += bpf.if_equal(number["ioctl"], [bpf.load(bpf.low(1)), *terminal, *permit])
-    families = [line for family in FAMILIES for line in bpf.if_equal(family, permit)]
     for call in ("socket", "socketpair"):
+        closed = {AF_UNIX} if network and UNIX_SOCKETS not in allow and call == "socket" else set()
+        families = [
+            line
+            for family in FAMILIES
+            if family not in closed
+            for line in bpf.if_equal(family, permit)
+        ]
         lines += bpf.if_equal(
             number[call],
             [bpf.load(bpf.low(0)), *families, bpf.ret(bpf.errno(errno.EAFNOSUPPORT))],

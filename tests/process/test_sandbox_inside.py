@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +76,42 @@ def test_a_relaxation_gives_the_call_back(who: Who) -> None:
     assert said["io_uring_setup"] == "Bad address"
     assert said["process_vm_readv"] != "Operation not permitted"
     assert said["ptrace"] == said["keyctl"] == "Operation not permitted"
+
+
+CALLS_OUT = r"""
+import socket
+for family, address in ((socket.AF_UNIX, "\0{name}"), (socket.AF_INET, ("127.0.0.1", {port}))):
+    try:
+        with socket.socket(family) as s: s.connect(address)
+        print("reached")
+    except OSError as problem: print(problem.strerror)
+a, b = socket.socketpair(); a.send(b"x"); print(b.recv(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("network", "allow", "seen"),
+    [
+        (False, set(), ["Connection refused", "Connection refused"]),
+        (True, set(), ["Address family not supported by protocol", "reached"]),
+        (True, {"unix_sockets"}, ["reached", "reached"]),
+    ],
+)
+def test_the_hosts_sockets_are_reached_with_its_network_only(
+    who: Who, network: bool, allow: set[str], seen: list[str]
+) -> None:
+    """And abstract ones, where desktops and buses of the same user listen, not even so."""
+    name = f"ferryman-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as unix, socket.socket() as tcp:
+        unix.bind(f"\0{name}")
+        tcp.bind(("127.0.0.1", 0))
+        for listening in (unix, tcp):
+            listening.listen()
+        program = CALLS_OUT.format(name=name, port=tcp.getsockname()[1])
+        job = Job({"run.sh": "exec python3 p.py\n", "p.py": program}, allow=frozenset(allow))
+        limits = SMALL.model_copy(update={"network": network})
+        outcome = run(replace(job, limits=limits), who)
+    assert outcome.stdout.splitlines() == [*seen, "b'x'"]
 
 
 INT80 = """

@@ -57,6 +57,35 @@ def test_the_references_variables_are_understood_and_weaker_than_ours(loaded, tm
     assert loaded({"FERRYMAN_AGENT__PORT": "9002"}).port == 9002
 
 
+@pytest.mark.parametrize("key", ["data_dir", "database", "tokens_file"])
+@pytest.mark.parametrize("shown", ["/usr", "/lib", "read_only"])
+def test_nothing_of_the_agents_own_lies_where_jobs_can_look(loaded, tmp_path, key, shown):
+    """An unprivileged agent's jobs have its uid, so no mode keeps them out."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "own").write_text("")
+    (tmp_path / "link").symlink_to(shared)
+    place = tmp_path / "link" if shown == "read_only" else Path(shown)
+    toml = f"[agent]\n{key} = '{place}/own'\n"
+    if shown == "read_only":
+        toml += f"[agent.sandboxing]\nread_only = ['{shared}:/data']\n"
+    with pytest.raises(SettingsError, match=f"would show jobs the agent's own data, {key} "):
+        loaded(toml=toml)
+
+
+def test_without_a_sandbox_there_is_nothing_to_hide(loaded):
+    toml = "[agent]\nsandbox = 'none'\ndata_dir = '/usr/local/ferryman'\n"
+    assert loaded(toml=toml).data_dir == Path("/usr/local/ferryman")
+
+
+def test_the_settings_file_is_hidden_from_jobs_too(loaded, tmp_path):
+    with pytest.raises(SettingsError, match="own data, config "):
+        loaded(
+            toml=f"[agent]\ndata_dir = '/var/lib/x'\n"
+            f"[agent.sandboxing]\nread_only = ['{tmp_path}:/data']\n"
+        )
+
+
 @pytest.mark.parametrize("text", ["http", "9000.5", "-1", "١"])
 def test_a_bad_number_in_the_references_variables_is_told_by_its_name(loaded, text):
     with pytest.raises(SettingsError, match=r"PORT: .* is not a whole number"):

@@ -39,8 +39,14 @@ def run(program: bytes, nr: int, arch: int, *args: int) -> int:
             at += yes if taken[code] else no
 
 
-def call(machine: str, name: str, *args: int, allow: frozenset[str] = frozenset()) -> int:
-    program = seccomp.program(allow, machine)
+def call(
+    machine: str,
+    name: str,
+    *args: int,
+    allow: frozenset[str] = frozenset(),
+    network: bool = False,
+) -> int:
+    program = seccomp.program(allow, machine, network=network)
     return run(program, NUMBERS[machine][name], AUDIT_ARCH[machine], *args)
 
 
@@ -123,6 +129,18 @@ def test_four_socket_families_are_left(machine: str, family: int) -> None:
         assert call(machine, name, family, 1) == expected
         # the kernel looks at 32 bits of the argument, and so must the filter
         assert call(machine, name, family | (1 << 32), 1) == expected
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_with_the_hosts_network_there_are_no_unix_sockets(machine: str) -> None:
+    """The names of abstract ones are the network's."""
+    assert call(machine, "socket", 1, 1, network=True) == refused(errno.EAFNOSUPPORT)
+    assert call(machine, "socket", 1 | 1 << 32, 1, network=True) == refused(errno.EAFNOSUPPORT)
+    assert call(machine, "socketpair", 1, 1, network=True) == ALLOW
+    allow = frozenset({seccomp.UNIX_SOCKETS})
+    assert call(machine, "socket", 1, 1, network=True, allow=allow) == ALLOW
+    for family in (2, 10, 16):
+        assert call(machine, "socket", family, 1, network=True) == ALLOW
 
 
 @pytest.mark.parametrize("machine", MACHINES)
