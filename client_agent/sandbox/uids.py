@@ -24,21 +24,39 @@ class Uids:
     Args:
         first, count: the range to choose from.
         need: how many, side by side.
+        uid_map: of this process's user namespace: in a container not every uid exists.
 
     Raises:
         SandboxBroken: no such block is free; the text names what takes them.
-        OSError: the register cannot be written.
 
     Attributes:
         first: the lowest of the block.
     """
 
-    def __init__(self, first: int, count: int, need: int, register: Path = REGISTER) -> None:
-        self._fd = os.open(register, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(
+        self,
+        first: int,
+        count: int,
+        need: int,
+        register: Path = REGISTER,
+        uid_map: Path = Path("/proc/self/uid_map"),
+    ) -> None:
+        try:
+            self._fd = os.open(register, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as problem:
+            raise SandboxBroken(
+                f"an agent that is root notes the uids of its jobs in {register}, which cannot be "
+                f"written: {problem.strerror}"
+            ) from problem
+        mapped = _mapped(uid_map)
         taken = ""
         for start in range(first, first + count - need + 1, need):
-            account = _account(range(start, start + need))
-            if account is not None:
+            block = range(start, start + need)
+            account = _account(block)
+            if not any(block[0] in uids and block[-1] in uids for uids in mapped):
+                known = ", ".join(f"{uids[0]} to {uids[-1]}" for uids in mapped)
+                taken = f"this container has only the uids {known}"
+            elif account is not None:
                 taken = f"uid {account.pw_uid} is the account {account.pw_name}"
             elif not self._lock(start, need):
                 taken = "other agents of this host have them"
@@ -65,6 +83,11 @@ class Uids:
         except BlockingIOError:
             return False
         return True
+
+
+def _mapped(uid_map: Path) -> list[range]:
+    lines = [line.split() for line in uid_map.read_text().splitlines()]
+    return [range(int(inside), int(inside) + int(size)) for inside, _, size in lines]
 
 
 def _account(uids: range) -> pwd.struct_passwd | None:

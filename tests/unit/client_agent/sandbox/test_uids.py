@@ -59,3 +59,18 @@ def test_a_refused_claim_leaves_no_descriptor(tmp_path):
     with pytest.raises(SandboxBroken):
         Uids(0, 1, 1, tmp_path / "uids")
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_container_without_those_uids_is_told_which_it_has(tmp_path):
+    few = tmp_path / "uid_map"
+    few.write_text("         0     100000      65536\n")
+    with pytest.raises(SandboxBroken, match="this container has only the uids 0 to 65535"):
+        Uids(70_000, 100, 3, tmp_path / "uids", few)
+    uids = Uids(60_000, 6, 6, tmp_path / "uids", few)
+    assert uids.first == 60_000
+    uids.close()
+
+
+def test_a_register_that_cannot_be_written_is_told(tmp_path):
+    with pytest.raises(SandboxBroken, match="which cannot be written: Is a directory"):
+        Uids(FREE, 4, 2, tmp_path)
