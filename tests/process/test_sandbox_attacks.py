@@ -217,11 +217,19 @@ for i in range(6): os.wait()
     assert run(python(program), who).ended.reason is None
 
 
+async def throttling(started: Started) -> int:
+    """In how many periods the kernel made the job wait for its share, once it has ended."""
+    await started.process.wait()
+    return 0 if started.workspace.group is None else started.workspace.group.throttled()
+
+
 def test_cpu_time_of_many_processes_adds_up(who: Who) -> None:
     limits = SMALL.model_copy(update={"cpus": 0.3})
     script = "for i in 1 2 3; do timeout 9 bash -c 'while :; do :; done' & done; wait\n"
-    outcome = run(bash(script, limits=limits, timeout_s=2.0), who)
+    outcome = run(bash(script, limits=limits, timeout_s=2.0, during=throttling), who)
     assert outcome.ended.usage.cpu_s is not None
+    if hard(outcome, "cpu"):
+        assert outcome.extra > 0
     assert outcome.ended.usage.cpu_s < (1.2 if hard(outcome, "cpu") else 2.5)
     expected = {Reason.TIMEOUT} if hard(outcome, "cpu") else {Reason.CPU_LIMIT, Reason.TIMEOUT}
     assert outcome.ended.reason in expected

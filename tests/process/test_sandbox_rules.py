@@ -112,9 +112,20 @@ exit 0
 """
 
 
+async def dead_at_the_end(started: Started) -> bool:
+    """Whether the namespace's init is dead at the very moment at which the end is told."""
+    fd = os.pidfd_open(started.process.pid)
+    await started.process.wait()
+    dead = bool(select.select([fd], [], [], 0)[0])
+    os.close(fd)
+    return dead
+
+
 def test_nothing_is_alive_when_the_end_is_told(who: Who) -> None:
-    outcome = run(Job({"run.sh": CROWD}, limits=SMALL.model_copy(update={"pids": 120})), who)
+    job = Job({"run.sh": CROWD}, limits=SMALL.model_copy(update={"pids": 120}))
+    outcome = run(replace(job, during=dead_at_the_end), who)
     assert (outcome.ended.exit_code, outcome.ended.certain) == (0, True)
+    assert outcome.extra, "its init was alive"
     assert outcome.survivors == []
 
 
