@@ -373,9 +373,10 @@ async def test_a_snapshot_of_what_waits_is_a_receipt(rig, tmp_path):
 
 
 async def test_killed_in_the_last_moment_before_it_is_written_down_it_never_starts(rig):
-    start = rig.payloads.start
+    start, under_way = rig.payloads.start, []
 
     async def overtaken(payload_id, *args):
+        under_way.append(rig.runner._attempts[payload_id])
         early = Outcome(S.KILLED, message="cancelled")
         assert await rig.payloads.end(payload_id, S.PREPARED, early) is not None
         return await start(payload_id, *args)
@@ -384,7 +385,7 @@ async def test_killed_in_the_last_moment_before_it_is_written_down_it_never_star
     rig.sandbox.script = finishes()
     payload = await rig.submit()
     await rig.ended(payload.id)
-    await rig.runner._attempts[payload.id].settled.wait()
+    await under_way[0].settled.wait()
     assert not rig.sandbox.starts
     assert (await rig.payloads.get(payload.id)).state is S.KILLED
 
