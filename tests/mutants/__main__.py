@@ -120,8 +120,8 @@ def lines() -> list[str]:
     for mutant in MUTANTS:
         names = []
         for test in mutant.tests:
-            file, _, name = test.rpartition("/")[2].partition("::")
-            names.append(f"`{name}` ({file})")
+            file, _, name = test.partition("::")
+            names.append(f"`{name}` ({Path(file).name})")
         where = mutant.file.removeprefix("client_agent/")
         found.append(f"| {mutant.rule} | {mutant.protection} | `{where}` | {', '.join(names)} |")
     return found

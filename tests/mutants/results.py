@@ -9,6 +9,7 @@ from tests.mutants.mutant import COLLECT, HOSTILE, RACES, Mutant, of
 _BENEATH: Final = "beneath.py"
 _WALK: Final = "walk.py"
 _COLLECT: Final = "collect.py"
+_OPENING: Final = "tests/unit/client_agent/test_beneath.py::test_"
 _REMOVE: Final = "tests/unit/client_agent/test_remove.py::test_"
 _LINKS: Final = f"{RACES}a_link_put_in_place_of_a_folder_is_not_followed"
 
@@ -52,7 +53,7 @@ RESULTS: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY",
         "os.O_RDONLY | os.O_NOCTTY",
-        f"{RACES}a_file_replaced_by_a_fifo_is_noticed_without_blocking",
+        f"{_OPENING}a_fifo_in_place_of_a_file_does_not_hold_the_collector_up",
     ),
     of(
         "5",
@@ -60,7 +61,7 @@ RESULTS: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "    if not stat.S_ISREG(found.st_mode) or (found.st_ino",
         "    if (found.st_ino",
-        f"{RACES}a_device_with_the_number_of_a_file_is_no_file",
+        f"{_OPENING}a_number_that_the_disk_used_again_does_not_make_a_fifo_a_file",
     ),
     of(
         "5",

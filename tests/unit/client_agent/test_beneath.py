@@ -181,6 +181,26 @@ def test_permission_is_given_only_to_what_it_was_wanted_for(
     assert stat.S_IMODE((tree / "f").stat().st_mode) == 0o200
 
 
+def test_permission_is_given_through_the_descriptor_that_was_looked_at(
+    tree: Path, tmp_path: Path
+) -> None:
+    """Whatever lies under the name by then."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    secret.chmod(0o400)
+    (tree / "f").write_text("x")
+
+    def looked_at(mode: int) -> bool:
+        (tree / "f").rename(tree / "moved")
+        (tree / "f").symlink_to(secret)
+        return stat.S_ISREG(mode)
+
+    with opened(tree) as fd:
+        beneath._permit(fd, "f", looked_at, 0o600)
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o400
+    assert stat.S_IMODE((tree / "moved").stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize("who", ["root", "user"])
 def test_a_job_that_closes_its_own_directory_is_collected(who: Who) -> None:
     if not can(who):

@@ -70,22 +70,6 @@ def test_single_components_never_lead_elsewhere(
         os.close(proc)
 
 
-def test_a_file_replaced_by_a_fifo_is_noticed_without_blocking(tree: Path) -> None:
-    (tree / "f").write_text("x")
-    seen = (tree / "f").lstat()
-    (tree / "f").unlink()
-    os.mkfifo(tree / "f")
-    with opened(tree) as fd, pytest.raises(beneath.Changed):
-        beneath.open_file(fd, "f", seen)
-
-
-def test_a_device_with_the_number_of_a_file_is_no_file(tree: Path) -> None:
-    """The number of a file that is gone may be given to something else at once."""
-    os.mkfifo(tree / "f")
-    with opened(tree) as fd, pytest.raises(beneath.Changed):
-        beneath.open_file(fd, "f", (tree / "f").lstat())
-
-
 def test_a_file_replaced_by_another_is_noticed(tree: Path) -> None:
     (tree / "f").write_text("x")
     (tree / "g").write_text("other")
@@ -225,6 +209,15 @@ def test_names_made_after_the_count_are_not_all_read(
     made = pack(tree, bounds=Bounds(entries=10))
     assert made.files == 10
     assert list(skipped(made).values()) == ["it came while the rest was read, and is too much"]
+
+
+def test_folders_made_after_the_count_are_not_entered_beyond_the_limit(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_after_counting(monkeypatch, lambda: (tree / "a" / "b" / "c" / "d").mkdir(parents=True))
+    made = pack(tree, bounds=Bounds(depth=3))
+    assert names(made) == ["a/b/c/", "ferryman.json"]
+    assert skipped(made) == {"a/b/c/d": "it came while the rest was read, and is too much"}
 
 
 def test_a_file_made_after_the_count_does_not_take_the_name_of_ours(
