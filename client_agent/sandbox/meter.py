@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from client_agent.sandbox.cgroups import Group
 from client_agent.sandbox.images import Image
@@ -16,6 +16,10 @@ from shared.wire import Limits, Reason
 
 if TYPE_CHECKING:
     from client_agent.sandbox.attempt import Attempt
+
+
+OFTEN_THROTTLED: Final = 10
+"""Periods of 0.1 s; a shorter wait for CPU is not worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ class CgroupGauge:
         self._group, self._limits = group, limits
         self.cpu_s: float | None = None
         self.peak_memory: int | None = None
-        self._kills = self._refused = 0
+        self._kills = self._refused = self._throttled = 0
 
     async def poll(self, attempt: Attempt) -> None:
         self._kills = self._group.oom_kills()
@@ -128,6 +132,7 @@ class CgroupGauge:
     async def last(self) -> bool:
         self._kills = self._group.oom_kills()
         self._refused = self._group.refused_forks()
+        self._throttled = self._group.throttled()
         self.cpu_s = self._group.cpu_s()
         self.peak_memory = self._group.peak_memory()
         return True
@@ -139,13 +144,19 @@ class CgroupGauge:
         return Verdict(Reason.MEMORY_LIMIT, message)
 
     def warnings(self) -> Sequence[str]:
-        if not self._refused:
-            return ()
-        often = "once" if self._refused == 1 else f"{self._refused} times"
-        return (
-            f"pids_limit: {often} a process or thread was refused, because the job had its "
-            f"{self._limits.pids} already",
-        )
+        told = []
+        if self._refused:
+            often = "once" if self._refused == 1 else f"{self._refused} times"
+            told.append(
+                f"pids_limit: {often} a process or thread was refused, because the job had its "
+                f"{self._limits.pids} already"
+            )
+        if self._throttled >= OFTEN_THROTTLED:
+            told.append(
+                f"cpu_limit: {self._throttled} times it had used its {self._limits.cpus:g} CPUs up "
+                "before 0.1 s were over, and waited"
+            )
+        return told
 
 
 class ImageGauge:

@@ -96,8 +96,8 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "4",
         "pids: what was refused is told",
         "sandbox/meter.py",
-        "        if not self._refused:\n",
-        "        if self._refused >= 0:\n",
+        "        if self._refused:\n",
+        "        if self._refused < 0:\n",
         f"{HOSTILE}[root-fork-bomb]",
     ),
     of(

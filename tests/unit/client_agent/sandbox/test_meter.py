@@ -12,7 +12,14 @@ import pytest
 from client_agent.sandbox.attempt import Attempt
 from client_agent.sandbox.cgroups import Group
 from client_agent.sandbox.images import Image
-from client_agent.sandbox.meter import CgroupGauge, HostDiskGauge, ImageGauge, Meter, Verdict
+from client_agent.sandbox.meter import (
+    OFTEN_THROTTLED,
+    CgroupGauge,
+    HostDiskGauge,
+    ImageGauge,
+    Meter,
+    Verdict,
+)
 from shared.wire import Limits, Reason
 from tests.support.simclock import SimClock
 
@@ -104,7 +111,10 @@ def test_the_first_verdict_counts_and_the_largest_usage() -> None:
 
 
 class FakeGroup:
-    kills = refused = 0
+    kills = refused = waits = 0
+
+    def throttled(self) -> int:
+        return self.waits
 
     def oom_kills(self) -> int:
         return self.kills
@@ -142,6 +152,19 @@ async def test_refused_processes_are_a_warning(times: int, words: str) -> None:
     assert gauge.verdict() is None
     (warning,) = gauge.warnings()
     assert warning.startswith(f"pids_limit: {words} a process or thread was refused")
+
+
+async def test_a_job_that_waited_long_for_its_share_of_cpu_is_told() -> None:
+    group = FakeGroup()
+    gauge = CgroupGauge(cast("Group", group), LIMITS)
+    group.waits = OFTEN_THROTTLED - 1
+    await gauge.last()
+    assert list(gauge.warnings()) == []
+    group.waits = OFTEN_THROTTLED
+    await gauge.last()
+    (warning,) = gauge.warnings()
+    assert warning.startswith("cpu_limit: 10 times it had used its 0.5 CPUs up")
+    assert gauge.verdict() is None
 
 
 class FakeImage:
