@@ -13,6 +13,7 @@ _SECCOMP: Final = "sandbox/seccomp.py"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _NEXT_TO: Final = f"{PROCESS}sandbox_neighbours.py::test_"
+_LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
 _UNIT: Final = f"{BOX}options.py::test_"
 _CALLS: Final = f"{_INSIDE}dangerous_system_calls_are_refused"
 _NAMESPACES: Final = f"{_UNIT}every_namespace_is_new_and_none_can_be_made_inside"
@@ -153,6 +154,14 @@ RULES: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "2.7",
+        "the end of its input does not open it",
+        _OPTIONS,
+        'read -r word && [ "$word" = go ] || exit 125; ',
+        "read -r word; ",
+        f"{_LOCKS}the_gate_of_a_killed_agent_stays_closed_though_nothing_kills",
+    ),
+    of(
+        "2.7",
         "stdin of the program is empty",
         _OPTIONS,
         'exec "$@" </dev/null',
@@ -260,19 +269,55 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "",
         f"{HOSTILE}[user-pid-visibility]",
     ),
-    of("3", "an ipc namespace of its own", _OPTIONS, '"--unshare-ipc", ', "", _NAMESPACES),
-    of("3", "a uts namespace of its own", _OPTIONS, ', "--unshare-uts"]', "]", _NAMESPACES),
+    of(
+        "3",
+        "an ipc namespace of its own",
+        _OPTIONS,
+        '"--unshare-ipc", ',
+        "",
+        f"{_LOCKS}memory_segments_and_queues_of_the_host_are_not_there",
+    ),
+    of(
+        "3",
+        "a uts namespace of its own",
+        _OPTIONS,
+        ', "--unshare-uts"]',
+        "]",
+        f"{_LOCKS}the_name_of_the_host_and_the_places_of_cgroups_are_not_told",
+    ),
+    of(
+        "3",
+        "the host's name is not told",
+        _OPTIONS,
+        '"--hostname", "sandbox", ',
+        "",
+        f"{_LOCKS}the_name_of_the_host_and_the_places_of_cgroups_are_not_told",
+    ),
     of(
         "3",
         "a cgroup namespace of its own",
         _OPTIONS,
         '["--unshare-cgroup-try", ',
         "[",
-        _NAMESPACES,
+        f"{_LOCKS}the_name_of_the_host_and_the_places_of_cgroups_are_not_told[root]",
     ),
-    of("3", "`--disable-userns`", _OPTIONS, '"--disable-userns", ', "", _NAMESPACES),
+    of(
+        "3",
+        "`--disable-userns`, without the filter",
+        _OPTIONS,
+        '"--disable-userns", ',
+        "",
+        f"{_LOCKS}without_the_filter_no_namespace_can_be_made_inside",
+    ),
     of("3", "`--cap-drop ALL`", _OPTIONS, '"--cap-drop", "ALL", ', "", _NAMESPACES),
-    of("3", "`--new-session`", _OPTIONS, '"--new-session", ', "", _NAMESPACES),
+    of(
+        "3",
+        "a session of its own (`--new-session`)",
+        _OPTIONS,
+        '"--new-session", ',
+        "",
+        f"{_LOCKS}a_job_has_a_session_of_its_own_and_no_terminal",
+    ),
     of(
         "3",
         "the job dies with its agent (`--die-with-parent`)",
@@ -377,7 +422,11 @@ FILTER: Final[tuple[Mutant, ...]] = (
         "bpf.if_at_least(X32, [bpf.ret(bpf.ALLOW)])",
         f"{BOX}seccomp.py::test_x32_calls_kill",
     ),
-    _refusal("namespaces", '("unshare", "setns")'),
+    _refusal(
+        "namespaces, without `--disable-userns`",
+        '("unshare", "setns")',
+        f"{_LOCKS}without_the_counter_no_namespace_can_be_made_inside",
+    ),
     _refusal("clone3", '("clone3",)'),
     of(
         "2.10",

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.around import AROUND
 from tests.mutants.launch import FILTER, LAUNCH, RULES
 from tests.mutants.limits import LIMITS
 from tests.mutants.mutant import Mutant
 from tests.mutants.results import RESULTS
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*RULES, *FILTER, *LAUNCH, *LIMITS, *RESULTS)
+
+def section(mutant: Mutant) -> str:
+    return mutant.rule.partition(".")[0]
+
+
+MUTANTS: Final[tuple[Mutant, ...]] = tuple(
+    sorted((*AROUND, *RULES, *FILTER, *LAUNCH, *LIMITS, *RESULTS), key=section)
+)

@@ -18,6 +18,7 @@ import pytest
 from client_agent.sandbox import pidfd, selftest
 from shared.wire import Reason
 from tests.support.sandboxed import (
+    MIB,
     SETTINGS,
     SMALL,
     Job,
@@ -105,11 +106,16 @@ def test_stdin_is_empty_and_no_way_to_the_gate(who: Who) -> None:
 # ---------------------------------------------------------------- 5: death for certain
 
 CROWD = """
-for i in $(seq 20); do
-  (trap '' TERM HUP INT; setsid bash -c 'trap "" TERM HUP; while :; do sleep 0.01; done' &)
-done >/dev/null 2>&1
-exit 0
+import mmap, os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+memory = mmap.mmap(-1, 96 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 96 << 20, 4096): memory[at] = 1
+for i in range(24):
+    if os.fork() == 0:
+        os.setsid(); os.closerange(0, 3); signal.pause()
+os._exit(0)
 """
+"""Processes that take a while to die, because they have much to give back."""
 
 
 async def dead_at_the_end(started: Started) -> bool:
@@ -122,7 +128,8 @@ async def dead_at_the_end(started: Started) -> bool:
 
 
 def test_nothing_is_alive_when_the_end_is_told(who: Who) -> None:
-    job = Job({"run.sh": CROWD}, limits=SMALL.model_copy(update={"pids": 120}))
+    limits = SMALL.model_copy(update={"pids": 120, "memory": 512 * MIB})
+    job = Job({"run.sh": "python3 crowd.py; exit 0\n", "crowd.py": CROWD}, limits=limits)
     outcome = run(replace(job, during=dead_at_the_end), who)
     assert (outcome.ended.exit_code, outcome.ended.certain) == (0, True)
     assert outcome.extra, "its init was alive"

@@ -1,0 +1,119 @@
+"""What lies around the launch: folders, records, the self-test, and what operators open."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import BOX, PROCESS, Mutant, of
+
+_PLACES: Final = "sandbox/places.py"
+_SELFTEST: Final = "sandbox/selftest.py"
+_LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
+_OUTSIDE: Final = f"{PROCESS}sandbox_outside.py::test_nobody_else_on_the_host_reaches_a_jobs_files"
+_HOLES: Final = f"{_LOCKS}a_sandbox_with_a_hole_does_not_pass_its_self_test"
+_INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
+_SETTINGS: Final = "tests/unit/client_agent/test_settings.py::test_"
+_RECOGNISED: Final = f"{BOX}selftest.py::test_"
+_LOOKS: Final = f"{BOX}looks.py::test_"
+
+AROUND: Final[tuple[Mutant, ...]] = (
+    of(
+        "1",
+        "a sandbox that does not hold keeps the agent from starting",
+        _SELFTEST,
+        "    if failed:\n",
+        "    if False:\n",
+        f"{_HOLES}",
+    ),
+    of(
+        "1",
+        "a setuid bwrap is refused",
+        _SELFTEST,
+        "    if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID):",
+        "    if False:",
+        f"{_RECOGNISED}a_setuid_binary_is_refused",
+    ),
+    of(
+        "1",
+        "a bwrap that does not know the options is refused",
+        _SELFTEST,
+        "    if missing:\n",
+        "    if False:\n",
+        f"{_RECOGNISED}an_old_binary_is_refused",
+    ),
+    of(
+        "3",
+        "the folders of jobs are closed to everybody else on the host",
+        _PLACES,
+        "            self.work.chmod(0o700)\n",
+        "            self.work.chmod(0o711)\n",
+        f"{_OUTSIDE}[user-True-bubblewrap]",
+        f"{_OUTSIDE}[root-False-bubblewrap]",
+    ),
+    of(
+        "3",
+        "a record of the init is made before the gate can open",
+        "sandbox/spawn.py",
+        "        self._record(init)\n",
+        "",
+        f"{_LOCKS}the_record_alone_ends_what_a_killed_agent_left",
+    ),
+    of(
+        "3",
+        "a record of a process that is another by now kills nobody",
+        "sandbox/pidfd.py",
+        "    if fields is None or fields[19] != start_time:",
+        "    if fields is None:",
+        f"{PROCESS}sandbox_neighbours.py::test_a_restart_in_the_middle_clears_everything",
+    ),
+    of(
+        "3",
+        "nothing of the agent's own lies where jobs can look",
+        "settings.py",
+        "                if path is not None and path.resolve().is_relative_to(",
+        "                if path is None and Path().resolve().is_relative_to(",
+        f"{_SETTINGS}nothing_of_the_agents_own_lies_where_jobs_can_look",
+        f"{_SETTINGS}the_settings_file_is_hidden_from_jobs_too",
+    ),
+    of(
+        "3",
+        "with the host's network there are no Unix sockets",
+        "sandbox/seccomp.py",
+        "        closed = {AF_UNIX} if network and ",
+        "        closed = {AF_UNIX} if False and ",
+        f"{_INSIDE}the_hosts_sockets_are_reached_with_its_network_only",
+        f"{BOX}seccomp.py::test_with_the_hosts_network_there_are_no_unix_sockets",
+    ),
+    of(
+        "3",
+        "arguments are words, never text of a shell",
+        "sandbox/options.py",
+        'exec "$@" </dev/null',
+        'eval exec "$*" </dev/null',
+        f"{_INSIDE}variables_and_arguments_are_data",
+    ),
+    of(
+        "4",
+        "soft: files in memory count",
+        "sandbox/looks.py",
+        "        held = usage.of_deleted(init, usage.memfd_device())\n",
+        "        held = 0\n",
+        f"{PROCESS}sandbox_attacks.py::test_files_in_memory_count_though_nobody_maps_them[user]",
+    ),
+    of(
+        "4",
+        "soft: a job that is much to look at does not hold up the agent",
+        "sandbox/looks.py",
+        "await asyncio.to_thread(work, *args, **kwargs)",
+        "work(*args, **kwargs)",
+        f"{_LOOKS}a_job_that_is_much_to_look_at_does_not_hold_up_the_agent",
+    ),
+    of(
+        "4",
+        "soft: looking takes a part of the time only",
+        "sandbox/looks.py",
+        "ended + self._rest * (ended - began)",
+        "ended",
+        f"{_LOOKS}after_a_long_look_there_is_a_rest",
+    ),
+)

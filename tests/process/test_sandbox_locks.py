@@ -1,0 +1,261 @@
+"""Each lock of the sandbox alone: what is behind two of them holds when the other is open."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.sandbox import options, pidfd, seccomp, selftest
+from client_agent.sandbox.base import SandboxBroken
+from tests.support.sandboxed import (
+    SETTINGS,
+    Job,
+    Outcome,
+    Who,
+    attempt,
+    can,
+    in_child,
+    opened,
+    run,
+    start,
+    until,
+)
+
+
+@pytest.fixture(params=["root", "user"])
+def who(request: pytest.FixtureRequest) -> Who:
+    if not can(request.param):
+        pytest.skip("only root can be root")
+    return request.param  # type: ignore[no-any-return]
+
+
+def open_filter() -> None:
+    """Let every system call pass, in this process."""
+    seccomp.RULES = ()  # type: ignore[misc, assignment]
+    seccomp.NAMESPACES = 0  # type: ignore[misc]
+    seccomp.program.cache_clear()
+
+
+def without(option: str, length: int = 1) -> None:
+    """Leave an option of bwrap and its arguments out, in this process."""
+    real = options.bwrap_options
+
+    def fewer(*args: Any, **given: Any) -> list[str]:
+        found = real(*args, **given)
+        at = found.index(option)
+        return found[:at] + found[at + length :]
+
+    options.bwrap_options = fewer
+
+
+def run_after(change: Callable[[], None], job: Job, who: Who) -> Outcome:
+    """Run a job in a process to which a change was made."""
+
+    def work(home: Path) -> Outcome:
+        change()
+        return asyncio.run(attempt(job, home))
+
+    outcome = in_child(work, who)
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
+def bash(script: str, **more: Any) -> Job:
+    return replace(Job({"run.sh": script}), **more)
+
+
+# ---------------------------------------------------------------- namespaces
+
+NEST = """
+for kind in U m n p i u C; do unshare -$kind true 2>&1 | cut -d: -f3; done
+unshare -Ur true 2>&1 | cut -d: -f3
+mount -t tmpfs none /tmp 2>&1 | grep -o 'permission denied\\|must be superuser'
+chroot / true 2>&1 | cut -d: -f3
+"""
+
+
+def test_without_the_filter_no_namespace_can_be_made_inside(who: Who) -> None:
+    """--disable-userns alone: there is no room for another user namespace, and without a capability
+    there are no others."""
+    outcome = run_after(open_filter, bash(NEST), who)
+    full, no = " No space left on device", " Operation not permitted"
+    lines = outcome.stdout.splitlines()
+    assert lines[:8] == [full, *[no] * 6, full]
+    assert len(lines) == 10
+    assert lines[9] == no
+
+
+def test_without_the_counter_no_namespace_can_be_made_inside(who: Who) -> None:
+    """The filter alone."""
+    outcome = run_after(lambda: without("--disable-userns"), bash(NEST), who)
+    assert outcome.stdout.splitlines()[:8] == [" Operation not permitted"] * 8
+
+
+@pytest.fixture
+def segment() -> Iterator[int]:
+    """A System V memory segment of the host's that everybody may use: its key."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    key = 0x46455252 ^ os.getpid()
+    made = libc.shmget(key, 4096, 0o1000 | 0o666)  # IPC_CREAT
+    assert made >= 0
+    yield key
+    libc.shmctl(made, 0, None)  # IPC_RMID
+
+
+def test_memory_segments_and_queues_of_the_host_are_not_there(who: Who, segment: int) -> None:
+    program = f"""
+import ctypes
+print(ctypes.CDLL(None).shmget({segment}, 4096, 0o666))
+print([len(open(f"/proc/sysvipc/{{kind}}").readlines()) for kind in ("shm", "msg", "sem")])
+"""
+    outcome = run(Job({"run.sh": "exec python3 p.py\n", "p.py": program}), who)
+    assert outcome.stdout == "-1\n[1, 1, 1]\n"
+
+
+def test_the_name_of_the_host_and_the_places_of_cgroups_are_not_told(who: Who) -> None:
+    outcome = run(bash("uname -n; cut -d: -f3 /proc/self/cgroup | sort -u\n"), who)
+    name, *places = outcome.stdout.splitlines()
+    assert name == "sandbox"
+    assert not [place for place in places if "ferryman" in place]
+    if outcome.enforcement["memory"] == "hard":
+        assert places == ["/"]
+
+
+def test_a_job_has_a_session_of_its_own_and_no_terminal(who: Who) -> None:
+    """Else a signal to its group is one to bwrap's outer process, which must never get one."""
+    script = "cut -d' ' -f6 /proc/self/stat; (: </dev/tty) 2>&1 | grep -c 'No such device'; "
+    script += "trap : TERM; kill 0; echo on\n"
+    outcome = run(bash(script), who)
+    session, no_terminal, went_on = outcome.stdout.split()
+    assert session != "0", "a session that began outside is shown as 0"
+    assert (no_terminal, went_on) == ("1", "on")
+    assert outcome.ended.reason is None
+
+
+def test_mounts_give_no_rights_to_files(who: Who) -> None:
+    """Neither set-uid bits nor device nodes mean anything; what is not the job's is read-only."""
+    outcome = run(bash("cat /proc/self/mountinfo\n"), who)
+    mounts = {}
+    for line in outcome.stdout.splitlines():
+        fields = line.split()
+        mounts[fields[4]] = set(fields[5].split(","))
+    writable = {place for place, flags in mounts.items() if "ro" not in flags}
+    devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")}
+    assert writable == {"/job", "/tmp", "/dev/shm", "/dev/pts", "/proc", *devices}
+    for place, flags in mounts.items():
+        assert "nosuid" in flags, place
+        assert "nodev" in flags or place in devices | {"/dev/pts"}, place
+
+
+# ---------------------------------------------------------------- the self-test
+
+
+@pytest.mark.parametrize(
+    ("change", "hole"),
+    [
+        (lambda: without("--seccomp", 2), "seccomp"),
+        (lambda: without("--unshare-net"), "no_network"),
+        (lambda: setattr(selftest, "host_uid_of", lambda _: 0), "not_root_on_host"),
+    ],
+    ids=["no filter", "the host's network", "root"],
+)
+def test_a_sandbox_with_a_hole_does_not_pass_its_self_test(
+    who: Who, change: Callable[[], None], hole: str
+) -> None:
+    async def tested(home: Path) -> str:
+        async with opened(bash(""), home) as sandbox:
+            with pytest.raises(SandboxBroken) as caught:
+                await sandbox.self_test()
+        return str(caught.value)
+
+    def work(home: Path) -> str:
+        change()
+        return asyncio.run(tested(home))
+
+    said = in_child(work, who)
+    assert f"the sandbox does not hold on this host: {hole} " in said
+
+
+# ---------------------------------------------------------------- what a former life left
+
+
+def test_the_record_alone_ends_what_a_killed_agent_left(who: Who) -> None:
+    """Where the death of the agent did not: as when bwrap's outer process is killed with it."""
+    job = bash("echo up; sleep 60\n", settings=replace(SETTINGS, disk_images=False))
+
+    def work(home: Path) -> tuple[bool, bool]:
+        pidfd.become_subreaper()
+        without("--die-with-parent")
+        read, write = os.pipe()
+        agent = os.fork()
+        if agent == 0:
+
+            async def live() -> None:
+                async with opened(job, home) as sandbox:
+                    started = await start(sandbox, job, home)
+                    started.process.go()
+                    await until(lambda: bool(started.stdout))
+                    os.write(write, str(started.process.pid).encode())
+                    await asyncio.Event().wait()
+
+            try:
+                asyncio.run(live())
+            finally:
+                os._exit(1)
+        init = os.pidfd_open(int(os.read(read, 20)))
+        os.kill(agent, signal.SIGKILL)
+        os.waitpid(agent, 0)
+        survived = not select.select([init], [], [], 0.3)[0]
+
+        async def again() -> bool:
+            async with opened(job, home) as sandbox:
+                sandbox._clear_groups = no_groups  # type: ignore[method-assign]
+                await sandbox.clear()
+                return bool(select.select([init], [], [], 0)[0])
+
+        return survived, asyncio.run(again())
+
+    assert in_child(work, who) == (True, True)
+
+
+async def no_groups() -> None:
+    """Nothing is found in cgroups."""
+
+
+def test_the_gate_of_a_killed_agent_stays_closed_though_nothing_kills(who: Who) -> None:
+    """End of input is not ``go``."""
+    job = bash("echo ran >ran\n", settings=replace(SETTINGS, disk_images=False))
+
+    def work(home: Path) -> tuple[bool, list[str]]:
+        pidfd.become_subreaper()
+        without("--die-with-parent")
+        read, write = os.pipe()
+        agent = os.fork()
+        if agent == 0:
+
+            async def live() -> None:
+                async with opened(job, home) as sandbox:
+                    started = await start(sandbox, job, home)
+                    os.write(write, str(started.process.pid).encode())
+                    await asyncio.Event().wait()
+
+            try:
+                asyncio.run(live())
+            finally:
+                os._exit(1)
+        init = os.pidfd_open(int(os.read(read, 20)))
+        os.kill(agent, signal.SIGKILL)
+        os.waitpid(agent, 0)
+        died = bool(select.select([init], [], [], 20)[0])
+        return died, sorted(path.name for path in (home / "agent/work/attempt/job").iterdir())
+
+    assert in_child(work, who) == (True, ["run.sh"])
