@@ -9,6 +9,8 @@ and so its fsync. SQL stays in the subset that PostgreSQL has too: named paramet
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -80,13 +82,16 @@ class Database:
 
     @classmethod
     async def open(cls, path: Path, migrations: Sequence[Migration]) -> Database:
-        """Open or create the file and bring its schema up to date.
+        """Open or create the file and bring its schema up to date. What is created is closed to
+        others, whatever the folder lets through; SQLite gives its other files the same mode.
 
         Raises:
             DatabaseUnavailable: damaged, not a database, no space, not writable.
             ValueError: written by a newer version.
         """
         opened: list[aiosqlite.Connection] = []
+        with contextlib.suppress(OSError):  # SQLite says why it cannot be made
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
             for _ in range(2):
                 connection = await aiosqlite.connect(path, isolation_level=None)
