@@ -2,8 +2,9 @@
 
 Each change runs in a transaction and is durable (``synchronous=FULL``) before
 :meth:`Database.write` returns. Changes that arrive while a commit is under way share the next one,
-and so its fsync. SQL stays in the subset that PostgreSQL has too: named parameters, ``RETURNING``,
-``ON CONFLICT``.
+and so its fsync, and its one hop to the connection's thread: waking a thread and being woken by it
+costs more than most statements. SQL stays in the subset that PostgreSQL has too: named parameters,
+``RETURNING``, ``ON CONFLICT``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ Params: TypeAlias = Mapping[str, Any]
 Migration: TypeAlias = tuple[str, ...]
 """Statements that lead from one version of the schema to the next."""
 
+_CHUNK: Final = 64  # rows that aiosqlite fetches at once, where it iterates
 _BATCH: Final = 256  # changes in one commit: bounds how long the first of them waits
 
 
@@ -53,25 +55,67 @@ class Transaction(Protocol):
 
 
 Change: TypeAlias = Callable[[Transaction], Awaitable[T]]
-"""May be run a second time from the start, when another change spoilt the shared transaction."""
+"""Runs in the connection's thread, and may wait for its transaction only. May be run a second time
+from the start, when another change spoilt the shared transaction."""
 
 
-class _Connection:
-    """A transaction on one aiosqlite connection: one thread hop for each statement."""
+class _Connection(aiosqlite.Connection):
+    """Runs whole pieces of work in its thread, where aiosqlite's own methods run one statement."""
 
-    def __init__(self, connection: aiosqlite.Connection) -> None:
+    def __init__(self, path: Path) -> None:
+        super().__init__(lambda: sqlite3.connect(path, isolation_level=None), _CHUNK)
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        value: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
+        return value
+
+    async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        return list(await self.execute_fetchall(sql, params or {}))
+
+
+class _Here:
+    """A transaction in the thread that the connection belongs to: nothing is waited for."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        return list(await self._connection.execute_fetchall(sql, params or {}))
+        return self._connection.execute(sql, params or {}).fetchall()
+
+
+def _commit(changes: Sequence[Change[Any]]) -> Callable[[sqlite3.Connection], list[Any]]:
+    """Work for the connection's thread: all changes in one transaction; their values."""
+
+    def work(connection: sqlite3.Connection) -> list[Any]:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            values = [_drive(change(_Here(connection))) for change in changes]
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.rollback()
+            raise
+        return values
+
+    return work
+
+
+def _drive(change: Awaitable[T]) -> T:
+    """The value of a change that never has to wait."""
+    steps = change.__await__()
+    try:
+        next(steps)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise RuntimeError("a change of the database waited for something else")
 
 
 class Database:
     """One SQLite file, opened by :meth:`open` and closed by :meth:`close`."""
 
-    def __init__(self, writer: aiosqlite.Connection, reader: aiosqlite.Connection) -> None:
+    def __init__(self, writer: _Connection, reader: _Connection) -> None:
         self._writer, self._reader = writer, reader
-        self._write, self._read = _Connection(writer), _Connection(reader)
         self._waiting: asyncio.Queue[tuple[Change[Any], asyncio.Future[Any]] | None] = (
             asyncio.Queue()
         )
@@ -89,12 +133,13 @@ class Database:
             DatabaseUnavailable: damaged, not a database, no space, not writable.
             ValueError: written by a newer version.
         """
-        opened: list[aiosqlite.Connection] = []
+        opened: list[_Connection] = []
         with contextlib.suppress(OSError):  # SQLite says why it cannot be made
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
             for _ in range(2):
-                connection = await aiosqlite.connect(path, isolation_level=None)
+                connection = _Connection(path)
+                await connection
                 opened.append(connection)
                 connection.row_factory = sqlite3.Row
                 for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
@@ -113,10 +158,10 @@ class Database:
         return database
 
     async def _migrate(self, migrations: Sequence[Migration]) -> None:
-        await self._write.rows(
+        await self._writer.rows(
             "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL) STRICT"
         )
-        found = await self._write.rows("SELECT max(version) AS version FROM schema_version")
+        found = await self._writer.rows("SELECT max(version) AS version FROM schema_version")
         version = found[0]["version"] or 0
         if version > len(migrations):
             raise ValueError(
@@ -124,13 +169,13 @@ class Database:
                 "it was written by a newer version"
             )
         for number in range(version, len(migrations)):
-            await self._write.rows("BEGIN IMMEDIATE")
+            await self._writer.rows("BEGIN IMMEDIATE")
             for statement in migrations[number]:
-                await self._write.rows(statement)
-            await self._write.rows(
+                await self._writer.rows(statement)
+            await self._writer.rows(
                 "INSERT INTO schema_version (version) VALUES (:version)", {"version": number + 1}
             )
-            await self._write.rows("COMMIT")
+            await self._writer.rows("COMMIT")
 
     async def close(self) -> None:
         """Finish what was handed in, then close: aiosqlite's threads would keep us alive."""
@@ -148,7 +193,7 @@ class Database:
             DatabaseUnavailable
         """
         try:
-            return await self._read.rows(sql, params)
+            return await self._reader.rows(sql, params)
         except sqlite3.DatabaseError as problem:
             raise self._unavailable(problem) from problem
 
@@ -183,15 +228,9 @@ class Database:
 
     async def _commit(self, changes: list[tuple[Change[Any], asyncio.Future[Any]]]) -> bool:
         """One transaction. False: rolled back, and with several changes none was told yet."""
-        values: list[Any] = []
         try:
-            await self._write.rows("BEGIN IMMEDIATE")
-            for change, _ in changes:
-                values.append(await change(self._write))
-            await self._write.rows("COMMIT")
+            values = await self._writer.run(_commit([change for change, _ in changes]))
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change
-            if self._writer.in_transaction:
-                await self._writer.rollback()
             if len(changes) == 1:
                 told = (
                     self._unavailable(problem)

@@ -154,7 +154,7 @@ def test_defect_12_a_sealed_file_is_on_the_disk_before_its_name_is(tmp_path, mon
 async def test_defect_12_a_commit_is_on_the_disk(tmp_path):
     database = await Database.open(tmp_path / "x.sqlite", MIGRATIONS)
     try:
-        found = await database._write.rows("PRAGMA synchronous")
+        found = await database._writer.rows("PRAGMA synchronous")
         assert found[0][0] == 2  # FULL
     finally:
         await database.close()
