@@ -149,7 +149,7 @@ async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> 
         report = await sandbox.self_test()
     except SandboxBroken as problem:
         return Table(None, advice=(str(problem),))
-    rows = []
+    rows = [_isolation(report)]
     for canary in _CANARIES:
         enforcement = report.enforcement.get(canary.limit, "none")
         try:
@@ -163,6 +163,16 @@ async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> 
     for service, grant in grants.items():
         rows.append(await _service(sandbox, folder, service, grant))
     return Table(report, tuple(rows), tuple(report.advice))
+
+
+def _isolation(report: Report) -> Row:
+    """What the self-test saw from inside; it has passed, or there would be no table."""
+    enforcement = report.enforcement.get("isolation", NONE)
+    if enforcement == NONE:
+        seen = "no sandbox: bundles can do whatever the user that they run as can do"
+    else:
+        seen = ", ".join(check.replace("_", " ") for check in report.checks)
+    return Row("isolation", enforcement, passed=True, seen=seen)
 
 
 async def _service(sandbox: Sandbox, folder: Path, service: str, grant: Grant) -> Row:

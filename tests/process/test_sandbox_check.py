@@ -15,7 +15,18 @@ from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.options import Tools
 from tests.support.sandboxed import SETTINGS, Job, Who, can, in_child, opened
 
-LIMITS = ["memory", "pids", "cpu", "wall", "disk", "log", "results", "files", "network"]
+LIMITS = [
+    "isolation",
+    "memory",
+    "pids",
+    "cpu",
+    "wall",
+    "disk",
+    "log",
+    "results",
+    "files",
+    "network",
+]
 
 
 @pytest.fixture(params=["root", "user"])
@@ -54,6 +65,8 @@ def test_without_a_sandbox_the_network_is_said_to_be_open(who: Who) -> None:
     table = in_child(lambda home: asyncio.run(checked(home, job)), who)
     network = table.rows[-1]
     assert (network.enforcement, network.seen) == ("none", "reached a port of this host")
+    assert table.rows[0].enforcement == "none"
+    assert table.rows[0].seen.startswith("no sandbox: ")
     assert table.passed
 
 
