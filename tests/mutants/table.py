@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.archives import ARCHIVES
 from tests.mutants.around import AROUND
 from tests.mutants.launch import FILTER, LAUNCH, RULES
 from tests.mutants.limits import LIMITS
 from tests.mutants.mutant import Mutant
-from tests.mutants.results import RESULTS
+from tests.mutants.packing import PACKING
+from tests.mutants.results import COLLECTING
 
 
 def section(mutant: Mutant) -> str:
@@ -16,5 +18,7 @@ def section(mutant: Mutant) -> str:
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(
-    sorted((*AROUND, *RULES, *FILTER, *LAUNCH, *LIMITS, *RESULTS), key=section)
+    sorted(
+        (*AROUND, *RULES, *FILTER, *LAUNCH, *LIMITS, *COLLECTING, *PACKING, *ARCHIVES), key=section
+    )
 )

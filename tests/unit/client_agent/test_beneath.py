@@ -128,6 +128,13 @@ def test_a_fifo_in_place_of_a_file_does_not_hold_the_collector_up(tree: Path) ->
 
 
 @pytest.mark.usefixtures("_either_way")
+def test_a_file_in_place_of_a_folder_is_not_opened(tree: Path) -> None:
+    (tree / "d").write_text("x")
+    with opened(tree) as fd, pytest.raises(NotADirectoryError):
+        beneath.open_directory(fd, "d")
+
+
+@pytest.mark.usefixtures("_either_way")
 def test_a_number_that_the_disk_used_again_does_not_make_a_fifo_a_file(tree: Path) -> None:
     os.mkfifo(tree / "f")
     seen = (tree / "f").lstat()  # number and device are those of what was a file

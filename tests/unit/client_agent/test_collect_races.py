@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import shutil
 import threading
@@ -97,6 +99,24 @@ def test_a_file_that_shrinks_is_packed_as_far_as_it_goes_and_listed(
     made = pack(tree)
     assert read(made, "f") == b"1" * 300
     assert skipped(made) == {"f": "cut short: 700 bytes were gone"}
+
+
+def test_a_file_that_the_disk_cannot_read_to_its_end_is_listed(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "f").write_bytes(b"1" * MIB)
+    real, calls = os.read, itertools.count()
+
+    def failing(fd: int, length: int) -> bytes:
+        if next(calls) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(fd, length)
+
+    monkeypatch.setattr(os, "read", failing)
+    made = pack(tree)
+    monkeypatch.undo()
+    assert read(made, "f") == b"1" * (MIB // 2)
+    assert skipped(made) == {"f": "cut short: Input/output error"}
 
 
 def test_a_file_that_vanishes_is_listed(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

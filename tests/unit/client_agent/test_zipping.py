@@ -208,6 +208,21 @@ def test_the_disk_begins_with_a_large_result_before_its_end(
     assert asked[1][0] == asked[0][1]
 
 
+def test_a_finished_zip_is_on_the_disk_with_its_last_byte(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(path, ("f", os.urandom(MIB)))
+    assert synced == [path.stat().st_size]
+
+
 def test_a_full_disk_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
