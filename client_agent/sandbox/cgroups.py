@@ -67,8 +67,8 @@ class Group:
         """Files that a process of a single thread enters the group by writing 0 to.
 
         Version 1: ``tasks``. A thread that moves itself needs no lock; for ``cgroup.procs`` the
-        kernel stops every fork and exit on the host and waits for an RCU grace period, which took
-        10 to 15 ms. Version 2 has no such file for a group with controllers.
+        kernel takes one against every fork and exit on the host, and waits for an RCU grace
+        period first: 10 ms. Version 2 has no such file for a group with controllers.
         """
         file = "tasks" if self._version == 1 else "cgroup.procs"
         return [str(folder / file) for folder in self.folders]

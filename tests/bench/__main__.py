@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.bench import bulk, collecting, jobs, layers
+from tests.bench import bulk, collecting, jobs, layers, starting
 from tests.bench.table import Row, show
 
 SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
@@ -19,7 +19,7 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "collect": lambda at, quick: collecting.collecting(
         at, (200 if quick else 2_000) * 1_000_000, 10_000 if quick else 100_000, 3
     ),
-    "starts": lambda at, quick: jobs.starts(at, 40 if quick else 200),
+    "starts": lambda at, quick: starting.starts(at, 24, 1 if quick else 12),
     "upload": lambda at, quick: bulk.upload(at, (512 << 20) if quick else (5 << 30), 3),
     "idle": lambda at, quick: bulk.idle(at, 5 if quick else 20, 10_000),
     "start": lambda at, quick: bulk.start(at, 100_000, 3 if quick else 5),

@@ -43,20 +43,41 @@ def write_script(workspace: HostWorkspace, script: bytes) -> None:
 
 
 async def spawn(
-    found: Bubblewrap, logs: Path, name: str, slot: int, script: bytes = HELLO
+    found: Bubblewrap,
+    logs: Path,
+    name: str,
+    slot: int,
+    script: bytes = HELLO,
+    parts: dict[str, list[float]] | None = None,
 ) -> float:
-    """Seconds from nothing to certain death of a hello bundle, its directory removed."""
-    start = time.perf_counter()
+    """Seconds from nothing to certain death of a hello bundle, its directory removed.
+
+    Args:
+        parts: gets the seconds of each part, by name.
+    """
+    start = last = time.perf_counter()
+
+    def lap(part: str) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if parts is not None:
+            parts.setdefault(part, []).append(now - last)
+        last = now
+
     workspace = await found.prepare(name, slot, Limits())
     out, err = logs / f"{name}.out", logs / f"{name}.err"
     try:
         write_script(workspace, script)
+        lap("prepare")
         process = await workspace.start(Launch(["bash", "run.sh"], ENV, 60.0, 1.0, out, err))
+        lap("start up to the gate")
         process.go()
         ended = await process.wait()
+        lap("run and die")
         assert ended.exit_code == 0, ended
     finally:
         await workspace.destroy()
+        lap("destroy")
         out.unlink(missing_ok=True)
         err.unlink(missing_ok=True)
     return time.perf_counter() - start

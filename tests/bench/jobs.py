@@ -143,26 +143,6 @@ async def throughput(folder: Path, count: int) -> list[Row]:
     ]
 
 
-async def starts(folder: Path, count: int) -> list[Row]:
-    """How many sandboxes start a second, by parallelism."""
-    rows = []
-    async with bare.sandbox(folder / "bare") as found:
-        alone = await bare.rate(found, folder, 1, count)
-        for at_once in (1, 2, 4, 8):
-            found_rate = alone if at_once == 1 else await bare.rate(found, folder, at_once, count)
-            rows.append(
-                Row(
-                    f"sandbox starts, {at_once} at once",
-                    f"{found_rate:.1f}/s",
-                    "1 at once",
-                    found_rate / alone,
-                    "",
-                    None,
-                )
-            )
-    return rows
-
-
 def cpu_s(program: Program) -> float:
     """CPU seconds of a program itself, without its children."""
     assert program.process is not None

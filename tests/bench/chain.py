@@ -1,0 +1,157 @@
+"""The launch of SANDBOX.md, section 3, as plain command lines that nobody watches."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from client_agent.sandbox import options, seccomp
+from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.cgroups import Group
+from client_agent.sandbox.workspace import HostWorkspace
+from shared.wire import Limits
+from tests.bench import bare
+
+TRUE = b"true\n"
+RUN = ("/bin/bash", "run.sh")
+SLOT = 60
+"""Its uid is nobody else's here."""
+MIB = 1 << 20
+
+Options = list[str]
+Change = Callable[[Options], Options]
+
+
+def unchanged(given: Options) -> Options:
+    return given
+
+
+class Chain:
+    """Each method runs one start, from nothing to the exit of what it spawned; seconds. They may
+    be called from several threads at once.
+
+    Args:
+        workspace: gives the directory and the uid; ``run.sh`` is in it.
+    """
+
+    def __init__(self, found: Bubblewrap, workspace: HostWorkspace) -> None:
+        self._found, self._workspace = found, workspace
+        self._lock, self._serial = threading.Lock(), 0
+
+    def bash(self) -> float:
+        return timed(RUN, cwd=self._workspace.path)
+
+    def minimal(self) -> float:
+        """As whoever measures: root, where it is root. The script is ours."""
+        command = [self._found.tools.bwrap, "--ro-bind", "/", "/", *RUN]
+        return timed(command, cwd=self._workspace.path)
+
+    def all_options(self) -> float:
+        return self.with_options(unchanged, drop=False)
+
+    def with_options(self, change: Change = unchanged, *, drop: bool = True) -> float:
+        """bwrap with our options but for a change; behind setpriv and choom, if ``drop``."""
+        start = time.perf_counter()
+        with self._descriptors(change) as fds:
+            if drop:
+                tools, uid = self._found.tools, self._workspace.uid
+                command = options.chain(tools, fds.args, RUN, uid=uid)
+            else:
+                command = [self._found.tools.bwrap, "--args", str(fds.args), "--", *RUN]
+            timed(command, passed=fds.passed())
+        return time.perf_counter() - start
+
+    def whole(self, join: Iterable[str] = ()) -> float:
+        start = time.perf_counter()
+        with self._descriptors() as fds:
+            inside = options.gated(RUN, {"nproc": 256, "nofile": 1024, "core": 0})
+            tools, uid = self._found.tools, self._workspace.uid
+            command = options.chain(tools, fds.args, inside, uid=uid, join=join)
+            timed(command, passed=fds.passed())
+        return time.perf_counter() - start
+
+    def in_cgroups(self, file: str | None = None) -> float:
+        """Make, set, join and remove.
+
+        Args:
+            file: to join by; None: the one that the agent uses.
+        """
+        start = time.perf_counter()
+        hierarchy = self._found.host.hierarchy
+        assert hierarchy is not None
+        with self._lock:
+            self._serial += 1
+            name = f"plain{self._serial}"
+        group = Group(hierarchy, name, Limits())
+        self.whole(group.join if file is None else [f"{at}/{file}" for at in group.folders])
+        while not _removed(group):  # bwrap's exit is not yet the death of what was in it
+            time.sleep(0.0005)
+        return time.perf_counter() - start
+
+    @contextmanager
+    def _descriptors(self, change: Change = unchanged) -> Iterator[options.Descriptors]:
+        found = self._found
+        fds = options.Descriptors(
+            args=os.memfd_create("args", os.MFD_CLOEXEC),
+            job=self._workspace.fd,
+            status=os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC),
+            passwd=found.constant("passwd", options.PASSWD.encode()),
+            group=found.constant("group", options.GROUP.encode()),
+            hosts=found.constant("hosts", options.HOSTS.encode()),
+            seccomp=found.constant("seccomp ", seccomp.program(frozenset())),
+        )
+        try:
+            given = options.bwrap_options(fds, bare.ENV, scratch=256 * MIB, shm=64 * MIB)
+            os.write(fds.args, options.encode_args(change(given)))
+            os.lseek(fds.args, 0, os.SEEK_SET)
+            yield fds
+        finally:
+            for fd in fds.passed():
+                if fd != fds.job:
+                    os.close(fd)
+
+
+def _removed(group: Group) -> bool:
+    try:
+        group.remove()
+    except OSError:
+        return False
+    return True
+
+
+def timed(command: Sequence[str], *, cwd: Path = Path("/"), passed: Sequence[int] = ()) -> float:
+    """Seconds from the spawn to the exit; the word for a gate is there from the beginning."""
+    start = time.perf_counter()
+    ends = os.pipe2(os.O_CLOEXEC)
+    os.write(ends[1], b"go\n")
+    os.close(ends[1])
+    process = subprocess.Popen(
+        command,
+        stdin=ends[0],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=passed,
+        env={},
+        cwd=cwd,
+        start_new_session=True,
+    )
+    os.close(ends[0])
+    assert process.stderr is not None
+    said = process.stderr.read()
+    process.stderr.close()
+    code = process.wait()
+    assert code == 0, (command, said)
+    return time.perf_counter() - start
+
+
+async def chained(found: Bubblewrap, name: str) -> tuple[Chain, HostWorkspace]:
+    """A chain with a directory of its own; to be destroyed."""
+    workspace = await found.prepare(name, SLOT, Limits())
+    bare.write_script(workspace, TRUE)
+    os.fchmod(workspace.fd, 0o755)  # for a root that has no rights over files in its namespace
+    return Chain(found, workspace), workspace

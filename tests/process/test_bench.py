@@ -1,0 +1,73 @@
+"""The parts of ``make bench`` that measure the sandbox and the collector still measure what they
+say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_agent.sandbox import options
+from tests.bench import chain, collecting, layers, starting
+from tests.bench.table import Row
+
+FDS = options.Descriptors(args=3, job=4, status=5, passwd=6, group=7, hosts=8, seccomp=9)
+GIVEN = options.bwrap_options(FDS, {}, scratch=1, shm=1)
+
+
+def _values(rows: list[Row]) -> dict[str, Row]:
+    return {row.what: row for row in rows}
+
+
+async def test_each_layer_of_a_start_is_measured_and_ours_is_held_against_the_chain(
+    tmp_path: Path,
+) -> None:
+    rows = await layers.layers(tmp_path, 1)
+    found = _values(rows)
+    assert found[f"start: {layers.BASH}"].ratio == 1
+    assert {f"start: {name}" for name in ("bwrap, minimal", layers.CHAIN)} <= found.keys()
+    assert found["our whole cycle"].target == "≤ 1.3"
+    assert "start up to the gate" in found["our whole cycle"].ours
+
+
+async def test_starts_are_counted_with_and_without_each_part(tmp_path: Path) -> None:
+    rows = await starting.starts(tmp_path, 2, 1)
+    names = [row.what.rpartition(": ")[2] for row in rows]
+    assert {"our whole cycle", starting.ALL, "without net", "bash run.sh"} <= set(names)
+    assert all(row.ours.count(" / ") == len(starting.AT_ONCE) - 1 for row in rows)
+    assert [row.ratio for row in rows if row.what.endswith(starting.ALL)] == [1]
+
+
+async def test_the_collector_is_measured_on_one_large_file_and_on_many(tmp_path: Path) -> None:
+    found = _values(await collecting.collecting(tmp_path, 8 << 20, 1200, 1))
+    assert len(found) == 4
+    assert all("MB/s" in row.ours for what, row in found.items() if "memory" not in what)
+    assert all(row.target == "≤ 64 MiB" for what, row in found.items() if "memory" in what)
+
+
+def test_parts_are_left_out_with_their_values_and_nothing_else() -> None:
+    kept = starting.without("--unshare-net", pairs=["--hostname"])(GIVEN)
+    assert set(GIVEN) - set(kept) == {"--unshare-net", "--hostname", "sandbox"}
+    assert len(kept) == len(GIVEN) - 3
+    assert starting.without()(GIVEN) == GIVEN
+
+
+def test_without_etc_nothing_is_bound_or_written_there() -> None:
+    kept = starting.no_etc(GIVEN)
+    assert [option for option in kept if option.startswith("/etc")] == []
+    assert "--file" not in kept
+    assert {"/usr", options.JOB, "--seccomp"} <= set(kept)
+
+
+def test_etc_in_one_mount_holds_what_the_eight_hold(tmp_path: Path) -> None:
+    kept = starting.one_etc(tmp_path / "etc")(GIVEN)
+    at = kept.index("/etc")
+    assert kept[at - 2 : at + 1] == ["--ro-bind", str(tmp_path / "etc"), "/etc"]
+    expected = {Path(name).name for name in options.READ_ONLY_ETC if Path(name).exists()}
+    there = {path.name for path in (tmp_path / "etc").rglob("*")}
+    assert expected | {"passwd", "group", "hosts"} <= there
+
+
+def test_a_start_that_fails_is_no_measurement() -> None:
+    with pytest.raises(AssertionError, match="no such luck"):
+        chain.timed(["/bin/sh", "-c", "echo no such luck >&2; exit 3"])
