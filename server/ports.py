@@ -320,8 +320,8 @@ class Watch(Protocol):
         """Called after each commit."""
         ...
 
-    def of(self, job_id: int) -> AbstractContextManager[asyncio.Event]:
-        """An event that is set at each change of the job, and when the server stops."""
+    def of(self, job_id: int, *, end_only: bool = False) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set at each change of the job, or its end; and when the server stops."""
         ...
 
     @property

@@ -61,7 +61,7 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
     if not wait_s:
         return await context.jobs.get(wanted)
     deadline = context.clock.monotonic() + wait_s
-    with context.watch.of(wanted) as changed:
+    with context.watch.of(wanted, end_only=until_ended) as changed:
         while True:
             changed.clear()
             job = await context.jobs.get(wanted)

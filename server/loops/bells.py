@@ -18,7 +18,8 @@ class Bells:
         self.canceller = asyncio.Event()
         self.getter = asyncio.Event()
         self.cleaner = asyncio.Event()
-        self._watchers: dict[int, set[asyncio.Event]] = {}
+        self._watchers: dict[int, dict[asyncio.Event, bool]] = {}
+        """Job -> who waits for it, and whether only for its end."""
         self._closing = False
 
     def changed(self, job: Job) -> None:
@@ -26,20 +27,21 @@ class Bells:
             self.sender.set()  # work, or a free slot
         if job.cancel_requested_at is not None and not job.ended:
             self.canceller.set()
-        for watcher in self._watchers.get(job.id, ()):
-            watcher.set()
+        for watcher, end_only in self._watchers.get(job.id, {}).items():
+            if job.ended or not end_only:
+                watcher.set()
 
     @contextmanager
-    def of(self, job_id: int) -> Iterator[asyncio.Event]:
+    def of(self, job_id: int, *, end_only: bool = False) -> Iterator[asyncio.Event]:
         event = asyncio.Event()
         if self._closing:
             event.set()
-        watchers = self._watchers.setdefault(job_id, set())
-        watchers.add(event)
+        watchers = self._watchers.setdefault(job_id, {})
+        watchers[event] = end_only
         try:
             yield event
         finally:
-            watchers.discard(event)
+            del watchers[event]
             if not watchers:
                 self._watchers.pop(job_id, None)
 
