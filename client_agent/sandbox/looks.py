@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from client_agent.sandbox import usage
 from client_agent.sandbox.meter import Verdict
 from shared.clock import Clock
+from shared.durations import say_size
 from shared.wire import Limits, Reason
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ProcessGauge:
             if too_much:
                 attempt.stop(
                     Reason.MEMORY_LIMIT,
-                    f"the job needed more than its {self._limits.memory} bytes of memory",
+                    f"the job needed more than its {say_size(self._limits.memory)} of memory",
                     grace=False,
                 )
         if self._cpu and used.cpu_s > self._budget_s:
@@ -144,7 +145,9 @@ class DirectoryGauge:
     def _judge(self, stored: usage.Stored, deleted: int) -> Verdict | None:
         total = stored.bytes + deleted
         if total > self._limits.disk:
-            message = f"the job stored {total} bytes; its disk limit is {self._limits.disk}"
+            message = (
+                f"the job stored {say_size(total)}; its disk limit is {say_size(self._limits.disk)}"
+            )
         elif stored.entries > self._most:
             message = f"the job made more than {self._most} files and folders"
         elif stored.too_deep:

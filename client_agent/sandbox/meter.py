@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from client_agent.sandbox.cgroups import Group
 from client_agent.sandbox.images import Image
 from shared.clock import Clock
+from shared.durations import say_size
 from shared.wire import Limits, Reason
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class CgroupGauge:
     def verdict(self) -> Verdict | None:
         if not self._kills:
             return None
-        message = f"the job needed more than its {self._limits.memory} bytes of memory"
+        message = f"the job needed more than its {say_size(self._limits.memory)} of memory"
         return Verdict(Reason.MEMORY_LIMIT, message)
 
     def warnings(self) -> Sequence[str]:
@@ -180,16 +181,17 @@ class ImageGauge:
     def verdict(self) -> Verdict | None:
         if self._full is None:
             return None
+        disk = f"disk of {say_size(self._limits.disk)}"
         return Verdict(
             Reason.DISK_LIMIT,
-            f"the job's disk of {self._limits.disk} bytes ran out of room"
+            f"the job's {disk} ran out of room"
             if self._full == "bytes"
-            else f"the job made as many files as its disk of {self._limits.disk} bytes can hold",
+            else f"the job made as many files as its {disk} can hold",
         )
 
     def warnings(self) -> Sequence[str]:
         if self._full is None and self._was_full:
-            return (f"disk_limit: the disk of {self._limits.disk} bytes was full for a while",)
+            return (f"disk_limit: the disk of {say_size(self._limits.disk)} was full for a while",)
         return ()
 
 
@@ -210,7 +212,7 @@ class HostDiskGauge:
 
     async def poll(self, attempt: Attempt) -> None:
         if self._free() < self._floor:
-            message = f"the agent's disk has less than {self._floor} bytes left"
+            message = f"the agent's disk has less than {say_size(self._floor)} left"
             attempt.stop(Reason.AGENT_ERROR, message, grace=False)
 
     async def last(self) -> bool:
@@ -223,4 +225,6 @@ class HostDiskGauge:
     def warnings(self) -> Sequence[str]:
         if not self._short:
             return ()
-        return (f"agent_disk: at its end the agent's disk had less than {self._floor} bytes left",)
+        return (
+            f"agent_disk: at its end the agent's disk had less than {say_size(self._floor)} left",
+        )

@@ -26,6 +26,7 @@ from client_agent.sandbox.meter import (
     Meter,
 )
 from client_agent.sandbox.spawn import Logs
+from shared.durations import say_size
 from shared.wire import Limits, Reason
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class HostWorkspace(ABC):
 
         def on_flood(stream: str) -> None:
             if self.attempt is not None:
-                message = f"the job wrote more than {most} bytes to {stream}"
+                message = f"the job wrote more than {say_size(most)} to {stream}"
                 self.attempt.stop(Reason.LOG_LIMIT, message, grace=False)
 
         return Logs(self.limits.log, most, on_flood)

@@ -265,9 +265,7 @@ def test_a_disk_that_was_full_for_a_while_is_a_warning(who: Who) -> None:
     outcome = run(bash(script), who)
     if hard(outcome, "disk"):
         assert (outcome.ended.reason, outcome.ended.exit_code) == (None, 0)
-        assert outcome.ended.warnings == (
-            f"disk_limit: the disk of {SMALL.disk} bytes was full for a while",
-        )
+        assert outcome.ended.warnings == ("disk_limit: the disk of 48.0 MiB was full for a while",)
     else:
         assert outcome.ended.reason is Reason.DISK_LIMIT
 

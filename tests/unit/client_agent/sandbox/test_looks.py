@@ -103,7 +103,7 @@ async def test_softly_a_directory_is_walked(tmp_path: Path) -> None:
     await gauge.poll(attempt_of(fake))
     ((reason, message, grace),) = fake.stops
     assert (reason, grace) == (Reason.DISK_LIMIT, False)
-    assert "its disk limit is 100000" in message
+    assert "its disk limit is 97.7 KiB" in message
 
 
 async def test_softly_files_are_counted(tmp_path: Path) -> None:

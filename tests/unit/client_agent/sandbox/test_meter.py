@@ -136,7 +136,7 @@ async def test_the_kernels_kill_for_memory_ends_the_rest() -> None:
     assert fake.stops == []
     group.kills = 1
     await gauge.poll(attempt_of(fake))
-    message = "the job needed more than its 1000 bytes of memory"
+    message = "the job needed more than its 1000 B of memory"
     assert fake.stops == [(Reason.MEMORY_LIMIT, message, False)]
     await gauge.last()
     assert gauge.verdict() == Verdict(Reason.MEMORY_LIMIT, message)
@@ -195,7 +195,7 @@ async def test_a_disk_that_was_full_and_is_not_any_more_is_a_warning() -> None:
     image.state = None
     await gauge.last()
     assert (gauge.verdict(), fake.stops) == (None, [])
-    assert gauge.warnings() == ("disk_limit: the disk of 100000 bytes was full for a while",)
+    assert gauge.warnings() == ("disk_limit: the disk of 97.7 KiB was full for a while",)
 
 
 async def test_a_disk_of_the_host_that_runs_full_ends_the_job_without_blaming_it() -> None:
