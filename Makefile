@@ -30,7 +30,7 @@ test: setup-dev ## all tests but the long ones (ARGS="-k name" to choose, JOBS=1
 unit: setup-dev ## the fast tests: no process is started
 	@$(PYTHON_RUN) -m pytest tests/unit tests/contract $(ARGS)
 
-soak: setup-dev ## kill -9 at random moments for SOAK_SECONDS (600)
+soak: setup-dev ## kill -9 at random moments for SOAK_SECONDS (600), then fuzz about as long
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(PYTHON_RUN) -m pytest -m soak $(ARGS)
 
 mutants: setup-dev ## take each protection of the sandbox out in turn; a test must fail (ARGS=2.10)

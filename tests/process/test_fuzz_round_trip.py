@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
 
 _SOAK = float(os.environ.get("SOAK_SECONDS", "600"))
-LENGTHS = [pytest.param(1, id="short"), pytest.param(_SOAK / 10, id="long", marks=pytest.mark.soak)]
+LENGTHS = [pytest.param(1, id="short"), pytest.param(_SOAK / 50, id="long", marks=pytest.mark.soak)]
 ODD_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
