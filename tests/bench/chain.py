@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from client_agent.sandbox import options, seccomp
@@ -99,7 +100,7 @@ class Chain:
         fds = options.Descriptors(
             args=os.memfd_create("args", os.MFD_CLOEXEC),
             job=self._workspace.fd,
-            status=os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC),
+            status=os.memfd_create("status", os.MFD_CLOEXEC),
             passwd=found.constant("passwd", options.PASSWD.encode()),
             group=found.constant("group", options.GROUP.encode()),
             hosts=found.constant("hosts", options.HOSTS.encode()),
@@ -110,10 +111,22 @@ class Chain:
             os.write(fds.args, options.encode_args(change(given)))
             os.lseek(fds.args, 0, os.SEEK_SET)
             yield fds
+            _reap(fds.status)
         finally:
             for fd in fds.passed():
                 if fd != fds.job:
                     os.close(fd)
+
+
+def _reap(status: int) -> None:
+    """Wait for the sandbox's init, too: it outlives bwrap, and then it is ours, because the
+    agent's sandbox makes this process a subreaper. Ten thousand zombies slow the machine down."""
+    os.lseek(status, 0, os.SEEK_SET)
+    for line in os.read(status, 1 << 16).splitlines():
+        init = json.loads(line).get("child-pid")
+        if init is not None:
+            with suppress(ChildProcessError):  # bwrap itself saw its end
+                os.waitpid(init, 0)
 
 
 def _removed(group: Group) -> bool:

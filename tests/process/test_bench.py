@@ -3,12 +3,14 @@ say."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox import options
-from tests.bench import chain, collecting, layers, starting
+from client_agent.sandbox import options, pidfd
+from client_agent.sandbox.settings import SandboxSettings
+from tests.bench import bare, chain, collecting, layers, starting
 from tests.bench.table import Row
 
 FDS = options.Descriptors(args=3, job=4, status=5, passwd=6, group=7, hosts=8, seccomp=9)
@@ -66,6 +68,18 @@ def test_etc_in_one_mount_holds_what_the_eight_hold(tmp_path: Path) -> None:
     expected = {Path(name).name for name in options.READ_ONLY_ETC if Path(name).exists()}
     there = {path.name for path in (tmp_path / "etc").rglob("*")}
     assert expected | {"passwd", "group", "hosts"} <= there
+
+
+async def test_a_plain_chain_leaves_no_zombie_behind(tmp_path: Path) -> None:
+    async with bare.sandbox(tmp_path, SandboxSettings(disk_images=False)) as found:
+        plain, workspace = await chain.chained(found, "chain")
+        try:
+            before = pidfd.descendants(os.getpid())
+            for _ in range(5):
+                plain.whole()
+            assert pidfd.descendants(os.getpid()) == before
+        finally:
+            await workspace.destroy()
 
 
 def test_a_start_that_fails_is_no_measurement() -> None:
