@@ -293,11 +293,11 @@ class Fleet(Protocol):
     """The agents."""
 
     def choose(self, service: str, held: Mapping[str, int]) -> Agent | None:
-        """An agent that is up and offers the service, the one that holds the fewest jobs.
+        """An agent that is up and takes the service, with the fewest jobs in ``held`` (by name)."""
+        ...
 
-        Args:
-            held: agent name -> jobs it holds.
-        """
+    def avoid(self, name: str, service: str, seconds: float, why: str) -> None:
+        """Offer the agent no job of the service for a while: it has just refused one."""
         ...
 
     def named(self, name: str) -> Agent | None: ...

@@ -17,10 +17,23 @@ class Registry:
         start = clock.now()
         self._silent_since: dict[str, Micros] = dict.fromkeys(self._links, start)
         self._start = start
+        self._avoided: dict[tuple[str, str], tuple[float, str]] = {}
+        """(agent, service) -> monotonic time until when it gets none of them, and why."""
 
     def choose(self, service: str, held: Mapping[str, int]) -> Link | None:
-        able = [link for link in self._links.values() if link.up and _offers(link, service)]
+        able = [
+            link
+            for link in self._links.values()
+            if link.up and _offers(link, service) and self._avoids(link, service) is None
+        ]
         return min(able, key=lambda link: (held.get(link.name, 0), link.name), default=None)
+
+    def avoid(self, name: str, service: str, seconds: float, why: str) -> None:
+        self._avoided[name, service] = self._clock.monotonic() + seconds, why
+
+    def _avoids(self, link: Link, service: str) -> str | None:
+        until, why = self._avoided.get((link.name, service), (0.0, ""))
+        return why if self._clock.monotonic() < until else None
 
     def named(self, name: str) -> Link | None:
         return self._links.get(name)
@@ -47,7 +60,8 @@ class Registry:
         offering = [link for link in self._links.values() if _offers(link, service)]
         if not offering:
             return f"no agent of this server offers the service {service}"
-        return "; ".join(link.trouble for link in offering if not link.up) or "an agent is free"
+        reasons = [self._avoids(link, service) if link.up else link.trouble for link in offering]
+        return "; ".join(filter(None, reasons)) or "an agent is free"
 
 
 def _offers(link: Link, service: str) -> bool:

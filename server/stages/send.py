@@ -28,6 +28,7 @@ from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 log = structlog.get_logger()
 S = JobState
 _ASK_AGAIN_S: Final = (0.2, 1.0, 5.0, 15.0)
+_REFUSED_S: Final = 60.0  # until an agent that does not offer a service is offered it again
 _BUSY_S: Final = 5.0  # until a job is offered again to an agent that could not take it now
 _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What this machine is short of, and says nothing about the bundle."""
@@ -249,13 +250,21 @@ class Send:
             self._told(agent, payload)
 
     async def _refused(self, job: Job, refusal: RefusedByAgent) -> None:
+        # Were it offered the next one, too, an agent that refuses all would always be the one with
+        # the fewest jobs, and get every job.
+        passing = None if refusal.final else refusal.retry_after_s
+        rest = _REFUSED_S if refusal.code == "not_offered" else passing
+        if rest is not None:
+            what = f"agent {job.agent} does not take it now: {refusal}"
+            self._fleet.avoid(job.agent or "", job.service, rest, what)
+            if self._fleet.choose(job.service, {}) is not None:
+                await self._back(job, what, 0.0)
+                return
         if refusal.final:
             reason = _REASONS.get(refusal.code, Reason.AGENT_ERROR)
             await self._end(job, reason, f"agent {job.agent} refused it: {refusal}")
-        elif refusal.retry_after_s is not None:
-            await self._back(
-                job, f"agent {job.agent} cannot take it now: {refusal}", refusal.retry_after_s
-            )
+        elif passing is not None:
+            await self._back(job, f"agent {job.agent} cannot take it now: {refusal}", passing)
         else:
             await self._interrupted(
                 job, Reason.AGENT_ERROR, f"agent {job.agent} could not take it: {refusal}"

@@ -258,6 +258,7 @@ class World:
     clock: SimClock = field(default_factory=SimClock)
     agents: list[SimAgent] = field(default_factory=list)
     silent: dict[str, Micros] = field(default_factory=dict)
+    avoided: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[int, str] = field(default_factory=dict)
     """job -> token of its bundle: 201 was sent."""
     cancelled: set[int] = field(default_factory=set)
@@ -272,8 +273,12 @@ class World:
     # -- ports.Fleet
 
     def choose(self, service: str, held: Mapping[str, int]) -> Agent | None:
-        able = [agent for agent in self.agents if agent.up]
+        now = self.clock.monotonic()
+        able = [a for a in self.agents if a.up and self.avoided.get(a.name, 0.0) <= now]
         return min(able, key=lambda agent: (held.get(agent.name, 0), agent.name), default=None)
+
+    def avoid(self, name: str, service: str, seconds: float, why: str) -> None:
+        self.avoided[name] = self.clock.monotonic() + seconds
 
     def named(self, name: str) -> Agent | None:
         return next((agent for agent in self.agents if agent.name == name), None)
