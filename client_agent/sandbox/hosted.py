@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
+import structlog
+
 from client_agent.sandbox import cgroups, pidfd
 from client_agent.sandbox.base import Report, SandboxBroken
 from client_agent.sandbox.host import Host, examine
@@ -21,6 +23,8 @@ from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
 from shared.wire import Limits
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +49,8 @@ class HostSandbox(ABC):
         self.places = Places(home, drop=self.drop)
         self._threads: ThreadPoolExecutor | None = None
         self._host: Host | None = None
+        self._clearing = asyncio.Lock()
+        self._undertakers: set[asyncio.Task[None]] = set()
         self.cleared = False
         """What a former life left is gone."""
 
@@ -58,13 +64,14 @@ class HostSandbox(ABC):
     async def clear(self) -> None:
         """Once in a life, before anything else: kill, then unmount, then remove. In that order
         nothing is pulled from under a live job."""
-        if self.cleared:
-            return
-        self.cleared = True
-        for folder in self.places.left_over():
-            await self._kill_recorded(folder)
-        await self._clear_groups()
-        await self.in_thread(self.places.clear)
+        async with self._clearing:
+            if self.cleared:
+                return
+            for folder in self.places.left_over():
+                await self._kill_recorded(folder)
+            await self._clear_groups()
+            await self.in_thread(self.places.clear)
+            self.cleared = True
 
     async def prepare(self, name: str, slot: int, limits: Limits) -> HostWorkspace:
         if not _NAME.fullmatch(name):
@@ -76,7 +83,27 @@ class HostSandbox(ABC):
         await workspace.make()
         return workspace
 
+    def bury_later(self, workspace: HostWorkspace) -> None:
+        """Remove what was put aside as soon as its processes are dead after all: whoever waits for
+        a slow disk may just need longer than we do, and what is put aside takes space."""
+        task = asyncio.create_task(self._bury(workspace), name=f"undertaker {workspace.name}")
+        self._undertakers.add(task)
+        task.add_done_callback(self._undertakers.discard)
+
+    async def _bury(self, workspace: HostWorkspace) -> None:
+        try:
+            while not workspace.is_dead():
+                await self.clock.sleep(self.settings.death_timeout_s)
+            await workspace.remove()
+        except Exception:  # nobody waits for it; the next start tries again
+            log.exception("attempt.not_buried", attempt=workspace.name)
+        else:
+            log.info("attempt.buried", attempt=workspace.name)
+
     async def close(self) -> None:
+        for task in list(self._undertakers):
+            task.cancel()
+            await asyncio.wait({task})
         host, self._host = self._host, None
         if host is not None:
             if host.images is not None:
@@ -151,7 +178,18 @@ class HostSandbox(ABC):
                     if self.clock.monotonic() > deadline:
                         raise SandboxBroken(f"processes of a former life would not die: {folder}")
                     await self.clock.sleep(0.005)
-                cgroups.remove_group(folder)
+                while not self._removed(folder, deadline):
+                    await self.clock.sleep(0.005)
+
+    def _removed(self, folder: Path, deadline: float) -> bool:
+        """The last process leaves its cgroup a moment after its death."""
+        try:
+            cgroups.remove_group(folder)
+        except OSError:
+            if self.clock.monotonic() > deadline:
+                raise
+            return False
+        return True
 
 
 def find_program(program: str, package: str) -> str:

@@ -79,6 +79,7 @@ class BareWorkspace(HostWorkspace):
         super().__init__(sandbox, name, uid, limits)
         self.enforcement = sandbox.enforcement
         self._sandbox = sandbox
+        self._crowd: Crowd | None = None
 
     async def start(self, launch: Launch) -> Process:
         sandbox, settings = self._sandbox, self._sandbox.settings
@@ -94,7 +95,7 @@ class BareWorkspace(HostWorkspace):
             raise
         parts = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
         sandbox.leaders.add(parts.init)
-        crowd = Crowd(
+        crowd = self._crowd = Crowd(
             parts.init,
             sandbox.leaders,
             mark.encode(),
@@ -106,6 +107,9 @@ class BareWorkspace(HostWorkspace):
             parts, launch, self.meter(launch, crowd), sandbox.clock, settings.death_timeout_s
         )
         return self.attempt
+
+    def is_dead(self) -> bool:
+        return super().is_dead() and (self._crowd is None or not self._crowd.kill_all())
 
     async def destroy(self) -> None:
         await super().destroy()
@@ -162,7 +166,7 @@ class Crowd:
 
     async def last(self) -> bool:
         deadline = self._clock.monotonic() + self._timeout_s
-        while self._kill_all():
+        while self.kill_all():
             if self._clock.monotonic() > deadline:
                 return False
             await self._clock.sleep(_ROUND_S)
@@ -174,7 +178,7 @@ class Crowd:
     def warnings(self) -> Sequence[str]:
         return ()
 
-    def _kill_all(self) -> bool:
+    def kill_all(self) -> bool:
         """Kill what is there; whether there was anything."""
         found = False
         if self._workspace.group is not None:

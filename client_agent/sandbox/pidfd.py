@@ -36,6 +36,16 @@ def stat_fields(pid: int) -> list[str] | None:
     return text[text.rindex(")") + 2 :].split()  # the name may hold spaces and parentheses
 
 
+def filtered(pid: int) -> bool | None:
+    """Whether a seccomp filter holds for a process; None: there is no such process."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            line = next((line for line in file if line.startswith("Seccomp:")), "Seccomp: 0")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return line.split()[1] == "2"
+
+
 def open_child(pid: int, parent: int) -> int | None:
     """A pidfd of ``pid``, if it is a child of ``parent``.
 

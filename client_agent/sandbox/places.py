@@ -183,7 +183,7 @@ class Places:
     def remove(self, folder: Path) -> None:
         """Delete the folder of an attempt. Blocking: a tree can be large."""
         if self.base != self.work:
-            _close_door(self.base / folder.name)
+            _close_door(self.base / folder.name.partition(".")[0])  # in quarantine it has a serial
         remove_tree(folder)
 
 

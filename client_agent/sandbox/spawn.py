@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from client_agent.drain import LogDrain
 from client_agent.sandbox import pidfd
@@ -15,6 +16,8 @@ from client_agent.sandbox.attempt import Parts
 from client_agent.sandbox.base import Launch, SandboxBroken
 from client_agent.sandbox.status import StatusPipe
 from shared.clock import Clock
+
+_LOOK_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ class Start:
         if self._outer is None or self._outer_dead is None:
             raise RuntimeError("spawn first")
         timer = asyncio.create_task(clock.sleep(timeout_s))
-        arrival = asyncio.create_task(self._arrive(self._outer))
+        arrival = asyncio.create_task(self._arrive(self._outer, clock))
         try:
             await asyncio.wait({timer, arrival}, return_when=asyncio.FIRST_COMPLETED)
             late = not arrival.done()
@@ -173,7 +176,7 @@ class Start:
         said = self._stderr.tail(5) or "no message"
         raise SandboxBroken(f"the sandbox did not start ({why}): {said}")
 
-    async def _arrive(self, outer: subprocess.Popen[bytes]) -> int | None:
+    async def _arrive(self, outer: subprocess.Popen[bytes], clock: Clock) -> int | None:
         """The pid of the init once the gate waits; None where it will not."""
         if self._status is None:
             init: int | None = outer.pid
@@ -184,7 +187,16 @@ class Start:
         if init is None or self._init_fd is None:
             return None
         self._record(init)
-        return init if await self._stdout.greeted else None
+        if not await self._stdout.greeted:
+            return None
+        # The gate is the init's child, and may run first. Only then does the init tie its life to
+        # bwrap's, and so to ours; its filter comes after that, and can be seen. An agent killed
+        # before, with the gate open, would leave the job running.
+        while self._status is not None and not (bound := pidfd.filtered(init)):
+            if bound is None:
+                return None
+            await clock.sleep(_LOOK_S)
+        return init
 
     async def _abandon(self, clock: Clock, death_timeout_s: float) -> None:
         """End the chain. With the gate closed it ends by itself, and runs nothing of the user's.

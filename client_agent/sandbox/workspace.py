@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -99,11 +100,27 @@ class HostWorkspace(ABC):
         if self.fd >= 0:
             os.close(self.fd)
         certain = self.attempt is None or (await self.attempt.wait()).certain
+        if certain:
+            await self.remove()
+        elif self.folder is not None:  # its image and its cgroup stay, too: they are in use
+            self.folder = self._host_sandbox.places.quarantine(self.folder)
+            self._host_sandbox.bury_later(self)
+
+    def is_dead(self) -> bool:
+        """Of a quarantined attempt: whether its processes have died since."""
+        init = None if self.folder is None else self._host_sandbox.places.recorded_init(self.folder)
+        if init is None:
+            return True
+        try:
+            poll = select.poll()  # select(2) takes no descriptor beyond 1023
+            poll.register(init, select.POLLIN)
+            return bool(poll.poll(0))
+        finally:
+            os.close(init)
+
+    async def remove(self) -> None:
+        """Remove what was made for an attempt of which nothing is alive."""
         places, images = self._host_sandbox.places, self._host_sandbox.host.images
-        if not certain:  # the image stays mounted and the cgroup stays: both are in use
-            if self.folder is not None:
-                places.quarantine(self.folder)
-            return
         if self.group is not None:
             await self._remove_group(self.group)
         image, folder = self._image, self.folder

@@ -10,6 +10,7 @@ _PLACES: Final = "sandbox/places.py"
 _SELFTEST: Final = "sandbox/selftest.py"
 _LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
 _OUTSIDE: Final = f"{PROCESS}sandbox_outside.py::test_nobody_else_on_the_host_reaches_a_jobs_files"
+_ASIDE: Final = f"{PROCESS}sandbox_quarantine.py::test_"
 _HOLES: Final = f"{_LOCKS}a_sandbox_with_a_hole_does_not_pass_its_self_test"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _SETTINGS: Final = "tests/unit/client_agent/test_settings.py::test_"
@@ -52,6 +53,14 @@ AROUND: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
+        "the gate opens only when the sandbox dies with its agent",
+        "sandbox/spawn.py",
+        "            if bound is None:\n                return None\n",
+        "            if not bound:\n                return init\n",
+        f"{_LOCKS}the_gate_opens_only_when_the_sandbox_dies_with_its_agent",
+    ),
+    of(
+        "3",
         "a record of the init is made before the gate can open",
         "sandbox/spawn.py",
         "        self._record(init)\n",
@@ -65,6 +74,38 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "    if fields is None or fields[19] != start_time:",
         "    if fields is None:",
         f"{PROCESS}sandbox_neighbours.py::test_a_restart_in_the_middle_clears_everything",
+    ),
+    of(
+        "3",
+        "a clearing that failed is tried again before anything starts",
+        "sandbox/hosted.py",
+        "            if self.cleared:\n                return\n",
+        "            if self.cleared:\n                return\n            self.cleared = True\n",
+        f"{_ASIDE}a_clearing_that_failed_is_tried_again_before_anything_starts",
+    ),
+    of(
+        "3",
+        "nothing starts during a clearing",
+        "sandbox/hosted.py",
+        "        async with self._clearing:\n            if self.cleared:",
+        "        if True:\n            if self.cleared or self._clearing.locked():",
+        f"{_ASIDE}whoever_comes_during_a_clearing_waits_for_its_end",
+    ),
+    of(
+        "3",
+        "what was put aside is removed when it is dead after all",
+        "sandbox/workspace.py",
+        "            self._host_sandbox.bury_later(self)\n",
+        "",
+        f"{_ASIDE}what_was_put_aside_goes_once_its_processes_are_dead",
+    ),
+    of(
+        "3",
+        "and not before",
+        "sandbox/workspace.py",
+        "            return bool(poll.poll(0))\n",
+        "            return True\n",
+        f"{_ASIDE}what_was_put_aside_goes_once_its_processes_are_dead",
     ),
     of(
         "3",

@@ -1,0 +1,175 @@
+"""What happens to an attempt that would not die, and to a clearing that did not come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.sandbox import cgroups, pidfd
+from client_agent.sandbox.base import Ended
+from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.none import NoSandbox
+from client_agent.sandbox.places import Places
+from tests.support.sandboxed import (
+    SETTINGS,
+    SMALL,
+    Job,
+    Who,
+    can,
+    in_child,
+    opened,
+    start,
+    until,
+)
+
+LONG = Job(
+    {"run.sh": "echo precious >file; sleep 60\n"},
+    settings=replace(SETTINGS, death_timeout_s=0.2),
+    timeout_s=0.2,
+    grace_s=0.05,
+)
+
+
+@pytest.fixture(params=["root", "user"])
+def who(request: pytest.FixtureRequest) -> Who:
+    if not can(request.param):
+        pytest.skip("only root can be root")
+    return request.param  # type: ignore[no-any-return]
+
+
+def left_of(home: Path) -> list[str]:
+    """What there is of an attempt: folders, cgroups, mounts; an idle image belongs to none."""
+    agent = home / "agent"
+    found = [str(p) for top in ("work", "quarantine") for p in (agent / top).glob("*")]
+    name = Places(agent, drop=False).name
+    found += map(str, Path("/sys/fs/cgroup").glob(f"*/{name}/*/"))
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [*found, *(line for line in mounts if f"/run/ferryman/{name}/attempt" in line)]
+
+
+def at_work(home: Path) -> list[str]:
+    return [path.name for path in (home / "agent/work").iterdir()]
+
+
+@pytest.mark.parametrize("images", [True, False])
+@pytest.mark.parametrize("backend", [Bubblewrap, NoSandbox])
+def test_what_was_put_aside_goes_once_its_processes_are_dead(
+    who: Who, images: bool, backend: type[Any]
+) -> None:
+    """As on a slow disk, for which a killed process may wait longer than we wait for it."""
+    job = replace(LONG, settings=replace(LONG.settings, disk_images=images), backend=backend)
+
+    async def undying(home: Path) -> tuple[Ended, list[str], bool]:
+        async with opened(job, home) as sandbox:
+            started = await start(sandbox, job, home)
+            real, pidfd.kill = pidfd.kill, lambda *_: None
+            init = os.pidfd_open(started.process.pid)
+            started.process.go()
+            ended = await started.process.wait()
+            looked = asyncio.Event()
+            sleep = sandbox.clock.sleep
+
+            async def after_a_look(seconds: float) -> None:
+                looked.set()
+                await sleep(seconds)
+
+            sandbox.clock.sleep = after_a_look  # type: ignore[method-assign]
+            await started.workspace.destroy()
+            (undertaker,) = sandbox._undertakers
+            look = asyncio.create_task(looked.wait())
+            await asyncio.wait({look, undertaker}, return_when=asyncio.FIRST_COMPLETED)
+            aside = left_of(home)
+            pidfd.kill = real
+            pidfd.kill(init)
+            os.close(init)
+            await until(lambda: not left_of(home))
+            pool = sandbox.host.images
+            return ended, aside, pool is None or pool.idle(SMALL.disk) is not None
+
+    ended, aside, image_is_back = in_child(lambda home: asyncio.run(undying(home)), who)
+    assert not ended.certain
+    assert any(path.endswith("/quarantine/attempt") for path in aside)
+    assert image_is_back
+
+
+def test_a_clearing_that_failed_is_tried_again_before_anything_starts(who: Who) -> None:
+    """Else jobs would run beside what a former life left."""
+
+    async def twice(home: Path) -> tuple[list[str], list[str]]:
+        (home / "agent/work/old/job").mkdir(parents=True)
+        async with opened(LONG, home) as sandbox:
+            real = sandbox.places.clear
+            failures = [OSError(errno.EIO, "Input/output error")]
+
+            def clear() -> None:
+                if failures:
+                    raise failures.pop()
+                real()
+
+            sandbox.places.clear = clear  # type: ignore[method-assign]
+            with pytest.raises(OSError, match="Input/output error"):
+                await sandbox.prepare("new", 0, SMALL)
+            before = at_work(home)
+            workspace = await sandbox.prepare("new", 0, SMALL)
+            after = at_work(home)
+            await workspace.destroy()
+            return before, after
+
+    assert in_child(lambda home: asyncio.run(twice(home)), who) == (["old"], ["new"])
+
+
+def test_whoever_comes_during_a_clearing_waits_for_its_end(who: Who) -> None:
+    async def both(home: Path) -> list[list[str]]:
+        for i in range(20):
+            (home / f"agent/work/old-{i}/job").mkdir(parents=True)
+
+        async def see(sandbox: Any, name: str) -> list[str]:
+            workspace = await sandbox.prepare(name, 0, SMALL)
+            found = at_work(home)
+            await workspace.destroy()
+            return [one for one in found if one.startswith("old")]
+
+        async with opened(LONG, home) as sandbox:
+            return list(await asyncio.gather(see(sandbox, "a"), see(sandbox, "b")))
+
+    assert in_child(lambda home: asyncio.run(both(home)), who) == [[], []]
+
+
+def test_a_cgroup_that_is_busy_for_a_moment_does_not_stop_the_clearing() -> None:
+    """A process leaves its group a moment after its death."""
+    if not can("root"):
+        pytest.skip("cgroups of version 1 are root's")
+
+    async def again(home: Path) -> tuple[int, list[str]]:
+        try:
+            hierarchy = cgroups.find(Places(home / "agent", drop=True).name)
+        except cgroups.NoCgroups as problem:
+            return -1, [str(problem)]
+        group = cgroups.Group(hierarchy, "old", SMALL)
+        (home / "agent/work/old").mkdir(parents=True)
+        real, tries = cgroups.remove_group, 0
+
+        def busy(folder: Path) -> None:
+            nonlocal tries
+            tries += 1
+            if tries < 4:
+                raise OSError(errno.EBUSY, "Device or resource busy")
+            real(folder)
+
+        cgroups.remove_group = busy
+        async with opened(LONG, home) as sandbox:
+            await sandbox.clear()
+            left = [str(folder) for folder in group.folders if folder.exists()]
+            return tries, left + at_work(home)
+
+    tries, left = in_child(lambda home: asyncio.run(again(home)), "root")
+    if tries < 0:
+        pytest.skip(left[0])
+    assert tries > 3
+    assert left == []
