@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shared.files.names import shown
@@ -107,7 +107,7 @@ def finishing(driver: Driver) -> None:
 
 @pytest.mark.parametrize("times", LENGTHS)
 def test_files_of_a_form_come_back_or_are_refused_by_name(driver: Driver, times: float) -> None:
-    @settings(max_examples=int(60 * times))
+    @settings(max_examples=int(40 * times))
     @given(oddities.items(), st.booleans())
     def run(bundle: list[Item], extended: bool) -> None:
         bundle = [replace(one, executable=False) for one in bundle]  # a form cannot say it
@@ -119,7 +119,7 @@ def test_files_of_a_form_come_back_or_are_refused_by_name(driver: Driver, times:
 
 @pytest.mark.parametrize("times", LENGTHS)
 def test_entries_of_a_zip_come_back_or_are_refused_by_name(driver: Driver, times: float) -> None:
-    @settings(max_examples=int(60 * times))
+    @settings(max_examples=int(40 * times))
     @given(oddities.items(kinds=packed.ZIP_KINDS), st.data())
     def run(bundle: list[Item], data: st.DataObject) -> None:
         archive = packed.zipped(bundle, lambda most: data.draw(st.integers(0, most - 1)))
@@ -131,7 +131,7 @@ def test_entries_of_a_zip_come_back_or_are_refused_by_name(driver: Driver, times
 
 @pytest.mark.parametrize("times", LENGTHS)
 def test_members_of_a_tar_come_back_or_are_refused_by_name(driver: Driver, times: float) -> None:
-    @settings(max_examples=int(60 * times))
+    @settings(max_examples=int(40 * times))
     @given(
         oddities.items(kinds=packed.TAR_KINDS),
         st.booleans(),
@@ -146,12 +146,39 @@ def test_members_of_a_tar_come_back_or_are_refused_by_name(driver: Driver, times
     run()
 
 
+@pytest.mark.parametrize("times", LENGTHS)
+@pytest.mark.parametrize("way", ["form", "zip", "gnu tar", "pax tar"])
+def test_each_fault_alone_is_refused_by_name(driver: Driver, way: str, times: float) -> None:
+    """In a bundle with which nothing else is wrong, so that no other fault hides it."""
+    kinds = {"form": (), "zip": packed.ZIP_KINDS}.get(way, packed.TAR_KINDS)
+
+    @settings(max_examples=max(1, int(2 * times)))
+    @given(oddities.items(odd=False), st.integers(0, 5), st.data())
+    def run(fine: list[Item], place: int, data: st.DataObject) -> None:
+        assume(not list(oddities.at_fault(fine)))
+        top = "top folder/" if fine[0].name.startswith("top folder/") else ""
+        for fault in oddities.faults(kinds, archive=way != "form"):
+            odd = [replace(one, name=top + one.name) for one in fault]
+            bundle = [*fine[:place], *odd, *fine[place:]]
+            if way == "form":
+                body = packed.parts(bundle, extended=data.draw(st.booleans()))
+            elif way == "zip":
+                choose = data.draw(st.randoms(use_true_random=False)).randrange
+                body = packed.archived("b.zip", packed.zipped(bundle, choose))
+            else:
+                archive = packed.tarred(bundle, gnu=way == "gnu tar", mode="w:gz")
+                body = packed.archived("b.tar", archive)
+            check(driver, body, bundle)
+
+    run()
+
+
 # ---------------------------------------------------------------------------- what run.sh leaves
 
 
 @pytest.mark.parametrize("times", LENGTHS)
 def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driver: Driver, times: float) -> None:
-    @settings(max_examples=int(60 * times))
+    @settings(max_examples=int(40 * times))
     @given(leftovers.things())
     def run(things: list[Thing]) -> None:
         made: list[leftovers.Found] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,16 +75,18 @@ def things(draw: st.DrawFn) -> list[Thing]:
     """Up to eight, some of them in folders of others."""
     found: list[Thing] = []
     for _ in range(draw(st.integers(0, 8))):
-        parts = draw(st.lists(_components(), min_size=1, max_size=3))
-        above: tuple[bytes, ...] = ()
-        fine = all(one[1] for one in parts)
-        deeper = draw(st.booleans())
-        if found and deeper:
-            beside = found[draw(st.integers(0, len(found) - 1))]
-            above, fine = beside.parts[:-1], fine and beside.fine
+        drawn = draw(st.lists(_components(), min_size=1, max_size=3))
+        parts = tuple(one[0] for one in drawn)
+        fine = all(one[1] for one in drawn)
+        beside = found[draw(st.integers(0, len(found) - 1))] if found else None
+        way = draw(st.integers(0, 3))
+        if beside is not None and way == 1:
+            parts, fine = (*beside.parts[:-1], *parts), fine and beside.fine
+        elif beside is not None and way == 2:
+            parts, fine = (*beside.parts[:-1], _twin(beside.parts[-1])), beside.fine
         found.append(
             Thing(
-                (*above, *(one[0] for one in parts)),
+                parts,
                 fine,
                 draw(st.sampled_from(KINDS)),
                 draw(oddities.contents),
@@ -92,6 +95,13 @@ def things(draw: st.DrawFn) -> list[Thing]:
             )
         )
     return found
+
+
+def _twin(name: bytes) -> bytes:
+    """Another spelling, where there is one."""
+    text = os.fsdecode(name)
+    decomposed = unicodedata.normalize("NFD", text)
+    return os.fsencode(text.swapcase() if decomposed == text else decomposed)
 
 
 def make(folder: Path, wanted: Sequence[Thing]) -> None:

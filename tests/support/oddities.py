@@ -74,7 +74,7 @@ class Item:
 @st.composite
 def paths(draw: st.DrawFn, *, odd: bool) -> tuple[str, bool]:
     """A path, and whether it must be refused."""
-    shape = draw(st.sampled_from(["plain"] * 12 + ["deep", "long", "dot"] + ["absolute"] * odd))
+    shape = draw(st.sampled_from(["plain"] * 6 + ["deep", "long"] + ["absolute"] * odd))
     bad = False
     if shape == "deep":
         parts = ["d"] * draw(st.integers(60, 64 + 3 * odd))
@@ -99,13 +99,15 @@ def paths(draw: st.DrawFn, *, odd: bool) -> tuple[str, bool]:
 
 
 @st.composite
-def items(draw: st.DrawFn, *, kinds: Sequence[str] = ()) -> list[Item]:
+def items(draw: st.DrawFn, *, kinds: Sequence[str] = (), odd: bool | None = None) -> list[Item]:
     """A bundle: ``run.sh`` and other things, in any order; perhaps all in one folder.
 
     Args:
         kinds: what else than files there may be; all but "folder" must be refused.
+        odd: whether there may be anything that must be refused; None: sometimes.
     """
-    odd = draw(st.booleans())
+    if odd is None:
+        odd = draw(st.booleans())
     found = [Item(RUN, draw(st.sampled_from([b"", PROGRAM])))]
     for _ in range(draw(st.integers(0, 5))):
         path, bad = draw(paths(odd=odd))
@@ -117,6 +119,41 @@ def items(draw: st.DrawFn, *, kinds: Sequence[str] = ()) -> list[Item]:
     if draw(st.integers(0, 3)) == 0:
         found = [replace(one, name=f"top folder/{one.name}") for one in found]
     return found
+
+
+def faults(kinds: Sequence[str], *, archive: bool) -> Iterator[tuple[Item, ...]]:
+    """Everything that must be refused, one by one.
+
+    Args:
+        kinds: as of :func:`items`.
+        archive: whether names may begin with ``./``.
+    """
+    for component in ODD:
+        if component != "." or not archive:
+            yield (Item(component, odd=True),)
+        yield (Item(f"folder/{component}", odd=True),)
+        yield (Item(f"folder/{component}/file", odd=True),)
+    for name in ("/etc/passwd", "//x", "a//b"):
+        yield (Item(name, odd=True),)
+    yield (Item("/".join(["d"] * 65)),)
+    yield (Item("/".join(["x" * 200] * 6)),)
+    yield (Item("/".join(["\U0001d160" * 21] * 5)),)  # too long once it is composed
+    for name in ("run.sh", "RUN.sh", "run.sh/x", "Run.SH/x"):
+        yield (Item(name),)
+    for one, other in (
+        ("e\u0301", "\u00e9"),
+        ("A/x", "a/y"),
+        ("stra\u00dfe", "STRASSE"),
+        ("\u03c2", "\u03a3"),
+        ("f", "f/g/h"),
+        ("\u212b/x", "\u00e5/x"),
+    ):
+        yield Item(one), Item(other)
+        yield Item(other), Item(one)
+    for kind in kinds:
+        if kind != "folder":
+            yield (Item("odd-kind", b"", kind, odd=True),)
+            yield (Item("run.sh.d/odd-kind", b"", kind, odd=True),)
 
 
 # ---------------------------------------------------------------------------- what must come of it
