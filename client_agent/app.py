@@ -171,7 +171,7 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
             grants,
         )
         runner = Runner(house, seats(settings))
-        condition = Condition(identity, payloads, folders, watch, grants)
+        condition = Condition(identity, payloads, folders, watch, grants, clock)
         intake = Intake(
             payloads,
             folders,

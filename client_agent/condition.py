@@ -100,11 +100,12 @@ class Condition:
         folders: Folders,
         sandbox: SandboxWatch,
         grants: Grants,
+        clock: Clock,
     ) -> None:
         self.leaving = False
         self.identity = identity
         self._payloads, self._folders, self._sandbox = payloads, folders, sandbox
-        self._grants = grants
+        self._grants, self._clock = grants, clock
 
     async def check_work(self, size: int) -> None:
         """Whether an attempt can be taken now.
@@ -120,6 +121,7 @@ class Condition:
         trouble = await self._sandbox.trouble()
         if trouble is not None:
             raise Refused(503, "sandbox_broken", trouble)
+        await self._grants.look(self._clock)
 
     def check_staying(self) -> None:
         """Raises Refused when the agent shuts down."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from client_agent.errors import Refused
-from client_agent.grants import Grants
+from client_agent.grants import LOOK_S, Grants
 from client_agent.openings import Sandboxing
 from client_agent.sandbox.base import Grant
 from client_agent.settings import AgentSection
+from shared.clock import RealClock
 from shared.wire import Limits
+from tests.support.sandboxed import until
+from tests.support.simclock import SimClock
 
 ENVIRON = {"LICENSE": "27000@host", "SECRET": "s"}
 NETWORK = Limits(network=True)
@@ -75,14 +80,49 @@ def test_the_network_needs_the_agents_word_too():
         grants(services={"a": {"network": True}}).check("b", NETWORK)
 
 
-def test_what_is_not_there_now_may_be_there_later(tmp_path):
+async def test_what_is_not_there_now_may_be_there_later(tmp_path):
     found = grants(services={"a": {"read_only": [f"{tmp_path}/tree:/tree"]}})
+    clock = RealClock()
+    await found.look(clock)
     with pytest.raises(Refused, match="/tree, which the jobs of 'a' need") as refused:
         found.check("a", Limits())
     assert refused.value.status == 503
     found.check("b", Limits())
     (tmp_path / "tree").mkdir()
+    await found.look(clock)
     found.check("a", Limits())
+    (tmp_path / "tree").rmdir()
+    await found.look(clock)
+    with pytest.raises(Refused):
+        found.check("a", Limits())
+
+
+async def test_a_file_server_that_does_not_answer_holds_up_nothing():
+    asked, answer = [], threading.Event()
+
+    def exists(path: Path) -> bool:
+        asked.append(str(path))
+        return str(path) != "/far" or answer.wait(60)
+
+    grant = {name: Grant(read_only=((Path(f"/{name}"), "/x"),)) for name in ("far", "near")}
+    near = Grant(read_only=((Path("/a-near"), "/x"),))
+    found = Grants(Grant(), {**grant, "a-near": near}, exists)
+    clock = SimClock()
+    looking = asyncio.create_task(found.look(clock))
+    await until(lambda: "/far" in asked)
+    await clock.until_asleep(LOOK_S)
+    await clock.advance(LOOK_S)
+    await looking
+    found.check("a-near", Limits())
+    with pytest.raises(Refused, match="/far, which the jobs"):
+        found.check("far", Limits())
+    again = asyncio.create_task(found.look(clock))
+    await clock.until_asleep(LOOK_S)
+    assert asked.count("/far") == 1  # the first look is still under way, and no thread is added
+    answer.set()
+    await again
+    found.check("far", Limits())
+    found.check("near", Limits())
 
 
 @pytest.mark.parametrize(
