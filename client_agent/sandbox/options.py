@@ -16,6 +16,7 @@ from client_agent.sandbox.base import SandboxBroken
 
 JOB: Final = "/job"
 SHM: Final = "/dev/shm"  # noqa: S108  # inside
+INIT: Final = "/proc/1"
 UID: Final = 1000
 """Of the job, as it sees itself."""
 PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
@@ -148,6 +149,9 @@ def bwrap_options(
         options += ["--perms", "0444", "--file", str(fd), f"/etc/{name}"]
 
     options += ["--proc", "/proc", "--dev", "/dev"]
+    # Through the memory of its init a job could take it over, although ptrace is refused: and have
+    # it outlive the agent, or forge exit codes. Its other files tell what is the sandbox's own.
+    options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT]
     options += ["--perms", "1777", "--size", str(scratch), "--tmpfs", TEMPORARY[0]]
     options += ["--perms", "1777", "--size", str(shm), "--tmpfs", SHM]
     options += ["--dir", "/var", "--symlink", "../tmp", TEMPORARY[1]]
@@ -158,7 +162,7 @@ def bwrap_options(
     # the job's symlinks to the host (CVE-2026-87766). Its parents are bwrap's own tmpfs, made
     # read-only, because / and /dev are tmpfs without a limit.
     options += ["--bind-fd", str(fds.job), JOB]
-    options += ["--remount-ro", "/dev", "--remount-ro", "/"]
+    options += ["--remount-ro", INIT, "--remount-ro", "/dev", "--remount-ro", "/"]
     options += ["--chdir", JOB]
     if fds.seccomp is not None:
         options += ["--seccomp", str(fds.seccomp)]

@@ -31,6 +31,7 @@ done </proc/net/dev
 echo "interfaces=${interfaces% }"
 if true 2>/dev/null >>/proc/sys/kernel/core_pattern; then echo core_pattern=open
 else echo core_pattern=closed; fi
+if [ -e /proc/1/mem ]; then echo init=shown; else echo init=hidden; fi
 """
 
 
@@ -92,6 +93,7 @@ def judge(seen: dict[str, str], host_uid: int, *, allowed_uid: int | None) -> di
         "seccomp": seen.get("Seccomp") == "2",
         "no_network": seen.get("interfaces") == "lo",
         "core_pattern_closed": seen.get("core_pattern") == "closed",
+        "init_hidden": seen.get("init") == "hidden",
         "not_root_on_host": host_uid != 0 and allowed_uid in (None, host_uid),
     }
 

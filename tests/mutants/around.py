@@ -53,6 +53,15 @@ AROUND: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
+        "a job cannot take over its init through `/proc/1`",
+        "sandbox/options.py",
+        '    options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT]\n',
+        '    options += ["--tmpfs", "/var/lib"]\n    INIT = "/var/lib"\n',
+        f"{PROCESS}sandbox_attacks.py::test_the_init_cannot_be_stopped_or_seen_and_holds_nothing_of_the_agents",
+        f"{_LOCKS}a_job_that_tries_to_take_its_init_over_dies_with_its_agent",
+    ),
+    of(
+        "3",
         "the gate opens only when the sandbox dies with its agent",
         "sandbox/spawn.py",
         "            if bound is None:\n                return None\n",

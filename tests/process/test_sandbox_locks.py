@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import platform
 import select
 import signal
 from collections.abc import Callable, Iterator
@@ -239,6 +240,62 @@ def test_the_record_alone_ends_what_a_killed_agent_left(who: Who) -> None:
         return survived, asyncio.run(again())
 
     assert in_child(work, who) == (True, True)
+
+
+TAKE_OVER = r"""
+import ctypes, os, time
+def libc_at(pid):
+    for line in open(f"/proc/{pid}/maps"):
+        if "libc.so" in line: return int(line.split("-")[0], 16)
+try:
+    here = ctypes.cast(ctypes.CDLL(None).wait4, ctypes.c_void_p).value
+    at = libc_at(1) + here - libc_at("self")
+    code = "b89d000000" "bf01000000" "31f6" "0f05"  # prctl(PR_SET_PDEATHSIG, 0)
+    code += "b822000000" "0f05" "ebf7"              # for (;;) pause()
+    os.pwrite(os.open("/proc/1/mem", os.O_RDWR), b"\x90" * 0x60 + bytes.fromhex(code), at)
+    if os.fork() == 0:  # an orphan, so that the init's wait4 returns
+        if os.fork() == 0: os.setsid(); time.sleep(0.2); os._exit(0)
+        os._exit(0)
+    os.wait(); time.sleep(0.5)
+    print("taken", flush=True)
+except OSError as problem:
+    print(problem.strerror, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the code is x86_64's")
+def test_a_job_that_tries_to_take_its_init_over_dies_with_its_agent(who: Who) -> None:
+    bundle = {"run.sh": "exec python3 p.py\n", "p.py": TAKE_OVER}
+    job = replace(Job(bundle), settings=replace(SETTINGS, disk_images=False))
+
+    def work(home: Path) -> tuple[str, bool]:
+        pidfd.become_subreaper()
+        read, write = os.pipe()
+        agent = os.fork()
+        if agent == 0:
+
+            async def live() -> None:
+                async with opened(job, home) as sandbox:
+                    started = await start(sandbox, job, home)
+                    started.process.go()
+                    await until(lambda: bool(started.stdout))
+                    os.write(write, f"{started.process.pid} {started.stdout}".encode())
+                    await asyncio.Event().wait()
+
+            try:
+                asyncio.run(live())
+            finally:
+                os._exit(1)
+        pid, said = os.read(read, 100).decode().split(" ", 1)
+        init = os.pidfd_open(int(pid))
+        os.kill(agent, signal.SIGKILL)
+        os.waitpid(agent, 0)
+        died = bool(select.select([init], [], [], 5)[0])
+        pidfd.kill(init)
+        return said, died
+
+    assert in_child(work, who) == ("No such file or directory\n", True)
 
 
 STOPPED_EARLY = replace(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from client_agent.sandbox import pidfd
 from client_agent.sandbox.none import NoSandbox
 from tests.support.sandboxed import (
     SETTINGS,
@@ -56,6 +57,33 @@ def closed_to(stranger: int, path: Path, host: int) -> bool:
     look = ["sh", "-c", 'stat "$0" >&2 || exit 126', str(path)]
     done = subprocess.run([*enter, *change, *look], capture_output=True, text=True, check=False)
     return done.returncode == 126
+
+
+async def told_by_proc(started: Started) -> list[bytes]:
+    """Command lines and environments of the sandbox's processes, as anybody on the host may see
+    them."""
+    inits = [started.process.pid, *pidfd.descendants(started.process.pid)]
+    fields = pidfd.stat_fields(started.process.pid)
+    assert fields is not None
+    folders = [Path(f"/proc/{pid}") for pid in (int(fields[1]), *inits)]
+    return [(folder / name).read_bytes() for folder in folders for name in ("cmdline", "environ")]
+
+
+def test_command_lines_and_environments_of_a_sandbox_tell_nothing(who: Who) -> None:
+    """Of the agent's, and of the job's; pid 1 shows what bwrap was started with."""
+    os.environ["HOSTILE_TOKEN"] = "the agent's own secret"
+    job = Job({"run.sh": "true\n"}, env={"JOBS_OWN": "whisper"}, before_go=told_by_proc)
+    told = run(job, who).extra
+    (outer, outer_environ), (init, init_environ) = told[:2], told[2:4]
+    assert outer == init
+    assert outer.split(b"\0")[0].endswith(b"/bwrap")
+    assert {outer_environ, init_environ} <= {b"", b"PWD=/\0"}, "the shell that joins cgroups"
+    for text in told:
+        assert b"HOSTILE_TOKEN" not in text
+    for text in told[::2]:
+        assert b"whisper" not in text
+        assert b"--bind" not in text
+        assert b"ferryman-" not in text
 
 
 @pytest.mark.parametrize("backend", ["bubblewrap", "none"])

@@ -15,13 +15,14 @@ GOOD = {
     "Seccomp": "2",
     "interfaces": "lo",
     "core_pattern": "closed",
+    "init": "hidden",
 }
 
 
 def test_a_sandbox_that_holds_passes_every_check() -> None:
     checks = selftest.judge(GOOD, 70_000, allowed_uid=None)
     assert all(checks.values())
-    assert len(checks) == 6
+    assert len(checks) == 7
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,7 @@ def test_a_sandbox_that_holds_passes_every_check() -> None:
         ("interfaces", "lo eth0", "no_network"),
         ("interfaces", "", "no_network"),
         ("core_pattern", "open", "core_pattern_closed"),
+        ("init", "shown", "init_hidden"),
     ],
 )
 def test_each_hole_is_named(key: str, value: str, check: str) -> None:
