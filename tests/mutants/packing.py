@@ -105,7 +105,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "files that differ in case or composition are stored once",
         _WALK,
         "elif fold(safe) in level.folded:",
-        "elif safe in level.folded:",
+        "elif False:",
         f"{COLLECT}names_that_differ_in_case_or_composition_are_stored_once",
         _FUZZ,
     ),
