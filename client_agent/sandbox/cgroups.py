@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from client_agent.sandbox import pidfd
 from shared.wire import Limits
 
 WANTED: Final = ("memory", "pids", "cpu")
@@ -153,14 +153,16 @@ def kill_group(folder: Path) -> bool:
         Whether there was anything.
     """
     switch = folder / "cgroup.kill"
-    pids = [int(pid) for pid in _read(folder / "cgroup.procs").split()]
-    if pids and switch.exists():
+    found = bool(_pids(folder))
+    if found and switch.exists():
         switch.write_text("1")
-    elif pids:
-        for pid in pids:  # nobody but our jobs was ever in there
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    return bool(pids)
+    elif found:
+        pidfd.kill_listed(lambda: _pids(folder))
+    return found
+
+
+def _pids(folder: Path) -> list[int]:
+    return [int(pid) for pid in _read(folder / "cgroup.procs").split()]
 
 
 def remove_group(folder: Path) -> None:

@@ -7,11 +7,14 @@ import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from client_agent.sandbox.base import SandboxBroken
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_AT_ONCE: Final = 64
+"""Descriptors that a kill may take."""
 
 
 def become_subreaper() -> None:
@@ -83,6 +86,26 @@ def kill(pidfd: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Send a signal; a process that is already dead is no error."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, number)
+
+
+def kill_listed(listed: Callable[[], Iterable[int]]) -> None:
+    """Kill the processes that a list of the kernel's names, such as a cgroup's.
+
+    Each is held before the list is read again: a pid that became a stranger's meanwhile is not in
+    it any more, and that of a process outside our pid namespace is 0 there.
+    """
+    pids = [pid for pid in listed() if pid > 0]
+    for at in range(0, len(pids), _AT_ONCE):
+        held: dict[int, int] = {}
+        try:
+            for pid in pids[at : at + _AT_ONCE]:
+                with contextlib.suppress(ProcessLookupError):
+                    held[pid] = os.pidfd_open(pid)
+            for pid in held.keys() & set(listed()):
+                kill(held[pid])
+        finally:
+            for fd in held.values():
+                os.close(fd)
 
 
 def watch(pidfd: int) -> asyncio.Future[None]:

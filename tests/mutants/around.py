@@ -86,6 +86,14 @@ AROUND: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
+        "clearing a cgroup kills nobody whose pid was used again",
+        "sandbox/pidfd.py",
+        "held.keys() & set(listed()):",
+        "held:",
+        f"{BOX}pidfd.py::test_only_those_are_killed_that_are_still_listed",
+    ),
+    of(
+        "3",
         "a clearing that failed is tried again before anything starts",
         "sandbox/hosted.py",
         "            if self.cleared:\n                return\n",

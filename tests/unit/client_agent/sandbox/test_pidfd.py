@@ -63,6 +63,30 @@ def test_signals_reach_descendants_and_spare_the_top(family: Family) -> None:
     assert fields[0] in "SR"
 
 
+@pytest.mark.parametrize(
+    ("lists", "killed"),
+    [
+        (["12", "12"], "12"),
+        (["12", "1"], "1"),  # the second died, and its pid may be a stranger's
+        (["1", "12"], "1"),
+        (["", ""], ""),
+    ],
+)
+def test_only_those_are_killed_that_are_still_listed(lists: list[str], killed: str) -> None:
+    sleepers = {n: subprocess.Popen(["sleep", "60"], start_new_session=True) for n in "12"}
+    try:
+        turns = iter(lists)
+        # a process of another pid namespace is shown as 0: that would be a signal to ourselves
+        pidfd.kill_listed(lambda: [0, *(sleepers[n].pid for n in next(turns))])
+        dead = {n for n in killed if sleepers[n].wait(10) == -signal.SIGKILL}
+        assert dead == set(killed)
+        assert {n for n, one in sleepers.items() if one.poll() is None} == set("12") - dead
+    finally:
+        for one in sleepers.values():
+            one.kill()
+            one.wait()
+
+
 async def test_a_watch_ends_with_the_process_and_leaves_the_descriptor_open() -> None:
     process = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220  # its pid is what is tested
     fd = os.pidfd_open(process.pid)
