@@ -153,16 +153,13 @@ def kill_group(folder: Path) -> bool:
         Whether there was anything.
     """
     switch = folder / "cgroup.kill"
-    found = bool(_pids(folder))
-    if found and switch.exists():
+    if not _read(folder / "cgroup.procs"):
+        return False
+    if switch.exists():
         switch.write_text("1")
-    elif found:
-        pidfd.kill_listed(lambda: _pids(folder))
-    return found
-
-
-def _pids(folder: Path) -> list[int]:
-    return [int(pid) for pid in _read(folder / "cgroup.procs").split()]
+    else:
+        pidfd.kill_listed(lambda: map(int, _read(folder / "cgroup.procs").split()))
+    return True
 
 
 def remove_group(folder: Path) -> None:
