@@ -158,19 +158,27 @@ class Attempt:
         return future.done()
 
     def _reap(self) -> tuple[float | None, int | None]:
-        """Take the dead out of the process table; what the kernel counted for them."""
+        """Take the dead out of the process table; what the kernel counted for them.
+
+        Returns:
+            CPU seconds of all, and the peak memory in bytes of the largest one; None: unknown.
+        """
+        cpu_s, peak = 0.0, 0
         if self._parts.status is not None:
+            # bwrap ends before its child, the init, does: then that is ours, and so is the account
+            # of everything that it has reaped. If not, it is part of bwrap's.
             with contextlib.suppress(ChildProcessError):
-                # ours only where bwrap died before its child did
-                os.waitid(os.P_PIDFD, self._parts.init_fd, os.WEXITED | os.WNOHANG)
+                _, _, used = os.wait4(self.pid, os.WNOHANG)
+                cpu_s, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
         pid, status, used = os.wait4(self._parts.outer.pid, os.WNOHANG)
         if pid == 0:
             return None, None
         self._parts.outer.returncode = os.waitstatus_to_exitcode(status)
-        peak = used.ru_maxrss * 1024
         # a child of ours starts with our own size on its account: smaller peaks are not seen
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return round(used.ru_utime + used.ru_stime, 6), peak if peak > own else None
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if used.ru_maxrss > own:
+            peak = max(peak, used.ru_maxrss * 1024)
+        return round(cpu_s + used.ru_utime + used.ru_stime, 6), peak or None
 
     def _close(self) -> None:
         self._close_gate()

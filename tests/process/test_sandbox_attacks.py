@@ -228,6 +228,33 @@ async def throttling(started: Started) -> int:
     return 0 if started.workspace.group is None else started.workspace.group.throttled()
 
 
+BURN = """
+import os, time
+big = bytearray(40 << 20)
+big[::4096] = b"x" * len(big[::4096])
+if os.fork() == 0:
+    while time.process_time() < 0.3: pass
+    os._exit(0)
+os.wait()
+if os.fork() == 0:  # reaped by nobody but the init
+    if os.fork() == 0:
+        while time.process_time() < 0.3: pass
+        open("done", "w")
+    os._exit(0)
+os.wait()
+while not os.path.exists("done"): time.sleep(0.01)
+"""
+
+
+def test_what_was_used_is_told_of_all_processes(who: Who) -> None:
+    used = run(python(BURN), who).ended.usage
+    assert used.cpu_s is not None
+    assert used.peak_memory_bytes is not None
+    assert 0.6 <= used.cpu_s < 3
+    assert used.wall_s >= 0.6
+    assert 40 * MIB <= used.peak_memory_bytes < SMALL.memory
+
+
 def test_cpu_time_of_many_processes_adds_up(who: Who) -> None:
     limits = SMALL.model_copy(update={"cpus": 0.3})
     script = "for i in 1 2 3; do timeout 9 bash -c 'while :; do :; done' & done; wait\n"

@@ -298,7 +298,7 @@ def _(outcome: Outcome, who: Who) -> None:
     assert not any(passwd[:200] in content for content in outcome.files.values())
 
 
-@expect("res-hardlinks")
+@expect("res-hardlinks", timeout_s=60.0)  # it starts 3,000 programs
 def _(outcome: Outcome, who: Who) -> None:
     completed(outcome)
     assert "the files add up to at least" in str(outcome.results_limit)

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from client_agent.sandbox.places import Places
-from tests.support.running import environment, marked
+from tests.support.running import cgroups_of, environment, marked
 
 _GIVEN: set[int] = set()
 
@@ -95,4 +95,4 @@ def left_behind(agent: Program) -> list[str]:
     found = [f"process {pid}" for pid in marked(agent.mark)]
     found += [line for line in mounts if str(agent.data) in line]
     found += [str(path) for path in [*Path("/run").glob(f"*/{name}")]]
-    return found + [str(path) for path in Path("/sys/fs/cgroup").rglob(name)]
+    return found + [str(path) for path in cgroups_of(name)]

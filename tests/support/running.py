@@ -137,9 +137,15 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def cgroups_of(name: str) -> list[Path]:
+    """Groups of that name in any hierarchy; others may come and go meanwhile."""
+    top = "/sys/fs/cgroup"
+    return [Path(folder) / name for folder, inside, _ in os.walk(top) if name in inside]
+
+
 def traces(system: System) -> list[str]:
     """What the agent has outside its folder: mounts and cgroups. It may while it runs."""
     name = Places(system.folder / "data" / "agent", drop=False).name
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    outside = [*Path("/run").glob(f"*/{name}"), *Path("/sys/fs/cgroup").rglob(name)]
+    outside = [*Path("/run").glob(f"*/{name}"), *cgroups_of(name)]
     return [line for line in mounts if str(system.folder) in line] + [str(path) for path in outside]

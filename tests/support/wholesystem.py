@@ -23,7 +23,7 @@ from ferryman.sync import SyncClient
 from shared.clock import RealClock
 from shared.wire import JobDoc, Limits
 from tests.support.programs import Program
-from tests.support.running import descendants
+from tests.support.running import cgroups_of, descendants
 from tests.support.sandboxed import (
     MIB,
     SETTINGS,
@@ -149,7 +149,7 @@ class WholeSystem:
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
         found += [line for line in mounts if str(data) in line]
         found += [str(path) for path in Path("/run").glob(f"*/{name}")]
-        return found + [str(path) for path in Path("/sys/fs/cgroup").rglob(name)]
+        return found + [str(path) for path in cgroups_of(name)]
 
     def result(self, job: JobDoc, to: Path) -> tuple[zipfile.ZipFile, Receipt]:
         """What came of an ended job: the ZIP, and the receipt in it."""
@@ -199,7 +199,7 @@ class WholeSystem:
 
 def service(name: str, limits: Limits, **more: Any) -> str:
     """TOML of a service without retries and with room for everybody."""
-    settings = {"runs_per_user": 8, "max_runs": 16, "timeout": 30, "infra_retries": 0, **more}
+    settings = {"runs_per_user": 8, "max_runs": 16, "timeout": 90, "infra_retries": 0, **more}
     lines = [f"{key} = {value!r}" for key, value in settings.items()]
     inner = ", ".join(
         f"{key} = {str(value).lower() if isinstance(value, bool) else value}"
