@@ -108,6 +108,12 @@ def kill_listed(listed: Callable[[], Iterable[int]]) -> None:
                 os.close(fd)
 
 
+def reap(pidfd: int) -> None:
+    """Take a process that has died out of the process table, if it became our child: an orphan."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+
+
 def watch(pidfd: int) -> asyncio.Future[None]:
     """A future that is done when the process is dead; of an init: when its whole namespace is.
 

@@ -208,7 +208,10 @@ class Start:
             raise RuntimeError("spawn first")
         self.pipes.close()
         # stderr is held by every process of the chain
-        ends = (self._outer_dead, self._stderr.closed)
+        deaths = [self._outer_dead]
+        if self._init_fd is not None:
+            deaths.append(pidfd.watch(self._init_fd))
+        ends = (*deaths, self._stderr.closed)
         for kill in (False, True):
             if kill and not all(end.done() for end in ends):
                 for fd in (self._init_fd, self._outer_fd):
@@ -223,7 +226,10 @@ class Start:
             timer.cancel()
         if self._outer_dead.done():
             self._outer.wait()
-        self._outer_dead.cancel()
+            if self._init_fd is not None:
+                pidfd.reap(self._init_fd)
+        for death in deaths:
+            death.cancel()
         self.close()
 
     def close(self) -> None:

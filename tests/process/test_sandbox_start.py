@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +73,28 @@ def test_a_chain_that_hangs_is_given_up_and_killed(who: Who, tmp_path: Path) -> 
     message, alive = in_child(lambda home: asyncio.run(hanging(home)), who)
     assert "not up within 0.3 s" in message
     assert alive == []
+
+
+def test_a_sandbox_that_stands_still_at_its_start_is_killed_and_no_zombie_stays(who: Who) -> None:
+    """bwrap is killed with it, so its init becomes the agent's child."""
+
+    async def still(home: Path) -> list[int]:
+        job = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.3, death_timeout_s=0.4))
+        real = pidfd.open_child
+
+        def stopped(pid: int, parent: int) -> int | None:
+            found = real(pid, parent)
+            os.kill(pid, signal.SIGSTOP)
+            return found
+
+        pidfd.open_child = stopped
+        async with opened(job, home) as sandbox:
+            for i in range(2):
+                with pytest.raises(SandboxBroken, match="not up within"):
+                    await start(sandbox, job, home, f"a-{i}")
+            return pidfd.descendants(os.getpid())
+
+    assert in_child(lambda home: asyncio.run(still(home)), who) == []
 
 
 def test_a_start_that_is_cancelled_leaves_nothing(who: Who) -> None:
