@@ -47,6 +47,11 @@ def no_pid(given: Options) -> Options:
     kept = without("--unshare-pid")(given)
     kept[kept.index("--proc")] = "--ro-bind"
     kept.insert(kept.index("/proc"), "/proc")
+    # and there is no init of its own to hide
+    mount = kept.index(options.INIT) - 5
+    del kept[mount : mount + 6]
+    remount = kept.index(options.INIT) - 1
+    del kept[remount : remount + 2]
     return kept
 
 
@@ -94,7 +99,8 @@ def fewest_mounts(given: Options) -> Options:
     """One recursive bind instead of thirty mounts: what mounts cost in all. It keeps no promise."""
     first, last = given.index("--ro-bind"), given.index("--bind-fd")
     binds = ["--ro-bind", "/", "/", "--proc", "/proc", "--tmpfs", "/mnt"]
-    after = [option for option in given[last:] if option not in ("--remount-ro", "/dev", "/")]
+    remounts = ("--remount-ro", options.INIT, "/dev", "/")
+    after = [option for option in given[last:] if option not in remounts]
     for _ in range(2):  # the mount and --chdir
         after[after.index(options.JOB)] = "/mnt"
     return [*given[:first], *binds, *after]

@@ -87,7 +87,11 @@ def test_a_sandbox_that_stands_still_at_its_start_is_killed_and_no_zombie_stays(
             os.kill(pid, signal.SIGSTOP)
             return found
 
-        pidfd.open_child = stopped
+        def unfiltered(pid: int) -> bool | None:
+            """However far it had come before it was stopped."""
+            return False
+
+        pidfd.open_child, pidfd.filtered = stopped, unfiltered
         async with opened(job, home) as sandbox:
             for i in range(2):
                 with pytest.raises(SandboxBroken, match="not up within"):
