@@ -126,6 +126,8 @@ class PayloadDoc(Wire):
 
     server: str | None = None
     key: str | None = None
+    bundle_digest: str | None = None
+    """Of the bundle that it was submitted with; None from an agent that does not say it yet."""
     reason: Reason | None = None
     message: str = ""
     exit_code: int | None = None
