@@ -1,6 +1,7 @@
 # Everything that CI does is a target here; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo serve test unit soak mutants bench lint format types imports lock clean
+.PHONY: help setup setup-dev demo serve test test-all unit soak mutants bench coverage lint format \
+	types imports lock clean
 SHELL := bash
 
 PYTHON_RUN := .venv/bin/python -P
@@ -24,8 +25,14 @@ demo: setup ## start everything in a temporary folder, run an example bundle, sh
 serve: setup ## server and agent in the foreground, data kept in ./ferryman-data (DATA=folder)
 	@.venv/bin/ferryman dev --data-dir $(DATA) $(ARGS)
 
-test: setup-dev ## all tests but the long ones (ARGS="-k name" to choose, JOBS=1 to go slowly)
+test: setup-dev ## the tests of every change, about two minutes (ARGS="-k name" to choose, JOBS=1 to go slowly)
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+test-all: setup-dev ## everything: slow tests, a minute of soak, mutants, a short bench
+	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal -m "not soak"
+	@$(MAKE) --no-print-directory soak SOAK_SECONDS=60
+	@$(MAKE) --no-print-directory mutants
+	@$(MAKE) --no-print-directory bench ARGS="--quick latency throughput"
 
 unit: setup-dev ## the fast tests: no process is started
 	@$(PYTHON_RUN) -m pytest tests/unit tests/contract $(ARGS)

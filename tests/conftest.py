@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import os
+from collections.abc import Generator
 
+import pytest
 from hypothesis import settings
 
 # deadline: a busy machine is no counterexample. derandomize: `make test` says the same thing twice;
@@ -11,3 +15,31 @@ from hypothesis import settings
 settings.register_profile("test", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("soak", parent=settings.get_profile("test"), derandomize=False)
 settings.load_profile("soak" if "SOAK_SECONDS" in os.environ else "test")
+
+SLOW_TIMEOUT_S = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests get more time than `timeout` in pyproject.toml; `soak` sets its own end."""
+    for item in items:
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.timeout(0))
+        elif item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add where a test that ran out of time waits: its tasks' stacks, which no traceback shows."""
+    report = yield
+    error = str(call.excinfo.value) if call.excinfo else ""
+    if report.failed and "from pytest-timeout" in error:
+        runner = getattr(item, "funcargs", {}).get("_function_scoped_runner")
+        if isinstance(runner, asyncio.Runner):
+            stacks = io.StringIO()
+            for task in asyncio.all_tasks(runner.get_loop()):
+                task.print_stack(file=stacks)
+            report.sections.append(("tasks at the end of the time", stacks.getvalue()))
+    return report
