@@ -15,7 +15,7 @@ from client_agent.payloads import Payloads
 from client_agent.sandbox.base import Report, Sandbox, SandboxBroken
 from shared.clock import Clock
 from shared.database import DatabaseUnavailable
-from shared.durations import say_size
+from shared.sizes import say_size
 from shared.wire import AgentHealth, Limits
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

@@ -15,7 +15,8 @@ from client_agent.sandbox.options import checked_place
 from client_agent.sandbox.seccomp import RELAXATIONS
 from client_agent.sandbox.settings import SandboxSettings
 from shared.config import Section
-from shared.durations import Duration, Size
+from shared.durations import Duration
+from shared.sizes import Size
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS: Final = "FERRYMAN_"

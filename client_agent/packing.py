@@ -14,8 +14,8 @@ from client_agent.results import Collected, Contents, ResultsLimit
 from client_agent.sandbox.base import Grant, Report, Workspace
 from client_agent.schema import Outcome, Payload
 from shared.clock import iso
-from shared.durations import say_size
 from shared.files.bundle import BundleReader
+from shared.sizes import say_size
 from shared.wire import PayloadState, Reason, ResultInfo
 
 S = PayloadState

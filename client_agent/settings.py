@@ -15,7 +15,8 @@ from client_agent.openings import Sandboxing, Words, split
 from client_agent.sandbox.options import SHOWN
 from shared import config
 from shared.config import Section, SettingsError
-from shared.durations import Duration, Size
+from shared.durations import Duration
+from shared.sizes import Size
 from shared.wire import Limits
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 
 from server.domain.quotas import Service
 from shared.config import Section, Settings, SettingsError, load
-from shared.durations import Duration, Size
+from shared.durations import Duration
+from shared.sizes import Size
 from shared.wire import Limits, Reason
 
 SERVICE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"

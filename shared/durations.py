@@ -1,41 +1,60 @@
-"""Durations (``90s``, ``1h30m``, ``10d``) and sizes (``400MB``, ``2GiB``) as people write them."""
+"""Durations as people write them: ``90s``, ``1h30m``, ``10d``."""
 
 from __future__ import annotations
 
+import math
+import re
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-import durationpy
-from pydantic import BeforeValidator, ByteSize, TypeAdapter
+from pydantic import BeforeValidator
 
-_SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
+MAX_LENGTH: Final = 32
+"""Characters of a number with units; a longer text is refused before anything reads it."""
+LONGEST_S: Final = 100 * 365 * 86_400.0
+"""A hundred years: a time that far ahead can still be stored in microseconds."""
+_UNITS: Final = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
+_DURATION: Final = re.compile("".join(rf"(?:({_NUMBER}){unit} ?)?" for unit in _UNITS))
+_PLAIN: Final = re.compile(_NUMBER)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds.
+    """Seconds. Units from ``w`` to ``ms``, the largest first, each at most once.
 
     Raises:
-        ValueError: not a duration, or negative.
+        ValueError: not a duration, negative, or longer than :data:`LONGEST_S`.
     """
-    try:
-        seconds = durationpy.from_str(text.strip()).total_seconds()
-    except (durationpy.DurationError, ValueError) as problem:
-        raise ValueError(f"{text!r} is not a duration such as 90s, 1h30m or 10d") from problem
-    if seconds < 0:
-        raise ValueError(f"{text!r} is negative")
-    return float(seconds)
+    text = short(text, "90s, 1h30m or 10d")
+    if text == "0":
+        return 0.0
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        if text.startswith("-") and _DURATION.fullmatch(text[1:]):
+            raise ValueError(f"{text!r} is negative")
+        raise ValueError(f"{text!r} is not a duration such as 90s, 1h30m or 10d")
+    numbers = zip(match.groups(), _UNITS.values(), strict=True)
+    return _bounded(math.fsum(float(number) * unit for number, unit in numbers if number), text)
 
 
-def parse_size(text: str) -> int:
-    """Bytes.
+def short(text: str, such_as: str) -> str:
+    """``text`` without the blanks around it.
 
     Raises:
-        ValueError: not a size.
+        ValueError: it is longer than any value with a unit is.
     """
-    try:
-        return int(_SIZE.validate_python(text.strip()))
-    except ValueError as problem:
-        raise ValueError(f"{text!r} is not a size such as 400MB or 2GiB") from problem
+    if len(text) > MAX_LENGTH:
+        raise ValueError(
+            f"{text[:MAX_LENGTH] + '…'!r} is longer than {MAX_LENGTH} characters; "
+            f"write a value such as {such_as}"
+        )
+    return text.strip()
+
+
+def _bounded(seconds: float, text: object) -> float:
+    if not seconds <= LONGEST_S:  # nan, too
+        raise ValueError(f"{text!r} is longer than a hundred years")
+    return seconds
 
 
 def say_duration(seconds: float) -> str:
@@ -50,37 +69,14 @@ def say_duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-def say_size(count: float) -> str:
-    """For people: ``512 B``, ``1.5 KiB``, ``2.0 GiB``."""
-    if count < 1024:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        count /= 1024
-        if count < 1024:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1024:.1f} TiB"
-
-
 def _duration(value: Any) -> Any:
     if isinstance(value, timedelta):
-        return value.total_seconds()
-    return parse_duration(value) if isinstance(value, str) and not _number(value) else value
-
-
-def _size(value: Any) -> Any:
-    return parse_size(value) if isinstance(value, str) else value
-
-
-def _number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        value = value.total_seconds()
+    if isinstance(value, str):
+        plain = len(value) <= MAX_LENGTH and _PLAIN.fullmatch(value)
+        value = float(value) if plain else parse_duration(value)
+    return _bounded(value, value) if isinstance(value, int | float) else value
 
 
 Duration = Annotated[float, BeforeValidator(_duration)]
 """A settings field in seconds; reads ``1h30m`` or a number of seconds."""
-
-Size = Annotated[int, BeforeValidator(_size)]
-"""A settings field in bytes; reads ``2GiB`` or a number of bytes."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping
 from typing import Final, TypedDict
 
-from shared.durations import parse_size, say_size
+from shared.durations import short
+from shared.sizes import parse_size, say_size
 from shared.wire import Limits
 
 MIB: Final = 1 << 20
@@ -41,16 +42,15 @@ def parse_limit(name: str, text: str) -> float:
             raise ValueError(f"{text!r} is too little: it must be at least {say_size(SIZES[name])}")
         return size
     if name == "pids":
-        if not (text.isascii() and text.isdigit() and len(text) < 10):
+        text = short(text, "64")
+        if not re.fullmatch("[0-9]{1,9}", text):
             raise ValueError(f"{text!r} is not a whole number such as 64")
         count: float = int(text)
     else:
-        try:
-            count = float(text)
-        except ValueError:
-            count = math.nan
-        if not math.isfinite(count):
+        text = short(text, "2 or 0.5")
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?|\.[0-9]+", text):
             raise ValueError(f"{text!r} is not a number such as 2 or 0.5")
+        count = float(text)
     if count < COUNTS[name]:
         raise ValueError(f"{text!r} is too little: it must be at least {COUNTS[name]:g}")
     return count

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from client_agent.sandbox.cgroups import Group
 from client_agent.sandbox.images import Image
 from shared.clock import Clock
-from shared.durations import say_size
+from shared.sizes import say_size
 from shared.wire import Limits, Reason
 
 if TYPE_CHECKING:

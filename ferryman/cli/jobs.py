@@ -26,7 +26,7 @@ from ferryman.cli.options import (
 from ferryman.client import DEFAULT_URL, Client
 from ferryman.download import place
 from ferryman.errors import BadArgument
-from shared.durations import say_size
+from shared.sizes import say_size
 from shared.wire import JobDoc, JobState
 
 

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from ferryman.form import BATCH, Told
 from shared.clock import SECOND, from_iso
-from shared.durations import say_duration, say_size
+from shared.durations import say_duration
+from shared.sizes import say_size
 from shared.wire import EventDoc, JobDoc, JobState
 
 _STYLE: Final = {

@@ -8,9 +8,9 @@ from aiohttp import web
 
 from server.api.context import CONTEXT, Context
 from server.api.problems import Refusal, answer, translate
-from shared.durations import say_size
 from shared.limits import FIELDS
 from shared.multipart import receive
+from shared.sizes import say_size
 from shared.wire import StatusBody
 
 _EARLY = ("service", "user_id", "name", "tags", "timeout", *FIELDS)
