@@ -19,7 +19,7 @@ import pytest
 from ferryman import Client, JobState, Reason
 from tests.support.running import EXAMPLES, ROOT, System
 
-PDB = ROOT.parent / "shared" / "data"
+PDB = ROOT / "tests" / "data"
 
 
 async def run(system: System, tmp_path: Path, files) -> tuple[zipfile.ZipFile, dict[str, Any]]:
@@ -80,8 +80,6 @@ async def test_contacts_between_chains(system, tmp_path):
 
 
 async def test_contacts_in_a_real_complex(system, tmp_path):
-    if not PDB.is_dir():
-        pytest.skip(f"no real input: {PDB} is not there")
     chains = {f"2oob_{chain}.pdb": PDB / f"2oob_{chain}.pdb" for chain in "AB"}
     source = EXAMPLES / "contacts"
     files = {name: source / name for name in ("run.sh", "contacts.py")} | {

@@ -22,14 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Copy:
-    """A copy of the repository beside the documents that its tests read."""
+    """A copy of what belongs to the repository."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "repository"
         self.root.mkdir(parents=True)
-        shared = ROOT.parent / "shared"
-        if shared.is_dir():
-            (folder / "shared").symlink_to(shared)
         listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
         names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout
         for name in filter(None, names.split("\0")):

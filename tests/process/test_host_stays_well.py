@@ -10,10 +10,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.hostile import EXPECT
-from tests.support.sandboxed import HOSTILE, MIB, SMALL, Job, Who, can
+from tests.support.sandboxed import MIB, SMALL, Job, Who, can
 from tests.support.wholesystem import WholeSystem, sandboxing, service, submit
-
-pytestmark = pytest.mark.skipif(not HOSTILE.is_dir(), reason=f"there is no {HOSTILE}")
 
 BOMBS = (
     *("fork-bomb", "mem-bomb", "disk-bomb", "log-flood"),

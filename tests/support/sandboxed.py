@@ -37,7 +37,7 @@ from shared.clock import RealClock
 from shared.wire import Limits
 
 MIB = 1 << 20
-HOSTILE = Path(__file__).parents[3] / "shared" / "hostile"
+HOSTILE = Path(__file__).parents[1] / "hostile"
 Who: TypeAlias = Literal["root", "user"]
 
 SMALL = Limits(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-REAL_DATA = Path(__file__).parents[4] / "shared" / "data"
+REAL_DATA = Path(__file__).parents[2] / "data"
 HELICES = (EXAMPLES / "contacts" / "helices.pdb").read_text()
 
 
@@ -70,7 +70,6 @@ def test_the_contacts_of_the_shipped_helices_are_those_of_a_brute_force_search(
     assert "::progress value=140,total=140::" in ended.stdout
 
 
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real structure beside the repository")
 def test_two_files_with_a_chain_each_work_on_a_real_structure(run_example, tmp_path):
     texts = [(REAL_DATA / f"2oob_{chain}.pdb").read_text() for chain in "AB"]
     files = dict(zip(("a.pdb", "b.pdb"), texts, strict=True))
