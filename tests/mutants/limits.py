@@ -20,6 +20,19 @@ _RLIMITS: Final = f"{_INSIDE}rlimits_are_in_force"
 LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
+        "cgroups are found where the kernel offers them",
+        "sandbox/host.py",
+        "        hierarchy = find(name)\n",
+        '        raise NoCgroups("not looked for")\n',
+        f"{_INSIDE}a_limit_is_hard_wherever_the_kernel_offers_the_means[root-memory]",
+        f"{_INSIDE}a_limit_is_hard_wherever_the_kernel_offers_the_means[root-pids]",
+        f"{_INSIDE}a_limit_is_hard_wherever_the_kernel_offers_the_means[root-cpu]",
+        f"{HOSTILE}[root-mem-bomb]",
+        f"{HOSTILE}[root-thread-bomb]",
+        f"{_ATTACKS}cpu_time_of_many_processes_adds_up[root]",
+    ),
+    of(
+        "4",
         "memory: the cgroup's limit (version 1)",
         _GROUPS,
         '        ("memory", "memory.limit_in_bytes", memory),\n',

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hostile import EXPECT, LOUD
+from tests.support.kernel import offers
 from tests.support.sandboxed import MIB, SMALL, Who, can
 from tests.support.wholesystem import WholeSystem, sandboxing, service, submit
 
@@ -36,7 +37,7 @@ def test_every_hostile_bundle_ends_as_expected_on_its_way_through_the_system(
                 outcome = system.outcome(job, open_folder / f"{name}.zip")
                 assert [line for line in outcome.lines if "LEAK" in line] == []
                 assert outcome.ended.reason not in ("agent_error", "sandbox_error"), job.message
-                assert outcome.enforcement["disk"] == ("hard" if who == "root" else "soft")
+                assert (outcome.enforcement["disk"] == "hard") == offers(who, "disk")
                 EXPECT[name][1](outcome, who)
             except Exception as problem:  # noqa: BLE001  # all are told together
                 problem.add_note(f"{name}: {job.status} {job.reason} {job.message}")

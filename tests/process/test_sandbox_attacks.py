@@ -16,12 +16,12 @@ import pytest
 from client_agent.collect import collect
 from client_agent.sandbox.base import Ended
 from shared.wire import Reason
+from tests.support.kernel import offers
 from tests.support.sandboxed import (
     MIB,
     SETTINGS,
     SMALL,
     Job,
-    Outcome,
     Started,
     Who,
     can,
@@ -50,10 +50,6 @@ def python(program: str, **more: Any) -> Job:
 
 def names_in(started: Started) -> list[str]:
     return [path.name for path in started.workspace.path.iterdir()]
-
-
-def hard(outcome: Outcome, limit: str) -> bool:
-    return outcome.enforcement[limit] == "hard"
 
 
 # ---------------------------------------------------------------- start and end
@@ -153,7 +149,7 @@ def test_the_first_cause_wins_and_later_ones_are_told(who: Who) -> None:
 def test_a_child_lost_to_the_memory_limit_is_the_end_whatever_run_sh_says(who: Who) -> None:
     script = "head -c 400M /dev/zero | tail -c 390M >/dev/null; sleep 0.2; exit 0\n"
     outcome = run(bash(script), who)
-    if hard(outcome, "memory"):
+    if offers(who, "memory"):
         assert outcome.ended.reason is Reason.MEMORY_LIMIT
     else:
         assert "memory exhausted" in outcome.stderr
@@ -164,7 +160,7 @@ def test_scratch_counts_as_memory(who: Who) -> None:
     settings = replace(SETTINGS, scratch=100 * MIB, shm=100 * MIB)
     limits = SMALL.model_copy(update={"memory": 64 * MIB})
     outcome = run(bash(script, settings=settings, limits=limits), who)
-    if hard(outcome, "memory"):
+    if offers(who, "memory"):
         assert outcome.ended.reason is Reason.MEMORY_LIMIT
     else:  # /tmp is no larger than the memory that there is
         assert outcome.stdout == "0\n"
@@ -175,7 +171,7 @@ def test_one_process_cannot_ask_for_more_memory_than_its_job_has(who: Who) -> No
     program += "except OSError as problem: print(problem.strerror)\n"
     outcome = run(python(program), who)
     soft = "Cannot allocate memory\n"  # a cgroup counts what is touched, not what is asked for
-    assert outcome.stdout == ("got it\n" if hard(outcome, "memory") else soft)
+    assert outcome.stdout == ("got it\n" if offers(who, "memory") else soft)
 
 
 MANY = """
@@ -260,10 +256,10 @@ def test_cpu_time_of_many_processes_adds_up(who: Who) -> None:
     script = "for i in 1 2 3; do timeout 9 bash -c 'while :; do :; done' & done; wait\n"
     outcome = run(bash(script, limits=limits, timeout_s=2.0, during=throttling), who)
     assert outcome.ended.usage.cpu_s is not None
-    if hard(outcome, "cpu"):
+    if offers(who, "cpu"):
         assert outcome.extra > 0
-    assert outcome.ended.usage.cpu_s < (1.2 if hard(outcome, "cpu") else 2.5)
-    expected = {Reason.TIMEOUT} if hard(outcome, "cpu") else {Reason.CPU_LIMIT, Reason.TIMEOUT}
+    assert outcome.ended.usage.cpu_s < (1.2 if offers(who, "cpu") else 2.5)
+    expected = {Reason.TIMEOUT} if offers(who, "cpu") else {Reason.CPU_LIMIT, Reason.TIMEOUT}
     assert outcome.ended.reason in expected
 
 
@@ -285,7 +281,7 @@ time.sleep(1)
 
 def test_files_that_are_deleted_but_open_count(who: Who) -> None:
     outcome = run(python(DELETED), who)
-    if hard(outcome, "disk"):
+    if offers(who, "disk"):
         assert outcome.stdout == "No space left on device\n"
         assert outcome.ended.warnings[0].startswith("disk_limit: the disk of ")
     else:
@@ -295,7 +291,7 @@ def test_files_that_are_deleted_but_open_count(who: Who) -> None:
 def test_a_disk_that_was_full_for_a_while_is_a_warning(who: Who) -> None:
     script = "for i in $(seq 8); do head -c 8M /dev/zero >$i || break; done; sleep 0.4; rm ?\n"
     outcome = run(bash(script), who)
-    if hard(outcome, "disk"):
+    if offers(who, "disk"):
         assert (outcome.ended.reason, outcome.ended.exit_code) == (None, 0)
         assert outcome.ended.warnings == ("disk_limit: the disk of 48.0 MiB was full for a while",)
     else:

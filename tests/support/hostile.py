@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shared.wire import Reason
+from tests.support.kernel import offers
 from tests.support.sandboxed import HOSTILE, MIB, SETTINGS, SMALL, Job, Outcome, Who
 
 Check = Callable[[Outcome, Who], None]
@@ -26,10 +27,6 @@ def expect(name: str, **job: object) -> Callable[[Check], Check]:
 
 def completed(outcome: Outcome) -> None:
     assert (outcome.ended.reason, outcome.ended.exit_code) == (None, 0), outcome.ended
-
-
-def hard(outcome: Outcome, limit: str) -> bool:
-    return outcome.enforcement[limit] == "hard"
 
 
 @expect("fs-read-secrets")
@@ -156,7 +153,7 @@ def _(outcome: Outcome, who: Who) -> None:
 
 @expect("fork-bomb", timeout_s=2.0)
 def _(outcome: Outcome, who: Who) -> None:
-    if hard(outcome, "pids"):
+    if offers(who, "pids"):
         assert any(warning.startswith("pids_limit: ") for warning in outcome.ended.warnings)
     assert outcome.ended.reason in (None, Reason.EXIT_CODE, Reason.TIMEOUT)
     assert outcome.ended.usage.wall_s < 10
@@ -167,7 +164,7 @@ def _(outcome: Outcome, who: Who) -> None:
     started = re.search(r"stopped at (\d+)", outcome.stdout)
     assert started is not None
     assert int(started[1]) < SMALL.pids + 8
-    if hard(outcome, "pids"):
+    if offers(who, "pids"):
         assert any(warning.startswith("pids_limit: ") for warning in outcome.ended.warnings)
 
 
@@ -175,7 +172,7 @@ def _(outcome: Outcome, who: Who) -> None:
 def _(outcome: Outcome, who: Who) -> None:
     touched = [int(line.split()[0]) for line in outcome.stdout.splitlines()]
     assert max(touched, default=0) <= SMALL.memory // MIB
-    if hard(outcome, "memory"):
+    if offers(who, "memory"):
         assert outcome.ended.reason is Reason.MEMORY_LIMIT
         assert outcome.ended.usage.peak_memory_bytes == SMALL.memory
     else:
@@ -200,7 +197,7 @@ def _(outcome: Outcome, who: Who) -> None:
 def _(outcome: Outcome, who: Who) -> None:
     assert outcome.ended.reason is Reason.DISK_LIMIT
     made = re.search(r"stopped (\d+) No space left", outcome.stdout)
-    if hard(outcome, "disk"):
+    if offers(who, "disk"):
         assert made is not None
         assert int(made[1]) < 2 * SMALL.disk // SETTINGS.inode_every
 
@@ -209,7 +206,7 @@ def _(outcome: Outcome, who: Who) -> None:
 def _(outcome: Outcome, who: Who) -> None:
     assert outcome.ended.reason in (Reason.TIMEOUT, Reason.CPU_LIMIT)
     assert outcome.ended.usage.cpu_s is not None
-    if hard(outcome, "cpu"):
+    if offers(who, "cpu"):
         assert outcome.ended.usage.cpu_s < 1.3 * outcome.ended.usage.wall_s * SMALL.cpus + 0.2
 
 
@@ -318,7 +315,7 @@ def _(outcome: Outcome, who: Who) -> None:
 
 @expect("res-sparse")
 def _(outcome: Outcome, who: Who) -> None:
-    if hard(outcome, "disk"):
+    if offers(who, "disk"):
         completed(outcome)
         found = re.search(r"at least (\d+) bytes", str(outcome.results_limit))
         assert found is not None

@@ -12,6 +12,7 @@ from client_agent.sandbox import cgroups
 from client_agent.sandbox.cgroups import Group, Hierarchy, NoCgroups
 from client_agent.sandbox.options import JOIN
 from shared.wire import Limits
+from tests.support.kernel import offers
 
 LIMITS = Limits(cpus=1.5, memory=64 << 20, pids=20)
 
@@ -214,10 +215,9 @@ def test_killing_a_v2_group_uses_its_switch(tmp_path: Path) -> None:
 
 @pytest.fixture
 def real() -> Hierarchy:
-    try:
-        return cgroups.find(f"ferryman-test-{os.getpid()}")
-    except NoCgroups as problem:
-        pytest.skip(str(problem))
+    if not any(offers("root", name) for name in cgroups.WANTED):
+        pytest.skip("no cgroups here: that the kernel takes what is written is not proved")
+    return cgroups.find(f"ferryman-test-{os.getpid()}")
 
 
 def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
