@@ -40,7 +40,7 @@ unit: setup-dev ## the fast tests: no process is started
 soak: setup-dev ## kill -9 at random moments for SOAK_SECONDS (600), then fuzz about as long
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(PYTHON_RUN) -m pytest -m soak $(ARGS)
 
-mutants: setup-dev ## take each protection of the sandbox out in turn; a test must fail (ARGS=2.10)
+mutants: setup-dev ## take each protection out in turn; a test must fail (ARGS="--only server/")
 	@.venv/bin/python -m tests.mutants $(ARGS)
 
 bench: setup-dev ## measure, and print medians and ratios

@@ -4,63 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TypeVar
 
 from client_agent.remove import remove_tree
 from tests.mutants.mutant import Mutant
-from tests.mutants.table import MUTANTS
+from tests.mutants.runner import Copy, Run, problem
+from tests.mutants.table import THREAT_MODEL, all_mutants
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class Copy:
-    """A copy of what belongs to the repository."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "repository"
-        self.root.mkdir(parents=True)
-        listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-        names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout
-        for name in filter(None, names.split("\0")):
-            target = self.root / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if (ROOT / name).is_file():
-                shutil.copy2(ROOT / name, target)
-
-    def fails(self, test: str) -> bool:
-        """Whether the test fails here; a mutant that hangs is noticed, too."""
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
-        environ = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
-        base = self.root.parent / "tmp"
-        remove_tree(base)
-        command.append(f"--basetemp={base}")
-        try:
-            done = subprocess.run(
-                command, cwd=self.root, env=environ, capture_output=True, text=True, timeout=180
-            )
-        except subprocess.TimeoutExpired:
-            return True
-        if done.returncode not in (0, 1):
-            raise SystemExit(f"{test} cannot be run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return done.returncode == 1
-
-    def survived(self, mutant: Mutant) -> list[str]:
-        """Those of the mutant's tests that pass all the same."""
-        path = self.root / mutant.file
-        text = path.read_text()
-        path.write_text(text.replace(mutant.old, mutant.new, 1))
-        try:
-            return [test for test in mutant.tests if not self.fails(test)]
-        finally:
-            path.write_text(text)
+T = TypeVar("T")
 
 
 @contextmanager
@@ -74,47 +32,67 @@ def scratch() -> Iterator[Path]:
         remove_tree(folder)
 
 
-def run(mutants: Iterable[Mutant], jobs: int) -> int:
-    """Print a line for each; how many survived, or were never whole."""
-    chosen = list(mutants)
-    bad = 0
-    with scratch() as folder:
+def each(
+    copies: SimpleQueue[Copy],
+    threads: ThreadPoolExecutor,
+    things: Iterable[T],
+    work: Callable[[Copy, T], Run],
+) -> Iterator[tuple[T, Run]]:
+    """Do the work for all things, each in a copy that is free; as they are done."""
+
+    def borrowed(thing: T) -> tuple[T, Run]:
+        copy = copies.get()
+        try:
+            return thing, work(copy, thing)
+        finally:
+            copies.put(copy)
+
+    for future in as_completed([threads.submit(borrowed, thing) for thing in things]):
+        yield future.result()
+
+
+def line(verdict: str, mutant: Mutant, *more: str) -> str:
+    return " ".join((f"{verdict:9}{mutant.rule:5} {mutant.file}: {mutant.protection}", *more))
+
+
+def run(chosen: Sequence[Mutant], jobs: int) -> list[str]:
+    """Print a line for each as soon as it is known; the lines of all that are not as they should."""
+    bad: list[str] = []
+
+    def say(text: str, *, fine: bool = False) -> None:
+        print(text, flush=True)
+        if not fine:
+            bad.append(text)
+
+    files: dict[str, set[str]] = defaultdict(set)
+    for mutant in chosen:
+        for test in mutant.tests:
+            files[test.partition("::")[0]].add(test)
+    with scratch() as folder, ThreadPoolExecutor(jobs) as threads:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(jobs):
             copies.put(Copy(folder / str(number)))
-
-        def whole(test: str) -> bool:
-            copy = copies.get()
-            try:
-                return not copy.fails(test)
-            finally:
-                copies.put(copy)
-
-        def survived(mutant: Mutant) -> list[str]:
-            copy = copies.get()
-            try:
-                return copy.survived(mutant)
-            finally:
-                copies.put(copy)
-
-        with ThreadPoolExecutor(jobs) as threads:
-            tests = sorted({test for mutant in chosen for test in mutant.tests})
-            for test, passes in zip(tests, threads.map(whole, tests), strict=True):
-                if not passes:
-                    bad += 1
-                    print(f"BROKEN    {test} fails although nothing was taken out", flush=True)
-            for mutant, left in zip(chosen, threads.map(survived, chosen), strict=True):
-                bad += bool(left)
-                verdict = "SURVIVED " if left else "noticed  "
-                print(f"{verdict} {mutant.rule:5} {mutant.protection}", *left, flush=True)
-    print(f"{len(chosen)} mutants, {bad} not noticed or without a test that passes")
+        for tests, outcome in each(copies, threads, files.values(), lambda c, t: c.run(sorted(t))):
+            if outcome.error:
+                say(f"BROKEN   {sorted(tests)} cannot be run:\n{outcome.error}")
+            for test in sorted(tests):
+                if not outcome.error and not outcome.whole(test):
+                    say(f"BROKEN   {test} does not pass although nothing was taken out")
+        for mutant, outcome in each(copies, threads, chosen, Copy.mutated):
+            left = [test for test in mutant.tests if not outcome.noticed(test)]
+            if outcome.error:
+                say(line("BROKEN", mutant, "cannot be run:", "\n", outcome.error))
+            elif left:
+                say(line("SURVIVED", mutant, "|", *left))
+            else:
+                say(line("noticed", mutant, *(["(hangs)"] if outcome.hung else [])), fine=True)
     return bad
 
 
 def lines() -> list[str]:
     """The table of the threat model."""
     found = ["| rule | protection | where | fails without it |", "|---|---|---|---|"]
-    for mutant in MUTANTS:
+    for mutant in THREAT_MODEL:
         names = []
         for test in mutant.tests:
             file, _, name = test.partition("::")
@@ -127,6 +105,7 @@ def lines() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("words", nargs="*", help="only mutants with one of these in their line")
+    parser.add_argument("--only", metavar="PREFIX", help="only mutants of files that start so")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--table", action="store_true", help="print the threat model's table")
     given = parser.parse_args()
@@ -135,11 +114,20 @@ def main() -> None:
         return
     chosen = [
         mutant
-        for mutant in MUTANTS
-        if not given.words
-        or any(word in f"{mutant.rule} {mutant.file} {mutant.protection}" for word in given.words)
+        for mutant in all_mutants()
+        if mutant.file.startswith(given.only or "")
+        and (not given.words or any(word in line("", mutant) for word in given.words))
     ]
-    raise SystemExit(bool(run(chosen, given.jobs)))
+    wrong = [line("WRONG", mutant, "|", why) for mutant in chosen if (why := problem(mutant))]
+    if wrong or not chosen:
+        raise SystemExit("\n".join(wrong) or "no mutant is like this")
+    bad = run(chosen, given.jobs)
+    print(
+        f"{len(chosen)} mutants, {len(bad)} not noticed or without a test that passes",
+        *bad,
+        sep="\n",
+    )
+    raise SystemExit(bool(bad))
 
 
 if __name__ == "__main__":

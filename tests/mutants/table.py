@@ -1,7 +1,9 @@
-"""All mutants, in the order of SANDBOX.md."""
+"""All mutants: those of the threat model, and those of every module here that has ``MUTANTS``."""
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Final
 
 from tests.mutants.archives import ARCHIVES
@@ -17,8 +19,23 @@ def section(mutant: Mutant) -> str:
     return mutant.rule.partition(".")[0]
 
 
-MUTANTS: Final[tuple[Mutant, ...]] = tuple(
+THREAT_MODEL: Final[tuple[Mutant, ...]] = tuple(
     sorted(
         (*AROUND, *RULES, *FILTER, *LAUNCH, *LIMITS, *COLLECTING, *PACKING, *ARCHIVES), key=section
     )
 )
+
+
+def discovered() -> tuple[Mutant, ...]:
+    """The ``MUTANTS`` of the modules beside this one, in the order of their names."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
+    modules = [
+        importlib.import_module(f"tests.mutants.{name}")
+        for name in names
+        if name != Path(__file__).stem
+    ]
+    return tuple(mutant for module in modules for mutant in getattr(module, "MUTANTS", ()))
+
+
+def all_mutants() -> tuple[Mutant, ...]:
+    return THREAT_MODEL + discovered()
