@@ -8,40 +8,42 @@ Example::
         job = client.submit("my-bundle/", service="example")
         if client.wait(job.id).status == "Completed":
             client.download(job.id, "result.zip")
+
+What is here is imported when it is first used: the server takes a few models from this package,
+and the command line prints its help, without loading an HTTP client.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+import importlib
+from typing import TYPE_CHECKING, Any, Final
 
-from ferryman.answers import Accepted, Health
-from ferryman.bundle import Files
-from ferryman.client import Client
-from ferryman.download import Downloaded
-from ferryman.errors import (
-    AlreadyEnded,
-    BadArgument,
-    BadBundle,
-    BadDownload,
-    FerrymanError,
-    FileChanged,
-    NoResult,
-    NotAllowed,
-    NotFound,
-    NotReady,
-    NotUnderstood,
-    Refused,
-    TryLater,
-    Unreachable,
-    WaitedTooLong,
-)
-from ferryman.sync import SyncClient
-from shared.wire import EventDoc, JobDoc, JobState, Reason, Usage
+if TYPE_CHECKING:
+    from ferryman.answers import Accepted, Health
+    from ferryman.bundle import Files
+    from ferryman.client import Client
+    from ferryman.download import Downloaded
+    from ferryman.errors import (
+        AlreadyEnded,
+        BadArgument,
+        BadBundle,
+        BadDownload,
+        FerrymanError,
+        FileChanged,
+        NoResult,
+        NotAllowed,
+        NotFound,
+        NotReady,
+        NotUnderstood,
+        Refused,
+        TryLater,
+        Unreachable,
+        WaitedTooLong,
+    )
+    from ferryman.models import EventDoc, JobDoc, JobState, Reason, Usage
+    from ferryman.sync import SyncClient
 
-try:
-    __version__ = version("ferryman")
-except PackageNotFoundError:  # run from a source tree that was not installed
-    __version__ = "0+unknown"
+    __version__: str
 
 __all__ = [
     "Accepted",
@@ -72,3 +74,43 @@ __all__ = [
     "WaitedTooLong",
     "__version__",
 ]
+
+_ELSEWHERE: Final = {
+    "Accepted": "answers",
+    "Client": "client",
+    "Downloaded": "download",
+    "EventDoc": "models",
+    "Files": "bundle",
+    "Health": "answers",
+    "JobDoc": "models",
+    "JobState": "models",
+    "Reason": "models",
+    "SyncClient": "sync",
+    "Usage": "models",
+}
+"""Name -> its module; the others of ``__all__`` are errors."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = _version()
+    elif name in __all__:
+        module = importlib.import_module(f"ferryman.{_ELSEWHERE.get(name, 'errors')}")
+        value = getattr(module, name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # found once
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("ferryman")
+    except metadata.PackageNotFoundError:  # run from a source tree that was not installed
+        return "0+unknown"

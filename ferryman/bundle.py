@@ -12,7 +12,9 @@ are not sent: a form has files only.
 from __future__ import annotations
 
 import os
+import re
 import stat
+import unicodedata
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,6 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ferryman.errors import BadBundle
-from shared.files.names import Tree, UnsafeName, find_root, safe_path, shown
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 Files: TypeAlias = AnyPath | Sequence[AnyPath] | Mapping[str, AnyPath | bytes]
@@ -28,6 +29,10 @@ Files: TypeAlias = AnyPath | Sequence[AnyPath] | Mapping[str, AnyPath | bytes]
 
 ENTRY: Final = "run.sh"
 ARCHIVES: Final = (".zip", ".tar", ".tar.gz", ".tgz")
+_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]|(^|/)\.{0,2}(/|$)")
+"""What no server takes: control characters, backslashes, what was not UTF-8, an absolute path, and
+components that are empty, ``.`` or ``..``. Every other rule about names is the server's to apply.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +76,10 @@ def _source(content: AnyPath | bytes) -> Path | bytes:
 
 
 def _part(name: str, source: Path | bytes) -> Part:
-    try:
-        name = safe_path(name)
-    except UnsafeName as problem:
-        raise BadBundle(str(problem), name) from problem
+    name = unicodedata.normalize("NFC", name)  # macOS decomposes
+    if _UNSAFE.search(name):
+        why = "a name is a relative path without “..”, backslashes and control characters, in UTF-8"
+        raise BadBundle(f"{shown(name)} cannot be in a bundle: {why}", name)
     if isinstance(source, bytes):
         return Part(name, source, len(source))
     return Part(name, source, *_measure(source))
@@ -87,8 +92,11 @@ def _measure(path: Path) -> tuple[int, tuple[int, int, int]]:
         raise BadBundle(f"{path}: {problem.strerror}", path) from problem
     if not stat.S_ISREG(info.st_mode):
         raise BadBundle(f"{path} is {_kind(info.st_mode)}: a bundle holds regular files only", path)
-    if not os.access(path, os.R_OK):
-        raise BadBundle(f"{path}: not readable", path)
+    try:
+        with path.open("rb") as file:  # fstat both times: Windows' stat gives other numbers
+            info = os.fstat(file.fileno())
+    except OSError as problem:
+        raise BadBundle(f"{path}: {problem.strerror}", path) from problem
     return info.st_size, (info.st_dev, info.st_ino, info.st_mtime_ns)
 
 
@@ -157,19 +165,31 @@ def _check_link(link: Path, root: Path) -> None:
 
 
 def _check_names(parts: Sequence[Part]) -> None:
-    tree = Tree()
+    files: set[str] = set()
     for part in parts:
-        try:
-            tree.add(part.name)
-        except UnsafeName as problem:
-            raise BadBundle(str(problem), part.name) from problem
+        if part.name in files:
+            raise BadBundle(f"{shown(part.name)} is there twice", part.name)
+        files.add(part.name)
+    for name in files:
+        above = name
+        while above := above.rpartition("/")[0]:
+            if above in files:
+                why = f"is a file, so {shown(name)} cannot be in it"
+                raise BadBundle(f"{shown(above)} {why}", above)
     _check_entry([part.name for part in parts], "there is")
 
 
 def _check_entry(names: Sequence[str], holds: str) -> None:
-    if find_root(name for name in names if not name.startswith("__MACOSX/")) is None:
+    tops = {name.partition("/")[0] for name in names if not name.startswith("__MACOSX/")}
+    in_the_only_folder = len(tops) == 1 and f"{min(tops)}/{ENTRY}" in names
+    if ENTRY not in names and not in_the_only_folder:
         some = ", ".join(shown(name) for name in sorted(names)[:3])
         raise BadBundle(
             f"no {ENTRY}: a bundle needs one at its root, it is what gets run; "
             f"{holds} only {some or 'nothing'}{', …' if len(names) > 3 else ''}"
         )
+
+
+def shown(name: str) -> str:
+    """A name in quotes, as it can be printed."""
+    return f"“{repr(name)[1:-1]}”"

@@ -14,12 +14,11 @@ import aiohttp
 from ferryman import errors
 from ferryman.answers import Accepted, Health, Listed
 from ferryman.bundle import Files, gather
+from ferryman.clock import Clock, RealClock
 from ferryman.download import Download, Downloaded, place
-from ferryman.form import BATCH, Form, Told, fields_of
+from ferryman.form import BATCH, LIMITS, Asked, Form, Told, fields_of
+from ferryman.models import EventDoc, EventPage, JobDoc, JobPage, JobState, StatusBody
 from ferryman.transport import Transport
-from shared.clock import Clock, RealClock
-from shared.limits import Asked
-from shared.wire import EventDoc, EventPage, JobDoc, JobPage, JobState, StatusBody
 
 DEFAULT_URL: Final = "http://127.0.0.1:5000"
 HOLD_S: Final = 30
@@ -98,7 +97,7 @@ class Client:
         service: str,
         user: str | None = None,
         name: str | None = None,
-        tags: Iterable[str] = (),
+        tags: str | Iterable[str] = (),
         timeout: str | float | None = None,
         idempotency_key: str | None = None,
         progress: Told | None = None,
@@ -112,7 +111,7 @@ class Client:
             service: which kind of work.
             user: whose; default: the client's.
             name: for people, to find it again.
-            tags: to find it again; no commas.
+            tags: to find it again; no commas. A string is one tag.
             timeout: wall time of an attempt, such as ``"1h30m"`` or seconds; at most the service's.
             idempotency_key: default: a random one, so that a repeat after a lost answer is
                 harmless.
@@ -134,7 +133,12 @@ class Client:
             "Content-Length": str(form.size),
             "Idempotency-Key": key,
         }
-        asked = {field: value for field, value in fields if field in {"service", "user_id"}}
+        # In the head, too: what is wrong with these is said before the body is sent.
+        asked = {
+            field: value
+            for field, value in fields
+            if field in LIMITS or field in {"service", "user_id"}
+        }
 
         async def once() -> StatusBody:
             async with self._transport.answer(
@@ -148,7 +152,12 @@ class Client:
             ) as answer:
                 return await self._transport.read(answer, StatusBody)
 
-        body = await self._transport.persist(once)
+        try:
+            body = await self._transport.persist(once)
+        except errors.Refused as problem:
+            if problem.status == 400 and problem.part in LIMITS:
+                raise errors.BadArgument(problem.message) from problem
+            raise
         return Accepted(body.id, body.status, body.message, key)
 
     async def status(self, job_id: int) -> JobDoc:

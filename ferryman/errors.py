@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from shared.wire import JobDoc
+if TYPE_CHECKING:
+    from ferryman.models import JobDoc
 
 
 class FerrymanError(Exception):
-    """Base of everything that the SDK raises on purpose."""
+    """Base of everything that the SDK raises on purpose. All can be pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own calls the class with the text alone.
+        return _unpickled, (type(self), self.args, self.__dict__)
 
 
 class BadArgument(FerrymanError, ValueError):
-    """The caller asked for something that cannot be right. Nothing has been sent."""
+    """The caller asked for something that cannot be right. There is no job."""
 
 
 class BadBundle(FerrymanError):
@@ -64,6 +70,7 @@ class Refused(FerrymanError):
         status: HTTP status.
         code: for programs, such as ``unknown_service``; empty where the server gives none.
         message: for people.
+        part: the field or file of an upload that is wrong, where the server names one.
         request_id: to find the request in the server's log.
         retry_after: seconds after which it may be tried again, where the server says so.
     """
@@ -74,11 +81,12 @@ class Refused(FerrymanError):
         code: str,
         message: str,
         *,
+        part: str | None = None,
         request_id: str | None = None,
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+        self.status, self.code, self.message, self.part = status, code, message, part
         self.request_id, self.retry_after = request_id, retry_after
 
 
@@ -134,18 +142,23 @@ class WaitedTooLong(FerrymanError):
         self.job = job
 
 
-def refusal(
-    status: int, code: str, message: str, *, request_id: str | None, retry_after: float | None
-) -> Refused:
-    """The error for a 4xx or 5xx."""
-    kind = {
-        401: NotAllowed,
-        403: NotAllowed,
-        404: NotFound,
-        429: TryLater,
-        502: TryLater,
-        503: TryLater,
-        504: TryLater,
-        507: TryLater,
-    }.get(status, Refused)
-    return kind(status, code, message, request_id=request_id, retry_after=retry_after)
+def _unpickled(
+    kind: type[FerrymanError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> FerrymanError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+KINDS: Final = {
+    401: NotAllowed,
+    403: NotAllowed,
+    404: NotFound,
+    429: TryLater,
+    502: TryLater,
+    503: TryLater,
+    504: TryLater,
+    507: TryLater,
+}
+"""HTTP status -> what is raised; any other of 400 and above: :class:`Refused`."""

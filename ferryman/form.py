@@ -15,12 +15,10 @@ from collections.abc import (
     Sequence,
 )
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict
 
 from ferryman.bundle import Part
 from ferryman.errors import BadArgument, BadBundle, FileChanged
-from shared.durations import parse_duration
-from shared.limits import Asked, parse_limit
 
 BATCH: Final = 1 << 20
 """Bytes read in one go; also one hop to a thread."""
@@ -107,15 +105,27 @@ class Form:
                 batches.close()
 
 
+class Asked(TypedDict, total=False):
+    """Limits that an upload asks for; None: the service's."""
+
+    memory: str | int | None
+    disk: str | int | None
+    cpus: str | float | None
+    pids: str | int | None
+
+
+LIMITS: Final = frozenset({"timeout", *Asked.__annotations__})
+
+
 def fields_of(
     service: str,
     user: str | None,
     name: str | None,
-    tags: Iterable[str],
+    tags: str | Iterable[str],
     timeout: str | float | None,
     limits: Asked,
 ) -> list[tuple[str, str]]:
-    """The text fields of an upload, in the order in which the server can refuse them soonest.
+    """The text fields of an upload. What their values may be is the server's to say.
 
     Raises:
         BadArgument
@@ -125,29 +135,23 @@ def fields_of(
     fields = [("user_id", user), ("service", service)]
     if name:
         fields.append(("name", name))
-    marked = list(tags)
+    marked = [tags] if isinstance(tags, str) else list(tags)
     if any("," in tag for tag in marked):
         raise BadArgument("a tag cannot have a comma")
     if marked:
         fields.append(("tags", ",".join(marked)))
     if timeout is not None:
-        text = timeout if isinstance(timeout, str) else f"{timeout:g}s"
-        try:
-            parse_duration(text)
-        except ValueError as problem:
-            raise BadArgument(str(problem)) from problem
-        fields.append(("timeout", text))
+        fields.append(("timeout", timeout if isinstance(timeout, str) else f"{_plain(timeout)}s"))
     for limit, value in limits.items():
-        if value is None:
-            continue
-        assert isinstance(value, str | int | float), "as Asked says"
-        text = value if isinstance(value, str) else f"{value:g}" if limit == "cpus" else str(value)
-        try:
-            parse_limit(limit, text)
-        except ValueError as problem:
-            raise BadArgument(f"{limit}: {problem}") from problem
-        fields.append((limit, text))
+        if value is not None:
+            assert isinstance(value, str | int | float), "as Asked says"
+            fields.append((limit, value if isinstance(value, str) else _plain(value)))
     return fields
+
+
+def _plain(number: float) -> str:
+    """Without an exponent, which no duration or size has."""
+    return str(number) if isinstance(number, int) else f"{number:f}".rstrip("0").rstrip(".")
 
 
 def _disposition(field: str, filename: str | None = None) -> bytes:

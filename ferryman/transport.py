@@ -12,15 +12,16 @@ import aiohttp
 from pydantic import BaseModel, ValidationError
 from yarl import URL
 
+from ferryman.clock import Clock
 from ferryman.errors import (
+    KINDS,
     BadArgument,
     FerrymanError,
     NotUnderstood,
+    Refused,
     TryLater,
     Unreachable,
-    refusal,
 )
-from shared.clock import Clock
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -200,10 +201,11 @@ async def _refusal(answer: aiohttp.ClientResponse) -> FerrymanError:
         lines = [] if "html" in answer.content_type else text.strip().splitlines()
         message = f"{answer.status} {answer.reason or ''}".strip()
         message += "".join(f": {line[:200]}" for line in lines[:1])
-    return refusal(
+    return KINDS.get(answer.status, Refused)(
         answer.status,
         str(told.get("code") or ""),
         str(message),
+        part=told.get("part"),
         request_id=told.get("request_id") or answer.headers.get("X-Request-ID"),
         retry_after=_seconds(answer.headers.get("Retry-After")),
     )

@@ -25,8 +25,7 @@ from pathlib import Path
 from ferryman import Client, EventDoc, FerrymanError, JobDoc, JobState
 from ferryman.cli.show import event_line, since
 from ferryman.dev import dies_with_us
-from shared.durations import say_duration
-from shared.sizes import say_size
+from ferryman.units import say_duration, say_size
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 READY = re.compile(r"ready at (http://\S+)")

@@ -9,6 +9,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
+from ferryman.units import say_duration
+
+__all__ = ["Duration", "parse_duration", "say_duration", "short"]
+
 MAX_LENGTH: Final = 32
 """Characters of a number with units; a longer text is refused before anything reads it."""
 LONGEST_S: Final = 100 * 365 * 86_400.0
@@ -55,18 +59,6 @@ def _bounded(seconds: float, text: object) -> float:
     if not seconds <= LONGEST_S:  # nan, too
         raise ValueError(f"{text!r} is longer than a hundred years")
     return seconds
-
-
-def say_duration(seconds: float) -> str:
-    """For people: ``1h 30m``, ``48s``, ``0.3s``."""
-    if seconds < 10:
-        return f"{seconds:.1f}s".replace(".0s", "s")
-    left, parts = round(seconds), []
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, length)
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2])
 
 
 def _duration(value: Any) -> Any:

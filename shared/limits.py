@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, TypedDict
+from typing import Final
 
 from shared.durations import short
 from shared.sizes import parse_size, say_size
@@ -16,15 +16,6 @@ SIZES: Final = {"memory": 32 * MIB, "disk": 4 * MIB}
 COUNTS: Final = {"cpus": 0.1, "pids": 8}
 """Fields that are plain numbers -> the same."""
 FIELDS: Final = (*SIZES, *COUNTS)
-
-
-class Asked(TypedDict, total=False):
-    """What an upload asks for; None: the service's."""
-
-    memory: str | int | None
-    disk: str | int | None
-    cpus: str | float | None
-    pids: str | int | None
 
 
 def parse_limit(name: str, text: str) -> float:

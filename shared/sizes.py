@@ -8,7 +8,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
+from ferryman.units import say_size
 from shared.durations import short
+
+__all__ = ["Size", "parse_size", "say_size"]
 
 LARGEST: Final = (1 << 63) - 1
 """What a database column and the kernel can hold."""
@@ -35,17 +38,6 @@ def _bounded(size: int, text: object) -> int:
     if size > LARGEST:
         raise ValueError(f"{text!r} is more than any disk or memory holds")
     return size
-
-
-def say_size(count: float) -> str:
-    """For people: ``512 B``, ``1.5 KiB``, ``2.0 GiB``."""
-    if count < 1024:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        count /= 1024
-        if count < 1024:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1024:.1f} TiB"
 
 
 def _size(value: Any) -> Any:

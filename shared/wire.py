@@ -1,5 +1,7 @@
 """Models that more than one side speaks, exactly as they are on the wire.
 
+What clients read, too, is defined in ``ferryman.models``, because the client installs alone.
+
 Unknown fields are ignored, so that versions can differ by a field; unknown states are an error,
 never a silent "Unknown".
 """
@@ -9,21 +11,39 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ferryman.models import (
+    EventDoc,
+    EventPage,
+    JobDoc,
+    JobPage,
+    JobState,
+    Limits,
+    Links,
+    Progress,
+    QueueInfo,
+    Reason,
+    StatusBody,
+    Usage,
+    Wire,
+)
 
-class JobState(StrEnum):
-    """States of a job on the server. What may follow what: ``server.domain.states``."""
-
-    QUEUED = "Queued"
-    PROCESSING = "Processing"
-    SUBMITTED = "Submitted"
-    RUNNING = "Running"
-    COMPLETED = "Completed"
-    FAILED = "Failed"
-    UNKNOWN = "Unknown"
-    CANCELLED = "Cancelled"
-    CLEANED = "Cleaned"
+__all__ = [
+    "EventDoc",
+    "EventPage",
+    "JobDoc",
+    "JobPage",
+    "JobState",
+    "Limits",
+    "Links",
+    "Progress",
+    "QueueInfo",
+    "Reason",
+    "StatusBody",
+    "Usage",
+    "Wire",
+]  # defined elsewhere; what is defined here needs no list
 
 
 class PayloadState(StrEnum):
@@ -36,55 +56,6 @@ class PayloadState(StrEnum):
     INVALID = "Invalid"
     KILLED = "Killed"
     CLEANED = "Cleaned"
-
-
-class Reason(StrEnum):
-    """Why a job failed, for programs; a sentence for people stands beside it."""
-
-    EXIT_CODE = "exit_code"
-    TIMEOUT = "timeout"
-    HEARTBEAT_TIMEOUT = "heartbeat_timeout"
-    QUEUE_TIMEOUT = "queue_timeout"
-    MEMORY_LIMIT = "memory_limit"
-    PIDS_LIMIT = "pids_limit"
-    CPU_LIMIT = "cpu_limit"
-    DISK_LIMIT = "disk_limit"
-    LOG_LIMIT = "log_limit"
-    RESULTS_LIMIT = "results_limit"
-    SANDBOX_ERROR = "sandbox_error"
-    AGENT_ERROR = "agent_error"
-    AGENT_UNREACHABLE = "agent_unreachable"
-    AGENT_LOST = "agent_lost"
-    NOT_OFFERED = "not_offered"
-    SHUTDOWN = "shutdown"
-    INVALID_BUNDLE = "invalid_bundle"
-    CHILD_FAILED = "child_failed"
-
-
-class Wire(BaseModel):
-    """Base of everything on the wire: immutable, tolerant of newer fields."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Limits(Wire):
-    """What one attempt may use. Sizes in bytes."""
-
-    cpus: float = Field(1.0, gt=0)
-    memory: int = Field(2 << 30, gt=0)
-    pids: int = Field(256, gt=0)
-    disk: int = Field(2 << 30, gt=0)
-    log: int = Field(16 << 20, gt=0)
-    results: int = Field(2 << 30, gt=0)
-    network: bool = False
-
-
-class Usage(Wire):
-    """What one attempt used; None where the host cannot tell."""
-
-    wall_s: float
-    cpu_s: float | None = None
-    peak_memory_bytes: int | None = None
 
 
 class Order(Wire):
@@ -181,102 +152,6 @@ class AgentHealth(Wire):
     sandbox: dict[str, Any] | None = None
     """Backend, self-test, which limits are hard."""
     message: str = ""
-
-
-class StatusBody(Wire):
-    """The body of the reference routes, where Cancelled is Killed; the last three are ours."""
-
-    id: int
-    status: str
-    message: str
-    reason: Reason | None = None
-    exit_code: int | None = None
-    stderr_tail: str | None = None
-
-
-class Progress(Wire):
-    current: float
-    total: float | None = None
-
-
-class QueueInfo(Wire):
-    """Why a queued job waits."""
-
-    position: int
-    """1 is next among the user's own jobs of the service."""
-    reason: str
-
-
-class Links(Wire):
-    self: str
-    events: str
-    logs: str | None = None
-    result: str | None = None
-    partial: str | None = None
-
-
-class JobDoc(Wire):
-    """The job document, the same everywhere."""
-
-    id: int
-    status: JobState
-    message: str
-    user_id: str
-    service: str
-    name: str | None = None
-    tags: list[str] = Field(default_factory=list)
-    priority: int = 0
-    attempt: int
-    retries_left: int
-    ended: bool
-    reason: Reason | None = None
-    exit_code: int | None = None
-    stderr_tail: str = ""
-    """The last lines of stderr of the latest attempt that ended."""
-    warnings: list[str] = Field(default_factory=list)
-    progress: Progress | None = None
-    output: dict[str, str] = Field(default_factory=dict)
-    agent: str | None = None
-    timeout_s: float | None = None
-    """Wall time of an attempt."""
-    limits: Limits | None = None
-    """What an attempt may use: the service's, or less where the upload asked for less."""
-    enforcement: dict[str, str] = Field(default_factory=dict)
-    parent_id: int | None = None
-    children: list[int] | None = None
-    queue: QueueInfo | None = None
-    created_at: str
-    submitted_at: str | None = None
-    started_at: str | None = None
-    ended_at: str | None = None
-    heartbeat_at: str | None = None
-    not_before: str | None = None
-    expires_at: str | None = None
-    cancel_requested_at: str | None = None
-    usage: Usage | None = None
-    links: Links
-
-
-class JobPage(Wire):
-    items: list[JobDoc]
-    next: str | None
-    """Cursor of the next page; None on the last."""
-
-
-class EventDoc(Wire):
-    """One line of a job's history."""
-
-    seq: int
-    at: str
-    attempt: int
-    before: JobState | None
-    status: JobState
-    reason: Reason | None = None
-    message: str = ""
-
-
-class EventPage(Wire):
-    items: list[EventDoc]
 
 
 class Problem(Wire):

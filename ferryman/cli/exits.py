@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ferryman import errors
-from shared.wire import JobDoc, JobState, Reason
+from ferryman.models import JobDoc, JobState, Reason
 
 FAILED: Final = 1
 """The job failed and has no exit code of its own; there is no such job; it cannot be cancelled."""

@@ -26,8 +26,8 @@ from ferryman.cli.options import (
 from ferryman.client import DEFAULT_URL, Client
 from ferryman.download import place
 from ferryman.errors import BadArgument
-from shared.sizes import say_size
-from shared.wire import JobDoc, JobState
+from ferryman.models import JobDoc, JobState
+from ferryman.units import say_size
 
 
 def submit(

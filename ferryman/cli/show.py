@@ -15,10 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ferryman.form import BATCH, Told
-from shared.clock import SECOND, from_iso
-from shared.durations import say_duration
-from shared.sizes import say_size
-from shared.wire import EventDoc, JobDoc, JobState
+from ferryman.models import EventDoc, JobDoc, JobState
+from ferryman.units import say_duration, say_size
 
 _STYLE: Final = {
     JobState.RUNNING: "cyan",
@@ -49,7 +47,7 @@ def printable(text: str) -> str:
 
 def since(start: str, end: str) -> float:
     """Seconds between two times of the wire; never negative."""
-    return max(0.0, (from_iso(end) - from_iso(start)) / SECOND)
+    return max(0.0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
 
 
 def local(at: str) -> str:

@@ -9,9 +9,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ferryman.bundle import Files, gather
 from ferryman.errors import BadBundle
+from shared.files.names import UnsafeName, safe_path
 
 
 @pytest.fixture
@@ -65,10 +68,9 @@ def test_two_files_of_one_base_name_are_refused(folder):
         names(folder / "run.sh", folder / "data" / "in.pdb", folder / "run" / "in.pdb")
 
 
-def test_names_that_clash_by_case_are_refused(folder):
-    (folder / "RUN.sh").touch()
-    with pytest.raises(BadBundle, match="case"):
-        names(folder)
+def test_a_file_where_a_folder_is_needed_is_refused():
+    with pytest.raises(BadBundle, match=r"“in” is a file, so “in/x” cannot be in it"):
+        gather({"run.sh": b"", "in": b"", "in/x": b""})
 
 
 def test_a_missing_entry_script_is_told_with_what_there_is(folder):
@@ -92,10 +94,27 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         gather(tmp_path / "gone.txt")
 
 
-@pytest.mark.parametrize("name", ["../run.sh", "/run.sh", "a\\b", "a\nb", "nul", "a//b"])
+UNSAFE = ["../run.sh", "/run.sh", "a\\b", "a\nb", "a//b", "a/", "", ".", "a/./b", "a/..", "\udc80"]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
 def test_unsafe_names_are_refused(name):
-    with pytest.raises(BadBundle, match="cannot be used"):
+    with pytest.raises(BadBundle, match="cannot be in a bundle"):
         gather({"run.sh": b"", name: b""})
+
+
+@given(st.text("ab.:/\\\n\x7f\udc80é ", max_size=6))
+def test_a_name_that_the_client_refuses_no_server_takes(name):
+    try:
+        gather({"run.sh": b"", name: b""})
+    except BadBundle:
+        with pytest.raises(UnsafeName):
+            safe_path(name)
+
+
+@pytest.mark.parametrize("name", ["chr1:1000-2000.bed", "aux.h", "RUN.sh", "...", ".x", "a..b"])
+def test_names_that_only_other_systems_mind_are_left_to_the_server(name):
+    assert name in {part.name for part in gather({"run.sh": b"", name: b""})}
 
 
 def test_pipes_and_sockets_are_refused_without_opening_them(folder):

@@ -50,11 +50,6 @@ async def test_bad_usage_is_2_and_sends_nothing(ferryman, bundle, tmp_path):
         for words in (
             ("submit", "-s", "example"),
             ("submit", bundle, "-u", "ada", "--url", url),
-            (*good, "--timeout", "soon"),
-            (*good, "--memory", "lots"),
-            (*good, "--cpus", "nan"),
-            (*good, "--pids", "1.5"),
-            (*good, "--disk", "1"),
             (*good, "--tag", "a,b"),
             (*good, "--token-file", "empty"),
             (*good, "--token-file", "missing"),
@@ -70,6 +65,17 @@ async def test_bad_usage_is_2_and_sends_nothing(ferryman, bundle, tmp_path):
             assert said.err
             assert said.out == ""
     assert host.uploads == []
+
+
+async def test_a_limit_that_the_server_cannot_read_is_bad_usage_too(ferryman, bundle):
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        body = {"id": 0, "status": "Unknown", "message": "Invalid timeout: 'soon'", "code": "x"}
+        return web.json_response({**body, "part": "timeout"}, status=400)
+
+    async with serving(("POST", "/upload", refuse)) as url:
+        words = ("submit", bundle, "-s", "example", "-u", "ada", "--timeout", "soon")
+        said = await ferryman(*words, "--url", url)
+    assert (said.code, said.out, said.err) == (2, "", "ferryman: Invalid timeout: 'soon'\n")
 
 
 async def test_what_cannot_be_a_bundle_is_65(ferryman, tmp_path):

@@ -1,0 +1,29 @@
+"""Time as the client needs it, passed in so that tests do not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A source of time."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never jumps back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return once ``seconds`` of monotonic time have passed."""
+        ...
+
+
+class RealClock:
+    """The machine's clock."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

@@ -1,0 +1,61 @@
+"""What the client leaves to the server: rules that it has no copy of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferryman import BadArgument, Client, JobState, Refused
+from tests.support.orchestrator import Orchestrator
+from tests.support.serving import Caller, driving
+
+S = JobState
+
+
+def client_of(caller: Caller) -> Client:
+    return Client(caller.url, user="ada", patience=0)
+
+
+@pytest.fixture
+async def caller(tmp_path: Path):
+    async with driving(tmp_path, Orchestrator()) as caller:
+        yield caller
+
+
+async def count(client: Client) -> int:
+    return len([job async for job in client.jobs()])
+
+
+async def test_limits_that_are_wrong_are_refused_before_the_content_is_sent(caller):
+    told: list[tuple[int, int]] = []
+    wrong: list[dict[str, Any]] = [
+        {"timeout": "soon"},
+        {"timeout": 0},
+        {"timeout": -5},
+        {"memory": "lots"},
+        {"cpus": "nan"},
+        {"pids": "1.5"},
+        {"pids": 0.5},
+        {"disk": 1},
+    ]
+    bundle = {"run.sh": b"true", "large": bytes(3 << 20)}
+    async with client_of(caller) as client:
+        for asked in wrong:
+            (field,) = asked
+            with pytest.raises(BadArgument, match=field):
+                await client.submit(
+                    bundle, service="my_service", progress=lambda *at: told.append(at), **asked
+                )
+        assert await count(client) == 0
+    assert told == []
+
+
+async def test_a_name_that_only_the_server_refuses_is_told_with_its_reason(caller):
+    bundle = {"run.sh": b"true", "x" * 300: b""}
+    async with client_of(caller) as client:
+        with pytest.raises(Refused, match="longer than 255 bytes") as caught:
+            await client.submit(bundle, service="my_service")
+        assert caught.value.status == 400
+        assert await count(client) == 0
