@@ -17,6 +17,7 @@ import structlog
 
 from client_agent import outcome, packing
 from client_agent.condition import SandboxWatch
+from client_agent.errors import SHORTAGE, NotNow
 from client_agent.folders import Folders
 from client_agent.grants import Grants
 from client_agent.payloads import Payloads
@@ -41,7 +42,9 @@ T = TypeVar("T")
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 RETRY_S: Final = 1.0
-"""Between two tries where the database cannot take a change."""
+"""Between two tries where the database cannot take a change, or the agent is short of something."""
+PACK_TRIES: Final = 30
+"""So often a shortage may keep the agent from packing a result; then it is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class Attempt:
 
         Raises:
             DatabaseUnavailable: it could not be written down as Running, and did not start.
+            NotNow: it did not start.
         """
         house, payload = self._house, self.payload
         if not await self._room():
@@ -106,6 +110,7 @@ class Attempt:
         try:
             workspace = await house.sandbox.prepare(str(payload.id), self._seat, payload.limits)
         except (SandboxBroken, OSError) as problem:
+            _check_shortage(problem)
             await self._broken(problem)
             return
         self._workspace = workspace
@@ -173,6 +178,7 @@ class Attempt:
             await self._end(S.PREPARED, outcome.failed(Reason.DISK_LIMIT, str(problem)))
             return False
         except (BundleError, OSError) as problem:
+            _check_shortage(problem)
             # It was whole when it was taken: this disk is to blame, not the bundle.
             message = f"the bundle could not be unpacked: {problem}"
             await self._end(S.PREPARED, outcome.failed(Reason.AGENT_ERROR, message))
@@ -184,6 +190,7 @@ class Attempt:
         try:
             process = await workspace.start(self._order())
         except (SandboxBroken, OSError) as problem:
+            _check_shortage(problem)
             await self._broken(problem)
             return
         self._process = process
@@ -221,21 +228,18 @@ class Attempt:
 
     async def _packed(self, workspace: Workspace, told: Outcome) -> Outcome:
         house = self._house
-        try:
-            return await house.in_thread(
-                packing.pack, self._attempted(), told, house.folders, workspace.fd
-            )
-        except OSError as problem:
-            message = f"the result could not be stored: {problem.strerror or problem}"
-            if told.state is not S.COMPLETED:
-                return replace(told, warnings=(*told.warnings, message))
-            return replace(
-                told,
-                state=S.FAILED,
-                reason=Reason.AGENT_ERROR,
-                message=message,
-                interrupted=True,
-            )
+        tries = 0
+        while True:
+            try:
+                return await house.in_thread(
+                    packing.pack, self._attempted(), told, house.folders, workspace.fd
+                )
+            except OSError as problem:
+                log.warning("payload.not_packed", payload=self.payload.id, problem=str(problem))
+                tries += 1
+                if tries == PACK_TRIES or problem.errno not in SHORTAGE:
+                    return _not_stored(told, problem)
+            await house.clock.sleep(RETRY_S)
 
     async def _broken(self, problem: SandboxBroken | OSError) -> None:
         if isinstance(problem, SandboxBroken):
@@ -301,3 +305,19 @@ class Attempt:
             scratch=grant.scratch,
             shm=grant.shm,
         )
+
+
+def _check_shortage(problem: Exception) -> None:
+    """Raises NotNow for a shortage, which has nothing to do with the attempt."""
+    if isinstance(problem, OSError) and problem.errno in SHORTAGE:
+        raise NotNow(str(problem)) from problem
+
+
+def _not_stored(told: Outcome, problem: OSError) -> Outcome:
+    """The attempt has ended, and what it left is lost."""
+    message = f"the result could not be stored: {problem.strerror or problem}"
+    if told.state is not S.COMPLETED:
+        return replace(told, warnings=(*told.warnings, message))
+    return replace(
+        told, state=S.FAILED, reason=Reason.AGENT_ERROR, message=message, interrupted=True
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.results import Collected, Contents, own_names
-from client_agent.walk import Bounds, Entry, Walk
+from client_agent.walk import Bounds, Entry, Walk, check_shortage
 from client_agent.zipping import ZipWriter
 from shared.wire import Limits
 
@@ -48,7 +48,7 @@ def collect(
 
     Raises:
         ResultsLimit: too much; nothing was read. See :func:`collect_extras`.
-        OSError: ``dest`` cannot be written.
+        OSError: ``dest`` cannot be written, or the agent is short of descriptors.
     """
     walk = Walk(fd, bounds or Bounds())
     census = walk.count(limits.results)
@@ -128,6 +128,7 @@ class _Packer:
         try:
             return entry.open()
         except OSError as problem:
+            check_shortage(problem)
             self.contents.skip(entry.shown, problem.strerror or "it cannot be read")
             return None
 
@@ -154,6 +155,7 @@ class _Packer:
         try:
             fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as problem:
+            check_shortage(problem)
             self.contents.skip(name, problem.strerror or "it cannot be read")
             return
         try:

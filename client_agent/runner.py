@@ -12,6 +12,7 @@ import structlog
 
 from client_agent import outcome, packing, states
 from client_agent.attempt import RETRY_S, Attempt, House
+from client_agent.errors import NotNow
 from client_agent.schema import Outcome, Payload
 from shared.clock import wait_for
 from shared.database import DatabaseUnavailable
@@ -139,7 +140,7 @@ class Runner:
             attempt = self._attempts[payload.id] = Attempt(self._house, payload, number)
             try:
                 await attempt.run()
-            except DatabaseUnavailable as problem:
+            except (DatabaseUnavailable, NotNow) as problem:
                 log.warning("payload.not_started", payload=payload.id, problem=str(problem))
                 await self._house.folders.forget_logs(payload.id)
                 self._waiting = {payload.id: payload} | self._waiting

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from client_agent import beneath
+from client_agent.errors import SHORTAGE
 from client_agent.results import ResultsLimit
 from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, fold, safe_path, shown
 
@@ -132,7 +133,8 @@ class Walk:
                 elif stat.S_ISDIR(seen.st_mode):
                     try:
                         fd = beneath.open_directory(level.fd, name)
-                    except OSError:
+                    except OSError as problem:
+                        check_shortage(problem)
                         continue  # listed by the second walk
                     stack.append(_Level(fd, path + "/"))
         finally:
@@ -202,6 +204,7 @@ class Walk:
                 except UnsafeName as problem:
                     skip(_said(raw), problem.why)
                 except OSError as problem:
+                    check_shortage(problem)
                     skip(_said(raw), problem.strerror or "it cannot be read")
         finally:
             for level in stack:
@@ -240,6 +243,12 @@ class _Level:
     def close(self) -> None:
         self._listing.close()
         os.close(self.fd)
+
+
+def check_shortage(problem: OSError) -> None:
+    """Raise a shortage: no file may be left out of a result for want of descriptors."""
+    if problem.errno in SHORTAGE:
+        raise problem
 
 
 def _said(path: str) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
 from client_agent.drain import LogDrain
 from client_agent.sandbox import pidfd
 from client_agent.sandbox.base import Ended, Launch
@@ -19,6 +21,8 @@ from client_agent.sandbox.meter import Meter
 from client_agent.sandbox.status import StatusPipe
 from shared.clock import Clock
 from shared.wire import Reason, Usage
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _KILLED: Final = 128 + signal.SIGKILL
 
@@ -90,12 +94,18 @@ class Attempt:
             self._kill()
         elif not self._terminating:
             self._terminating = True
-            # SIGCONT, too: a stopped process could not act on SIGTERM
-            pidfd.signal_descendants(self.pid, signal.SIGTERM, signal.SIGCONT)
-            if self._parts.status is None:
-                pidfd.kill(self._parts.init_fd, signal.SIGTERM)
-                pidfd.kill(self._parts.init_fd, signal.SIGCONT)
-            self._after(self._launch.grace_s, self._kill)
+            self._after(self._launch.grace_s, self._kill)  # whatever becomes of the signals
+            try:
+                self._terminate()
+            except OSError as problem:
+                log.warning("attempt.not_terminated", init=self.pid, problem=str(problem))
+
+    def _terminate(self) -> None:
+        # SIGCONT, too: a stopped process could not act on SIGTERM
+        pidfd.signal_descendants(self.pid, signal.SIGTERM, signal.SIGCONT)
+        if self._parts.status is None:
+            pidfd.kill(self._parts.init_fd, signal.SIGTERM)
+            pidfd.kill(self._parts.init_fd, signal.SIGCONT)
 
     async def wait(self) -> Ended:
         return await asyncio.shield(self._end)
@@ -127,6 +137,16 @@ class Attempt:
         task.add_done_callback(self._timers.discard)
 
     async def _follow(self) -> Ended:
+        try:
+            usage, certain = await self._until_dead()
+        finally:
+            for timer in list(self._timers):
+                timer.cancel()
+            self._close()
+        return self._judge(usage, certain)
+
+    async def _until_dead(self) -> tuple[Usage, bool]:
+        """What it used, and whether its death is certain."""
         parts = self._parts
         certain = await self._or_give_up(self._init_dead)
         ended_at = self._clock.monotonic()
@@ -139,8 +159,6 @@ class Attempt:
                 rest.append(parts.status.closed)
             for end in rest:
                 certain = await self._or_give_up(end) and certain
-        for timer in list(self._timers):
-            timer.cancel()
         cpu_s, peak = self._reap()
         metered_cpu_s, metered_peak = self._meter.usage()
         wall_s = 0.0 if self._went_at is None else ended_at - self._went_at
@@ -149,8 +167,7 @@ class Attempt:
             cpu_s=cpu_s if metered_cpu_s is None else metered_cpu_s,
             peak_memory_bytes=peak if metered_peak is None else metered_peak,
         )
-        self._close()
-        return self._judge(usage, certain)
+        return usage, certain
 
     async def _or_give_up(self, future: asyncio.Future[None]) -> bool:
         if not future.done():

@@ -91,14 +91,18 @@ class HostSandbox(ABC):
         task.add_done_callback(self._undertakers.discard)
 
     async def _bury(self, workspace: HostWorkspace) -> None:
-        try:
-            while not workspace.is_dead():
-                await self.clock.sleep(self.settings.death_timeout_s)
-            await workspace.remove()
-        except Exception:  # nobody waits for it; the next start tries again
-            log.exception("attempt.not_buried", attempt=workspace.name)
-        else:
-            log.info("attempt.buried", attempt=workspace.name)
+        told = False
+        while True:
+            try:
+                if workspace.is_dead():
+                    await workspace.remove()
+                    log.info("attempt.buried", attempt=workspace.name)
+                    return
+            except Exception:
+                if not told:
+                    told = True
+                    log.exception("attempt.not_buried", attempt=workspace.name)
+            await self.clock.sleep(self.settings.death_timeout_s)
 
     async def close(self) -> None:
         for task in list(self._undertakers):

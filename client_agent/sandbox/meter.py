@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+import structlog
+
 from client_agent.sandbox.cgroups import Group
 from client_agent.sandbox.images import Image
 from shared.clock import Clock
@@ -19,8 +21,12 @@ if TYPE_CHECKING:
     from client_agent.sandbox.attempt import Attempt
 
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
 OFTEN_THROTTLED: Final = 10
 """Periods of 0.1 s; a shorter wait for CPU is not worth a word."""
+LAST_TRIES: Final = 10
+"""At the end each gauge is read so often before its limit is called unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,8 @@ class Gauge(Protocol):
 
 
 class Meter:
-    """The gauges of one attempt.
+    """The gauges of one attempt. A gauge that cannot be read, perhaps for want of descriptors,
+    costs no attempt its result: it is read again, and what stays unknown is a warning.
 
     Args:
         poll_s: between two looks; the kernel's hard limits do not wait for one.
@@ -73,6 +80,7 @@ class Meter:
         self._watching: asyncio.Task[None] | None = None
         self._polling = False
         self._stopping = False
+        self._unknown: list[str] = []
 
     def start(self, attempt: Attempt) -> None:
         """The gate opens."""
@@ -84,7 +92,10 @@ class Meter:
             await self._clock.sleep(self._poll_s)
             self._polling = True
             for gauge in self._gauges:
-                await gauge.poll(attempt)
+                try:
+                    await gauge.poll(attempt)
+                except Exception as problem:  # noqa: BLE001 - the next look may succeed
+                    _failed(gauge, problem)
             self._polling = False
 
     async def stop(self) -> bool:
@@ -100,19 +111,36 @@ class Meter:
                 self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
-        return all([await gauge.last() for gauge in self._gauges])
+        return all([await self._last(gauge) for gauge in self._gauges])
+
+    async def _last(self, gauge: Gauge) -> bool:
+        trouble = ""
+        for _ in range(LAST_TRIES):
+            try:
+                return await gauge.last()
+            except Exception as problem:  # noqa: BLE001 - not worth the attempt's result
+                _failed(gauge, problem)
+                trouble = str(problem)
+                await self._clock.sleep(self._poll_s)
+        self._unknown.append(f"limits: what it used at its end is not known: {trouble}")
+        return True
 
     def verdict(self) -> Verdict | None:
         return next((v for gauge in self._gauges if (v := gauge.verdict()) is not None), None)
 
     def warnings(self) -> list[str]:
-        return [warning for gauge in self._gauges for warning in gauge.warnings()]
+        told = [warning for gauge in self._gauges for warning in gauge.warnings()]
+        return told + self._unknown
 
     def usage(self) -> tuple[float | None, int | None]:
         """CPU seconds and peak memory in bytes; None where nobody counted."""
         cpu = [gauge.cpu_s for gauge in self._gauges if gauge.cpu_s is not None]
         peak = [gauge.peak_memory for gauge in self._gauges if gauge.peak_memory is not None]
         return max(cpu, default=None), max(peak, default=None)
+
+
+def _failed(gauge: Gauge, problem: Exception) -> None:
+    log.warning("gauge.failed", gauge=type(gauge).__name__, problem=repr(problem))
 
 
 class CgroupGauge:

@@ -166,11 +166,12 @@ class Crowd:
 
     async def last(self) -> bool:
         deadline = self._clock.monotonic() + self._timeout_s
-        while self.kill_all():
-            if self._clock.monotonic() > deadline:
-                return False
+        while self._clock.monotonic() <= deadline:
+            with contextlib.suppress(OSError):  # not known, perhaps for want of descriptors
+                if not self.kill_all():
+                    return True
             await self._clock.sleep(_ROUND_S)
-        return True
+        return False
 
     def verdict(self) -> Verdict | None:
         return None

@@ -99,12 +99,15 @@ class HostWorkspace(ABC):
         self._destroyed = True
         if self.fd >= 0:
             os.close(self.fd)
-        certain = self.attempt is None or (await self.attempt.wait()).certain
-        if certain:
-            await self.remove()
-        elif self.folder is not None:  # its image and its cgroup stay, too: they are in use
+        try:
+            if self.attempt is None or (await self.attempt.wait()).certain:
+                await self.remove()
+                return
+        except Exception as problem:  # noqa: BLE001 - what is left is removed later
+            log.warning("attempt.not_removed", attempt=self.name, problem=repr(problem))
+        if self.folder is not None:  # its image and its cgroup stay, too: they are in use
             self.folder = self._host_sandbox.places.quarantine(self.folder)
-            self._host_sandbox.bury_later(self)
+        self._host_sandbox.bury_later(self)
 
     def is_dead(self) -> bool:
         """Of a quarantined attempt: whether its processes have died since."""
@@ -119,19 +122,22 @@ class HostWorkspace(ABC):
             os.close(init)
 
     async def remove(self) -> None:
-        """Remove what was made for an attempt of which nothing is alive."""
+        """Remove what was made for an attempt of which nothing is alive. After an error the next
+        call goes on with what is left."""
         places, images = self._host_sandbox.places, self._host_sandbox.host.images
         if self.group is not None:
             await self._remove_group(self.group)
-        image, folder = self._image, self.folder
+            self.group = None
 
         def remove() -> None:
-            if image is not None and images is not None:
-                images.put_back(image, spare=SPARE_IMAGES)
-            if folder is not None:
-                places.remove(folder)
+            if self._image is not None and images is not None:
+                images.put_back(self._image, spare=SPARE_IMAGES)
+            self._image = None
+            if self.folder is not None:
+                places.remove(self.folder)
+            self.folder = None
 
-        if image is not None and image.light:
+        if self._image is not None and self._image.light:
             remove()
         else:
             await self._host_sandbox.in_thread(remove)

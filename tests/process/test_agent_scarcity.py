@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import resource
 import shutil
+import signal
 import socket
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from client_agent.sandbox import pidfd
 from tests.support.agentprocess import agent
 
 HELLO = {"run.sh": b"echo hello > out.txt\n"}
@@ -116,3 +121,36 @@ def test_too_few_descriptors_hold_it_up_and_break_nothing(tmp_path):
         told = running.submit("1.1", HELLO)
         assert running.ended(told["id"])["status"] == "Completed"
         assert running.call("GET", "/health")[0] == 200
+
+
+def test_a_moment_without_descriptors_costs_no_result_and_leaks_nothing(tmp_path):
+    """The agent can open nothing from when its job runs until it is to be collected."""
+    with agent(tmp_path) as running:
+        told = running.submit("1.1", {"run.sh": b"sleep 1000; echo 42 >out.txt\n"})
+        begun = running.until(told["id"], "Running")
+        before = len(os.listdir(f"/proc/{running.process.pid}/fd"))  # noqa: PTH208 - numbers
+        limits = resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        os.kill(sleeping_below(begun["pid"]), signal.SIGKILL)  # run.sh goes on
+        assert running.process.stderr is not None
+        while "payload.not_packed" not in (line := running.process.stderr.readline()):
+            assert "payload.ended" not in line
+            assert "payload.broken" not in line
+        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, limits)
+        assert running.ended(told["id"])["status"] == "Completed"
+        _, result = running.call("GET", f"/retrieve/{told['id']}")
+        assert zipfile.ZipFile(io.BytesIO(result)).read("out.txt") == b"42\n"
+        again = running.submit("2.1", HELLO)
+        assert running.ended(again["id"])["status"] == "Completed"
+        after = len(os.listdir(f"/proc/{running.process.pid}/fd"))  # noqa: PTH208 - numbers
+        assert after <= before
+        assert list(Path(tmp_path / "agent" / "work").iterdir()) == []
+
+
+def sleeping_below(init: int) -> int:
+    """Pid of the ``sleep`` below the sandbox's init, once it is there."""
+    while True:
+        for pid in pidfd.descendants(init):
+            with contextlib.suppress(FileNotFoundError):
+                if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+                    return pid

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import sqlite3
 
 import pytest
 
+from client_agent import beneath, packing
+from client_agent.attempt import PACK_TRIES, RETRY_S
 from shared.database import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 from tests.support.agent import Rig
@@ -121,6 +124,61 @@ async def test_a_store_on_a_full_disk_makes_the_result_the_agents_fault(rig, mon
     assert ended.outcome.interrupted
     assert "No space left" in ended.outcome.message
     assert not list((rig.home / "staging").iterdir())
+
+
+@pytest.mark.parametrize("step", ["prepare", "start"])
+async def test_an_attempt_that_meets_a_shortage_of_descriptors_starts_after_it(rig, step):
+    def short(name):
+        if name == step:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    rig.sandbox.hook = short
+    payload = await rig.submit()
+    await rig.clock.until_asleep(RETRY_S)
+    assert (await rig.payloads.get(payload.id)).state is S.PREPARED
+    rig.sandbox.hook = None
+    await rig.clock.advance(RETRY_S)
+    (await rig.sandbox.process("1.1")).finish()
+    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    assert rig.sandbox.starts["1.1"] == 1
+
+
+async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(rig, monkeypatch):
+    payload = await rig.submit()
+    process = await rig.sandbox.process("1.1")
+    process.write("folder/precious", b"p")
+    real = beneath.open_component
+    short = [True]
+
+    def opening(parent, name, flags):
+        if short[0] and name in ("folder", "precious"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(parent, name, flags)
+
+    monkeypatch.setattr(beneath, "open_component", opening)
+    process.finish()
+    await rig.clock.until_asleep(RETRY_S)
+    assert (await rig.payloads.get(payload.id)).state is S.RUNNING
+    short[0] = False
+    await rig.clock.advance(RETRY_S)
+    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    assert rig.result(payload.id)["folder/precious"] == b"p"
+    assert not list((rig.home / "staging").iterdir())
+
+
+async def test_a_shortage_that_does_not_end_is_the_agents_fault(rig, monkeypatch):
+    def short(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    payload = await rig.submit()
+    process = await rig.sandbox.process("1.1")
+    monkeypatch.setattr(packing, "collect", short)
+    process.finish()
+    for _ in range(PACK_TRIES - 1):
+        await rig.clock.until_asleep(RETRY_S)
+        await rig.clock.advance(RETRY_S)
+    ended = await rig.ended(payload.id)
+    assert (ended.outcome.reason, ended.outcome.interrupted) == (Reason.AGENT_ERROR, True)
 
 
 async def test_what_waits_stays_prepared_until_there_is_space(rig, monkeypatch):

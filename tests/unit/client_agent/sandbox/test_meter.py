@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Sequence
 from typing import cast
@@ -13,6 +14,7 @@ from client_agent.sandbox.attempt import Attempt
 from client_agent.sandbox.cgroups import Group
 from client_agent.sandbox.images import Image
 from client_agent.sandbox.meter import (
+    LAST_TRIES,
     OFTEN_THROTTLED,
     CgroupGauge,
     HostDiskGauge,
@@ -47,16 +49,25 @@ class FakeGauge:
         self.polled = self.lasts = 0
         self.clean = True
         self.hold: asyncio.Event | None = None
+        self.fails = 0
+        """So many calls raise first."""
         self.found: Verdict | None = None
 
     async def poll(self, attempt: Attempt) -> None:
         self.polled += 1
+        self._fail()
         if self.hold is not None:
             await self.hold.wait()
 
     async def last(self) -> bool:
         self.lasts += 1
+        self._fail()
         return self.clean
+
+    def _fail(self) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
 
     def verdict(self) -> Verdict | None:
         return self.found
@@ -98,6 +109,36 @@ async def test_one_gauge_that_is_not_sure_makes_the_end_uncertain() -> None:
     meter = Meter([first, second], SimClock(), 0.5, threading.Event())
     assert await meter.stop() is False
     assert (first.lasts, second.lasts) == (1, 1)
+
+
+async def test_a_look_that_fails_ends_neither_the_watch_nor_the_looks_of_others() -> None:
+    clock, first, second = SimClock(), FakeGauge(), FakeGauge()
+    first.fails = 2
+    meter = Meter([first, second], clock, 0.5, threading.Event())
+    meter.start(attempt_of(FakeAttempt()))
+    await clock.advance(1.6)
+    assert (first.polled, second.polled) == (3, 3)
+    assert await meter.stop() is True
+
+
+async def test_a_last_reading_that_fails_is_taken_again() -> None:
+    clock, gauge = SimClock(), FakeGauge()
+    gauge.fails, gauge.clean = 2, False
+    meter = Meter([gauge], clock, 0.5, threading.Event())
+    stopping = asyncio.create_task(meter.stop())
+    await clock.advance(1.1)
+    assert (await stopping, gauge.lasts) == (False, 3)
+    assert meter.warnings() == ["w0"]
+
+
+async def test_a_limit_that_cannot_be_read_at_the_end_is_a_warning() -> None:
+    clock, first, second = SimClock(), FakeGauge(), FakeGauge()
+    first.fails = LAST_TRIES
+    meter = Meter([first, second], clock, 0.5, threading.Event())
+    stopping = asyncio.create_task(meter.stop())
+    await clock.advance(0.5 * LAST_TRIES)
+    assert (await stopping, second.lasts) == (True, 1)
+    assert meter.warnings()[-1].endswith("not known: [Errno 24] Too many open files")
 
 
 def test_the_first_verdict_counts_and_the_largest_usage() -> None:
