@@ -39,6 +39,7 @@ from client_agent.turns import Turns
 from shared.clock import Clock
 from shared.database import Database
 from shared.lockfile import FolderLock
+from shared.steady_clock import KeptClock
 from shared.web import bearer, check_exposure, listen
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -123,8 +124,13 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> AsyncIterator[Running]:
+async def running(
+    settings: AgentSection, machine: Clock, sandbox: Sandbox
+) -> AsyncIterator[Running]:
     """A started agent; stopped when the context ends.
+
+    Args:
+        machine: the clocks of the machine.
 
     Raises: as :func:`serve`.
     """
@@ -133,6 +139,7 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
     async with contextlib.AsyncExitStack() as stack:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         stack.callback(FolderLock(settings.data_dir).close)
+        clock = KeptClock(settings.data_dir, machine)
         stack.push_async_callback(sandbox.close)
         watch = SandboxWatch(sandbox, clock)
         await watch.test()
@@ -190,7 +197,7 @@ async def running(settings: AgentSection, clock: Clock, sandbox: Sandbox) -> Asy
 
         ended = asyncio.Event()
         keeper = recovery.Keeper(payloads, folders, clock, settings.retention)
-        keeping = asyncio.create_task(keeper.run(ended), name="keeper")
+        keeping = asyncio.gather(keeper.run(ended), clock.keep(ended))
         runner.start(waiting)
         await web.SockSite(site, socket).start()
         agent = Running(socket.getsockname()[1])

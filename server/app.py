@@ -45,6 +45,7 @@ from shared.clock import Clock, RealClock
 from shared.database import Database
 from shared.lockfile import FolderLock
 from shared.multipart import FormLimits
+from shared.steady_clock import KeptClock
 from shared.web import Handler, bearer, check_exposure, listen
 
 log = structlog.get_logger()
@@ -73,17 +74,20 @@ class Server:
 
 
 async def compose(
-    settings: ServerSettings, stack: AsyncExitStack, clock: Clock | None = None
+    settings: ServerSettings, stack: AsyncExitStack, machine: Clock | None = None
 ) -> Server:
     """Open everything and put it together; the stack closes it again.
+
+    Args:
+        machine: the clocks of the machine.
 
     Raises:
         FolderInUse, DatabaseUnavailable, OSError, ValueError: why it cannot be opened.
     """
-    clock = clock or RealClock()
     table = settings.server
     table.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     stack.callback(FolderLock(table.data_dir).close)
+    clock = KeptClock(table.data_dir, machine or RealClock())
     path = table.db_path or table.data_dir / "ferryman.sqlite"
     path.parent.mkdir(parents=True, exist_ok=True)
     database = await Database.open(path, MIGRATIONS)
@@ -129,8 +133,11 @@ async def compose(
             Loop("cleaner", clean, table.cleaner_interval, bells.cleaner, clock),
         ],
         [
-            functools.partial(follow, link, registry, get, clock, back=bells.sender.set)
-            for link in links
+            clock.keep,
+            *(
+                functools.partial(follow, link, registry, get, clock, back=bells.sender.set)
+                for link in links
+            ),
         ],
         [send.stop, cancel.stop, poll.stop, get.stop],
     )

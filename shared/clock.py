@@ -1,4 +1,4 @@
-"""Time, passed in: the only file that reads the real clock or sleeps.
+"""Time, passed in: the only file that reads the machine's clocks or sleeps.
 
 Wall-clock times are integers, microseconds since 1970-01-01 UTC, everywhere but on the wire,
 where they are ISO 8601 with a ``Z``. Tests run on ``tests.support.simclock.SimClock``.
@@ -28,6 +28,10 @@ class Clock(Protocol):
         """Seconds from an arbitrary start; never jumps back."""
         ...
 
+    def boottime(self) -> float:
+        """Seconds since the machine was started, with the time that it was suspended."""
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Return once ``seconds`` of monotonic time have passed."""
         ...
@@ -41,6 +45,9 @@ class RealClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def boottime(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

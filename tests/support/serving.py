@@ -12,6 +12,7 @@ from aiohttp import web
 
 from server import settings
 from server.app import Server, compose
+from shared.clock import Clock
 from tests.support.orchestrator import Orchestrator
 
 RUN = b"echo hello\n"
@@ -23,10 +24,12 @@ class Caller:
     def __init__(self, url: str, session: aiohttp.ClientSession, server: Server) -> None:
         self.url, self.session, self.server = url, session, server
 
-    async def upload(self, files: dict[str, bytes] | None = None) -> int:
+    async def upload(
+        self, files: dict[str, bytes] | None = None, service: str = "my_service"
+    ) -> int:
         form = aiohttp.FormData(quote_fields=False)
         form.add_field("user_id", "7")
-        form.add_field("service", "my_service")
+        form.add_field("service", service)
         for name, content in (files or {"run.sh": RUN}).items():
             form.add_field("file", content, filename=name)
         async with self.session.post(f"{self.url}/upload", data=form) as answer:
@@ -44,9 +47,15 @@ class Caller:
                 return found
             seen = found["status"]
 
-    async def states(self, job_id: int) -> list[str]:
-        async with self.session.get(f"{self.url}/api/v1/jobs/{job_id}/events") as answer:
-            return [event["status"] for event in (await answer.json())["items"]]
+    async def states(self, job_id: int, *, more_than: int = 0) -> list[str]:
+        """Each state that the job has been in, once there are more than so many."""
+        events: list[dict[str, Any]] = []
+        while len(events) <= more_than:
+            query = {"after": str(events[-1]["seq"] if events else 0), "wait": "20"}
+            url = f"{self.url}/api/v1/jobs/{job_id}/events"
+            async with self.session.get(url, params=query) as answer:
+                events += (await answer.json())["items"]
+        return [event["status"] for event in events]
 
     async def get(self, path: str) -> tuple[int, str, bytes]:
         async with self.session.get(f"{self.url}{path}") as answer:
@@ -55,7 +64,13 @@ class Caller:
 
 @asynccontextmanager
 async def driving(
-    folder: Path, client: Orchestrator, *, extra: str = "", gone: bool = False, **server: Any
+    folder: Path,
+    client: Orchestrator,
+    *,
+    extra: str = "",
+    gone: bool = False,
+    machine: Clock | None = None,
+    **server: Any,
 ) -> AsyncIterator[Caller]:
     """A server of ours, told of the client by job-orchestrator's own variables."""
     async with AsyncExitStack() as stack:
@@ -77,7 +92,7 @@ async def driving(
             file.write_text(extra)
         flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
         found = settings.read(file, flags, environ)
-        composed = await compose(found, stack)
+        composed = await compose(found, stack, machine)
         runner = web.AppRunner(composed.application, shutdown_timeout=1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 from typing import Final
 
-from shared.clock import SECOND, Micros
+from shared.clock import SECOND, Micros, RealClock
 
 START: Final[Micros] = 1_800_000_000 * SECOND
 _TURNS: Final = 50
@@ -31,6 +31,9 @@ class SimClock:
         return self._wall
 
     def monotonic(self) -> float:
+        return self._monotonic
+
+    def boottime(self) -> float:
         return self._monotonic
 
     async def sleep(self, seconds: float) -> None:
@@ -84,3 +87,17 @@ class SimClock:
     def _move(self, to: float) -> None:
         self._wall += round((to - self._monotonic) * SECOND)
         self._monotonic = to
+
+
+class JumpingClock(RealClock):
+    """The machine's clock, with a wall clock that a test sets."""
+
+    def __init__(self) -> None:
+        self._ahead: Micros = 0
+
+    def now(self) -> Micros:
+        return super().now() + self._ahead
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward or back."""
+        self._ahead += round(seconds * SECOND)

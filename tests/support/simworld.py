@@ -31,6 +31,7 @@ from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.clock import Micros, iso
 from shared.ids import AttemptKey
+from shared.steady_clock import KeptClock
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason, ResultInfo
 from tests.support.inline import Fuse, InlineDatabase, SimulatedCrash, inline_threads
 from tests.support.simclock import SimClock
@@ -144,7 +145,7 @@ class SimAgent:
     def drop(self) -> None:
         """The line is cut."""
         self.up = False
-        self._world.silent.setdefault(self.name, self._world.clock.now())
+        self._world.silent.setdefault(self.name, self._world.steady.now())
 
     async def connect(self) -> None:
         """The line is back; the server compares."""
@@ -256,6 +257,7 @@ class World:
     lost_after_s: float = NEVER_S
     """Sooner: what is given up for lost may run beside its successor; then no violation."""
     clock: SimClock = field(default_factory=SimClock)
+    """The machine's, which may jump; the server goes by ``steady``."""
     agents: list[SimAgent] = field(default_factory=list)
     silent: dict[str, Micros] = field(default_factory=dict)
     avoided: dict[str, float] = field(default_factory=dict)
@@ -263,6 +265,8 @@ class World:
     """job -> token of its bundle: 201 was sent."""
     cancelled: set[int] = field(default_factory=set)
     """jobs whose cancel was confirmed"""
+    ended_at: dict[int, float] = field(default_factory=dict)
+    """job -> monotonic time at which it was first seen to have ended"""
     violations: list[str] = field(default_factory=list)
     alive: bool = False
 
@@ -303,26 +307,28 @@ class World:
 
     async def start(self) -> None:
         """A life of the server begins."""
+        self.steady = KeptClock(self.folder, self.clock, "boot")
+        self.steady.save()
         self.database = InlineDatabase(self.folder / "sim.sqlite", MIGRATIONS, self.fuse)
         self.jobs = SqlJobs(self.database, lambda job: None)  # type: ignore[arg-type]
         self.files = storage.FolderFiles(self.folder, lambda: f"{next(self._names):032x}")
         how = (self.jobs, self.files)
-        self.accept = Accept(*how, self.services, self.clock)
-        self.get = Get(*how, self.services, self.clock)
+        self.accept = Accept(*how, self.services, self.steady)
+        self.get = Get(*how, self.services, self.steady)
         self.poll = Poll(
             *how,
             self,
             self.services,
-            self.clock,
+            self.steady,
             self.get,
             unreachable_after_s=60.0,
             lost_after_s=self.lost_after_s,
         )
         self.send = Send(
-            *how, self, self.services, self.clock, self.get.told, lost_after_s=self.lost_after_s
+            *how, self, self.services, self.steady, self.get.told, lost_after_s=self.lost_after_s
         )
-        self.cancel = Cancel(self.jobs, self, self.services, self.clock, self.get.told)
-        self.clean = Clean(*how, self.clock)
+        self.cancel = Cancel(self.jobs, self, self.services, self.steady, self.get.told)
+        self.clean = Clean(*how, self.steady)
         self.alive = True
         await recover(self.jobs, self.files)
         for agent in self.agents:
@@ -389,6 +395,14 @@ class World:
             if job.state is not states.S.CLEANED:
                 assert job.bundle is not None
                 assert self.files.path("bundles", job.bundle.file).read_text() == token
+            else:
+                kept_s = self.clock.monotonic() - self.ended_at.get(job_id, -NEVER_S)
+                least_s = self.services[job.service].expires_after_s / 1.01
+                assert kept_s >= least_s, f"job {job_id} was kept for {kept_s} s only"
+            if job.ended:
+                self.ended_at.setdefault(job_id, self.clock.monotonic())
+            else:
+                self.ended_at.pop(job_id, None)
             if job_id in self.cancelled:
                 assert job.state in (states.S.CANCELLED, states.S.CLEANED), job
         for (of, _), count in held.items():

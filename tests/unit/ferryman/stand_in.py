@@ -31,6 +31,9 @@ class InstantClock:
     def monotonic(self) -> float:
         return self.at
 
+    def boottime(self) -> float:
+        return self.at
+
     async def sleep(self, seconds: float) -> None:
         self.at += seconds
         self.slept.append(seconds)

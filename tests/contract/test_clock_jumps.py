@@ -1,0 +1,47 @@
+"""Somebody sets the machine's clock while server or agent work."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_agent.recovery import EVERY_S
+from tests.support.agenthttp import calling
+from tests.support.orchestrator import Orchestrator
+from tests.support.serving import driving
+from tests.support.simclock import JumpingClock, SimClock
+
+DAY_S = 86_400.0
+SHORT = '[services.short]\nexpires_after = "10ms"\n'
+
+
+@pytest.mark.parametrize("days", [-1000, 3, 1000])
+async def test_the_server_cleans_nothing_after_a_jump(tmp_path, days):
+    machine = JumpingClock()
+    async with driving(
+        tmp_path, Orchestrator(), extra=SHORT, machine=machine, cleaner_interval=0.02
+    ) as caller:
+        job_id = await caller.upload()
+        before = await caller.job(job_id)
+        assert before["status"] == "Completed"
+        machine.jump(days * DAY_S)
+        short = await caller.upload({"run.sh": b"true\n"}, service="short")
+        async with caller.session.post(f"{caller.url}/terminate/{short}") as answer:
+            assert answer.status == 200
+        states = await caller.states(short)
+        while states[-1] != "Cleaned":  # so the Cleaner has swept
+            states = await caller.states(short, more_than=len(states))
+        after = await caller.job(job_id)
+        assert (after["status"], after["expires_at"]) == ("Completed", before["expires_at"])
+
+
+@pytest.mark.parametrize("days", [-1000, 1000])
+async def test_the_agent_removes_no_result_after_a_jump(tmp_path, days):
+    clock = SimClock()
+    async with calling(tmp_path, clock) as caller:
+        payload_id = await caller.completed()
+        clock.jump(days * DAY_S)
+        for _ in range(2):
+            await clock.until_asleep(EVERY_S)
+            await clock.advance(EVERY_S)
+        await clock.until_asleep(EVERY_S)
+        assert "run.sh" in await caller.zip(f"/retrieve/{payload_id}")
