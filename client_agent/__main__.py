@@ -22,6 +22,7 @@ from shared.clock import RealClock
 from shared.config import SettingsError
 from shared.database import DatabaseUnavailable
 from shared.lockfile import FolderInUse
+from shared.migrate import NewerSchema
 from shared.web import CannotListen
 
 USAGE: Final = 2
@@ -37,7 +38,8 @@ Settings come from the table \\[agent] of --config, from FERRYMAN_AGENT__… var
 options, the later the stronger; job-orchestrator's PORT, DB_PATH, DATA_PATH and MAX_AGE work, too.
 
 Exit codes: 0 stopped by a signal; 2 bad settings; 69 the sandbox or the address cannot be used;
-73 the data folder cannot be written; 74 the database is damaged; 75 the data folder is in use.
+73 the data folder cannot be written; 74 the database is damaged, or of a newer version; 75 the data
+folder is in use.
 """
 
 cli = typer.Typer(
@@ -124,7 +126,7 @@ def _run(settings: AgentSection, ready_fd: int | None) -> None:
         _leave(UNAVAILABLE, str(problem))
     except FolderInUse as problem:
         _leave(TRY_LATER, str(problem))
-    except (DatabaseUnavailable, agent.NewerData) as problem:
+    except (DatabaseUnavailable, NewerSchema) as problem:
         _leave(IO_ERROR, str(problem))
     except OSError as problem:
         _leave(CANNOT_CREATE, f"{settings.data_dir}: {problem.strerror or problem}")

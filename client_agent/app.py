@@ -50,10 +50,6 @@ _ANSWERS_S: Final = 0.3
 """Share of ``shutdown_grace`` kept for answers that are under way."""
 
 
-class NewerData(Exception):
-    """The database was written by a later version; this one must not touch it."""
-
-
 def version() -> str:
     """Of the installed distribution."""
     try:
@@ -92,7 +88,7 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
         ready: called with the port once requests are answered.
 
     Raises:
-        CannotListen, FolderInUse, SandboxBroken, DatabaseUnavailable, NewerData, OSError: it
+        CannotListen, FolderInUse, SandboxBroken, DatabaseUnavailable, NewerSchema, OSError: it
         cannot start.
     """
     stop = asyncio.Event()
@@ -236,10 +232,10 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
 async def _open_database(settings: AgentSection) -> Database:
     path = settings.database or settings.data_dir / "agent.sqlite"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        return await Database.open(path, MIGRATIONS)
-    except ValueError as problem:
-        raise NewerData(f"{path}: {problem}") from None
+    database = await Database.open(path, MIGRATIONS)
+    if database.upgraded_from is not None:
+        log.info("database.upgraded", copy=str(database.upgraded_from))
+    return database
 
 
 def _defaults(settings: AgentSection) -> Defaults:

@@ -15,6 +15,7 @@ from shared import logs
 from shared.config import SettingsError
 from shared.database import DatabaseUnavailable
 from shared.lockfile import FolderInUse
+from shared.migrate import NewerSchema
 from shared.web import CannotListen
 
 USAGE: Final = 2
@@ -46,7 +47,8 @@ def main(
 
     Settings come from the TOML file, then FERRYMAN_… variables (and job-orchestrator's own), then
     these options. Exit codes: 0 stopped by a signal; 2 bad settings; 69 cannot listen; 73 data
-    folder in use or not writable; 74 database unusable.
+    folder in use or not writable; 74 database unusable or of a
+    newer version.
     """
     flags = {
         "server": {
@@ -70,7 +72,7 @@ def main(
         _end(UNAVAILABLE, str(problem))
     except FolderInUse as problem:
         _end(CANNOT_CREATE, str(problem))
-    except DatabaseUnavailable as problem:
+    except (DatabaseUnavailable, NewerSchema) as problem:
         _end(DAMAGED, str(problem))
     except OSError as problem:
         where = f"{problem.filename}: " if problem.filename else ""

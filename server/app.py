@@ -92,6 +92,8 @@ async def compose(
     path.parent.mkdir(parents=True, exist_ok=True)
     database = await Database.open(path, MIGRATIONS)
     stack.push_async_callback(database.close)
+    if database.upgraded_from is not None:
+        log.info("database.upgraded", copy=str(database.upgraded_from))
     identity = await server_identity(database, secrets.token_hex(16))
     session = await stack.enter_async_context(
         aiohttp.ClientSession(

@@ -39,12 +39,19 @@ class Held:
 class Jobs(Protocol):
     """The jobs and their histories; every change is durable when the call returns."""
 
-    async def insert(self, new: NewJob, message: str) -> tuple[Job, bool]:
+    async def insert(self, new: NewJob, message: str, most_queued: int = 0) -> tuple[Job, bool]:
         """Add a job as Queued, with its first event.
+
+        Args:
+            most_queued: jobs of the user and service that may wait, this one included; 0: any
+                number. Counted in the transaction of the insert.
 
         Returns:
             The job, and whether it is new: with an ``idempotency_key`` that the user has used
             before it is the job of that time.
+
+        Raises:
+            QueueFull
         """
         ...
 
@@ -87,13 +94,20 @@ class Jobs(Protocol):
         ...
 
     async def waiting(
-        self, service: Service, after_user: str, users: int, each: int, now: Micros
+        self, service: Service, after_user: str, users: int, each: int
     ) -> tuple[list[Waiting], str | None]:
         """Jobs that may be sent: of ``users`` users behind ``after_user``, ``each`` of every one.
 
         Returns:
             The jobs, and the last user looked at (None: there are no further users).
             Its cost does not depend on the length of the queue.
+        """
+        ...
+
+    async def release_delayed(self, now: Micros) -> int:
+        """Let the jobs be sent whose delay is over; how many, some hundreds at a time.
+
+        Until then :meth:`waiting` does not see them, and they cost it nothing.
         """
         ...
 
@@ -139,8 +153,13 @@ class Jobs(Protocol):
         """
         ...
 
-    async def page(self, where: Filter, before_id: int | None, limit: int) -> list[Job]:
-        """Newest first, those with an id below ``before_id``."""
+    async def page(
+        self, where: Filter, before_id: int | None, limit: int
+    ) -> tuple[list[Job], int | None]:
+        """Newest first, those with an id below ``before_id``; and the next page's ``before_id``.
+
+        A page may hold fewer than ``limit``, or none, and not be the last: its cost is bounded.
+        """
         ...
 
 

@@ -19,12 +19,15 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import aiosqlite
 
+from shared.lockfile import FileLock
+from shared.migrate import Migration, NoRoomForCopy, migrate
+
 T = TypeVar("T")
 Row: TypeAlias = sqlite3.Row
 Params: TypeAlias = Mapping[str, Any]
-Migration: TypeAlias = tuple[str, ...]
-"""Statements that lead from one version of the schema to the next."""
 
+_CHECKED: Final = 1 << 30
+"""Bytes up to which a database is checked after a crash: some seconds of a slow disk."""
 _CHUNK: Final = 64  # rows that aiosqlite fetches at once, where it iterates
 _BATCH: Final = 256  # changes in one commit: bounds how long the first of them waits
 
@@ -37,13 +40,14 @@ class DatabaseUnavailable(Exception):
         damaged: the file is corrupt; only an operator can mend that.
     """
 
-    def __init__(self, cause: sqlite3.Error) -> None:
+    def __init__(self, cause: sqlite3.Error | NoRoomForCopy) -> None:
         text = str(cause)
-        self.full = "full" in text
+        self.full = isinstance(cause, NoRoomForCopy) or "full" in text
         self.damaged = "malformed" in text or "not a database" in text
-        super().__init__(
-            "no space left for the database" if self.full else f"the database is unusable: {text}"
-        )
+        if isinstance(cause, sqlite3.Error):
+            text = f"the database is unusable: {text}"
+            text = "no space left for the database" if self.full else text
+        super().__init__(text)
 
 
 class Transaction(Protocol):
@@ -83,10 +87,15 @@ class _Here:
         return self._connection.execute(sql, params or {}).fetchall()
 
 
-def _commit(changes: Sequence[Change[Any]]) -> Callable[[sqlite3.Connection], list[Any]]:
-    """Work for the connection's thread: all changes in one transaction; their values."""
+def _commit(
+    changes: Sequence[Change[Any]],
+) -> Callable[[sqlite3.Connection], tuple[list[Any], bool]]:
+    """Work for the connection's thread: all changes in one transaction; their values, and whether
+    anything had to be written for them.
+    """
 
-    def work(connection: sqlite3.Connection) -> list[Any]:
+    def work(connection: sqlite3.Connection) -> tuple[list[Any], bool]:
+        before = connection.total_changes
         connection.execute("BEGIN IMMEDIATE")
         try:
             values = [_drive(change(_Here(connection))) for change in changes]
@@ -95,7 +104,7 @@ def _commit(changes: Sequence[Change[Any]]) -> Callable[[sqlite3.Connection], li
             if connection.in_transaction:
                 connection.rollback()
             raise
-        return values
+        return values, connection.total_changes > before
 
     return work
 
@@ -114,68 +123,75 @@ def _drive(change: Awaitable[T]) -> T:
 class Database:
     """One SQLite file, opened by :meth:`open` and closed by :meth:`close`."""
 
-    def __init__(self, writer: _Connection, reader: _Connection) -> None:
-        self._writer, self._reader = writer, reader
+    def __init__(self, writer: _Connection, reader: _Connection, lists: _Connection) -> None:
+        self._writer, self._reader, self._lists = writer, reader, lists
+        self._lock: FileLock | None = None
         self._waiting: asyncio.Queue[tuple[Change[Any], asyncio.Future[Any]] | None] = (
             asyncio.Queue()
         )
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.trouble: DatabaseUnavailable | None = None
-        """The last failure, until a commit succeeds again; for ``/health``."""
+        self._troubles: dict[str, DatabaseUnavailable] = {}
+        """What fails: "damage" until the next start, "read" and "write" until one succeeds."""
+        self.upgraded_from: Path | None = None
+        """The copy that was made before the schema was brought up to date, if it was just now."""
+
+    @property
+    def trouble(self) -> DatabaseUnavailable | None:
+        """Why it cannot be used; None while it can. For ``/health``."""
+        return next(iter(self._troubles.values()), None)
 
     @classmethod
     async def open(cls, path: Path, migrations: Sequence[Migration]) -> Database:
-        """Open or create the file and bring its schema up to date. What is created is closed to
-        others, whatever the folder lets through; SQLite gives its other files the same mode.
+        """Open or create the file and bring its schema up to date; a copy of it is made before.
+        What is created is closed to others, whatever the folder lets through; SQLite gives its
+        other files the same mode.
 
         Raises:
             DatabaseUnavailable: damaged, not a database, no space, not writable.
-            ValueError: written by a newer version.
+            NewerSchema: written by a newer version.
+            FolderInUse: another process has it open.
+            OSError: its lock file cannot be written.
         """
+        lock = _lock(path)
         opened: list[_Connection] = []
+        crashed = _size(path.with_name(f"{path.name}-wal")) > 0
         with contextlib.suppress(OSError):  # SQLite says why it cannot be made
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
-            for _ in range(2):
+            for _ in range(3):
                 connection = _Connection(path)
                 await connection
                 opened.append(connection)
                 connection.row_factory = sqlite3.Row
-                for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+                if not _size(path):  # only a new file can learn to shrink, and only now
+                    await connection.execute_fetchall("PRAGMA auto_vacuum=INCREMENTAL")
+                for pragma in (
+                    "busy_timeout=10000",
+                    "journal_mode=WAL",
+                    "synchronous=FULL",
+                    "foreign_keys=ON",
+                ):
                     await connection.execute_fetchall(f"PRAGMA {pragma}")
-                await connection.execute_fetchall("PRAGMA busy_timeout=10000")
-            await opened[1].execute_fetchall("PRAGMA query_only=ON")
+            writer, *readers = opened
+            for reader in readers:
+                await reader.execute_fetchall("PRAGMA query_only=ON")
             database = cls(*opened)
-            await database._migrate(migrations)
+            if crashed and _size(path) <= _CHECKED:
+                await writer.run(_check)
+            database.upgraded_from = await writer.run(
+                lambda connection: migrate(connection, path, migrations)
+            )
         except BaseException as problem:
             for connection in opened:
                 await connection.close()
-            if isinstance(problem, sqlite3.Error):
+            lock.close()
+            if isinstance(problem, sqlite3.Error | NoRoomForCopy):
                 raise DatabaseUnavailable(problem) from problem
             raise
+        database._lock = lock
         database._task = asyncio.create_task(database._commit_batches(), name="database-writer")
         return database
-
-    async def _migrate(self, migrations: Sequence[Migration]) -> None:
-        await self._writer.rows(
-            "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL) STRICT"
-        )
-        found = await self._writer.rows("SELECT max(version) AS version FROM schema_version")
-        version = found[0]["version"] or 0
-        if version > len(migrations):
-            raise ValueError(
-                f"the database has schema version {version}, this program knows {len(migrations)}: "
-                "it was written by a newer version"
-            )
-        for number in range(version, len(migrations)):
-            await self._writer.rows("BEGIN IMMEDIATE")
-            for statement in migrations[number]:
-                await self._writer.rows(statement)
-            await self._writer.rows(
-                "INSERT INTO schema_version (version) VALUES (:version)", {"version": number + 1}
-            )
-            await self._writer.rows("COMMIT")
 
     async def close(self) -> None:
         """Finish what was handed in, then close: aiosqlite's threads would keep us alive."""
@@ -183,8 +199,11 @@ class Database:
         if self._task is not None:
             self._waiting.put_nowait(None)
             await self._task
-        await self._reader.close()
-        await self._writer.close()
+        for connection in (self._reader, self._lists, self._writer):
+            await connection.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
         """Read committed rows.
@@ -192,10 +211,46 @@ class Database:
         Raises:
             DatabaseUnavailable
         """
+        return await self._read(self._reader, sql, params)
+
+    async def list_rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        """Read committed rows for somebody's list: whoever calls :meth:`rows` never waits for it.
+
+        Raises:
+            DatabaseUnavailable
+        """
+        return await self._read(self._lists, sql, params)
+
+    async def _read(
+        self, connection: _Connection, sql: str, params: Params | None
+    ) -> Sequence[Row]:
         try:
-            return await self._reader.rows(sql, params)
+            found = await connection.rows(sql, params)
         except sqlite3.DatabaseError as problem:
-            raise self._unavailable(problem) from problem
+            raise self._unavailable("read", problem) from problem
+        self._troubles.pop("read", None)
+        return found
+
+    async def probe(self) -> None:
+        """Make a durable change of nothing: it succeeds only if changes can be made.
+
+        Raises:
+            DatabaseUnavailable
+        """
+        await self.write(lambda tx: tx.rows("UPDATE schema_version SET version = version"))
+
+    async def shrink(self, most: int) -> None:
+        """Give at most so many unused pages of the file back to the disk.
+
+        Raises:
+            DatabaseUnavailable
+        """
+        # A page at each step of the statement; ``execute`` would make one step.
+        script = f"PRAGMA incremental_vacuum({most:d})"
+        try:
+            await self._writer.run(lambda connection: connection.executescript(script))
+        except sqlite3.DatabaseError as problem:
+            raise self._unavailable("write", problem) from problem
 
     async def write(self, change: Change[T]) -> T:
         """Run ``change`` in a transaction; return its value once that is durable.
@@ -229,11 +284,11 @@ class Database:
     async def _commit(self, changes: list[tuple[Change[Any], asyncio.Future[Any]]]) -> bool:
         """One transaction. False: rolled back, and with several changes none was told yet."""
         try:
-            values = await self._writer.run(_commit([change for change, _ in changes]))
+            values, written = await self._writer.run(_commit([change for change, _ in changes]))
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change
             if len(changes) == 1:
                 told = (
-                    self._unavailable(problem)
+                    self._unavailable("write", problem)
                     if isinstance(problem, sqlite3.DatabaseError)
                     and not isinstance(problem, sqlite3.IntegrityError)
                     else problem
@@ -241,12 +296,33 @@ class Database:
                 if not changes[0][1].cancelled():
                     changes[0][1].set_exception(told)
             return False
-        self.trouble = None
+        if written:  # a change of nothing succeeds on a full disk, too
+            self._troubles.pop("write", None)
         for (_, future), value in zip(changes, values, strict=True):
             if not future.cancelled():
                 future.set_result(value)
         return True
 
-    def _unavailable(self, problem: sqlite3.Error) -> DatabaseUnavailable:
-        self.trouble = DatabaseUnavailable(problem)
-        return self.trouble
+    def _unavailable(self, which: str, problem: sqlite3.Error) -> DatabaseUnavailable:
+        found = DatabaseUnavailable(problem)
+        self._troubles["damage" if found.damaged else which] = found
+        return found
+
+
+def _lock(path: Path) -> FileLock:
+    real = path.resolve()  # one lock, whatever link leads there
+    return FileLock(real.with_name(f"{real.name}.lock"), path, "database")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError where the file's structure is damaged."""
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise sqlite3.DatabaseError(f"database disk image is malformed: {found}")

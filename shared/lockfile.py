@@ -1,4 +1,4 @@
-"""One process for one data folder."""
+"""One process for one data folder, and for one database."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from pathlib import Path
 
 
 class FolderInUse(Exception):
-    """Another process works in the folder."""
+    """Another process works with it."""
 
 
-class FolderLock:
-    """Holds a folder until closed or the process ends, however it ends.
+class FileLock:
+    """Holds a lock file until closed or the process ends, however it ends.
+
+    Args:
+        path: of the lock file; made if missing, and left behind.
+        what: is held by it, for the message.
+        choose: what else could be used, for the message.
 
     Raises:
         FolderInUse: another process holds it; its pid is in the text.
-        OSError: the folder cannot be written.
+        OSError: the lock file cannot be written.
     """
 
-    def __init__(self, folder: Path) -> None:
-        path = folder / "lock"
+    def __init__(self, path: Path, what: Path, choose: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -28,11 +32,18 @@ class FolderLock:
             holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._fd)
             raise FolderInUse(
-                f"{folder} is in use by another process (pid {holder}): "
-                "stop that one, or choose another data folder"
+                f"{what} is in use by another process (pid {holder}): "
+                f"stop that one, or choose another {choose}"
             ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+class FolderLock(FileLock):
+    """Holds a data folder. Raises as :class:`FileLock`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "lock", folder, "data folder")

@@ -67,10 +67,9 @@ async def page(request: web.Request) -> web.StreamResponse:
                 raise BadField(name, "invalid_state", message) from None
     limit = whole(request, "limit", 50, 1, 500)
     before = whole(request, "cursor", 0, 0, 2**63 - 1) or None
-    found = await context.jobs.page(Filter(**given, state=state), before, limit + 1)
-    items = [documents.job(job, context.services.get(job.service)) for job in found[:limit]]
-    following = str(items[-1].id) if len(found) > limit else None
-    return _json(JobPage(items=items, next=following))
+    found, following = await context.jobs.page(Filter(**given, state=state), before, limit)
+    items = [documents.job(job, context.services.get(job.service)) for job in found]
+    return _json(JobPage(items=items, next=None if following is None else str(following)))
 
 
 async def events(request: web.Request) -> web.StreamResponse:

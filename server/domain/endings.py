@@ -67,7 +67,7 @@ def again(
         reason,
         {
             "queued_at": at,
-            "not_before": at + round(how.delay_s * SECOND),
+            "not_before": at + round(how.delay_s * SECOND) if how.delay_s else 0,
             "infra_used": how.infra_used,
             "retries_used": how.retries_used,
             "agent": None,

@@ -48,12 +48,15 @@ class BadField(FerrymanError):
 
 
 class QueueFull(FerrymanError):
-    """The service takes no more jobs of this user, or of anybody, until some have been sent."""
+    """The user has as many jobs waiting as the service allows."""
 
     code = "queue_full"
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, user_id: str, service: str, most: int) -> None:
+        super().__init__(
+            f"user {user_id} has {most} jobs of service {service} waiting, "
+            "which is the most the service allows; try again when some have started"
+        )
 
 
 class KeyReused(FerrymanError):

@@ -85,6 +85,7 @@ class Job:
     started_at: Micros | None = None
     ended_at: Micros | None = None
     not_before: Micros = 0
+    """Queued: when it may be sent; 0: now."""
     expires_at: Micros | None = None
     cancel_requested_at: Micros | None = None
 

@@ -131,7 +131,8 @@ class Accept:
         )
 
     async def check_room(self, wish: Wish) -> None:
-        """Refuse when the user has as many jobs waiting as the service allows.
+        """Refuse early when the user has as many jobs waiting as the service allows; what counts is
+        the count that the insert makes.
 
         Raises:
             QueueFull
@@ -144,10 +145,7 @@ class Accept:
                 wish.user_id, wish.idempotency_key
             ):
                 return  # a repeat of an upload that is in already
-            raise QueueFull(
-                f"user {wish.user_id} has {most} jobs of service {wish.service.name} waiting, "
-                "which is the most the service allows; try again when some have started"
-            )
+            raise QueueFull(wish.user_id, wish.service.name, most)
 
     async def __call__(self, wish: Wish, staged: Path, size: int, digest: str) -> tuple[Job, bool]:
         """Queue the bundle that lies, whole and synced, at ``staged``.
@@ -158,7 +156,6 @@ class Accept:
         Raises:
             QueueFull, KeyReused, OSError
         """
-        await self.check_room(wish)
         with self._files.sealing("bundles") as sealing:
             file = await sealing.seal(staged)
             job, fresh = await self._jobs.insert(
@@ -174,6 +171,7 @@ class Accept:
                     wish.idempotency_key,
                 ),
                 QUEUED,
+                wish.service.queued_per_user,
             )
             if fresh:
                 sealing.keep()

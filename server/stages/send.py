@@ -75,6 +75,7 @@ class Send:
             await self._take_up_stuck()
         if not await self._jobs.anything_queued():
             return 0
+        await self._jobs.release_delayed(self._clock.now())
         held = await self._jobs.held()
         load = Counter[str]()
         for one in held:
@@ -125,10 +126,9 @@ class Send:
         start = after = self._served.get(service.name, "")
         wrapped = not start
         queue: list[Waiting] = []
-        now = self._clock.now()
         while True:
             found, last = await self._jobs.waiting(
-                service, after, free + len(held), min(free, service.runs_per_user), now
+                service, after, free + len(held), min(free, service.runs_per_user)
             )
             if wrapped and start:
                 found = [waiting for waiting in found if waiting.user_id <= start]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from server.domain.errors import NoSuchJob
+from server.domain.errors import NoSuchJob, QueueFull
 from server.domain.jobs import Event, Job, Move, NewJob, Result
-from server.ports import Filter
 from server.store import rows
-from server.store.queue import HELD, Queue
+from server.store.pages import Pages
+from server.store.placeholders import batches
+from server.store.queue import HELD, Queue, count_queued
 from shared.clock import Micros
 from shared.database import Database, Transaction
 from shared.wire import JobState
@@ -21,7 +22,7 @@ _EVENT: Final = """
 """
 
 
-class SqlJobs(Queue):
+class SqlJobs(Queue, Pages):
     """``ports.Jobs`` over a database.
 
     Args:
@@ -29,17 +30,22 @@ class SqlJobs(Queue):
     """
 
     def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
-        super().__init__(database)
+        Queue.__init__(self, database)
+        Pages.__init__(self, database)
         self._changed = changed
 
     # -- moving
 
-    async def insert(self, new: NewJob, message: str) -> tuple[Job, bool]:
-        async def change(tx: Transaction) -> tuple[Job, bool]:
+    async def insert(self, new: NewJob, message: str, most_queued: int = 0) -> tuple[Job, bool]:
+        async def change(tx: Transaction) -> tuple[Job, bool] | None:
             if new.idempotency_key is not None:
                 known = await _by_key(tx, new.user_id, new.idempotency_key)
                 if known is not None:
                     return known, False
+            if most_queued:
+                queued = await count_queued(tx, new.service, new.user_id, most_queued)
+                if queued >= most_queued:
+                    return None  # raising would make all changes of this commit run again
             row = await tx.rows(
                 """
                 INSERT INTO jobs (state, user_id, service, name, tags, limits, timeout_s, message,
@@ -72,10 +78,12 @@ class SqlJobs(Queue):
             await _tell(tx, job, None, new.created_at, message)
             return job, True
 
-        job, fresh = await self._database.write(change)
-        if fresh:
-            self._changed(job)
-        return job, fresh
+        inserted = await self._database.write(change)
+        if inserted is None:
+            raise QueueFull(new.user_id, new.service, most_queued)
+        if inserted[1]:
+            self._changed(inserted[0])
+        return inserted
 
     async def move(self, *moves: Move) -> Job | None:
         async def change(tx: Transaction) -> Job | None:
@@ -152,7 +160,7 @@ class SqlJobs(Queue):
 
     async def find(self, job_ids: Iterable[int]) -> dict[int, Job]:
         found: dict[int, Job] = {}
-        for names, params in _lists(list(job_ids)):
+        for names, params in batches(list(job_ids)):
             for row in await self._database.rows(
                 f"SELECT * FROM jobs WHERE id IN ({names})",  # noqa: S608 - placeholders
                 params,
@@ -171,30 +179,6 @@ class SqlJobs(Queue):
         if not found:
             await self.get(job_id)
         return [rows.event(row) for row in found]
-
-    async def page(self, where: Filter, before_id: int | None, limit: int) -> list[Job]:
-        conditions = ["1 = 1"]
-        if before_id is not None:
-            conditions.append("id < :before_id")
-        conditions += [
-            f"{column} = :{column}"
-            for column in ("user_id", "service", "state")
-            if getattr(where, column) is not None
-        ]
-        if where.tag is not None:
-            conditions.append("id IN (SELECT job_id FROM job_tags WHERE tag = :tag)")
-        found = await self._database.rows(
-            f"SELECT * FROM jobs WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT :limit",  # noqa: S608 - fixed words
-            {
-                "before_id": before_id,
-                "user_id": where.user_id,
-                "service": where.service,
-                "state": where.state,
-                "tag": where.tag,
-                "limit": limit,
-            },
-        )
-        return [rows.job(row) for row in found]
 
     async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
         words = ", ".join(f"'{state.value}'" for state in states)
@@ -230,7 +214,7 @@ class SqlJobs(Queue):
     async def files_in_use(self, names: Sequence[str]) -> set[str]:
         found: set[str] = set()
         for column in ("bundle_file", "result_file"):
-            for placeholders, params in _lists(names):
+            for placeholders, params in batches(names):
                 found |= {
                     row["file"]
                     for row in await self._database.rows(
@@ -289,15 +273,6 @@ async def _tell(
             "message": message,
         },
     )
-
-
-def _lists(values: Sequence[Any], size: int = 500) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Placeholders and parameters for ``IN (…)``, some hundreds at a time: SQLite's limit is
-    32,766.
-    """
-    for start in range(0, len(values), size):
-        params = {f"v{n}": value for n, value in enumerate(values[start : start + size])}
-        yield ", ".join(f":{name}" for name in params), params
 
 
 async def _get(source: Database | Transaction, job_id: int) -> Job:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.database import Migration
+from shared.migrate import Migration
 
 _1: Migration = (
     """
@@ -99,4 +99,32 @@ _1: Migration = (
     "CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_at)",
 )
 
-MIGRATIONS: Final = (_1,)
+_2: Migration = (
+    # Lists: each choice of user, service and state finds its newest jobs without a scan; where no
+    # state is chosen, the states are merged.
+    "CREATE INDEX jobs_by_state ON jobs (state, id)",
+    "CREATE INDEX jobs_by_service ON jobs (service, state, id)",
+    "CREATE INDEX jobs_by_user ON jobs (user_id, state, id)",
+    "CREATE INDEX jobs_by_user_and_service ON jobs (user_id, service, state, id)",
+    "DROP INDEX jobs_of_user",
+    # not_before is 0 once the job may be sent, so that the queue's index holds no delayed jobs.
+    "DROP INDEX jobs_queued",
+    """
+    CREATE INDEX jobs_queued ON jobs (service, user_id, not_before, id)
+        WHERE state = 'Queued' AND not_before = 0
+    """,
+    """
+    CREATE INDEX jobs_delayed ON jobs (state, not_before)
+        WHERE state = 'Queued' AND not_before > 0
+    """,
+    """
+    CREATE INDEX jobs_delayed_by_age ON jobs (state, queued_at)
+        WHERE state = 'Queued' AND not_before > 0
+    """,
+    # Deleting jobs: what refers to them is found without a scan.
+    "CREATE INDEX jobs_cleaned ON jobs (service, ended_at) WHERE state = 'Cleaned'",
+    "CREATE INDEX job_tags_of_job ON job_tags (job_id)",
+    "CREATE INDEX idempotency_keys_of_job ON idempotency_keys (job_id)",
+)
+
+MIGRATIONS: Final = (_1, _2)

@@ -13,7 +13,6 @@ from pathlib import Path
 from server.domain.quotas import Service
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.clock import SECOND
 from shared.database import Database
 from shared.wire import Limits
 from tests.bench.jobs import cpu_s, running
@@ -213,7 +212,7 @@ async def queue(folder: Path, short: int, long: int, rounds: int) -> list[Row]:
         for _ in range(rounds):
             begin = time.perf_counter()
             await jobs.held()
-            found, _ = await jobs.waiting(service, "user3", 10, 1, 10**6 * SECOND**2)
+            found, _ = await jobs.waiting(service, "user3", 10, 1)
             moves = [
                 Move(
                     one.job_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 import pytest
 
 from server.domain import states
-from server.domain.errors import NoSuchJob
+from server.domain.errors import NoSuchJob, QueueFull
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.domain.quotas import Service
 from server.ports import Filter
+from server.store import pages
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from server.store.queue import HELD
 from shared.database import Database, DatabaseUnavailable
+from shared.migrate import NewerSchema
 from shared.wire import JobState, Limits
 
 S = JobState
@@ -135,22 +138,60 @@ async def test_a_key_makes_one_job_however_often_and_for_whomever_it_is_sent(
 async def test_the_queue_goes_round_the_users_from_where_it_was(jobs: SqlJobs) -> None:
     await added(jobs, "ann", "ann", "bob", "cy", "cy")
     service = Service("s")
-    ready, last = await jobs.waiting(service, "", 2, 1, 100)
+    ready, last = await jobs.waiting(service, "", 2, 1)
     assert ([w.user_id for w in ready], last) == (["ann", "bob"], "bob")
-    ready, last = await jobs.waiting(service, "bob", 2, 5, 100)
+    ready, last = await jobs.waiting(service, "bob", 2, 5)
     assert ([w.user_id for w in ready], last) == (["cy", "cy"], None)
 
 
-async def test_a_delayed_job_waits_but_not_for_a_clock_that_was_set_back(jobs: SqlJobs) -> None:
+@pytest.mark.parametrize(
+    ("now", "released"),
+    [(40, 0), (49, 0), (50, 1), (29, 1)],
+    ids=["too early", "a moment too early", "due", "the clock was set back"],
+)
+async def test_a_delayed_job_is_not_in_the_queue_until_it_is_due(
+    jobs: SqlJobs, now: int, released: int
+) -> None:
     (job,) = await added(jobs, "ann")
     (job,) = await jobs.claim([claim(job)])
     await jobs.move(
         Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "", changes={"queued_at": 30, "not_before": 50})
     )
-    service = Service("s")
-    assert (await jobs.waiting(service, "", 9, 9, 40))[0] == []
-    assert len((await jobs.waiting(service, "", 9, 9, 50))[0]) == 1
-    assert len((await jobs.waiting(service, "", 9, 9, 29))[0]) == 1
+    assert (await jobs.waiting(Service("s"), "", 9, 9))[0] == []
+    assert await jobs.release_delayed(now) == released
+    assert len((await jobs.waiting(Service("s"), "", 9, 9))[0]) == released
+    assert await jobs.anything_queued()
+
+
+async def test_a_place_in_the_queue_counts_the_users_older_jobs_that_may_be_sent(
+    jobs: SqlJobs,
+) -> None:
+    first, *_, last = await added(jobs, "ann", "bob", "ann", "ann")
+    await jobs.insert(new(service="t"), "queued")
+    assert [await jobs.queued_before(job) for job in (first, last)] == [0, 2]
+    (sent,) = await jobs.claim([claim(first)])
+    assert await jobs.queued_before(last) == 1
+    delay = {"queued_at": 30, "not_before": 50}
+    await jobs.move(Move(sent.id, 1, S.PROCESSING, S.QUEUED, 30, "", changes=delay))
+    assert await jobs.queued_before(last) == 1
+
+
+async def test_of_fifty_at_once_as_many_are_taken_as_may_wait(jobs: SqlJobs) -> None:
+    ends = await asyncio.gather(
+        *(jobs.insert(new(), "queued", 3) for _ in range(50)),
+        *(jobs.insert(new("bob"), "queued", 1) for _ in range(2)),
+        jobs.insert(new(service="t"), "queued", 1),
+        return_exceptions=True,
+    )
+    assert [type(end) is tuple for end in ends].count(True) == 3 + 1 + 1
+    assert {type(end) for end in ends} == {tuple, QueueFull}
+    assert len((await jobs.page(Filter(user_id="ann", service="s"), None, 99))[0]) == 3
+
+
+async def test_a_repeat_under_a_key_is_no_further_job_that_waits(jobs: SqlJobs) -> None:
+    keyed = new(idempotency_key="k")
+    (job, _), again = [await jobs.insert(keyed, "queued", 1) for _ in range(2)]
+    assert again == (job, False)
 
 
 async def test_slots_are_counted_by_service_user_and_agent(jobs: SqlJobs) -> None:
@@ -162,18 +203,52 @@ async def test_slots_are_counted_by_service_user_and_agent(jobs: SqlJobs) -> Non
 
 async def test_pages_hold_each_job_once_while_others_arrive(jobs: SqlJobs) -> None:
     await added(jobs, *["ann"] * 5)
-    first = await jobs.page(Filter(user_id="ann"), None, 3)
+    first, following = await jobs.page(Filter(user_id="ann"), None, 3)
     await added(jobs, "ann", "bob")
-    second = await jobs.page(Filter(user_id="ann"), first[-1].id, 3)
+    second, end = await jobs.page(Filter(user_id="ann"), following, 3)
     assert [job.id for job in first + second] == [5, 4, 3, 2, 1]
+    assert end is None
 
 
-async def test_filters_narrow(jobs: SqlJobs) -> None:
-    await jobs.insert(new(tags=("red", "big")), "queued")
-    await jobs.insert(new(service="t"), "queued")
-    assert [job.id for job in await jobs.page(Filter(tag="red"), None, 9)] == [1]
-    assert [job.id for job in await jobs.page(Filter(service="t"), None, 9)] == [2]
-    assert await jobs.page(Filter(state=S.RUNNING), None, 9) == []
+async def every_page(jobs: SqlJobs, where: Filter, limit: int) -> list[int]:
+    found: list[int] = []
+    before: int | None = None
+    while True:
+        page, before = await jobs.page(where, before, limit)
+        found += [job.id for job in page]
+        if before is None:
+            return found
+
+
+async def test_each_choice_finds_what_a_look_at_every_job_finds(
+    jobs: SqlJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_SLICE", 4)
+    every = []
+    for number in range(40):
+        tags = tuple(
+            tag for tag, each in (("two", 2), ("three", 3), ("rare", 17)) if not number % each
+        )
+        job, _ = await jobs.insert(
+            new("ab"[number % 3 // 2], "st"[number % 5 // 3], tags=tags), "queued"
+        )
+        if not number % 4:
+            (job,) = await jobs.claim([claim(job)])
+        every.append(job)
+    choices = itertools.product(
+        (None, "a", "b", "c"), (None, "s"), (None, S.QUEUED, S.PROCESSING), (None, "two", "rare")
+    )
+    for user, service, state, tag in choices:
+        expected = [
+            job.id
+            for job in reversed(every)
+            if user in (None, job.user_id)
+            and service in (None, job.service)
+            and state in (None, job.state)
+            and (tag is None or tag in job.tags)
+        ]
+        where = Filter(user, service, state, tag)
+        assert await every_page(jobs, where, 3) == expected, where
 
 
 async def test_a_job_that_is_not_there_says_so(jobs: SqlJobs) -> None:
@@ -187,25 +262,6 @@ async def test_files_in_use_are_found_among_many(jobs: SqlJobs) -> None:
     await jobs.insert(new(bundle=Bundle("mine", 1, "d")), "queued")
     names = [f"orphan{number}" for number in range(1_200)]
     assert await jobs.files_in_use([*names, "mine"]) == {"mine"}
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT min(user_id) FROM jobs WHERE state = 'Queued' AND service = 's' AND user_id > 'a'",
-        "SELECT 1 FROM jobs WHERE state = 'Queued' LIMIT 1",
-        f"SELECT * FROM jobs WHERE {HELD} AND state IN ('Submitted', 'Running')",
-        f"SELECT service, count(*) FROM jobs WHERE {HELD} GROUP BY service, user_id, agent",
-        "SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL",
-        "SELECT * FROM jobs WHERE expires_at IS NOT NULL AND expires_at <= 5 ORDER BY expires_at",
-        "SELECT * FROM jobs WHERE state = 'Queued' AND service = 's' ORDER BY queued_at LIMIT 5",
-    ],
-)
-async def test_sweeps_read_by_partial_indexes_whatever_has_ended(
-    database: Database, sql: str
-) -> None:
-    plan = await database.rows(f"EXPLAIN QUERY PLAN {sql}")
-    assert "INDEX jobs_" in plan[0]["detail"], plan[0]["detail"]
 
 
 def test_what_holds_a_slot_is_the_same_in_sql_and_in_the_table() -> None:
@@ -266,5 +322,5 @@ async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite"
     database = await Database.open(path, (*MIGRATIONS, ("CREATE TABLE later (x TEXT) STRICT",)))
     await database.close()
-    with pytest.raises(ValueError, match="newer version"):
+    with pytest.raises(NewerSchema, match="newer version"):
         await Database.open(path, MIGRATIONS)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shared.database import Change, Migration, Params, Row, T
+from shared.database import Change, Params, Row, T
+from shared.migrate import Migration
 
 
 class SimulatedCrash(BaseException):
@@ -55,6 +56,8 @@ class InlineDatabase:
         if self._fuse.blown:
             raise SimulatedCrash("dead")
         return self._run(sql, params)
+
+    list_rows = rows
 
     async def write(self, change: Change[T]) -> T:
         self._run("BEGIN IMMEDIATE", None)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import sqlite3
+import threading
 from collections.abc import AsyncIterator, Generator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from shared.database import Database, DatabaseUnavailable, Transaction
+from shared.lockfile import FolderInUse
 
 MIGRATIONS = [("CREATE TABLE numbers (n INTEGER PRIMARY KEY) STRICT",)]
 
@@ -92,7 +98,7 @@ async def test_what_is_created_is_closed_to_others(tmp_path: Path) -> None:
         modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
     finally:
         await database.close()
-    assert modes == dict.fromkeys((path.name, f"{path.name}-wal", f"{path.name}-shm"), 0o600)
+    assert modes == {f"{path.name}{suffix}": 0o600 for suffix in ("", "-wal", "-shm", ".lock")}
 
 
 async def test_a_mode_that_the_operator_gave_is_kept(tmp_path: Path) -> None:
@@ -101,3 +107,147 @@ async def test_a_mode_that_the_operator_gave_is_kept(tmp_path: Path) -> None:
     path.chmod(0o640)
     await (await Database.open(path, MIGRATIONS)).close()
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+# -- what the connections are set to
+
+
+@pytest.mark.parametrize("read", ["rows", "list_rows"])
+async def test_who_reads_cannot_write(database: Database, read: str) -> None:
+    with pytest.raises(DatabaseUnavailable, match="readonly"):
+        await getattr(database, read)("INSERT INTO numbers (n) VALUES (1)")
+    assert await kept(database) == []
+
+
+async def test_a_row_that_refers_to_nothing_is_refused(tmp_path: Path) -> None:
+    child = "CREATE TABLE children (n INTEGER REFERENCES numbers (n)) STRICT"
+    database = await Database.open(tmp_path / "test.sqlite", [*MIGRATIONS, (child,)])
+    try:
+        with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+            await database.write(lambda tx: tx.rows("INSERT INTO children VALUES (7)"))
+    finally:
+        await database.close()
+
+
+async def test_a_change_waits_for_another_programs_change(
+    database: Database, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "test.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        change = asyncio.create_task(database.write(add(1)))
+        await asyncio.wait({change}, timeout=0.05)
+        other.execute("COMMIT")
+    assert await change == 1
+
+
+async def test_nobody_waits_behind_a_list(database: Database) -> None:
+    """The list is held up until the other read has been answered."""
+    answered = threading.Event()
+    await database.write(add(1))
+    await database._lists.run(
+        lambda raw: raw.set_progress_handler(lambda: int(not answered.wait(30)), 1)
+    )
+    slow = asyncio.create_task(database.list_rows("SELECT n FROM numbers"))
+    assert await kept(database) == [1]
+    answered.set()
+    assert len(await slow) == 1
+
+
+async def test_what_was_deleted_can_be_given_back_to_the_disk(
+    database: Database, tmp_path: Path
+) -> None:
+    await database.write(add(*range(50_000)))
+    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))
+
+    async def pages() -> int:
+        return int((await database.rows("PRAGMA page_count"))[0][0])
+
+    before = await pages()
+    await database.shrink(20)
+    assert await pages() == before - 20
+    await database.shrink(10_000)
+    assert await pages() < 10
+
+
+# -- what is wrong with it
+
+
+async def test_a_full_disk_is_told_until_something_could_be_written(database: Database) -> None:
+    await database._writer.rows("PRAGMA max_page_count = 1")
+    with pytest.raises(DatabaseUnavailable) as caught:
+        await database.write(add(*range(5_000)))
+    assert caught.value.full
+    assert database.trouble is caught.value
+    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
+    assert await kept(database) == []
+    assert database.trouble is caught.value
+    await database._writer.rows("PRAGMA max_page_count = 1000000")
+    await database.probe()
+    assert database.trouble is None
+
+
+async def filled(path: Path) -> None:
+    database = await Database.open(path, MIGRATIONS)
+    await database.write(add(*range(20_000)))
+    await database.close()
+
+
+def damage(path: Path) -> None:
+    """Overwrite a page in the middle of the table."""
+    with path.open("r+b") as file:
+        file.seek(10 * 4096)
+        file.write(b"\xff" * 4096)
+
+
+async def test_damage_is_told_until_the_next_start(tmp_path: Path) -> None:
+    path = tmp_path / "test.sqlite"
+    await filled(path)
+    damage(path)
+    database = await Database.open(path, MIGRATIONS)
+    try:
+        with pytest.raises(DatabaseUnavailable):
+            await kept(database)
+        await database.probe()
+        await database.rows("SELECT 1")
+        assert database.trouble is not None
+        assert database.trouble.damaged
+    finally:
+        await database.close()
+
+
+async def test_after_a_crash_the_file_is_checked_before_it_is_used(tmp_path: Path) -> None:
+    path, crashed = tmp_path / "test.sqlite", tmp_path / "crashed.sqlite"
+    await filled(path)
+    database = await Database.open(path, MIGRATIONS)
+    await database.write(add(20_001))
+    for suffix in ("", "-wal"):  # what the disk holds when the program is killed
+        shutil.copy(f"{path}{suffix}", f"{crashed}{suffix}")
+    await database.close()
+    sound = tmp_path / "sound.sqlite"
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{crashed}{suffix}", f"{sound}{suffix}")
+    damage(crashed)
+    with pytest.raises(DatabaseUnavailable) as caught:
+        await Database.open(crashed, MIGRATIONS)
+    assert caught.value.damaged
+    again = await Database.open(sound, MIGRATIONS)
+    try:
+        assert len(await kept(again)) == 20_001
+    finally:
+        await again.close()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+async def test_one_process_has_it_open(tmp_path: Path, linked: bool) -> None:
+    path = link = tmp_path / "test.sqlite"
+    database = await Database.open(path, MIGRATIONS)
+    if linked:
+        link = tmp_path / "elsewhere" / "link.sqlite"
+        link.parent.mkdir()
+        link.symlink_to(path)
+    try:
+        with pytest.raises(FolderInUse, match=rf"pid {os.getpid()}\).*choose another database"):
+            await Database.open(link, MIGRATIONS)
+    finally:
+        await database.close()
+    await (await Database.open(link, MIGRATIONS)).close()

@@ -1,0 +1,120 @@
+"""What the loops and lists read costs the same however much has ended or is delayed.
+
+Counted in steps of SQLite's machine, of the statements that the store really runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from server.domain import states
+from server.domain.quotas import Service
+from server.ports import Filter
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from shared.database import Database
+from shared.wire import JobState, Limits
+
+S = JobState
+FEW, MANY = 3_000, 30_000
+"""More than one page looks at, in any case."""
+FILL = """
+    WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {many})
+    INSERT INTO jobs (state, user_id, service, limits, timeout_s, message, bundle_size,
+                      bundle_digest, created_at, queued_at, not_before, ended_at, expires_at)
+    SELECT '{state}', 'ann', 's', '{limits}', 60, 'x', 1, 'd', 1, 1, {not_before}, {ended}, {ended}
+    FROM numbers
+"""
+Call = Callable[[SqlJobs], Awaitable[object]]
+
+
+async def filled(path: Path, many: int) -> Database:
+    """Ended and delayed jobs of one user, and one that waits; all have a tag."""
+    database = await Database.open(path, MIGRATIONS)
+    limits = Limits().model_dump_json()
+    for state, count, not_before, ended in (
+        (S.COMPLETED, many, 0, 10**9),
+        (S.FAILED, many, 0, 10**9),
+        (S.QUEUED, many, 10**9, "NULL"),
+        (S.QUEUED, 1, 0, "NULL"),
+    ):
+        sql = FILL.format(
+            many=count, state=state.value, limits=limits, not_before=not_before, ended=ended
+        )
+        await database._writer.rows(sql)
+    await database._writer.rows("INSERT INTO job_tags (tag, job_id) SELECT 'x', id FROM jobs")
+    return database
+
+
+async def steps(database: Database, call: Call) -> int:
+    """Of SQLite's virtual machine, in tens."""
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    connections = (database._reader, database._lists)
+    for connection in connections:
+        await connection.run(lambda raw: raw.set_progress_handler(step, 10))
+    await call(SqlJobs(database, lambda job: None))
+    for connection in connections:
+        await connection.run(lambda raw: raw.set_progress_handler(None, 0))
+    return count
+
+
+SWEEPS: dict[str, Call] = {
+    "waiting": lambda jobs: jobs.waiting(Service("s"), "", 10, 10),
+    "release_delayed": lambda jobs: jobs.release_delayed(2),
+    "anything_queued": lambda jobs: jobs.anything_queued(),
+    "held": lambda jobs: jobs.held(),
+    "queued": lambda jobs: jobs.queued("s", "ann", 100),
+    "in_states": lambda jobs: jobs.in_states(states.AT_AGENT, "node"),
+    "to_cancel": lambda jobs: jobs.to_cancel(),
+    "expired": lambda jobs: jobs.expired(5, 200),
+    "longest_queued": lambda jobs: jobs.longest_queued("s", 100),
+    "files_in_use": lambda jobs: jobs.files_in_use(["a", "b"]),
+}
+
+
+def listing(where: Filter) -> Call:
+    return lambda jobs: jobs.page(where, None, 50)
+
+
+LISTS = {
+    f"list {where}": listing(where)
+    for where in (
+        Filter(*given)
+        for given in itertools.product(
+            (None, "ann", "bob"), (None, "s", "t"), (None, S.FAILED, S.RUNNING), (None, "x", "y")
+        )
+    )
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("filled")
+
+
+async def test_sweeps_and_lists_cost_the_same_however_much_there_is(folders: Path) -> None:
+    counts: dict[int, dict[str, int]] = {}
+    for many in (FEW, MANY):
+        database = await filled(folders / f"{many}.sqlite", many)
+        try:
+            counts[many] = {
+                name: await steps(database, call) for name, call in (SWEEPS | LISTS).items()
+            }
+        finally:
+            await database.close()
+    grown = {
+        name: (few, counts[MANY][name])
+        for name, few in counts[FEW].items()
+        if counts[MANY][name] > few * 1.2 + 5
+    }
+    assert grown == {}
