@@ -9,31 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox import pidfd
+from client_agent.sandbox.cgroup_tree import Hierarchy, enable, read
 from shared.wire import Limits
 
-WANTED: Final = ("memory", "pids", "cpu")
 OVERHEAD_PIDS: Final = 4
 """Processes of the chain itself that count in the group: bwrap twice, with room for two more."""
 PERIOD_US: Final = 100_000
-
-
-class NoCgroups(Exception):
-    """Limits cannot be hard here. The text says why, and what would help."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hierarchy:
-    """Where the groups of one agent are made."""
-
-    version: int
-    folders: Mapping[str, Path]
-    """Controller -> the agent's own group, parent of the attempts'. In version 2 all the same."""
 
 
 class Group:
@@ -74,9 +59,19 @@ class Group:
         return [str(folder / file) for folder in self.folders]
 
     def oom_kills(self) -> int:
-        """Processes that the kernel killed because the group was at its memory limit."""
+        """Processes that the kernel killed for memory, whoever ran out of it: the group, a group
+        above it, or the host."""
         file = "memory.events" if self._version == 2 else "memory.oom_control"
         return self._counter("memory", file, "oom_kill")
+
+    def at_memory_limit(self) -> bool:
+        """Whether the group itself met its limit. Version 1 counts what it could reclaim, too."""
+        if self._version == 2:
+            return self._counter("memory", "memory.events", "oom") > 0
+        if "memory" not in self._at:
+            return False
+        files = (self._at["memory"] / f"memory.{kind}failcnt" for kind in ("", "memsw."))
+        return any(int(read(file) or 0) for file in files)
 
     def refused_forks(self) -> int:
         """How often a process or thread was refused."""
@@ -92,7 +87,7 @@ class Group:
             return None
         if self._version == 2:
             return self._counter("cpu", "cpu.stat", "usage_usec") / 1e6
-        text = _read(self._at["cpu"] / "cpuacct.usage")  # where both controllers share a mount
+        text = read(self._at["cpu"] / "cpuacct.usage")  # where both controllers share a mount
         return int(text) / 1e9 if text else None
 
     def peak_memory(self) -> int | None:
@@ -100,7 +95,7 @@ class Group:
         if "memory" not in self._at:
             return None
         file = "memory.peak" if self._version == 2 else "memory.max_usage_in_bytes"
-        text = _read(self._at["memory"] / file)
+        text = read(self._at["memory"] / file)
         return int(text) if text else None
 
     def remove(self) -> None:
@@ -115,7 +110,7 @@ class Group:
     def _counter(self, controller: str, file: str, key: str) -> int:
         if controller not in self._at:
             return 0
-        for line in _read(self._at[controller] / file).splitlines():
+        for line in read(self._at[controller] / file).splitlines():
             name, _, value = line.partition(" ")
             if name == key:
                 return int(value)
@@ -153,12 +148,12 @@ def kill_group(folder: Path) -> bool:
         Whether there was anything.
     """
     switch = folder / "cgroup.kill"
-    if not _read(folder / "cgroup.procs"):
+    if not read(folder / "cgroup.procs"):
         return False
     if switch.exists():
         switch.write_text("1")
     else:
-        pidfd.kill_listed(lambda: map(int, _read(folder / "cgroup.procs").split()))
+        pidfd.kill_listed(lambda: map(int, read(folder / "cgroup.procs").split()))
     return True
 
 
@@ -188,15 +183,6 @@ def below(folder: Path) -> list[Path]:
         return []
 
 
-def tidy(hierarchy: Hierarchy) -> None:
-    """Remove the empty groups of other agents: most are dead, the others make them again."""
-    for folder in dict.fromkeys(hierarchy.folders.values()):
-        for other in folder.parent.glob(f"{folder.name.partition('-')[0]}-*"):
-            if other != folder:
-                with contextlib.suppress(OSError):
-                    other.rmdir()
-
-
 def _make(folder: Path, version: int) -> None:
     for _ in range(5):
         try:
@@ -204,103 +190,10 @@ def _make(folder: Path, version: int) -> None:
         except FileNotFoundError:  # another agent tidied our own group away while it was empty
             folder.parent.mkdir(exist_ok=True)
             if version == 2:
-                _enable(folder.parent)
+                enable(folder.parent)
         else:
             return
     raise FileNotFoundError(errno.ENOENT, "its parent vanishes again and again", str(folder))
-
-
-def find(name: str, *, proc: Path = Path("/proc/self")) -> Hierarchy:
-    """Find, and make, the agent's own group.
-
-    Version 1: ``/NAME`` in each hierarchy. Version 2: ``NAME`` below the group that the agent was
-    started in, which must be delegated to it (or be the root); its own processes move to a leaf
-    beside it, because a group that gives controllers away may hold none itself.
-
-    Raises:
-        NoCgroups
-    """
-    mounts = _mounts((proc / "mountinfo").read_text())
-    unified = mounts.get("cgroup2")
-    if unified is not None:
-        offered = set(_read(unified / "cgroup.controllers").split())
-        if offered & set(WANTED):
-            return _find_v2(name, unified, proc)
-    return _find_v1(name, mounts)
-
-
-def _find_v1(name: str, mounts: Mapping[str, Path]) -> Hierarchy:
-    folders: dict[str, Path] = {}
-    for controller in WANTED:
-        if controller not in mounts:
-            continue
-        folder = mounts[controller] / name
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as problem:
-            raise NoCgroups(
-                f"cannot make the cgroup {folder} ({problem.strerror}): start the agent as "
-                "root, or use a host with cgroup v2 and systemd's Delegate=memory pids cpu"
-            ) from problem
-        folders[controller] = folder
-    if not folders:
-        raise NoCgroups("no cgroup controllers are mounted: mount cgroup2 on /sys/fs/cgroup")
-    return Hierarchy(1, folders)
-
-
-def _find_v2(name: str, mount: Path, proc: Path) -> Hierarchy:
-    lines = (proc / "cgroup").read_text().splitlines()
-    path = next((line.split(":", 2)[2] for line in lines if line.startswith("0:")), "/")
-    own = mount / path.lstrip("/")
-    if own.name == "agent" and _read(own.parent / "cgroup.subtree_control"):
-        own = own.parent  # a former call moved us into the leaf
-    help_text = (
-        "run the agent as a systemd service with Delegate=memory pids cpu "
-        "(or: systemd-run --user --scope -p Delegate=yes ferryman agent …)"
-    )
-    jobs = own / name
-    try:
-        if (own / "cgroup.type").exists():  # the root alone has none, and may hold processes
-            leaf = own / "agent"
-            leaf.mkdir(exist_ok=True)
-            (leaf / "cgroup.procs").write_text("0")
-        controllers = _enable(own)
-        jobs.mkdir(exist_ok=True)
-        controllers &= _enable(jobs)
-    except OSError as problem:
-        raise NoCgroups(
-            f"the cgroup {own} is not the agent's to divide ({problem.strerror}): {help_text}"
-        ) from problem
-    if not controllers:
-        raise NoCgroups(
-            f"the cgroup {own} has none of the controllers memory, pids, cpu: {help_text}"
-        )
-    return Hierarchy(2, dict.fromkeys((c for c in WANTED if c in controllers), jobs))
-
-
-def _enable(folder: Path) -> set[str]:
-    """Give the controllers to the groups below."""
-    offered = set(_read(folder / "cgroup.controllers").split()) & set(WANTED)
-    for controller in sorted(offered - set(_read(folder / "cgroup.subtree_control").split())):
-        (folder / "cgroup.subtree_control").write_text(f"+{controller}")
-    return offered
-
-
-def _mounts(mountinfo: str) -> dict[str, Path]:
-    """Controller (or ``cgroup2``) -> where its hierarchy is mounted."""
-    found: dict[str, Path] = {}
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        place = Path(before.split(" ")[4])
-        names: Iterable[str] = ()
-        if kind == "cgroup2":
-            names = ("cgroup2",)
-        elif kind == "cgroup":
-            names = options.split(",")
-        for name in names:
-            found.setdefault(name, place)
-    return found
 
 
 def _set(file: Path, value: str) -> None:
@@ -314,16 +207,5 @@ def _set(file: Path, value: str) -> None:
         raise
     try:
         os.write(fd, value.encode())
-    finally:
-        os.close(fd)
-
-
-def _read(file: Path) -> str:
-    try:
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return ""
-    try:
-        return os.read(fd, 1 << 16).decode()
     finally:
         os.close(fd)

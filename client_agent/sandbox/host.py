@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from client_agent.sandbox.cgroups import Hierarchy, NoCgroups, find
+from client_agent.sandbox.cgroup_tree import WANTED, Hierarchy, NoCgroups, find
 from client_agent.sandbox.images import Images
 from client_agent.sandbox.loopfs import NoImages
 from client_agent.sandbox.settings import SandboxSettings
@@ -56,6 +56,13 @@ def examine(name: str, files: Path, places: Path, settings: SandboxSettings, *, 
         hierarchy = find(name)
     except NoCgroups as problem:
         advice.append(f"memory, pids, cpu: {problem}")
+    else:
+        missing = [name for name in WANTED if name not in hierarchy.folders]
+        if missing:
+            advice.append(
+                f"{', '.join(missing)}: the cgroup of this agent does not offer the controller: "
+                "with systemd, set Delegate=memory pids cpu"
+            )
     if not root:
         advice.append("disk: only an agent that runs as root can give each job a disk of its own")
     elif not settings.disk_images:

@@ -15,7 +15,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import structlog
 
-from client_agent.sandbox import cgroups, pidfd
+from client_agent.sandbox import cgroup_tree, cgroups, pidfd
 from client_agent.sandbox.base import Report, SandboxBroken
 from client_agent.sandbox.host import Host, examine
 from client_agent.sandbox.places import Places
@@ -113,10 +113,11 @@ class HostSandbox(ABC):
             if host.images is not None:
                 await self.in_thread(host.images.close)
             if host.hierarchy is not None:
-                for folder in dict.fromkeys(host.hierarchy.folders.values()):
-                    # in use: processes that would not die, see the quarantine
-                    with contextlib.suppress(OSError):
+                # in use: processes that would not die, see the quarantine
+                with contextlib.suppress(OSError):
+                    for folder in dict.fromkeys(host.hierarchy.folders.values()):
                         cgroups.remove_group(folder)
+                    self.places.record_groups(())
         self.places.close()
         if self._threads is not None:
             self._threads.shutdown()
@@ -170,13 +171,13 @@ class HostSandbox(ABC):
 
     async def _clear_groups(self) -> None:
         """Kill what is left in the cgroups of a former life, and remove them."""
-        try:
-            hierarchy = cgroups.find(self.places.name)
-        except cgroups.NoCgroups:
-            return
-        cgroups.tidy(hierarchy)
+        recorded, current = self.places.recorded_groups(), list[Path]()
+        with contextlib.suppress(cgroup_tree.NoCgroups):
+            hierarchy = cgroup_tree.find(self.places.name)
+            cgroup_tree.tidy(hierarchy)
+            current = list(dict.fromkeys(hierarchy.folders.values()))
         deadline = self.clock.monotonic() + self.settings.death_timeout_s
-        for top in dict.fromkeys(hierarchy.folders.values()):
+        for top in dict.fromkeys([*recorded, *current]):
             for folder in cgroups.below(top):
                 while cgroups.kill_group(folder):
                     if self.clock.monotonic() > deadline:
@@ -184,6 +185,9 @@ class HostSandbox(ABC):
                     await self.clock.sleep(0.005)
                 while not self._removed(folder, deadline):
                     await self.clock.sleep(0.005)
+            if top not in current:
+                cgroups.remove_group(top)
+        self.places.record_groups(current)
 
     def _removed(self, folder: Path, deadline: float) -> bool:
         """The last process leaves its cgroup a moment after its death."""

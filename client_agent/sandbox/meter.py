@@ -151,15 +151,20 @@ class CgroupGauge:
         self.cpu_s: float | None = None
         self.peak_memory: int | None = None
         self._kills = self._refused = self._throttled = 0
+        self._at_limit = False
+
+    def _look(self) -> None:
+        self._kills = self._group.oom_kills()
+        self._at_limit = self._kills > 0 and self._group.at_memory_limit()
 
     async def poll(self, attempt: Attempt) -> None:
-        self._kills = self._group.oom_kills()
+        self._look()
         verdict = self.verdict()
         if verdict is not None:  # in version 1 the kernel takes one process and leaves the rest
             attempt.stop(verdict.reason, verdict.message, grace=False)
 
     async def last(self) -> bool:
-        self._kills = self._group.oom_kills()
+        self._look()
         self._refused = self._group.refused_forks()
         self._throttled = self._group.throttled()
         self.cpu_s = self._group.cpu_s()
@@ -169,6 +174,9 @@ class CgroupGauge:
     def verdict(self) -> Verdict | None:
         if not self._kills:
             return None
+        if not self._at_limit:
+            message = "the agent's host ran out of memory, and its kernel killed some of the job"
+            return Verdict(Reason.AGENT_ERROR, message)
         message = f"the job needed more than its {say_size(self._limits.memory)} of memory"
         return Verdict(Reason.MEMORY_LIMIT, message)
 

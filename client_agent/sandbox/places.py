@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -41,7 +42,7 @@ class Places:
     def __init__(self, home: Path, *, drop: bool) -> None:
         home = home.resolve()
         self.work, self.images = home / "work", home / "images"
-        self._quarantine = home / "quarantine"
+        self._quarantine, self._groups = home / "quarantine", home / "cgroups"
         self._drop = drop
         self.name = f"ferryman-{hashlib.sha256(os.fsencode(home)).hexdigest()[:12]}"
         self._base: Path | None = None
@@ -151,6 +152,23 @@ class Places:
             os.write(fd, f"{_boot_id()} {init} {started}\n".encode())
         finally:
             os.close(fd)
+
+    def record_groups(self, folders: Collection[Path]) -> None:
+        """Note the parents of the jobs' cgroups: an agent that is started in another cgroup would
+        not find them."""
+        if folders:
+            self._groups.parent.mkdir(parents=True, exist_ok=True)
+            self._groups.write_text("".join(f"{folder}\n" for folder in folders))
+        else:
+            self._groups.unlink(missing_ok=True)
+
+    def recorded_groups(self) -> list[Path]:
+        """As noted in a former life; they may be gone."""
+        try:
+            lines = self._groups.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [Path(line) for line in lines if Path(line).name == self.name]
 
     def left_over(self) -> list[Path]:
         """Folders of attempts, the quarantined ones included."""

@@ -387,6 +387,14 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
+        "and what is left in the cgroups of an agent that was started elsewhere",
+        "sandbox/hosted.py",
+        "dict.fromkeys([*recorded, *current])",
+        "dict.fromkeys(current)",
+        f"{PROCESS}sandbox_cgroups.py::test_what_was_left_in_another_cgroup_is_killed_and_removed",
+    ),
+    of(
+        "3",
         "and its folders and images",
         "sandbox/hosted.py",
         "        await self.in_thread(self.places.clear)",

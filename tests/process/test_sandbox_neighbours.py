@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox import cgroups
+from client_agent.sandbox import cgroup_tree, cgroups
 from client_agent.sandbox.base import Ended
 from client_agent.sandbox.places import Places
 from tests.support.kernel import offers
@@ -156,7 +156,7 @@ def test_a_restart_in_the_middle_clears_everything(who: Who) -> None:
     killed, spared, left = in_child(lambda home: asyncio.run(second_life(home)), who)
     assert killed
     assert spared
-    assert set(left) <= {"work", "images"}
+    assert set(left) <= {"work", "images", "cgroups"}
 
 
 def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start() -> None:
@@ -166,7 +166,7 @@ def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start() -> None:
     async def second_life(home: Path) -> tuple[int, list[str]]:
 
         name = Places(home / "agent", drop=True).name
-        hierarchy = cgroups.find(name)
+        hierarchy = cgroup_tree.find(name)
         group = cgroups.Group(hierarchy, "old", SMALL)
         left = await asyncio.create_subprocess_exec("sleep", "60")
         for folder in group.folders:

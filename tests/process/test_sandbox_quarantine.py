@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox import cgroups, pidfd
+from client_agent.sandbox import cgroup_tree, cgroups, pidfd
 from client_agent.sandbox.base import Ended
 from client_agent.sandbox.bubblewrap import Bubblewrap
 from client_agent.sandbox.none import NoSandbox
@@ -148,7 +148,7 @@ def test_a_cgroup_that_is_busy_for_a_moment_does_not_stop_the_clearing() -> None
         pytest.skip("no cgroups here: that their clearing waits is not proved")
 
     async def again(home: Path) -> tuple[int, list[str]]:
-        hierarchy = cgroups.find(Places(home / "agent", drop=True).name)
+        hierarchy = cgroup_tree.find(Places(home / "agent", drop=True).name)
         group = cgroups.Group(hierarchy, "old", SMALL)
         (home / "agent/work/old").mkdir(parents=True)
         real, tries = cgroups.remove_group, 0

@@ -168,7 +168,7 @@ def test_processes_that_will_not_die_are_told_and_nothing_is_touched(who: Who) -
     assert (ended.certain, ended.reason) == (False, Reason.AGENT_ERROR)
     assert "could not be killed within 0.2 s" in ended.message
     assert kept == ["precious\n", "attempt"]
-    assert set(left) <= {"work", "quarantine", "images"}
+    assert set(left) <= {"work", "quarantine", "images", "cgroups"}
     assert killed_later
 
 
@@ -295,7 +295,7 @@ def test_an_agent_killed_at_the_gate_runs_nothing(who: Who) -> None:
     assert died
     assert ran == ["run.sh"]
     assert alive == []
-    assert set(left) <= {"work", "images"}
+    assert set(left) <= {"work", "images", "cgroups"}
 
 
 def test_an_agent_killed_under_a_job_takes_it_along(who: Who) -> None:
@@ -303,7 +303,7 @@ def test_an_agent_killed_under_a_job_takes_it_along(who: Who) -> None:
     assert died
     assert ran == ["ran", "run.sh"]
     assert alive == []
-    assert set(left) <= {"work", "images"}
+    assert set(left) <= {"work", "images", "cgroups"}
 
 
 def test_chains_are_spawned_on_the_loops_thread_with_nothing_that_forks(who: Who) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox import cgroups
-from client_agent.sandbox.cgroups import Group, Hierarchy, NoCgroups
+from client_agent.sandbox import cgroup_tree, cgroups
+from client_agent.sandbox.cgroup_tree import Hierarchy, NoCgroups
+from client_agent.sandbox.cgroups import Group
 from client_agent.sandbox.options import JOIN
 from shared.wire import Limits
 from tests.support.kernel import offers
@@ -80,7 +81,7 @@ def test_a_delegated_v2_group_is_divided_into_a_leaf_and_the_jobs(
     jobs.mkdir()
     (jobs / "cgroup.controllers").write_text("cpu memory pids")
     (jobs / "cgroup.subtree_control").write_text("")
-    found = cgroups.find("ferryman-x", proc=proc)
+    found = cgroup_tree.find("ferryman-x", proc=proc)
     assert found == Hierarchy(2, {"memory": jobs, "pids": jobs, "cpu": jobs})
     assert (own / "agent" / "cgroup.procs").read_text() == "0"
     assert (own / "cgroup.subtree_control").read_text().startswith("+")
@@ -95,7 +96,7 @@ def test_after_a_restart_in_the_leaf_the_same_groups_are_found(tmp_path: Path, p
         (folder / "cgroup.type").write_text("domain\n")
     (own / "cgroup.subtree_control").write_text("memory")
     (proc / "cgroup").write_text("0::/a.service/agent\n")
-    assert cgroups.find("ferryman-x", proc=proc).folders["memory"] == own / "ferryman-x"
+    assert cgroup_tree.find("ferryman-x", proc=proc).folders["memory"] == own / "ferryman-x"
     assert not (own / "agent" / "agent").exists()
 
 
@@ -105,7 +106,7 @@ def test_the_root_of_v2_may_hold_processes(tmp_path: Path, proc: Path) -> None:
     jobs.mkdir()
     (jobs / "cgroup.controllers").write_text("memory pids")
     (jobs / "cgroup.subtree_control").write_text("")
-    assert set(cgroups.find("ferryman-x", proc=proc).folders) == {"memory", "pids"}
+    assert set(cgroup_tree.find("ferryman-x", proc=proc).folders) == {"memory", "pids"}
     assert not (own / "agent").exists()
 
 
@@ -113,7 +114,7 @@ def test_a_v2_group_that_is_not_ours_says_how_to_delegate(tmp_path: Path, proc: 
     own = unified(tmp_path, proc, "/user.slice", "memory")
     (own / "agent").write_text("in the way")
     with pytest.raises(NoCgroups, match="Delegate=memory pids cpu"):
-        cgroups.find("ferryman-x", proc=proc)
+        cgroup_tree.find("ferryman-x", proc=proc)
 
 
 def test_v2_without_our_controllers_leaves_version_1(tmp_path: Path, proc: Path) -> None:
@@ -130,22 +131,63 @@ def test_v2_without_our_controllers_leaves_version_1(tmp_path: Path, proc: Path)
             (memory, "cgroup", "rw,memory"),
         )
     )
-    assert cgroups.find("ferryman-x", proc=proc) == Hierarchy(
+    assert cgroup_tree.find("ferryman-x", proc=proc) == Hierarchy(
         1, {"memory": memory / "ferryman-x", "cpu": both / "ferryman-x"}
     )
+
+
+def test_v1_groups_lie_below_the_agents_own(tmp_path: Path, proc: Path) -> None:
+    """Also where a container sees a part of the hierarchy only."""
+    for name in ("memory/a/b", "pids", "cpu"):
+        (tmp_path / name).mkdir(parents=True)
+    memory, pids, cpu = (tmp_path / name for name in ("memory", "pids", "cpu"))
+    lines = mountinfo((memory, "cgroup", "rw,memory"), (pids, "cgroup", "rw,pids"))
+    lines += f"40 23 0:9 /box {cpu} rw - cgroup cgroup rw,cpu\n"
+    (proc / "mountinfo").write_text(lines)
+    (proc / "cgroup").write_text("3:memory:/a/b\n2:pids:/\n1:cpu:/box\n0::/x\n")
+    assert cgroup_tree.find("ferryman-x", proc=proc).folders == {
+        "memory": memory / "a/b/ferryman-x",
+        "pids": pids / "ferryman-x",
+        "cpu": cpu / "ferryman-x",
+    }
+
+
+def test_v2_with_fewer_controllers_than_version_1_is_left(tmp_path: Path, proc: Path) -> None:
+    unified(tmp_path, proc, "/", "pids")
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "cpu").mkdir()
+    mounts = (tmp_path / "memory", "cgroup", "rw,memory"), (tmp_path / "cpu", "cgroup", "rw,cpu")
+    lines = mountinfo((tmp_path / "cgroup2", "cgroup2", "rw"), *mounts)
+    (proc / "mountinfo").write_text(lines)
+    found = cgroup_tree.find("ferryman-x", proc=proc)
+    assert (found.version, set(found.folders)) == (1, {"memory", "cpu"})
+
+
+def test_v2_shares_the_disks_between_jobs_where_that_is_offered(
+    tmp_path: Path, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = unified(tmp_path, proc, "/", "memory pids cpu io")
+    (own / "ferryman-x").mkdir()
+    (own / "ferryman-x" / "cgroup.controllers").write_text("memory pids cpu io")
+    written: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        Path, "write_text", lambda path, text: written.append((path.parent.name, text))
+    )
+    assert set(cgroup_tree.find("ferryman-x", proc=proc).folders) == {"memory", "pids", "cpu"}
+    assert {("cgroup2", "+io"), ("ferryman-x", "+io")} <= set(written)
 
 
 def test_no_cgroups_at_all_is_said(proc: Path) -> None:
     (proc / "mountinfo").write_text("23 1 0:1 / / rw - ext4 /dev/sda rw\n")
     with pytest.raises(NoCgroups, match="no cgroup controllers"):
-        cgroups.find("ferryman-x", proc=proc)
+        cgroup_tree.find("ferryman-x", proc=proc)
 
 
 def test_v1_that_may_not_be_written_says_why(tmp_path: Path, proc: Path) -> None:
     (tmp_path / "memory").write_text("no folder")
     (proc / "mountinfo").write_text(mountinfo((tmp_path / "memory", "cgroup", "rw,memory")))
     with pytest.raises(NoCgroups, match="cannot make the cgroup"):
-        cgroups.find("ferryman-x", proc=proc)
+        cgroup_tree.find("ferryman-x", proc=proc)
 
 
 # ---------------------------------------------------------------- counters
@@ -177,6 +219,26 @@ def test_v2_counters_are_read(v2: Group) -> None:
     (folder / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\nnr_throttled 4\n")
     assert (v2.oom_kills(), v2.refused_forks(), v2.throttled()) == (3, 5, 4)
     assert (v2.cpu_s(), v2.peak_memory()) == (2.5, 4096)
+
+
+def test_v2_tells_its_own_memory_limit_from_that_of_others(v2: Group) -> None:
+    (folder,) = v2.folders
+    (folder / "memory.events").write_text("low 0\nmax 7\noom 0\noom_kill 3\n")
+    assert not v2.at_memory_limit()
+    (folder / "memory.events").write_text("low 0\nmax 7\noom 1\noom_kill 3\n")
+    assert v2.at_memory_limit()
+
+
+@pytest.mark.parametrize("file", ["memory.failcnt", "memory.memsw.failcnt"])
+def test_v1_tells_its_own_memory_limit_from_that_of_others(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "_set", lambda *_: None)
+    group = Group(Hierarchy(1, {"memory": tmp_path}), "a-1", LIMITS)
+    (group.folders[0] / "memory.failcnt").write_text("0\n")
+    assert not group.at_memory_limit()
+    (group.folders[0] / file).write_text("2\n")
+    assert group.at_memory_limit()
 
 
 def test_counters_that_are_not_there_are_zero_or_unknown(v2: Group) -> None:
@@ -215,9 +277,9 @@ def test_killing_a_v2_group_uses_its_switch(tmp_path: Path) -> None:
 
 @pytest.fixture
 def real() -> Hierarchy:
-    if not any(offers("root", name) for name in cgroups.WANTED):
+    if not any(offers("root", name) for name in cgroup_tree.WANTED):
         pytest.skip("no cgroups here: that the kernel takes what is written is not proved")
-    return cgroups.find(f"ferryman-test-{os.getpid()}")
+    return cgroup_tree.find(f"ferryman-test-{os.getpid()}")
 
 
 def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
@@ -281,7 +343,7 @@ def test_v1_is_joined_without_the_lock_that_stops_every_fork_on_the_host(
 def test_empty_groups_of_other_agents_are_tidied_away(tmp_path: Path) -> None:
     for name in ("ferryman-mine", "ferryman-dead", "ferryman-busy/attempt", "system.slice"):
         (tmp_path / name).mkdir(parents=True)
-    cgroups.tidy(Hierarchy(1, {"memory": tmp_path / "ferryman-mine"}))
+    cgroup_tree.tidy(Hierarchy(1, {"memory": tmp_path / "ferryman-mine"}))
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["ferryman-busy", "ferryman-mine", "system.slice"]
 

@@ -153,6 +153,10 @@ def test_the_first_verdict_counts_and_the_largest_usage() -> None:
 
 class FakeGroup:
     kills = refused = waits = 0
+    met = True
+
+    def at_memory_limit(self) -> bool:
+        return self.met
 
     def throttled(self) -> int:
         return self.waits
@@ -168,6 +172,18 @@ class FakeGroup:
 
     def peak_memory(self) -> int | None:
         return 999
+
+
+async def test_a_kill_for_memory_that_the_host_lacked_is_not_the_jobs_limit() -> None:
+    group, fake = FakeGroup(), FakeAttempt()
+    gauge = CgroupGauge(cast("Group", group), LIMITS)
+    group.kills, group.met = 1, False
+    await gauge.poll(attempt_of(fake))
+    assert [reason for reason, _, _ in fake.stops] == [Reason.AGENT_ERROR]
+    await gauge.last()
+    verdict = gauge.verdict()
+    assert verdict is not None
+    assert verdict.reason is Reason.AGENT_ERROR
 
 
 async def test_the_kernels_kill_for_memory_ends_the_rest() -> None:

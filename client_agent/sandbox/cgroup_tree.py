@@ -1,0 +1,150 @@
+"""Where the groups of an agent's jobs are made: below the group that the agent is in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+WANTED: Final = ("memory", "pids", "cpu")
+
+
+class NoCgroups(Exception):
+    """Limits cannot be hard here. The text says why, and what would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """Where the groups of one agent are made."""
+
+    version: int
+    folders: Mapping[str, Path]
+    """Controller -> the agent's own group, parent of the attempts'. In version 2 all the same."""
+
+
+def find(name: str, *, proc: Path = Path("/proc/self")) -> Hierarchy:
+    """Find, and make, the parent of the attempts' groups: ``NAME`` below the group that the agent
+    was started in, so that the limits of whoever put it there hold for its jobs.
+
+    Version 2: that group must be delegated to the agent (or be the root); its own processes move
+    to a leaf beside ``NAME``, because a group that gives controllers away may hold none itself.
+
+    Raises:
+        NoCgroups
+    """
+    own = _own_groups((proc / "mountinfo").read_text(), read(proc / "cgroup"))
+    unified = own.get("cgroup2")
+    if unified is not None:
+        mount, group = unified
+        offered = set(read(mount / "cgroup.controllers").split()) & set(WANTED)
+        if offered and len(offered) >= len(own.keys() & set(WANTED)):
+            return _find_v2(name, group)
+    return _find_v1(name, {controller: group for controller, (_, group) in own.items()})
+
+
+def _find_v1(name: str, own: Mapping[str, Path]) -> Hierarchy:
+    folders: dict[str, Path] = {}
+    for controller in WANTED:
+        if controller not in own:
+            continue
+        folder = own[controller] / name
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as problem:
+            raise NoCgroups(
+                f"cannot make the cgroup {folder} ({problem.strerror}): start the agent as "
+                "root, or use a host with cgroup v2 and systemd's Delegate=memory pids cpu"
+            ) from problem
+        folders[controller] = folder
+    if not folders:
+        raise NoCgroups("no cgroup controllers are mounted: mount cgroup2 on /sys/fs/cgroup")
+    return Hierarchy(1, folders)
+
+
+def _find_v2(name: str, own: Path) -> Hierarchy:
+    if own.name == "agent" and read(own.parent / "cgroup.subtree_control"):
+        own = own.parent  # a former call moved us into the leaf
+    help_text = (
+        "run the agent as a systemd service with Delegate=memory pids cpu "
+        "(or: systemd-run --user --scope -p Delegate=yes ferryman agent …)"
+    )
+    jobs = own / name
+    try:
+        if (own / "cgroup.type").exists():  # the root alone has none, and may hold processes
+            leaf = own / "agent"
+            leaf.mkdir(exist_ok=True)
+            (leaf / "cgroup.procs").write_text("0")
+        controllers = enable(own)
+        jobs.mkdir(exist_ok=True)
+        controllers &= enable(jobs)
+    except OSError as problem:
+        raise NoCgroups(
+            f"the cgroup {own} is not the agent's to divide ({problem.strerror}): {help_text}"
+        ) from problem
+    if not controllers:
+        raise NoCgroups(
+            f"the cgroup {own} has none of the controllers memory, pids, cpu: {help_text}"
+        )
+    return Hierarchy(2, dict.fromkeys((c for c in WANTED if c in controllers), jobs))
+
+
+def enable(folder: Path) -> set[str]:
+    """Give the controllers to the groups below; those of ``WANTED`` among them.
+
+    ``io``, where it is offered, needs no limit: the kernel shares the disks between groups.
+    """
+    offered = set(read(folder / "cgroup.controllers").split())
+    given = set(read(folder / "cgroup.subtree_control").split())
+    for controller in sorted((offered & set(WANTED)) - given):
+        (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+    if "io" in offered - given:
+        with contextlib.suppress(OSError):
+            (folder / "cgroup.subtree_control").write_text("+io")
+    return offered & set(WANTED)
+
+
+def _own_groups(mountinfo: str, cgroup: str) -> dict[str, tuple[Path, Path]]:
+    """Controller (or ``cgroup2``) -> where its hierarchy is mounted, and our group in it."""
+    paths: dict[str, str] = {}
+    for line in cgroup.splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths |= dict.fromkeys(controllers.split(",") if controllers else ["cgroup2"], path)
+    found: dict[str, tuple[Path, Path]] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        root, place = before.split(" ")[3:5]
+        names: Iterable[str] = ()
+        if kind == "cgroup2":
+            names = ("cgroup2",)
+        elif kind == "cgroup":
+            names = options.split(",")
+        for name in names:
+            own = PurePosixPath(paths.get(name, "/"))
+            # a container may be shown a part of the hierarchy only
+            inside = own.relative_to(root) if own.is_relative_to(root) else ""
+            found.setdefault(name, (Path(place), Path(place) / inside))
+    return found
+
+
+def tidy(hierarchy: Hierarchy) -> None:
+    """Remove the empty groups of other agents: most are dead, the others make them again."""
+    for folder in dict.fromkeys(hierarchy.folders.values()):
+        for other in folder.parent.glob(f"{folder.name.partition('-')[0]}-*"):
+            if other != folder:
+                with contextlib.suppress(OSError):
+                    other.rmdir()
+
+
+def read(file: Path) -> str:
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    try:
+        return os.read(fd, 1 << 16).decode()
+    finally:
+        os.close(fd)
