@@ -16,9 +16,10 @@ from ferryman.answers import Accepted, Health, Listed
 from ferryman.bundle import Files, gather
 from ferryman.clock import Clock, RealClock
 from ferryman.download import Download, Downloaded, place
-from ferryman.form import BATCH, LIMITS, Asked, Form, Told, fields_of
-from ferryman.models import EventDoc, EventPage, JobDoc, JobPage, JobState, StatusBody
+from ferryman.form import LIMITS, Asked, Form, Told, fields_of
+from ferryman.models import EventDoc, EventPage, JobDoc, JobPage, JobState
 from ferryman.transport import Transport
+from ferryman.upload import Upload
 
 DEFAULT_URL: Final = "http://127.0.0.1:5000"
 HOLD_S: Final = 30
@@ -128,32 +129,20 @@ class Client:
         fields = fields_of(service, user or self.user, name, tags, timeout, limits)
         key = idempotency_key or secrets.token_urlsafe(24)
         form = Form(fields, await asyncio.to_thread(gather, files))
-        headers = {
-            "Content-Type": form.content_type,
-            "Content-Length": str(form.size),
-            "Idempotency-Key": key,
-        }
+        given = dict(fields)
         # In the head, too: what is wrong with these is said before the body is sent.
-        asked = {
-            field: value
-            for field, value in fields
-            if field in LIMITS or field in {"service", "user_id"}
-        }
-
-        async def once() -> StatusBody:
-            async with self._transport.answer(
-                "POST",
-                "upload",
-                query=asked,
-                headers=headers,
-                body=form.stream(progress),
-                # A refusal before the body is worth a round trip only where the body is large.
-                ask_first=form.size > BATCH,
-            ) as answer:
-                return await self._transport.read(answer, StatusBody)
-
+        asked = {field: given[field] for field in ("user_id", "service", *LIMITS) if field in given}
+        sending = Upload(
+            self._transport,
+            form,
+            user=given["user_id"],
+            key=key,
+            minted=idempotency_key is None,
+            asked=asked,
+            told=progress,
+        )
         try:
-            body = await self._transport.persist(once)
+            body = await sending.run()
         except errors.Refused as problem:
             if problem.status == 400 and problem.part in LIMITS:
                 raise errors.BadArgument(problem.message) from problem

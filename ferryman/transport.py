@@ -54,7 +54,7 @@ class Transport:
         self.base = base
         self.patience = patience
         self.clock = clock
-        self._timeout = timeout
+        self.timeout = timeout
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -99,11 +99,22 @@ class Transport:
             Unreachable, NotUnderstood, Refused
         """
 
-        async def once() -> tuple[int, M]:
-            async with self.answer(method, path, query=query, hold_s=hold_s) as answer:
-                return answer.status, await self.read(answer, model)
+        return await self.persist(
+            lambda: self.fetch(method, path, model, query=query, hold_s=hold_s)
+        )
 
-        return await self.persist(once)
+    async def fetch(
+        self,
+        method: str,
+        path: str,
+        model: type[M],
+        *,
+        query: Mapping[str, str] | None = None,
+        hold_s: float = 0,
+    ) -> tuple[int, M]:
+        """:meth:`request`, tried once."""
+        async with self.answer(method, path, query=query, hold_s=hold_s) as answer:
+            return answer.status, await self.read(answer, model)
 
     async def persist(self, once: Callable[[], Awaitable[T]]) -> T:
         """Try until it works, fails for good, or the server has been away for too long."""
@@ -153,7 +164,7 @@ class Transport:
                 expect100=ask_first,
                 allow_redirects=body is None,
                 timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=self._timeout, sock_read=self._timeout + hold_s
+                    total=None, sock_connect=self.timeout, sock_read=self.timeout + hold_s
                 ),
             ) as answer:
                 if answer.status >= 400:

@@ -20,6 +20,7 @@ from shared.wire import EventPage, JobPage, JobState, StatusBody
 _ALIASES: Final = {"user": "user_id", "user_id": "user_id", "service": "service", "tag": "tag"}
 _STATES: Final = ("state", "status")
 _PAGING: Final = ("limit", "cursor")
+_KEY: Final = "idempotency_key"
 
 
 def _json(body: BaseModel, status: int = HTTPStatus.OK) -> web.Response:
@@ -50,11 +51,13 @@ async def read(request: web.Request) -> web.StreamResponse:
 async def page(request: web.Request) -> web.StreamResponse:
     """Jobs, newest first."""
     context = request.app[CONTEXT]
-    known = (*_ALIASES, *_STATES, *_PAGING)
+    known = (*_ALIASES, *_STATES, *_PAGING, _KEY)
     for name in request.query:
         if name not in known:
             raise BadField(name, "unknown_parameter", f"no parameter {name!r}; there are {known}")
     given = {_ALIASES[name]: request.query[name] for name in _ALIASES if name in request.query}
+    if _KEY in request.query:
+        return await _page_of_key(context, given.get("user_id"), request.query[_KEY])
     state: JobState | None = None
     for name in _STATES:
         if name in request.query:
@@ -70,6 +73,15 @@ async def page(request: web.Request) -> web.StreamResponse:
     found, following = await context.jobs.page(Filter(**given, state=state), before, limit)
     items = [documents.job(job, context.services.get(job.service)) for job in found]
     return _json(JobPage(items=items, next=None if following is None else str(following)))
+
+
+async def _page_of_key(context: Context, user: str | None, key: str) -> web.Response:
+    """The job that was uploaded under a key, for whoever lost the answer to that upload."""
+    if user is None:
+        raise BadField(_KEY, "missing_user", f"{_KEY} needs user beside it: keys belong to a user")
+    found = await context.jobs.by_idempotency_key(user, key)
+    items = [] if found is None else [documents.job(found, context.services.get(found.service))]
+    return _json(JobPage(items=items, next=None))
 
 
 async def events(request: web.Request) -> web.StreamResponse:

@@ -89,6 +89,7 @@ ROUTES: Final = (
             "tag": "only with this tag",
             "limit": "1 to 500, default 50",
             "cursor": "next of the page before",
+            "idempotency_key": "with user, and nothing else: the job that was uploaded under it",
         },
     ),
     Route(

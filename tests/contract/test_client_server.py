@@ -59,3 +59,21 @@ async def test_a_name_that_only_the_server_refuses_is_told_with_its_reason(calle
             await client.submit(bundle, service="my_service")
         assert caught.value.status == 400
         assert await count(client) == 0
+
+
+async def test_a_job_can_be_asked_for_by_the_key_of_its_upload(caller):
+    async with client_of(caller) as client:
+        made = await client.submit({"run.sh": b"true"}, service="my_service")
+        await client.submit({"run.sh": b"true"}, service="my_service")
+
+    async def found(**query: str) -> tuple[int, Any]:
+        async with caller.session.get(f"{caller.url}/api/v1/jobs", params=query) as answer:
+            return answer.status, await answer.json()
+
+    key = made.idempotency_key
+    status, page = await found(user="ada", idempotency_key=key)
+    assert (status, [job["id"] for job in page["items"]], page["next"]) == (200, [made.id], None)
+    for other in ({"user": "bob", "idempotency_key": key}, {"user": "ada", "idempotency_key": "x"}):
+        assert (await found(**other))[1]["items"] == []
+    status, refusal = await found(idempotency_key=key)
+    assert (status, refusal["code"], refusal["part"]) == (400, "missing_user", "idempotency_key")
