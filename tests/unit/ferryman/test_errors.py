@@ -1,0 +1,53 @@
+"""Errors travel between processes, as those of a pool must."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferryman import errors
+from ferryman.bundle import gather
+from tests.unit.ferryman.stand_in import job
+
+REFUSED: Any = (409, "a_code", "a sentence")
+ARGUMENTS: dict[type[errors.FerrymanError], Any] = {
+    errors.FerrymanError: ("a sentence",),
+    errors.BadArgument: ("a sentence",),
+    errors.BadBundle: ("a sentence", Path("run.sh")),
+    errors.FileChanged: (Path("run.sh"),),
+    errors.Unreachable: ("http://host", "why"),
+    errors.NotUnderstood: ("http://host", "why"),
+    errors.BadDownload: ("r.zip", "aa", "bb"),
+    errors.WaitedTooLong: (job(), 1.5),
+}
+
+
+def family(kind: type[errors.FerrymanError]) -> list[type[errors.FerrymanError]]:
+    return [kind, *(below for child in kind.__subclasses__() for below in family(child))]
+
+
+@pytest.mark.parametrize("kind", family(errors.FerrymanError), ids=lambda kind: kind.__name__)
+def test_every_error_comes_back_from_pickle_as_it_was(kind):
+    error = kind(*ARGUMENTS.get(kind, REFUSED))
+    if isinstance(error, errors.Refused):
+        error.request_id, error.retry_after, error.part = "r-1", 2.5, "timeout"
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is kind
+        assert str(again) == str(error)
+        assert again.__dict__ == error.__dict__
+
+
+def test_an_error_of_a_process_pool_reaches_its_caller():
+    spawning = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(1, mp_context=spawning) as pool,
+        pytest.raises(errors.BadBundle, match="No such file") as caught,
+    ):
+        pool.submit(gather, "/nonexistent").result(60)
+    assert caught.value.path == Path("/nonexistent")
