@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.remove import remove_tree
+from tests.support.sandboxed import Who, can
 
 
 @pytest.fixture
@@ -18,3 +19,11 @@ def open_folder() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     remove_tree(folder)
+
+
+@pytest.fixture(params=["root", "user"])
+def who(request: pytest.FixtureRequest) -> Who:
+    """As whom the agent is started; a test that asks for it runs as both."""
+    if not can(request.param):
+        pytest.skip("not root: what holds for an agent that root starts is not proved")
+    return request.param  # type: ignore[no-any-return]

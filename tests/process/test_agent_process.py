@@ -238,13 +238,13 @@ def test_a_bad_setting_is_told_by_its_name(tmp_path, env, said):
     assert "Traceback" not in text
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="hides the binary by a mount, which needs root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: starting without bwrap is not proved")
 def test_without_bubblewrap_it_does_not_listen_and_says_how_to_mend_that(tmp_path):
     bwrap = shutil.which("bwrap")
     assert bwrap is not None
     probe = subprocess.run(["unshare", "-m", "true"], check=False)
     if probe.returncode != 0:
-        pytest.skip("this host allows no mount namespace")
+        pytest.skip("no mount namespace here: starting without bwrap is not proved")
     hide = f"mount -t tmpfs none /mnt && mount --bind /mnt {bwrap!r} 2>/dev/null || "
     hide += f"mount --bind /dev/null {bwrap!r}"
     code, text = refused(

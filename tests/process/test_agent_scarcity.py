@@ -33,7 +33,7 @@ def own_mounts() -> bool:
 def small(tmp_path):
     """A command that gives what it executes a data folder of 64 MiB."""
     if not own_mounts():
-        pytest.skip("a small disk is mounted for this, which needs root")
+        pytest.skip("no mounts without root: what a full disk does to an agent is not proved")
     data = tmp_path / "agent"
     data.mkdir()
     script = f'mount -t tmpfs -o size=64m none "{data}" && exec "$@"'

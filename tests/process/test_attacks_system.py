@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.support.programs import until
 from tests.support.running import born, descendants
-from tests.support.sandboxed import SMALL, Job, Who, can
+from tests.support.sandboxed import (
+    SMALL,
+    Job,
+    Who,
+)
 from tests.support.wholesystem import WholeSystem, sandboxing, service, submit
 
 SERVICES = (
@@ -22,13 +24,6 @@ SERVICES = (
     + service("again", SMALL, retries=1, retry_delays=[0], retry_on=["exit:3"])
     + service("infra", SMALL, infra_retries=1)
 )
-
-
-@pytest.fixture(params=["root", "user"])
-def who(request: pytest.FixtureRequest) -> Who:
-    if not can(request.param):
-        pytest.skip("only root can be root")
-    return request.param  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -210,10 +210,14 @@ def verify_files(server: Program) -> None:
 
 
 def verify_once(server: Program, uploads: Uploads) -> None:
-    """One key, one job, however often it was sent; the last may have had no answer."""
+    """One key, one job, however often it was sent; the last may have had no answer. Each key had
+    a bundle of its own.
+    """
     with sqlite3.connect(server.data / "ferryman.sqlite") as database:
-        (jobs,) = database.execute("SELECT count(*) FROM jobs").fetchone()
-    assert jobs - len(uploads.answered) in (0, 1)
+        bundles = dict(database.execute("SELECT id, bundle_digest FROM jobs"))
+    assert len(set(bundles.values())) == len(bundles), "an upload became two jobs"
+    assert uploads.answered.keys() <= bundles.keys()
+    assert len(bundles) - len(uploads.answered) <= 1
 
 
 def test_kill_9_at_random_moments_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:

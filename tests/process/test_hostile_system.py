@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.hostile import EXPECT, LOUD
 from tests.support.kernel import offers
-from tests.support.sandboxed import MIB, SMALL, Who, can
+from tests.support.sandboxed import (
+    MIB,
+    SMALL,
+    Who,
+)
 from tests.support.wholesystem import WholeSystem, sandboxing, service, submit
 
 SERVICES = service("small", SMALL) + service("loud", LOUD)
-
-
-@pytest.fixture(params=["root", "user"])
-def who(request: pytest.FixtureRequest) -> Who:
-    if not can(request.param):
-        pytest.skip("only root can be root")
-    return request.param  # type: ignore[no-any-return]
 
 
 def test_every_hostile_bundle_ends_as_expected_on_its_way_through_the_system(

@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from client_agent.sandbox.base import Grant
 from client_agent.sandbox.check import Table, check
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.options import Tools
-from tests.support.sandboxed import SETTINGS, Job, Who, can, in_child, opened
+from tests.support.sandboxed import (
+    SETTINGS,
+    Job,
+    Who,
+    in_child,
+    opened,
+)
 
 LIMITS = [
     "isolation",
@@ -27,13 +31,6 @@ LIMITS = [
     "files",
     "network",
 ]
-
-
-@pytest.fixture(params=["root", "user"])
-def who(request: pytest.FixtureRequest) -> Who:
-    if not can(request.param):
-        pytest.skip("only root can be root")
-    return request.param  # type: ignore[no-any-return]
 
 
 async def checked(

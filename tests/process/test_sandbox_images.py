@@ -21,7 +21,7 @@ from shared.wire import Reason
 from tests.support.disks import mounted as mounted_at
 from tests.support.sandboxed import MIB, SETTINGS, SMALL, Job, can, in_child, run
 
-pytestmark = pytest.mark.skipif(not can("root"), reason="only root can mount")
+pytestmark = pytest.mark.skipif(not can("root"), reason="not root: disk images are not proved")
 
 UID = 420_000
 
@@ -43,7 +43,7 @@ def mounted(work: Any) -> Any:
 
     answer = in_child(child, "root")
     if isinstance(answer, str):
-        pytest.skip(answer)
+        pytest.skip(f"{answer}: what disk images promise is not proved")
     return answer
 
 

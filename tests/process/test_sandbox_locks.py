@@ -24,20 +24,13 @@ from tests.support.sandboxed import (
     Outcome,
     Who,
     attempt,
-    can,
+    bash,
     in_child,
     opened,
     run,
     start,
     until,
 )
-
-
-@pytest.fixture(params=["root", "user"])
-def who(request: pytest.FixtureRequest) -> Who:
-    if not can(request.param):
-        pytest.skip("only root can be root")
-    return request.param  # type: ignore[no-any-return]
 
 
 def open_filter() -> None:
@@ -69,10 +62,6 @@ def run_after(change: Callable[[], None], job: Job, who: Who) -> Outcome:
     outcome = in_child(work, who)
     assert isinstance(outcome, Outcome)
     return outcome
-
-
-def bash(script: str, **more: Any) -> Job:
-    return replace(Job({"run.sh": script}), **more)
 
 
 # ---------------------------------------------------------------- namespaces
@@ -265,7 +254,10 @@ time.sleep(60)
 """
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the code is x86_64's")
+@pytest.mark.skipif(
+    platform.machine() != "x86_64",
+    reason="not x86_64: a safe init is not proved",
+)
 def test_a_job_that_tries_to_take_its_init_over_dies_with_its_agent(who: Who) -> None:
     bundle = {"run.sh": "exec python3 p.py\n", "p.py": TAKE_OVER}
     job = replace(Job(bundle), settings=replace(SETTINGS, disk_images=False))

@@ -7,7 +7,6 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,36 +17,17 @@ from tests.support.kernel import offers
 from tests.support.sandboxed import (
     SETTINGS,
     SMALL,
-    Job,
     Started,
     Who,
+    bash,
     can,
     in_child,
     opened,
+    python,
     run,
     start,
     until,
 )
-
-
-@pytest.fixture(params=["root", "user"])
-def who(request: pytest.FixtureRequest) -> Who:
-    if not can(request.param):
-        pytest.skip("only root can be root")
-    return request.param  # type: ignore[no-any-return]
-
-
-def bash(script: str, **more: Any) -> Job:
-    return replace(Job({"run.sh": script}), **more)
-
-
-def python(program: str, **more: Any) -> Job:
-    return replace(Job({"run.sh": "exec python3 p.py\n", "p.py": program}), **more)
-
-
-def names_in(started: Started) -> list[str]:
-    return [path.name for path in started.workspace.path.iterdir()]
-
 
 VICTIM = """
 import os, socket, time
@@ -110,7 +90,7 @@ def test_two_jobs_cannot_reach_each_other(who: Who) -> None:
 def test_the_host_sees_no_mount_of_ours() -> None:
     """And so a killed agent leaves none."""
     if not can("root"):
-        pytest.skip("only root mounts")
+        pytest.skip("not root: that the host sees no mount of ours is not proved")
     test = os.getpid()
 
     async def look(started: Started) -> tuple[str, str]:

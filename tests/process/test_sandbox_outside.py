@@ -16,7 +16,6 @@ from tests.support.sandboxed import (
     Job,
     Started,
     Who,
-    can,
     run,
     until,
 )
@@ -34,13 +33,6 @@ print("up", flush=True)
 end = time.monotonic() + 10
 while time.monotonic() < end and not os.path.exists("stop"): time.sleep(0.01)
 """
-
-
-@pytest.fixture(params=["root", "user"])
-def who(request: pytest.FixtureRequest) -> Who:
-    if not can(request.param):
-        pytest.skip("only root can be root")
-    return request.param  # type: ignore[no-any-return]
 
 
 def closed_to(stranger: int, path: Path, host: int) -> bool:

@@ -22,7 +22,6 @@ from tests.support.sandboxed import (
     SMALL,
     Job,
     Who,
-    can,
     in_child,
     opened,
     start,
@@ -35,13 +34,6 @@ LONG = Job(
     timeout_s=0.2,
     grace_s=0.05,
 )
-
-
-@pytest.fixture(params=["root", "user"])
-def who(request: pytest.FixtureRequest) -> Who:
-    if not can(request.param):
-        pytest.skip("only root can be root")
-    return request.param  # type: ignore[no-any-return]
 
 
 def left_of(home: Path) -> list[str]:

@@ -16,7 +16,6 @@ from tests.support.sandboxed import (
     SETTINGS,
     Job,
     Who,
-    can,
     descriptors,
     in_child,
     opened,
@@ -26,13 +25,6 @@ from tests.support.sandboxed import (
 )
 
 HELLO = Job({"run.sh": "echo hello\n"})
-
-
-@pytest.fixture(params=["root", "user"])
-def who(request: pytest.FixtureRequest) -> Who:
-    if not can(request.param):
-        pytest.skip("only root can be root")
-    return request.param  # type: ignore[no-any-return]
 
 
 def script(folder: Path, text: str) -> Path:

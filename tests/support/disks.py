@@ -18,7 +18,7 @@ def mounted(place: Path, *words: str) -> Iterator[None]:
         ["mount", *words, str(place)], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        pytest.skip(f"cannot mount here: {done.stderr}")
+        pytest.skip(f"cannot mount here: what happens on other disks is not proved: {done.stderr}")
     try:
         yield
     finally:

@@ -101,6 +101,16 @@ class Job:
     """Called once the job runs; what the last of the two returns is ``Outcome.extra``."""
 
 
+def bash(script: str, **more: Any) -> Job:
+    """A bundle of a script."""
+    return replace(Job({"run.sh": script}), **more)
+
+
+def python(program: str, **more: Any) -> Job:
+    """A bundle of a program."""
+    return replace(Job({"run.sh": "exec python3 p.py\n", "p.py": program}), **more)
+
+
 def can(who: Who) -> bool:
     """Whether a test may run as root, or as somebody else."""
     return os.geteuid() == 0 or who == "user"
@@ -343,3 +353,7 @@ def processes_of(uid: int) -> list[str]:
         if line.split()[1] == str(uid) and "\nState:\tZ" not in status:
             found.append(command or entry.name)
     return found
+
+
+def names_in(started: Started) -> list[str]:
+    return [path.name for path in started.workspace.path.iterdir()]

@@ -31,7 +31,7 @@ LOCAL_PATHS = re.compile(r"(?<![\w.])/(work|opt/wheels|root|home/[a-z]+)/" + r"(
 
 def tracked() -> list[Path]:
     if not (ROOT / ".git").exists():
-        pytest.skip("not a checkout: git knows which files belong to the repository")
+        pytest.skip("no checkout: what the repository's files hold is not proved")
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )

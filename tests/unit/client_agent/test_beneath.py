@@ -28,7 +28,7 @@ def tree(tmp_path: Path) -> Path:
 @pytest.fixture(params=[True, False], ids=["openat2", "openat"])
 def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param and not beneath.HAS_OPENAT2:
-        pytest.skip("this kernel has no openat2")
+        pytest.skip("this kernel has no openat2: what it does is not proved")
     monkeypatch.setattr(beneath, "HAS_OPENAT2", request.param)
 
 
@@ -64,7 +64,7 @@ def test_the_kernel_is_asked_to_stay_beneath_on_one_disk_and_off_links_of_both_k
             return os.open(name, fields[0], dir_fd=parent)
 
     if not beneath.HAS_OPENAT2:
-        pytest.skip("this kernel has no openat2")
+        pytest.skip("this kernel has no openat2: what it does is not proved")
     monkeypatch.setattr(beneath, "_libc", Libc)
     (tree / "d").mkdir()
     (tree / "f").write_text("x")
@@ -211,7 +211,7 @@ def test_permission_is_given_through_the_descriptor_that_was_looked_at(
 @pytest.mark.parametrize("who", ["root", "user"])
 def test_a_job_that_closes_its_own_directory_is_collected(who: Who) -> None:
     if not can(who):
-        pytest.skip("only root can be root")
+        pytest.skip("not root: what a root agent can read is not proved")
 
     def work(home: Path) -> tuple[list[str], bytes]:
         (home / "job").mkdir()
@@ -239,7 +239,7 @@ def test_attributes_of_files_are_not_in_the_result(tree: Path) -> None:
     try:
         os.setxattr(tree / "f", "user.secret", b"hidden in an attribute")
     except OSError as problem:
-        pytest.skip(f"this disk keeps no attributes: {problem}")
+        pytest.skip(f"{problem}: that attributes stay out is not proved")
     data = pack(tree).path.read_bytes()
     assert b"secret" not in data
     assert b"hidden in" not in data

@@ -84,7 +84,7 @@ def test_fifos_sockets_and_devices_are_skipped_and_do_not_block(tree: Path) -> N
 
 def test_a_mount_below_the_directory_is_not_entered() -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can mount")
+        pytest.skip("not root: that mounts are not entered is not proved")
 
     def work(home: Path) -> tuple[list[str], dict[str, str]]:
         tree = home / "job"
@@ -266,7 +266,7 @@ def test_any_time_at_all_can_be_written(at: float) -> None:
 @pytest.mark.parametrize("who", ["root", "user"])
 def test_what_the_owner_cannot_read_is_collected_all_the_same(who: Who) -> None:
     if not can(who):
-        pytest.skip("only root can be root")
+        pytest.skip("not root: what a root agent can read is not proved")
 
     def work(home: Path) -> list[str]:
         folder = home / "job" / "a" / "b"

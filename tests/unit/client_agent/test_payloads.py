@@ -245,7 +245,9 @@ async def test_an_acknowledged_payload_is_a_tombstone_that_remembers_its_key(pay
 
 
 async def test_acknowledging_something_unknown_does_no_harm(payloads):
-    await payloads.acknowledge(99)
+    there = await ended(payloads)
+    await payloads.acknowledge(there.id + 1)
+    assert await payloads.get(there.id) == there
 
 
 @pytest.mark.parametrize("started", [False, True])

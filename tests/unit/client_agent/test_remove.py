@@ -93,7 +93,7 @@ def test_a_neighbour_that_looks_like_our_own_scratch_name_is_kept(tmp_path: Path
 @pytest.mark.parametrize("who", ["root", "user"])
 def test_folders_that_forbid_everything_are_deleted(who: Who) -> None:
     if not can(who):
-        pytest.skip("only root can be root")
+        pytest.skip("not root: what a root agent can delete is not proved")
 
     def work(home: Path) -> list[str]:
         folder = home / "tree" / "a" / "b" / "c"
@@ -115,7 +115,7 @@ def test_a_tree_that_is_not_there_is_no_error(tmp_path: Path) -> None:
 
 def test_a_mount_below_the_tree_is_neither_entered_nor_emptied() -> None:
     if not can("root"):
-        pytest.skip("only root can mount")
+        pytest.skip("not root: that mounts are left alone is not proved")
 
     def work(home: Path) -> list[str]:
         mounts.privatize(home)

@@ -6,32 +6,17 @@ import mmap
 import os
 import threading
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from client_agent.sandbox import usage
-from client_agent.sandbox.attempt import Attempt
 from client_agent.sandbox.looks import DirectoryGauge, Pace, ProcessGauge
 from shared.wire import Limits, Reason
+from tests.support.fakeattempt import FakeAttempt, attempt_of
 from tests.support.simclock import SimClock
 
 LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
-
-
-class FakeAttempt:
-    """Notes what a gauge asks for."""
-
-    def __init__(self, pid: int = -1) -> None:
-        self.pid = pid
-        self.stops: list[tuple[Reason | None, str, bool]] = []
-
-    def stop(self, reason: Reason | None, message: str, *, grace: bool = True) -> None:
-        self.stops.append((reason, message, grace))
-
-
-def attempt_of(fake: FakeAttempt) -> Attempt:
-    return cast("Attempt", fake)
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_folders_can_be_read_by_others_whatever_the_umask(tmp_path):
     assert stat.S_IMODE((tmp_path / "out/a/b").stat().st_mode) == 0o755
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: that files get their owner is not proved")
 def test_everything_unpacked_belongs_to_the_jobs_user(tmp_path):
     write_bundle(tmp_path / "b", {"run.sh": b"", "a/b/c": b""})
     (tmp_path / "out").mkdir()

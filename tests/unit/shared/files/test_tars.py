@@ -136,6 +136,7 @@ def test_what_an_extended_header_gives_away_is_refused_by_name(tmp_path, records
 
 def test_padding_behind_the_end_of_a_tar_is_fine(tmp_path):
     expand_bytes(raw_tar(SCRIPT, FILE) + bytes(1 << 20), tmp_path)
+    assert unpacked(tmp_path / "bundle", tmp_path / "out") == {"run.sh": b"", "x": b"abc"}
 
 
 @pytest.mark.parametrize(

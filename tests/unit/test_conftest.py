@@ -1,0 +1,82 @@
+"""Tests that hang or are skipped do not pass for tests that passed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+from tests.conftest import MAY_SKIP_IN_CI
+from tests.support.running import ROOT
+
+TESTS = f"""
+import asyncio
+import threading
+
+import pytest
+
+
+@pytest.mark.timeout(0.2)
+async def test_waits():
+    async def somewhere():
+        await asyncio.Event().wait()
+
+    await asyncio.create_task(somewhere())
+
+
+@pytest.mark.timeout(0.2)
+def test_hangs():
+    threading.Event().wait()
+
+
+def test_silent():
+    pytest.skip("not today")
+
+
+def test_honest():
+    pytest.skip("no moon: that it shines is not proved")
+
+
+@pytest.mark.skipif(True, reason={MAY_SKIP_IN_CI[0]!r})
+def test_allowed():
+    pass
+
+
+@pytest.mark.slow
+def test_slow():
+    pass
+
+
+def test_fine():
+    pass
+"""
+
+
+def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
+    for name in ("pyproject.toml", "tests/conftest.py"):
+        target = tmp_path / name
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, target)
+    (tmp_path / "tests" / "test_these.py").write_text(TESTS)
+
+    def outcome(**environ: str) -> tuple[set[str], set[str], str]:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "pytest", "-rA", "-p", "no:cacheprovider"],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        words = [line.split() for line in done.stdout.splitlines() if "::test_" in line]
+        passed = {word[1].partition("::")[2] for word in words if word[0] == "PASSED"}
+        failed = {word[1].partition("::")[2] for word in words if word[0] == "FAILED"}
+        return passed, failed, done.stdout
+
+    hang = {"test_waits", "test_hangs"}
+    passed, failed, output = outcome()
+    assert (passed, failed) == ({"test_fine"}, hang | {"test_silent"}), output
+    assert "in somewhere" in output
+    assert "await asyncio.Event().wait()" in output
+    passed, failed, output = outcome(CI="1")
+    assert (passed, failed) == ({"test_fine"}, hang | {"test_silent", "test_honest"}), output
