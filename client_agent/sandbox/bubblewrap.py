@@ -48,7 +48,6 @@ class Bubblewrap(HostSandbox):
             self._tools = options.Tools(
                 sh="/bin/sh",
                 bwrap=find_program("bwrap", "bubblewrap"),
-                choom=find_program("choom", "util-linux"),
                 setpriv=find_program("setpriv", "util-linux"),
             )
         return self._tools

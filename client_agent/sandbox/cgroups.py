@@ -19,6 +19,8 @@ from shared.wire import Limits
 OVERHEAD_PIDS: Final = 4
 """Processes of the chain itself that count in the group: bwrap twice, with room for two more."""
 PERIOD_US: Final = 100_000
+NEAR: Final = 1 << 16
+"""Bytes below the limit at which the kernel may have refused the next few pages."""
 
 
 class Group:
@@ -30,7 +32,7 @@ class Group:
         Raises:
             OSError: nothing is left.
         """
-        self._version = hierarchy.version
+        self._version, self._memory = hierarchy.version, limits.memory
         self._at = {controller: top / name for controller, top in hierarchy.folders.items()}
         self.folders = list(dict.fromkeys(self._at.values()))
         made: list[Path] = []
@@ -65,13 +67,17 @@ class Group:
         return self._counter("memory", file, "oom_kill")
 
     def at_memory_limit(self) -> bool:
-        """Whether the group itself met its limit. Version 1 counts what it could reclaim, too."""
+        """Whether the group itself met its limit.
+
+        Version 1: as its peak shows; ``memory.failcnt`` stays 0 on some kernels (seen: 6.18).
+        """
         if self._version == 2:
             return self._counter("memory", "memory.events", "oom") > 0
         if "memory" not in self._at:
             return False
-        files = (self._at["memory"] / f"memory.{kind}failcnt" for kind in ("", "memsw."))
-        return any(int(read(file) or 0) for file in files)
+        names = ("max_usage_in_bytes", "memsw.max_usage_in_bytes")
+        peaks = [int(read(self._at["memory"] / f"memory.{name}") or 0) for name in names]
+        return max(peaks) >= self._memory - NEAR
 
     def refused_forks(self) -> int:
         """How often a process or thread was refused."""

@@ -24,7 +24,7 @@ from client_agent.sandbox.cgroups import kill_group
 from client_agent.sandbox.host import NONE, SOFT
 from client_agent.sandbox.hosted import HostSandbox, find_program
 from client_agent.sandbox.meter import Verdict
-from client_agent.sandbox.options import GATE, JOIN, PATH, TEMPORARY
+from client_agent.sandbox.options import JOIN, PATH, TEMPORARY, gated
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.spawn import Start
 from client_agent.sandbox.workspace import HostWorkspace
@@ -46,8 +46,7 @@ class NoSandbox(HostSandbox):
 
     async def self_test(self) -> Report:
         self.check_hard()
-        for program in ("setpriv", "prlimit"):
-            find_program(program, "util-linux")
+        find_program("setpriv", "util-linux")
         await self.clear()
         advice = ("bundles run without isolation: use the bubblewrap backend", *self.host.advice)
         return Report("none", "", self.enforcement, {}, advice)
@@ -73,7 +72,7 @@ class NoSandbox(HostSandbox):
 
 
 class BareWorkspace(HostWorkspace):
-    """Starts ``[sh JOIN] → setpriv → sh GATE → env -i → prlimit → program``."""
+    """Starts ``sh JOIN → setpriv → sh GATE → env -i → program``."""
 
     def __init__(self, sandbox: NoSandbox, name: str, uid: int | None, limits: Limits) -> None:
         super().__init__(sandbox, name, uid, limits)
@@ -117,9 +116,8 @@ class BareWorkspace(HostWorkspace):
             self._sandbox.leaders.discard(self.attempt.pid)
 
     def _command(self, launch: Launch, mark: str) -> list[str]:
-        command: list[str] = []
-        if self.group is not None:
-            command += ["/bin/sh", "-c", JOIN, "join", *self.group.join, "--"]
+        join = [] if self.group is None else self.group.join
+        command = ["/bin/sh", "-c", JOIN, "join", *join, "--"]
         command += [find_program("setpriv", "util-linux"), "--pdeathsig=KILL"]
         if self.uid is not None:
             command += [f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
@@ -130,13 +128,12 @@ class BareWorkspace(HostWorkspace):
             "TMPDIR": TEMPORARY[0],
             **launch.env,
         }
-        command += ["--", "/bin/sh", "-c", GATE, "gate", find_program("env", "coreutils"), "-i"]
-        command += [mark, *(f"{name}={value}" for name, value in env.items())]
         rlimits = self.rlimits(launch)
         if self.uid is None:
             del rlimits["nproc"]
-        limits = [f"--{name}={value}" for name, value in rlimits.items()]
-        return [*command, find_program("prlimit", "util-linux"), *limits, "--", *launch.argv]
+        variables = [mark, *(f"{name}={value}" for name, value in env.items())]
+        program = [find_program("env", "coreutils"), "-i", *variables, *launch.argv]
+        return [*command, "--", *gated(program, rlimits)]
 
 
 class Crowd:

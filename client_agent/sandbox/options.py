@@ -1,6 +1,6 @@
 """The command lines of a start: pure text, so that every rule can be read and tested here.
 
-Chain: ``[sh JOIN] → choom → [setpriv] → bwrap --args FD → sh GATE → prlimit → program``.
+Chain: ``sh JOIN → [setpriv] → bwrap --args FD → sh GATE → program``.
 """
 
 from __future__ import annotations
@@ -40,12 +40,36 @@ SHOWN: Final = ("/usr", *MERGED_USR, *READ_ONLY_ETC)
 """Of the host, to every job: nothing of the agent's own may lie in there."""
 RESERVED: Final = (JOB, "/proc", "/dev", "/sys", *TEMPORARY, "/etc/passwd", "/etc/group")
 
-JOIN: Final = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 126; shift; done; shift; exec "$@"'
-"""Enters each cgroup or gives up: a job never runs outside its limits."""
+JOIN: Final = (
+    "echo 500 >/proc/self/oom_score_adj || exit 126; "
+    'while [ "$1" != -- ]; do echo 0 >"$1" || exit 126; shift; done; shift; exec "$@"'
+)
+"""Has the kernel take the job before the agent where memory runs out (with CAP_SYS_RESOURCE a job
+cannot lower that again), then enters each cgroup or gives up: a job never runs outside its
+limits."""
 
-GATE: Final = 'echo; read -r word && [ "$word" = go ] || exit 125; exec "$@" </dev/null'
-"""Says with one line that the sandbox is up, then waits for ``go``. If the agent dies first, its
-end of stdin closes and nothing of the user's ever runs (``--block-fd`` fails open: 30 of 30)."""
+GATE: Final = (
+    'while [ "$1" != -- ]; do { case $1 in '
+    '-u) ulimit -u "$2" 2>/dev/null || ulimit -p "$2";; '  # bash, other shells
+    '*) ulimit "$1" "$2";; '
+    'esac; } || { echo "ulimit $1 $2 cannot be set: see the hard limits of the agent" >&2; '
+    "exit 124; }; shift 2; done; shift; "
+    'echo; read -r word && [ "$word" = go ] || exit 125; exec "$@" </dev/null'
+)
+"""Sets the limits of each process, says with one line that the sandbox is up, then waits for
+``go``. If the agent dies first, its end of stdin closes and nothing of the user's ever runs
+(``--block-fd`` fails open: 30 of 30). Limits come before that line: where one cannot be set, the
+sandbox did not come up, and the bundle is not to blame."""
+
+_ULIMITS: Final = {
+    "nproc": ("-u", 1),
+    "nofile": ("-n", 1),
+    "core": ("-c", 512),
+    "as": ("-v", 1024),
+    "fsize": ("-f", 512),
+    "cpu": ("-t", 1),
+}
+"""RLIMIT -> option of ``ulimit`` in a POSIX shell, and its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +95,6 @@ class Tools:
 
     sh: str
     bwrap: str
-    choom: str
     setpriv: str
 
 
@@ -88,26 +111,26 @@ def chain(
     """
     if uid == 0:
         raise ValueError("bwrap must never run as the host's root")
-    command: list[str] = []
-    procs = list(join)
-    if procs:
-        command += [tools.sh, "-c", JOIN, "join", *procs, "--"]
-    # The kernel takes the job before the agent; where CAP_SYS_RESOURCE says so, whoever does not
-    # have it cannot lower that again.
-    command += [tools.choom, "-n", "500", "--"]
+    command = [tools.sh, "-c", JOIN, "join", *join, "--"]
     if uid is not None:
         command += [tools.setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
     return [*command, tools.bwrap, "--args", str(args_fd), "--", *inside]
 
 
 def gated(argv: Sequence[str], rlimits: Mapping[str, int]) -> list[str]:
-    """The command inside: gate, rlimits, program.
+    """The command inside: limits, gate, program.
 
     The limits are set inside, where ``nproc`` counts this sandbox only; outside it would count
     everything of the uid.
+
+    Args:
+        rlimits: of each process, "nproc", "nofile", "core", "as", "fsize" in bytes or "cpu" in s.
     """
-    limits = [f"--{name}={value}" for name, value in rlimits.items()]
-    return ["/bin/sh", "-c", GATE, "gate", "/usr/bin/prlimit", *limits, "--", *argv]
+    limits: list[str] = []
+    for name, value in rlimits.items():
+        option, unit = _ULIMITS[name]
+        limits += [option, str(value // unit)]
+    return ["/bin/sh", "-c", GATE, "gate", *limits, "--", *argv]
 
 
 def bwrap_options(

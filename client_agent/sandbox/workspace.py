@@ -161,7 +161,7 @@ class HostWorkspace(ABC):
             self._host_sandbox.places.record(self.folder, init)
 
     def rlimits(self, launch: Launch) -> dict[str, int]:
-        """Options of prlimit -> values."""
+        """For :func:`client_agent.sandbox.options.gated`."""
         limits, hard = self.limits, {k for k, how in self.enforcement.items() if how == HARD}
         found = {
             "nproc": limits.pids + (MORE_PROCESSES if "pids" in hard else 0),

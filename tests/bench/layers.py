@@ -24,7 +24,7 @@ Variant = Callable[[], Awaitable[float]]
 """Runs one start; seconds."""
 
 BASH = "bash run.sh"
-CHAIN = "+ gate, prlimit: the chain"
+CHAIN = "+ gate, limits: the chain"
 
 
 async def layers(folder: Path, rounds: int) -> list[Row]:
@@ -39,7 +39,7 @@ async def layers(folder: Path, rounds: int) -> list[Row]:
             BASH: _plain(chain.bash),
             "bwrap, minimal": _plain(chain.minimal),
             "bwrap, all our options": _plain(chain.all_options),
-            "+ setpriv, choom": _plain(chain.with_options),
+            "+ setpriv, OOM score": _plain(chain.with_options),
             CHAIN: _plain(chain.whole),
         }
         bases = [CHAIN]

@@ -183,8 +183,8 @@ RULES: Final[tuple[Mutant, ...]] = (
         "2.9",
         "RLIMIT_NPROC is set inside",
         _OPTIONS,
-        'command += [tools.choom, "-n", "500", "--"]',
-        'command += [tools.choom, "-n", "500", "--", "/usr/bin/prlimit", "--nproc=48", "--"]',
+        '    command = [tools.sh, "-c", JOIN, "join", *join, "--"]',
+        '    command = [tools.sh, "-c", "ulimit -p 48; " + JOIN, "join", *join, "--"]',
         f"{_RULES}a_crowd_in_one_sandbox_leaves_room_in_another[user]",
     ),
     of(
@@ -227,8 +227,8 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "3",
         "a cgroup that cannot be joined stops the chain",
         _OPTIONS,
-        " || exit 126;",
-        ";",
+        'echo 0 >"$1" || exit 126;',
+        'echo 0 >"$1";',
         f"{_UNIT}a_cgroup_that_cannot_be_joined_stops_the_chain",
     ),
     of(
@@ -241,11 +241,21 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
-        "the kernel takes the job before the agent (`choom`)",
+        "the kernel takes the job before the agent",
         _OPTIONS,
-        'choom, "-n", "500"',
-        'choom, "-n", "0"',
+        '"echo 500 >/proc/self/oom_score_adj',
+        '"echo 0 >/proc/self/oom_score_adj',
         f"{_INSIDE}the_kernel_takes_the_job_before_the_agent",
+    ),
+    of(
+        "3",
+        "a limit that cannot be set keeps the gate from speaking",
+        _OPTIONS,
+        '"exit 124; }; shift 2',
+        '"}; shift 2',
+        f"{_UNIT}a_limit_that_cannot_be_set_keeps_the_gate_from_speaking",
+        f"{PROCESS}sandbox_start.py::"
+        "test_a_limit_that_cannot_be_set_breaks_the_start_and_blames_no_bundle",
     ),
     of(
         "3",

@@ -40,7 +40,7 @@ async def checked(
     folder.mkdir()
     async with opened(job, home) as sandbox:
         if missing:
-            tools = Tools("/bin/sh", missing, "/usr/bin/choom", "/usr/bin/setpriv")
+            tools = Tools("/bin/sh", missing, "/usr/bin/setpriv")
             sandbox._tools = tools  # type: ignore[union-attr]
         table = await check(sandbox, folder, grants or {})
     assert list(folder.iterdir()) == []

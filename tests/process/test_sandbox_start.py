@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from client_agent.sandbox import pidfd
 from client_agent.sandbox.base import SandboxBroken
+from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.none import NoSandbox
 from tests.support.sandboxed import (
     SETTINGS,
     Job,
@@ -48,6 +51,26 @@ def test_a_sandbox_that_does_not_come_up_quotes_bubblewrap(who: Who) -> None:
     message, alive, left = in_child(lambda home: asyncio.run(broken(home)), who)
     assert "did not start (exit code 1): bwrap: Can't find source path /no/such/folder" in message
     assert alive == []
+    assert left == []
+
+
+@pytest.mark.parametrize("backend", [Bubblewrap, NoSandbox])
+def test_a_limit_that_cannot_be_set_breaks_the_start_and_blames_no_bundle(
+    who: Who, backend: type[Bubblewrap] | type[NoSandbox]
+) -> None:
+    """Here the agent may open fewer files than a job is to."""
+
+    async def broken(home: Path) -> tuple[str, list[str]]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
+        job = replace(HELLO, backend=backend)
+        async with opened(job, home) as sandbox:
+            with pytest.raises(SandboxBroken) as caught:
+                await start(sandbox, job, home)
+        return str(caught.value), [path.name for path in (home / "agent/work").iterdir()]
+
+    message, left = in_child(lambda home: asyncio.run(broken(home)), who)
+    assert "(exit code 124)" in message
+    assert "ulimit -n 1024 cannot be set: see the hard limits of the agent" in message
     assert left == []
 
 

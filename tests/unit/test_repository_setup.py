@@ -14,7 +14,7 @@ REAL_TOOLS = (
     *("basename", "bash", "cat", "cp", "cut", "dirname", "env", "flock", "grep", "mkdir", "mv"),
     *("rm", "sed", "sha256sum", "uname"),
 )
-JOB_TOOLS = ["bwrap", "setpriv", "prlimit", "choom", "mkfs.ext4", "git", "make", "unzip"]
+JOB_TOOLS = ["bwrap", "setpriv", "mkfs.ext4", "git", "make", "unzip"]
 
 STUB = "#!/bin/bash\nexit 0\n"
 INSTALLER = """#!/bin/bash
@@ -26,7 +26,7 @@ case " $* " in
         for package; do
             case $package in
                 bubblewrap) program=bwrap ;;
-                util-linux) program="setpriv prlimit choom" ;;
+                util-linux) program="setpriv" ;;
                 e2fsprogs) program=mkfs.ext4 ;;
                 *) continue ;;
             esac

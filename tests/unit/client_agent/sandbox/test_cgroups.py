@@ -229,15 +229,15 @@ def test_v2_tells_its_own_memory_limit_from_that_of_others(v2: Group) -> None:
     assert v2.at_memory_limit()
 
 
-@pytest.mark.parametrize("file", ["memory.failcnt", "memory.memsw.failcnt"])
+@pytest.mark.parametrize("file", ["max_usage_in_bytes", "memsw.max_usage_in_bytes"])
 def test_v1_tells_its_own_memory_limit_from_that_of_others(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroups, "_set", lambda *_: None)
     group = Group(Hierarchy(1, {"memory": tmp_path}), "a-1", LIMITS)
-    (group.folders[0] / "memory.failcnt").write_text("0\n")
+    (group.folders[0] / f"memory.{file}").write_text(f"{LIMITS.memory - (1 << 20)}\n")
     assert not group.at_memory_limit()
-    (group.folders[0] / file).write_text("2\n")
+    (group.folders[0] / f"memory.{file}").write_text(f"{LIMITS.memory - 4096}\n")
     assert group.at_memory_limit()
 
 
