@@ -23,7 +23,7 @@ from shared.config import SettingsError
 from shared.database import DatabaseUnavailable
 from shared.lockfile import FolderInUse
 from shared.migrate import NewerSchema
-from shared.web import CannotListen
+from shared.web import CannotListen, url_of
 
 USAGE: Final = 2
 UNAVAILABLE: Final = 69
@@ -114,8 +114,7 @@ def _run(settings: AgentSection, ready_fd: int | None) -> None:
     log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
     def ready(port: int) -> None:
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        log.info("agent.listening", url=f"http://{host}:{port}", agent=settings.name)
+        log.info("agent.listening", url=url_of(settings.host, port), agent=settings.name)
         if ready_fd is not None:
             os.write(ready_fd, f"{port}\n".encode())
             os.close(ready_fd)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -22,16 +21,29 @@ from client_agent.schema import Payload
 from client_agent.stream import follow
 from shared.clock import Clock, wait_for
 from shared.database import DatabaseUnavailable
+from shared.http.access import PRINCIPAL
+from shared.http.front import FRONT, JOB, OUTCOME, Handler, go_on, no_expect
+from shared.http.numbers import whole_number
+from shared.http.refusals import Denied
+from shared.http.sending import send_file
 from shared.ids import AttemptKey
-from shared.web import Handler
-from shared.wire import PayloadDoc, PayloadList, PayloadState, ResultInfo, Settled, Wire
+from shared.wire import (
+    AgentHealth,
+    PayloadDoc,
+    PayloadList,
+    PayloadState,
+    ResultInfo,
+    Settled,
+    Wire,
+)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _MAX_WAIT_S: Final = 60.0
 _CHUNK: Final = 1 << 18
-_AT_ONCE: Final = 1 << 18
-_ID: Final = r"{id:\d{1,18}}"
+_LONGEST: Final = 32
+"""Characters of a number that can mean something."""
+_ID: Final = "{id:[0-9]{1,18}}"
 _EMPTY: Final[dict[str, Any]] = {
     "id": 0,
     "status": "Unknown",  # no state of ours: what a job-orchestrator server can read
@@ -59,7 +71,7 @@ class Api:
         self._load = CpuLoad()
 
     def routes(self) -> list[web.RouteDef]:
-        return [
+        found = [
             web.get("/", self.ping),
             web.get("/health", self.health),
             web.get("/load", self.load),
@@ -72,14 +84,19 @@ class Api:
             web.post("/keys/{server}/{key}/settle", self.settle),
             web.get("/events", self.events),
         ]
+        for route in found:
+            route.kwargs["expect_handler"] = no_expect
+        return found
 
     # -- the agent itself
 
     async def ping(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"message": "pong"})
 
-    async def health(self, _: web.Request) -> web.StreamResponse:
+    async def health(self, request: web.Request) -> web.StreamResponse:
         told, well = await self._condition.health(self._runner.running)
+        if not request[PRINCIPAL].known:  # names of variables and folders are the operator's
+            told = AgentHealth(status=told.status, database=told.database)
         return _json(told, 200 if well else 503)
 
     async def load(self, _: web.Request) -> web.StreamResponse:
@@ -88,12 +105,15 @@ class Api:
     # -- one payload
 
     async def submit(self, request: web.Request) -> web.StreamResponse:
-        return _json((await self._intake.submit(request)).doc())
+        await go_on(request)
+        payload = await self._intake.submit(request)
+        request[JOB] = payload.id
+        return _json(payload.doc())
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         payload = await self._ended_or_waited(request)
         if payload.state is PayloadState.COMPLETED and payload.outcome and payload.outcome.result:
-            return self._result(request, payload.id, payload.outcome.result)
+            return await self._result(request, payload.id, payload.outcome.result)
         return _json(payload.doc())
 
     async def retrieve_partial(self, request: web.Request) -> web.StreamResponse:
@@ -101,7 +121,7 @@ class Api:
         if payload.state is PayloadState.CLEANED:
             raise Refused(404, "cleaned", f"what payload {payload.id} left has been removed")
         if payload.outcome and payload.outcome.result:
-            return self._result(request, payload.id, payload.outcome.result)
+            return await self._result(request, payload.id, payload.outcome.result)
         return await self._snapshot(request, payload)
 
     async def kill(self, request: web.Request) -> web.StreamResponse:
@@ -137,7 +157,10 @@ class Api:
         return _json(PayloadList(seq=seq, payloads=list(found.values())))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        after = _number(request, "after", 0)
+        after = whole_number(request.query.get("after") or "0")
+        if after is None:
+            shown = request.query["after"][:32]
+            raise Refused(400, "invalid_query", f"after: {shown!r} is not a number from 0 up")
         response = web.StreamResponse(
             headers={
                 hdrs.CONTENT_TYPE: "application/x-ndjson",
@@ -146,7 +169,7 @@ class Api:
             }
         )
         await response.prepare(request)
-        lines = follow(self._payloads, self._clock, int(after), request.query.get("server"))
+        lines = follow(self._payloads, self._clock, after, request.query.get("server"))
         try:
             async for data in lines:
                 await response.write(data)
@@ -162,31 +185,26 @@ class Api:
     async def _ended_or_waited(self, request: web.Request) -> Payload:
         """The payload; with ``?wait=`` once it has ended or the seconds are over."""
         payload_id, seconds = _id(request), min(_number(request, "wait", 0.0), _MAX_WAIT_S)
-        if seconds > 0:
-            with self._payloads.bell.listen(payload_id) as ended:
+        payload = await self._payloads.get(payload_id)
+        if seconds > 0 and payload.state not in states.ENDED:
+            waiting = request.app[FRONT].waiting(request)
+            with waiting, self._payloads.bell.listen(payload_id) as ended:
                 if (await self._payloads.get(payload_id)).state not in states.ENDED:
                     await wait_for(ended, seconds, self._clock)
-        return await self._payloads.get(payload_id)
+            payload = await self._payloads.get(payload_id)
+        return payload
 
-    def _result(
+    async def _result(
         self, request: web.Request, payload_id: int, result: ResultInfo
     ) -> web.StreamResponse:
         path = self._folders.result(payload_id)
-        digest = base64.b64encode(bytes.fromhex(result.sha256)).decode()
-        headers = {
-            hdrs.CONTENT_TYPE: "application/zip",
-            "Repr-Digest": f"sha-256=:{digest}:",
-            "X-Content-Type-Options": "nosniff",
-        }
         try:
-            if result.size <= _AT_ONCE and hdrs.RANGE not in request.headers:
-                # Three visits to threads, which FileResponse makes, take longer than this.
-                return web.Response(body=path.read_bytes(), headers=headers)
-            path.stat()
+            return await send_file(request, path, f"payload-{payload_id}.zip", result.sha256)
+        except ConnectionError:
+            raise
         except OSError:
             message = f"the result of payload {payload_id} is not here"
             raise Refused(404, "result_gone", message) from None
-        return web.FileResponse(path, headers=headers)
 
     async def _snapshot(self, request: web.Request, payload: Payload) -> web.StreamResponse:
         self._condition.check_space(0)
@@ -206,44 +224,54 @@ class Api:
         return response
 
 
-def guard(allowed: Callable[[web.Request], bool]) -> Callable[..., Any]:
-    """The middleware that lets callers in and turns refusals into answers."""
-
-    @web.middleware
-    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not allowed(request):
-            return _refusal(401, "unauthorized", "send one of the agent's tokens as Bearer")
-        try:
-            return await handler(request)
-        except Refused as problem:
-            return _refusal(problem.status, problem.code, problem.message)
-        except NoSuchPayload as problem:
-            told = _EMPTY | {"code": "payload_not_found", "message": str(problem)}
-            return web.json_response(told, status=404)
-        except NotEnded as problem:
-            return _refusal(409, "not_ended", str(problem))
-        except KeyRefused as problem:
-            return _refusal(409, "key_refused", str(problem))
-        except StaleAttempt as problem:
-            return _refusal(409, "stale_attempt", str(problem))
-        except DatabaseUnavailable as problem:
-            return _refusal(507 if problem.full else 503, "database_unavailable", str(problem))
-        except web.HTTPException as problem:
-            return _refusal(problem.status, "no_such_route", f"{request.path}: {problem.reason}")
-        except ConnectionError:
-            return _refusal(400, "cut_short", "the connection was lost")
-        except Exception:  # a defect of ours; whoever asked gets an answer all the same
-            log.exception("request.failed", method=request.method, path=request.path)
-            return _refusal(500, "internal_error", "the agent failed to answer; its log says why")
-
-    return answer
+@web.middleware
+async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever goes wrong into an answer."""
+    try:
+        return await handler(request)
+    except ConnectionError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - defects too: whoever asked gets an answer
+        status, body, headers = _refusal(request, problem)
+    request[OUTCOME] = body["code"]
+    response = web.json_response(body, status=status, headers=headers)
+    if request.body_exists and not request.content.at_eof():
+        response.force_close()  # the rest of a refused body is of no interest
+    return response
 
 
-def _refusal(status: int, code: str, message: str) -> web.Response:
-    headers = {hdrs.RETRY_AFTER: str(RETRY_AFTER_S)} if status in (503, 507) else {}
-    if status == 401:
-        headers[hdrs.WWW_AUTHENTICATE] = "Bearer"
-    return web.json_response({"code": code, "message": message}, status=status, headers=headers)
+def _refusal(
+    request: web.Request, problem: Exception
+) -> tuple[int, dict[str, Any], Mapping[str, str]]:
+    """Status, body and headers of the answer that an exception means."""
+    status, code, message = 500, "internal_error", "the agent failed to answer; its log says why"
+    headers: dict[str, str] = {}
+    match problem:
+        case Denied():
+            code = "unauthorized" if problem.status == 401 else problem.code
+            return problem.status, {"code": code, "message": problem.message}, problem.headers
+        case Refused():
+            status, code, message = problem.status, problem.code, problem.message
+        case NoSuchPayload():
+            return 404, _EMPTY | {"code": "payload_not_found", "message": str(problem)}, {}
+        case NotEnded():
+            status, code, message = 409, "not_ended", str(problem)
+        case KeyRefused():
+            status, code, message = 409, "key_refused", str(problem)
+        case StaleAttempt():
+            status, code, message = 409, "stale_attempt", str(problem)
+        case DatabaseUnavailable():
+            status, code = 507 if problem.full else 503, "database_unavailable"
+            message = str(problem)
+        case web.HTTPException():
+            status, code = problem.status, "no_such_route"
+            message = f"{request.path}: {problem.reason}"
+            headers = {hdrs.ALLOW: problem.headers[hdrs.ALLOW]} if status == 405 else {}
+        case _:
+            log.error("request.failed", method=request.method, path=request.path, exc_info=problem)
+    if status in (503, 507):
+        headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S)
+    return status, {"code": code, "message": message}, headers
 
 
 def _json(model: Wire, status: int = 200) -> web.Response:
@@ -261,9 +289,9 @@ def _number(request: web.Request, name: str, default: float) -> float:
     if not text:
         return default
     try:
-        number = float(text)
+        number = float(text) if len(text) <= _LONGEST else -1.0
     except ValueError:
         number = -1.0
     if not 0 <= number < 2**53:
-        raise Refused(400, "invalid_query", f"{name}: {text!r} is not a number from 0 up")
+        raise Refused(400, "invalid_query", f"{name}: {text[:32]!r} is not a number from 0 up")
     return number

@@ -20,7 +20,7 @@ import structlog
 from aiohttp import web
 
 from client_agent import lastcheck, recovery
-from client_agent.api import Api, guard
+from client_agent.api import Api, answer_problems
 from client_agent.attempt import House
 from client_agent.condition import Condition, Identity, SandboxWatch
 from client_agent.folders import Folders
@@ -38,14 +38,21 @@ from client_agent.settings import AgentSection
 from client_agent.turns import Turns
 from shared.clock import Clock
 from shared.database import Database
+from shared.http import connections
+from shared.http.front import Front, add_front
+from shared.http.listener import Listener
+from shared.http.protocol import Deadlines
 from shared.lockfile import FolderLock
 from shared.steady_clock import KeptClock
-from shared.web import bearer, check_exposure, listen
+from shared.web import check_exposure, ignore_hangup, listen
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _AHEAD: Final = 8
 """At most so many attempts are made ready, or collected, beside those that run."""
+_OWN_FILES: Final = 48
+_FILES_A_JOB: Final = 24
+"""Descriptors kept for own work: pipes, pidfds, folders and files of a job."""
 _ANSWERS_S: Final = 0.3
 """Share of ``shutdown_grace`` kept for answers that are under way."""
 
@@ -92,8 +99,10 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
         cannot start.
     """
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, _on_signal, number, stop)
+        loop.add_signal_handler(number, _on_signal, number, stop)
+    ignore_hangup(loop)
     with sandbox_of(settings, clock, seats(settings)) as sandbox:
         async with running(settings, clock, sandbox) as agent:
             ready(agent.port)
@@ -183,20 +192,28 @@ async def running(
             max_bytes=settings.max_upload,
             defaults=_defaults(settings),
         )
-        app = web.Application(middlewares=[guard(bearer(tokens))])
-        app.add_routes(Api(payloads, runner, intake, condition, folders, clock).routes())
-        site = web.AppRunner(
-            app, access_log=None, shutdown_timeout=settings.shutdown_grace * _ANSWERS_S
+        room = connections.room(
+            connections.raise_open_files(),
+            most=settings.max_connections,
+            per_peer=settings.connections_per_peer,
+            own=_OWN_FILES + _FILES_A_JOB * seats(settings),
         )
-        stack.push_async_callback(site.cleanup)
-        await site.setup()
+        app = web.Application()
+        add_front(app, Front(settings, room), answer_problems)
+        app.add_routes(Api(payloads, runner, intake, condition, folders, clock).routes())
+        deadlines = Deadlines(
+            settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
+        )
+        answers_s = settings.shutdown_grace * _ANSWERS_S
+        listener = Listener(app, socket, room, deadlines, answers_s)
+        stack.push_async_callback(listener.close)
 
         ended = asyncio.Event()
         keeper = recovery.Keeper(payloads, folders, clock, settings.retention)
         keeping = asyncio.gather(keeper.run(ended), clock.keep(ended))
         runner.start(waiting)
-        await web.SockSite(site, socket).start()
         agent = Running(socket.getsockname()[1])
+        await listener.start()
         try:
             yield agent
         finally:

@@ -15,6 +15,7 @@ from client_agent.payloads import Payloads
 from client_agent.sandbox.base import Report, Sandbox, SandboxBroken
 from shared.clock import Clock
 from shared.database import DatabaseUnavailable
+from shared.probe import Probe
 from shared.sizes import say_size
 from shared.wire import AgentHealth, Limits
 
@@ -23,6 +24,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 RETEST_S: Final = 10.0
 """Between two self-tests of a sandbox that broke while the agent ran."""
 RETRY_AFTER_S: Final = 10
+_NOT_TAKEN: Final = "no new bundles are taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Condition:
         self.identity = identity
         self._payloads, self._folders, self._sandbox = payloads, folders, sandbox
         self._grants, self._clock = grants, clock
+        self._disk = Probe("the data folder", self._look_at_disk, clock)
 
     async def check_work(self, size: int) -> None:
         """Whether an attempt can be taken now.
@@ -155,15 +158,11 @@ class Condition:
         """What ``GET /health`` tells, and whether all is well."""
         database = await self._database()
         problems = [] if database == "ok" else [f"database: {database}"]
-        notes = []
-        try:
-            self._folders.check_writable()
-            self.check_space(0)
-        except Refused as problem:
-            # Not broken: were it avoided now, nobody would come for the results that fill the disk.
-            notes.append(f"no new bundles are taken: {problem.message}")
-        except OSError as problem:
-            problems.append(f"the data folder cannot be written: {problem.strerror or problem}")
+        # No space is not broken: were it avoided now, nobody would come for the results that fill
+        # the disk.
+        seen = await self._disk.troubles()
+        notes = [trouble for trouble in seen if trouble.startswith(_NOT_TAKEN)]
+        problems += [trouble for trouble in seen if trouble not in notes]
         broken = await self._sandbox.trouble()
         if broken is not None:
             (notes if notes else problems).append(broken)  # without space it cannot be tested
@@ -182,6 +181,17 @@ class Condition:
             message="; ".join(problems + notes),
         )
         return told, not problems
+
+    def _look_at_disk(self) -> list[str]:
+        """Runs in a thread."""
+        try:
+            self._folders.check_writable()
+            self.check_space(0)
+        except Refused as problem:
+            return [f"{_NOT_TAKEN}: {problem.message}"]
+        except OSError as problem:
+            return [f"the data folder cannot be written: {problem.strerror or problem}"]
+        return []
 
     async def _database(self) -> str:
         if self._payloads.trouble is None:

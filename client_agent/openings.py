@@ -5,31 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from client_agent.grants import Grants
 from client_agent.sandbox.base import Grant, SandboxBroken
 from client_agent.sandbox.options import checked_place
 from client_agent.sandbox.seccomp import RELAXATIONS
 from client_agent.sandbox.settings import SandboxSettings
-from shared.config import Section
+from shared.config import Section, Words
 from shared.durations import Duration
 from shared.sizes import Size
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS: Final = "FERRYMAN_"
 _DEFAULT: Final = SandboxSettings()
-
-
-def split(value: Any) -> Any:
-    """``a,b`` from a variable or a flag is a list."""
-    text = isinstance(value, str) and not value.lstrip().startswith("[")
-    return [part.strip() for part in value.split(",") if part.strip()] if text else value
-
-
-Words = Annotated[tuple[str, ...] | None, BeforeValidator(split)]
 
 
 class Opening(Section):

@@ -1,4 +1,4 @@
-"""Settings of the agent: read once, frozen. Table ``[agent]`` of the file; DESIGN §5."""
+"""Settings of the agent: read once, frozen. Table ``[agent]`` of the file."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from client_agent.openings import Sandboxing, Words, split
+from client_agent.openings import Sandboxing
 from client_agent.sandbox.options import SHOWN
 from shared import config
-from shared.config import Section, SettingsError
+from shared.config import Section, SettingsError, Words
 from shared.durations import Duration
+from shared.http.settings import HttpSection
 from shared.sizes import Size
 from shared.wire import Limits
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOREIGN: Final = ("server", "services", "agents")
 """Tables of the file that belong to the server."""
-
-
-Secrets = Annotated[tuple[SecretStr, ...] | None, BeforeValidator(split)]
 
 
 def _data_home() -> Path:
@@ -52,10 +50,9 @@ class DefaultLimits(Section):
         return Limits(**self.model_dump())
 
 
-class AgentSection(Section):
+class AgentSection(HttpSection):
     """``[agent]``. Times in seconds, sizes in bytes."""
 
-    host: str = "127.0.0.1"
     port: int = Field(9000, ge=0, le=65535)
     """0: a free one."""
     name: str = Field(default_factory=_hostname)
@@ -67,10 +64,6 @@ class AgentSection(Section):
     """Attempts that run at once."""
     services: Words = None
     """Services offered; None: any."""
-    tokens: Secrets = None
-    """Whoever calls must show one of them; none: only this machine may call."""
-    tokens_file: Path | None = None
-    """One token a line."""
     sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
     """"none" runs bundles as this user, with all its rights: never for bundles of others."""
     sandboxing: Sandboxing = Sandboxing()
@@ -136,7 +129,7 @@ class AgentSection(Section):
         return self
 
     @model_validator(mode="after")
-    def _file_can_be_read(self) -> AgentSection:
+    def _tokens_are_good(self) -> AgentSection:
         self.all_tokens()
         return self
 
@@ -151,21 +144,6 @@ class AgentSection(Section):
                     raise ValueError(
                         f"{why}{place} would show jobs the agent's own data, {name} {path}"
                     )
-
-    def all_tokens(self) -> list[str]:
-        """From ``tokens`` and ``tokens_file``.
-
-        Raises:
-            ValueError: the file cannot be read.
-        """
-        tokens = [token.get_secret_value() for token in self.tokens or ()]
-        if self.tokens_file is not None:
-            try:
-                text = self.tokens_file.read_text()
-            except (OSError, ValueError) as problem:
-                raise ValueError(f"tokens_file {self.tokens_file}: {problem}") from problem
-            tokens += [line.strip() for line in text.splitlines() if line.strip()]
-        return tokens
 
 
 class AgentSettings(config.Settings):

@@ -10,7 +10,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from server import settings as server_settings
-from server.app import serve
+from server.life import serve
 from shared import logs
 from shared.config import SettingsError
 from shared.database import DatabaseUnavailable
@@ -62,11 +62,11 @@ def main(
     try:
         found = server_settings.read(config, flags)
         if agent_url is not None:
-            local = server_settings.AgentTable(url=agent_url)
+            local = server_settings.agent_at(agent_url)
             found = found.model_copy(update={"agents": {"local": local}})
         logs.configure(found.server.log_format, found.server.log_level)
         asyncio.run(serve(found, ready_fd))
-    except (SettingsError, ValueError) as problem:
+    except SettingsError as problem:
         _end(USAGE, str(problem))
     except CannotListen as problem:
         _end(UNAVAILABLE, str(problem))

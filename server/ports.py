@@ -190,6 +190,10 @@ class Files(Protocol):
 
     def free_bytes(self) -> int: ...
 
+    def check_writable(self) -> None:
+        """Raises OSError when a file cannot be made, written and made durable."""
+        ...
+
     async def clear_staging(self) -> int:
         """At start: remove what a former life left half done; how many files."""
         ...

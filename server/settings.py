@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from server.domain.quotas import Service
 from shared.config import Section, Settings, SettingsError, load
 from shared.durations import Duration
+from shared.http.settings import HttpSection
 from shared.sizes import Size
 from shared.wire import Limits, Reason
 
@@ -23,17 +24,15 @@ _URLS: Final = ("UPLOAD_URL", "DOWNLOAD_URL", "TERMINATE_URL")
 _NUMBERS: Final = {"RUNS_PER_USER": "runs_per_user", "MAX_RUNS": "max_runs"}
 
 
-class ServerTable(Section):
+class ServerTable(HttpSection):
     """Table ``[server]``."""
 
-    host: str = "127.0.0.1"
     port: int = Field(5000, ge=0, le=65_535)
     data_dir: Path = Path("data")
     db_path: Path | None = None
     """None: ``ferryman.sqlite`` in ``data_dir``."""
-    tokens: tuple[str, ...] = ()
-    tokens_file: Path | None = None
-    """One token a line."""
+    url_prefix: str = Field("", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
+    """The path below which a proxy shows us; in ``Location`` and in ``links``."""
     max_upload: Size = Field(20 << 30, gt=0)
     max_files: int = Field(10_000, gt=0)
     min_free: Size = Field(64 << 20, ge=0)
@@ -48,6 +47,11 @@ class ServerTable(Section):
     shutdown_grace: Duration = Field(30.0, ge=0)
     log_format: Literal["auto", "text", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _tokens_are_good(self) -> ServerTable:
+        self.all_tokens()
+        return self
 
 
 class LimitsTable(Section):
@@ -111,8 +115,29 @@ class AgentTable(Section):
     terminate_url: str | None = None
     services: tuple[str, ...] = ()
     """Empty: every service that the agent itself offers."""
-    token: str | None = None
+    token: SecretStr | None = None
     token_file: Path | None = None
+
+    def secret(self) -> str | None:
+        """The token to show, from ``token`` or ``token_file``.
+
+        Raises:
+            ValueError: the file cannot be read or is empty.
+        """
+        if self.token_file is None or self.token:
+            return self.token.get_secret_value() or None if self.token else None
+        try:
+            words = self.token_file.read_text().split()
+        except (OSError, ValueError) as problem:
+            raise ValueError(f"token_file {self.token_file}: {problem}") from problem
+        if not words:
+            raise ValueError(f"token_file {self.token_file}: there is no token in it")
+        return words[0]
+
+    @model_validator(mode="after")
+    def _token_is_there(self) -> AgentTable:
+        self.secret()
+        return self
 
     @model_validator(mode="after")
     def _addressed(self) -> AgentTable:
@@ -142,6 +167,19 @@ class ServerSettings(Settings):
                 if service not in self.services:
                     raise ValueError(f"agents.{name}.services: there is no service {service!r}")
         return self
+
+
+def agent_at(url: str) -> AgentTable:
+    """An agent of ours.
+
+    Raises:
+        SettingsError: no address.
+    """
+    try:
+        return AgentTable(url=url)
+    except ValidationError as problem:
+        why = problem.errors()[0]["msg"].removeprefix("Value error, ")
+        raise SettingsError(f"--agent-url: {why}") from None
 
 
 def read(
@@ -205,18 +243,3 @@ def _number(environ: Mapping[str, str], name: str) -> int:
         return int(environ[name])
     except ValueError:
         raise SettingsError(f"{name}: {environ[name]!r} is not a whole number") from None
-
-
-def tokens(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
-    """The tokens of a table, and of its file.
-
-    Raises:
-        SettingsError: the file cannot be read.
-    """
-    if file is None:
-        return given
-    try:
-        lines = file.read_text().split()
-    except OSError as problem:
-        raise SettingsError(f"{file}: {problem.strerror}") from problem
-    return (*given, *lines)

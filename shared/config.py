@@ -9,9 +9,9 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -41,6 +41,14 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
+
+def split(value: Any) -> Any:
+    """``a,b`` from a variable or a flag is a list."""
+    text = isinstance(value, str) and not value.lstrip().startswith("[")
+    return [part.strip() for part in value.split(",") if part.strip()] if text else value
+
+
+Words = Annotated[tuple[str, ...] | None, BeforeValidator(split)]
 
 S = TypeVar("S", bound=Settings)
 

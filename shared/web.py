@@ -1,36 +1,23 @@
-"""What both HTTP servers have in common: who may listen where, who may call, and starting to
-listen.
-"""
+"""What both programs do to listen: who may listen where, and the socket."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
-import hashlib
-import hmac
-import ipaddress
+import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Iterable
 
-from aiohttp import web
+import structlog
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-OPEN: Final = frozenset({"/", "/health"})
-"""Paths that answer without a token: they tell nothing about anybody's work."""
+from shared.http.listener import BACKLOG
+from shared.http.origins import is_loopback
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 class CannotListen(Exception):
     """The address cannot be used; the text says why and what to do."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_exposure(host: str, tokens: Iterable[str], what: str) -> None:
@@ -47,21 +34,6 @@ def check_exposure(host: str, tokens: Iterable[str], what: str) -> None:
         )
 
 
-def bearer(tokens: Iterable[str]) -> Callable[[web.Request], bool]:
-    """A constant-time check of ``Authorization: Bearer …``; without tokens everybody may call."""
-    digests = [hashlib.sha256(token.encode()).digest() for token in tokens]
-
-    def allowed(request: web.Request) -> bool:
-        if not digests or request.path in OPEN:
-            return True
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        digest = hashlib.sha256(given.strip().encode()).digest()
-        found = [hmac.compare_digest(digest, one) for one in digests]
-        return scheme.lower() == "bearer" and any(found)
-
-    return allowed
-
-
 def listen(host: str, port: int) -> socket.socket:
     """A bound, listening socket, so that a port in use is known before anything else starts.
 
@@ -74,7 +46,7 @@ def listen(host: str, port: int) -> socket.socket:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
-            sock.listen(1024)
+            sock.listen(BACKLOG)
         except BaseException:
             sock.close()
             raise
@@ -86,3 +58,17 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotListen(f"cannot listen on {host}:{port}: {why}") from problem
     sock.setblocking(False)
     return sock
+
+
+def url_of(host: str, port: int) -> str:
+    """Where somebody on this machine reaches it."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def ignore_hangup(loop: asyncio.AbstractEventLoop) -> None:
+    """SIGHUP would end the program; what a reload cannot do yet must not stop the work."""
+
+    def say() -> None:
+        log.warning("settings.not_reloaded", why="SIGHUP: restart the program for new settings")
+
+    loop.add_signal_handler(signal.SIGHUP, say)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
 
+from server.api import documents
+from server.domain.jobs import Job
 from server.domain.quotas import Service
 from server.ports import Files, Fleet, Jobs, Watch
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
 from shared.clock import Clock
 from shared.multipart import FormLimits
+from shared.wire import JobDoc, QueueInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,17 @@ class Context:
     min_free: int
     """Bytes of disk that uploads must leave."""
     cancel_patience_s: float
-    troubles: Callable[[], list[str]]
+    troubles: Callable[[], Awaitable[list[str]]]
     """What is wrong now, in sentences; empty: all is well."""
     version: str
+    waiting: Callable[[web.Request], AbstractContextManager[None]]
+    """Around a request's wait; refuses where too many wait."""
+    url_prefix: str = ""
+    """Path below which a proxy shows us."""
+
+    def document(self, job: Job, queue: QueueInfo | None = None) -> JobDoc:
+        """The job as it is shown."""
+        return documents.job(job, self.services.get(job.service), queue, self.url_prefix)
 
 
 CONTEXT: Final = web.AppKey("context", Context)

@@ -13,9 +13,15 @@ _REFERENCE: dict[JobState, str] = {S.CANCELLED: "Killed"}
 """job-orchestrator's word, where it has no ours: existing scripts compare that string."""
 
 
-def job(found: Job, service: Service | None, queue: QueueInfo | None = None) -> JobDoc:
-    """The job document."""
-    here = f"/api/v1/jobs/{found.id}"
+def job(
+    found: Job, service: Service | None, queue: QueueInfo | None = None, prefix: str = ""
+) -> JobDoc:
+    """The job document.
+
+    Args:
+        prefix: path below which a proxy shows the server.
+    """
+    here = f"{prefix}/api/v1/jobs/{found.id}"
     return JobDoc(
         id=found.id,
         status=found.state,
@@ -49,7 +55,9 @@ def job(found: Job, service: Service | None, queue: QueueInfo | None = None) -> 
             self=here,
             events=f"{here}/events",
             result=f"{here}/result" if found.state is S.COMPLETED else None,
-            partial=f"/download_partial/{found.id}" if found.state is not S.CLEANED else None,
+            partial=f"{prefix}/download_partial/{found.id}"
+            if found.state is not S.CLEANED
+            else None,
         ),
     )
 

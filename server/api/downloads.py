@@ -13,10 +13,10 @@ from server.api import documents
 from server.api.context import CONTEXT, Context
 from server.api.params import job_id, wait_for_job
 from server.api.problems import Refusal
-from server.api.sending import send_zip
 from server.domain import states
 from server.domain.jobs import Job
 from server.ports import AgentError
+from shared.http.sending import send_file
 from shared.wire import JobState
 
 S = JobState
@@ -60,7 +60,7 @@ async def partial(request: web.Request) -> web.StreamResponse:
                 staged.unlink(missing_ok=True)  # then only what we know ourselves
         if not staged.exists():
             staged.write_bytes(_only_the_document(job, context))
-        return await send_zip(request, staged, f"job-{job.id}-partial.zip")
+        return await send_file(request, staged, f"job-{job.id}-partial.zip")
 
 
 async def result(request: web.Request) -> web.StreamResponse:
@@ -78,7 +78,7 @@ async def result(request: web.Request) -> web.StreamResponse:
         if job.result is not None:
             why += f". What it left: /download_partial/{job.id}"
         raise Refusal(HTTPStatus.CONFLICT, job.reason or f"job_{job.state.lower()}", why)
-    document = documents.job(job, context.services.get(job.service))
+    document = context.document(job)
     return web.Response(
         status=HTTPStatus.ACCEPTED,
         text=document.model_dump_json(),
@@ -92,7 +92,7 @@ async def _send_result(request: web.Request, context: Context, job: Job) -> web.
     path = context.files.path("results", job.result.file)
     name = f"job-{job.id}.zip" if job.state is S.COMPLETED else f"job-{job.id}-partial.zip"
     try:
-        return await send_zip(request, path, name, job.result.sha256)
+        return await send_file(request, path, name, job.result.sha256)
     except FileNotFoundError:
         raise Refusal(
             HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -104,7 +104,7 @@ async def _send_result(request: web.Request, context: Context, job: Job) -> web.
 
 
 def _only_the_document(job: Job, context: Context) -> bytes:
-    document = documents.job(job, context.services.get(job.service)).model_dump(mode="json")
+    document = context.document(job).model_dump(mode="json")
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("ferryman.json", json.dumps({"job": document}, indent=1))

@@ -35,7 +35,7 @@ async def _document(context: Context, job: Job, status: int = HTTPStatus.OK) -> 
         queue = await documents.why_waiting(
             job, service, context.jobs, context.fleet, context.clock.now()
         )
-    response = _json(documents.job(job, service, queue), status)
+    response = _json(context.document(job, queue), status)
     if not job.ended:
         response.headers["Retry-After"] = "2"
     return response
@@ -71,7 +71,7 @@ async def page(request: web.Request) -> web.StreamResponse:
     limit = whole(request, "limit", 50, 1, 500)
     before = whole(request, "cursor", 0, 0, 2**63 - 1) or None
     found, following = await context.jobs.page(Filter(**given, state=state), before, limit)
-    items = [documents.job(job, context.services.get(job.service)) for job in found]
+    items = [context.document(job) for job in found]
     return _json(JobPage(items=items, next=None if following is None else str(following)))
 
 
@@ -80,7 +80,7 @@ async def _page_of_key(context: Context, user: str | None, key: str) -> web.Resp
     if user is None:
         raise BadField(_KEY, "missing_user", f"{_KEY} needs user beside it: keys belong to a user")
     found = await context.jobs.by_idempotency_key(user, key)
-    items = [] if found is None else [documents.job(found, context.services.get(found.service))]
+    items = [] if found is None else [context.document(found)]
     return _json(JobPage(items=items, next=None))
 
 
@@ -89,15 +89,20 @@ async def events(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     wanted = job_id(request)
     after = whole(request, "after", 0, 0, 2**63 - 1)
-    deadline = context.clock.monotonic() + seconds(request, "wait")
-    with context.watch.of(wanted) as changed:
-        while True:
-            changed.clear()
-            found = await context.jobs.events(wanted, after)
-            left = deadline - context.clock.monotonic()
-            if found or left <= 0 or context.watch.closing:
-                return _json(EventPage(items=[documents.event(event) for event in found]))
-            await wait_for(changed, left, context.clock)
+    wait_s = seconds(request, "wait")
+    found = await context.jobs.events(wanted, after)
+    if wait_s and not found:
+        deadline = context.clock.monotonic() + wait_s
+        with context.waiting(request), context.watch.of(wanted) as changed:
+            while not found:
+                changed.clear()
+                found = await context.jobs.events(wanted, after)
+                left = deadline - context.clock.monotonic()
+                if left <= 0 or context.watch.closing:
+                    break
+                if not found:
+                    await wait_for(changed, left, context.clock)
+    return _json(EventPage(items=[documents.event(event) for event in found]))
 
 
 async def cancel(request: web.Request) -> web.StreamResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -12,21 +13,20 @@ from aiohttp import web
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from server.api.context import CONTEXT
 from server.api.problems import Refusal
 
 if TYPE_CHECKING:
     from server.api.routes import Route
 
-TABLE: Final = web.AppKey("routes", Sequence["Route"])
+DOCUMENT: Final = web.AppKey("openapi", bytes)
 _REF: Final = "#/components/schemas/{model}"
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Ferryman API</title>
-<link rel="stylesheet" href="/swagger/swagger-ui.css"></head>
+<link rel="stylesheet" href="swagger/swagger-ui.css"></head>
 <body><div id="swagger"></div>
-<noscript>The same as text: <a href="/openapi.json">/openapi.json</a></noscript>
-<script src="/swagger/swagger-ui-bundle.js"></script>
-<script src="/swagger/start.js"></script></body></html>
+<noscript>The same as text: <a href="openapi.json">/openapi.json</a></noscript>
+<script src="swagger/swagger-ui-bundle.js"></script>
+<script src="swagger/start.js"></script></body></html>
 """
 _ASSETS: Final = {
     "swagger-ui.css": "text/css",
@@ -38,7 +38,7 @@ _ASSETS: Final = {
 
 async def document(request: web.Request) -> web.StreamResponse:
     """This description."""
-    return web.json_response(describe(request.app[TABLE], request.app[CONTEXT].version))
+    return web.Response(body=request.app[DOCUMENT], content_type="application/json")
 
 
 async def page(_: web.Request) -> web.StreamResponse:
@@ -67,8 +67,8 @@ async def asset(request: web.Request) -> web.StreamResponse:
     )
 
 
-def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+def describe(routes: Sequence[Route], version: str) -> bytes:
+    """The OpenAPI 3.1 document, as JSON."""
     models = {
         answer
         for route in routes
@@ -82,12 +82,19 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
-    return {
+    document = {
         "openapi": "3.1.0",
         "info": {"title": "Ferryman", "version": version},
+        # Relative to this document: right behind a proxy that shows us below a path, too.
+        "servers": [{"url": "./"}],
+        "security": [{}, {"token": []}],
         "paths": paths,
-        "components": {"schemas": schemas.get("$defs", {})},
+        "components": {
+            "schemas": schemas.get("$defs", {}),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
     }
+    return json.dumps(document).encode()
 
 
 def _operation(route: Route) -> dict[str, Any]:
@@ -111,10 +118,11 @@ def _operation(route: Route) -> dict[str, Any]:
             for status in route.answers
         },
     }
-    if parameters:
-        operation["parameters"] = parameters
     if route.path == "/upload":
         operation["requestBody"] = _UPLOAD
+        parameters.append(_KEY)
+    if parameters:
+        operation["parameters"] = parameters
     return operation
 
 
@@ -129,6 +137,23 @@ def _content(route: Route, status: int) -> dict[str, Any]:
     return {"content": {media: {"schema": {"$ref": _REF.format(model=answer.__name__)}}}}
 
 
+_FIELDS: Final[dict[str, tuple[str, str]]] = {
+    "name": ("a name for people, at most 200 characters", "first try"),
+    "tags": ("separated by commas", "batch-7,test"),
+    "timeout": ("wall time of an attempt; lowers the service's", "30m"),
+    "memory": ("lowers the service's", "512MB"),
+    "cpus": ("lowers the service's", "0.5"),
+    "pids": ("lowers the service's", "64"),
+    "disk": ("lowers the service's", "1GiB"),
+}
+"""Optional ones: what they mean, and an example, which is no default: forms stay empty."""
+_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "an upload that is repeated with the same key makes no second job",
+    "schema": {"type": "string", "maxLength": 200},
+    "example": "",
+}
 _UPLOAD: Final = {
     "required": True,
     "content": {
@@ -137,25 +162,20 @@ _UPLOAD: Final = {
                 "type": "object",
                 "required": ["user_id", "service", "file"],
                 "properties": {
-                    "user_id": {"type": "string", "pattern": "^[A-Za-z0-9._@-]{1,64}$"},
-                    "service": {"type": "string"},
-                    "name": {"type": "string", "maxLength": 200},
-                    "tags": {"type": "string", "description": "separated by commas"},
-                    "timeout": {
+                    "user_id": {
                         "type": "string",
-                        "description": "such as 30m; lowers the service's",
+                        "example": "1",
+                        "pattern": "^[A-Za-z0-9._@-]{1,64}$",
                     },
+                    "service": {"type": "string", "example": "example"},
                     **{
                         name: {
                             "type": "string",
-                            "description": f"such as {such}; lowers the service's",
+                            "description": f"{meaning}, such as {such}",
+                            # Swagger's form would send "string" in a field that has none.
+                            "example": "",
                         }
-                        for name, such in {
-                            "memory": "512MB",
-                            "cpus": "0.5",
-                            "pids": "64",
-                            "disk": "1GiB",
-                        }.items()
+                        for name, (meaning, such) in _FIELDS.items()
                     },
                     "file": {
                         "type": "array",

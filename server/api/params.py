@@ -7,31 +7,37 @@ from typing import Final
 from aiohttp import web
 
 from server.api.context import Context
-from server.domain.errors import BadField, NoSuchJob
+from server.api.problems import Refusal
+from server.domain.errors import BadField
 from server.domain.jobs import Job
 from shared.clock import wait_for
+from shared.http.numbers import whole_number
 
 MAX_WAIT_S: Final = 120.0
 _MAX_ID: Final = 2**63 - 1
+_LONGEST: Final = 32
+"""Characters of a number that can mean something."""
 
 
 def job_id(request: web.Request) -> int:
     """The job that the path names.
 
     Raises:
-        NoSuchJob: no number, or none that a job can have.
+        Refusal: no number, or none that a job can have.
     """
     text = request.match_info["id"]
-    if not (text.isascii() and text.isdigit() and int(text) <= _MAX_ID):
-        raise NoSuchJob(0) if not text.isdigit() else NoSuchJob(int(text))
-    return int(text)
+    found = whole_number(text, most=_MAX_ID)
+    if found is None:
+        shown = text if len(text) <= 20 else f"{text[:20]}…"
+        raise Refusal(404, "job_not_found", f"{shown!r} is not the number of a job")
+    return found
 
 
 def seconds(request: web.Request, name: str) -> float:
     """A query parameter in seconds, at most MAX_WAIT_S; 0 if missing."""
     text = request.query.get(name, "0")
     try:
-        value = float(text.removesuffix("s"))
+        value = float(text.removesuffix("s")) if len(text) <= _LONGEST else -1.0
     except ValueError:
         value = -1.0
     if not value >= 0:  # also refuses nan
@@ -42,11 +48,12 @@ def seconds(request: web.Request, name: str) -> float:
 def whole(request: web.Request, name: str, default: int, least: int, most: int) -> int:
     """A query parameter that is a whole number."""
     text = request.query.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+    found = whole_number(text, least, most)
+    if found is None:
         raise BadField(
             name, f"invalid_{name}", f"{name} should be {least} to {most}, not {text[:32]!r}"
         )
-    return int(text)
+    return found
 
 
 async def wait_for_job(request: web.Request, context: Context, *, until_ended: bool) -> Job:
@@ -58,15 +65,19 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
     wanted = job_id(request)
     wait_s = seconds(request, "wait")
     seen = request.query.get("seen")
-    if not wait_s:
-        return await context.jobs.get(wanted)
+    job = await context.jobs.get(wanted)
+
+    def settled() -> bool:
+        return job.ended or (not until_ended and seen is not None and job.state != seen)
+
+    if not wait_s or settled():
+        return job
     deadline = context.clock.monotonic() + wait_s
-    with context.watch.of(wanted, end_only=until_ended) as changed:
+    with context.waiting(request), context.watch.of(wanted, end_only=until_ended) as changed:
         while True:
             changed.clear()
             job = await context.jobs.get(wanted)
             left = deadline - context.clock.monotonic()
-            moved_on = not until_ended and seen is not None and job.state != seen
-            if job.ended or moved_on or left <= 0 or context.watch.closing:
+            if settled() or left <= 0 or context.watch.closing:
                 return job
             await wait_for(changed, left, context.clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import secrets
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -19,12 +19,12 @@ from server.domain.errors import (
     QueueFull,
 )
 from shared.database import DatabaseUnavailable
+from shared.http.front import OUTCOME, REQUEST_ID, Handler
+from shared.http.refusals import Denied
 from shared.multipart import FormRefused
-from shared.web import Handler
 from shared.wire import Problem
 
 log = structlog.get_logger()
-REQUEST_ID: Final = web.RequestKey("request_id", str)
 
 _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NoSuchJob: HTTPStatus.NOT_FOUND,
@@ -53,11 +53,13 @@ class Refusal(Exception):
         retry_after_s: int | None = None,
         job_id: int = 0,
         state: str = "Unknown",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
         self.part, self.retry_after_s = part, retry_after_s
         self.job_id, self.state = job_id, state
+        self.headers = dict(headers or {})
 
 
 def translate(problem: Exception) -> Refusal | None:
@@ -71,6 +73,8 @@ def translate(problem: Exception) -> Refusal | None:
             )
         case NoSuchJob():
             return Refusal(404, problem.code, str(problem))
+        case Denied():
+            return Refusal(problem.status, problem.code, problem.message, headers=problem.headers)
         case FerrymanError():
             return Refusal(
                 _STATUS.get(type(problem), HTTPStatus.INTERNAL_SERVER_ERROR),
@@ -98,40 +102,38 @@ def translate(problem: Exception) -> Refusal | None:
                 405: f"the route takes another method: {problem.headers.get('Allow', '')}",
             }.get(problem.status, problem.reason)
             code = HTTPStatus(problem.status).name.lower()
-            return Refusal(problem.status, code, message)
+            allow = problem.headers.get("Allow")
+            return Refusal(
+                problem.status, code, message, headers={"Allow": allow} if allow else None
+            )
     return None
 
 
 @web.middleware
 async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give the request its id, and turn whatever goes wrong into an answer."""
-    request_id = secrets.token_hex(8)
-    request[REQUEST_ID] = request_id
-    structlog.contextvars.bind_contextvars(request_id=request_id)
+    """Turn whatever goes wrong into an answer."""
     try:
-        response = await handler(request)
-    except web.HTTPRedirection:
+        return await handler(request)
+    except (web.HTTPRedirection, ConnectionError):
         raise
     except Exception as problem:
         refusal = translate(problem)
         if refusal is None:
             log.exception("request.failed", method=request.method, path=request.path)
-            message = f"something went wrong here; the log has it under request {request_id}"
+            message = (
+                f"something went wrong here; the log has it under request {request[REQUEST_ID]}"
+            )
             refusal = Refusal(500, "internal_error", message)
         elif refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.warning(
                 "request.refused", path=request.path, status=refusal.status, error=refusal.message
             )
-        response = answer(request, refusal)
-    finally:
-        structlog.contextvars.unbind_contextvars("request_id")
-    if not response.prepared:
-        response.headers["X-Request-ID"] = request_id
-    return response
+        return answer(request, refusal)
 
 
 def answer(request: web.Request, refusal: Refusal) -> web.Response:
     """The refusal in the shape of the route."""
+    request[OUTCOME] = refusal.code
     if request.path.startswith("/api/"):
         body = Problem(
             title=HTTPStatus(refusal.status).phrase,
@@ -158,8 +160,7 @@ def answer(request: web.Request, refusal: Refusal) -> web.Response:
         response = web.json_response(shape, status=refusal.status)
     if refusal.retry_after_s is not None:
         response.headers["Retry-After"] = str(refusal.retry_after_s)
-    if refusal.status == HTTPStatus.UNAUTHORIZED:
-        response.headers["WWW-Authenticate"] = "Bearer"
+    response.headers.update(refusal.headers)
     if request.body_exists and not request.content.at_eof():
         response.force_close()  # the rest of a refused body is of no interest
     return response

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +11,9 @@ from aiohttp.typedefs import Handler as _Handler
 from pydantic import BaseModel
 
 from server.api import downloads, jobs, openapi, service, upload
+from server.api.context import CONTEXT
 from shared import wire
+from shared.http.front import no_expect
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +25,14 @@ class Route:
     """status -> the model, or the media type, of the body."""
     query: Mapping[str, str] = field(default_factory=dict)
     """parameter -> what it means"""
-    expect: Callable[[web.Request], Awaitable[web.StreamResponse | None]] | None = None
 
     @property
     def summary(self) -> str:
         return (self.handler.__doc__ or "").strip().splitlines()[0]
 
 
+OPEN_PATHS: Final = ("/openapi.json", "/swagger", "/swagger/{file}")
+"""Answered without a token, too: what can be called is no secret, and a page cannot send one."""
 _ZIP: Final = "application/zip"
 _WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
 _JOB: Final = "/api/v1/jobs/{id}"
@@ -44,15 +47,16 @@ ROUTES: Final = (
         upload.upload,
         {
             201: wire.StatusBody,
+            303: None,
             400: wire.StatusBody,
             413: wire.StatusBody,
+            415: wire.StatusBody,
             422: wire.StatusBody,
             429: wire.StatusBody,
             503: wire.StatusBody,
             507: wire.StatusBody,
         },
         {"service": "so that it can be refused before the body is read", "user_id": "likewise"},
-        upload.continue_or_refuse,
     ),
     Route(
         "GET",
@@ -133,10 +137,12 @@ ROUTES: Final = (
 
 def add_routes(application: web.Application) -> None:
     """Serve the table."""
-    application[openapi.TABLE] = ROUTES
+    application[openapi.DOCUMENT] = openapi.describe(ROUTES, application[CONTEXT].version)
     for route in ROUTES:
         application.router.add_route(
-            route.method, route.path, route.handler, expect_handler=route.expect
+            route.method, route.path, route.handler, expect_handler=no_expect
         )
         if route.method == "GET":
-            application.router.add_route("HEAD", route.path, route.handler)
+            application.router.add_route(
+                "HEAD", route.path, route.handler, expect_handler=no_expect
+            )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import web
 
 from server.api.context import CONTEXT
+from shared.http.access import PRINCIPAL
 
 
 async def ping(_: web.Request) -> web.StreamResponse:
@@ -17,16 +19,14 @@ async def ping(_: web.Request) -> web.StreamResponse:
 async def health(request: web.Request) -> web.StreamResponse:
     """200 when new work is welcome, 503 with the reasons when not."""
     context = request.app[CONTEXT]
-    troubles = context.troubles()
+    troubles = await context.troubles()
     database = "error" if any("database" in trouble for trouble in troubles) else "ok"
-    body = {
-        "status": "error" if troubles else "ok",
-        "database": database,
-        "version": context.version,
-        "agents": {agent.name: "up" if agent.up else "down" for agent in context.fleet.all()},
-    }
-    if troubles:
-        body["message"] = "; ".join(troubles)
+    body: dict[str, Any] = {"status": "error" if troubles else "ok", "database": database}
+    if request[PRINCIPAL].known:
+        body["version"] = context.version
+        body["agents"] = {agent.name: "up" if agent.up else "down" for agent in context.fleet.all()}
+        if troubles:
+            body["message"] = "; ".join(troubles)
     return web.json_response(
         body, status=HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
     )

@@ -7,7 +7,8 @@ from http import HTTPStatus
 from aiohttp import web
 
 from server.api.context import CONTEXT, Context
-from server.api.problems import Refusal, answer, translate
+from server.api.problems import Refusal
+from shared.http.front import JOB, go_on
 from shared.limits import FIELDS
 from shared.multipart import receive
 from shared.sizes import say_size
@@ -21,6 +22,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
     """Queue the bundle of a multipart form."""
     context = request.app[CONTEXT]
     fields = await _refuse_early(request, context)
+    await go_on(request)
 
     def on_field(name: str, value: str, _: dict[str, str]) -> None:
         context.accept.check_field(name, value)
@@ -39,7 +41,11 @@ async def upload(request: web.Request) -> web.StreamResponse:
         job, fresh = await context.accept(
             wish, staged, received.bundle.size, received.bundle.digest
         )
-    headers = {"Location": f"/api/v1/jobs/{job.id}"}
+    request[JOB] = job.id
+    headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
+    if "text/html" in request.headers.get("Accept", ""):
+        # A browser that posted a plain form: on to the job, so that a reload does not post again.
+        return web.Response(status=HTTPStatus.SEE_OTHER, headers=headers)
     if not fresh:
         headers["Idempotent-Replayed"] = "true"
     body = StatusBody(id=job.id, status=job.state, message="Job successfully uploaded")
@@ -49,23 +55,6 @@ async def upload(request: web.Request) -> web.StreamResponse:
         content_type="application/json",
         headers=headers,
     )
-
-
-async def continue_or_refuse(request: web.Request) -> web.StreamResponse | None:
-    """``Expect: 100-continue``: refuse before the body is sent, where that can be known."""
-    if request.headers.get("Expect", "").lower() != "100-continue":
-        raise web.HTTPExpectationFailed(text="Unknown Expect header")
-    try:
-        await _refuse_early(request, request.app[CONTEXT])
-    except Exception as problem:
-        refusal = translate(problem)
-        if refusal is None:
-            raise
-        return answer(request, refusal)
-    if request.transport is not None:
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0  # what was sent so far is not the answer's headers
-    return None
 
 
 async def _refuse_early(request: web.Request, context: Context) -> dict[str, str]:

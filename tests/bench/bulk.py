@@ -89,7 +89,8 @@ def _send(server: Program, source: Path, size: int) -> float:
     tail = b"\r\n--b-o-u-n-d-a-r-y--\r\n"
     length = len(head) + size + len(tail)
     request = (
-        f"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n"
+        "POST /upload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"Content-Length: {length}\r\n"
         "Content-Type: multipart/form-data; boundary=b-o-u-n-d-a-r-y\r\n\r\n"
     ).encode()
     start = time.perf_counter()

@@ -144,7 +144,7 @@ async def test_an_upload_that_is_cut_short_leaves_nothing(agent, tmp_path):
     port = int(agent.url.rpartition(":")[2])
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(
-        b"POST /submit HTTP/1.1\r\nHost: a\r\nContent-Length: 5000000\r\n"
+        b"POST /submit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n"
         b"Content-Type: multipart/form-data; boundary=B\r\n\r\n"
         b'--B\r\nContent-Disposition: form-data; name="order"\r\n\r\n' + order + b"\r\n--B\r\n"
         b'Content-Disposition: form-data; name="bundle"; filename="b"\r\n\r\n' + data[: 3 << 20]
@@ -371,7 +371,9 @@ async def test_a_broken_sandbox_is_told_and_nothing_is_taken_until_it_is_mended(
 
 
 async def test_with_tokens_only_who_shows_one_is_answered(tmp_path):
-    async with calling(tmp_path, tokens=["secret", "other"]) as agent:
+    async with calling(
+        tmp_path, tokens=["a-secret-of-agents", "another-secret-of-agents"]
+    ) as agent:
         assert (await agent.call("GET", "/payloads"))[0] == 200
         for headers in ({"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
             status, told = await agent.call("GET", "/payloads", headers=headers)

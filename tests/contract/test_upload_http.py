@@ -191,7 +191,7 @@ async def raw(caller: Caller, request: bytes, *, close: bool = False) -> bytes:
 
 def request(length: int, *, path: str = "/upload", more: str = "") -> bytes:
     return (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{more}"
         "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
     ).encode()
 
@@ -279,10 +279,10 @@ async def test_folders_and_archives_become_the_bundle_that_was_meant(tmp_path):
 
 
 async def test_with_tokens_only_who_shows_one_is_answered(tmp_path):
-    async with driving(tmp_path, Orchestrator(), tokens=("secret",)) as caller:
+    async with driving(tmp_path, Orchestrator(), tokens=("a-secret-of-users",)) as caller:
         status, kind, _ = await caller.get("/api/v1/jobs")
         assert (status, kind) == (401, "application/problem+json")
         assert (await caller.get("/health"))[0] == 200
-        shown = {"Authorization": "Bearer secret"}
+        shown = {"Authorization": "Bearer a-secret-of-users"}
         async with caller.session.get(f"{caller.url}/api/v1/jobs", headers=shown) as answer:
             assert answer.status == 200

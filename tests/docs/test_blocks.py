@@ -70,7 +70,8 @@ def test_variables_in_the_guide_are_variables(monkeypatch):
         monkeypatch.setenv(variable, value)
     read = server.settings.read(None, {}, os.environ)
     agent = client_agent.settings.load(None, {}, os.environ)
-    assert (read.server.port, read.server.tokens) == (8080, ("t1", "t2"))
+    assert read.server.port == 8080
+    assert len(read.server.all_tokens()) == 2
     assert read.services["haddock"].max_runs == 20
     assert agent.slots == 4
 

@@ -147,7 +147,9 @@ def test_25_sigterm_finishes_an_answer_that_is_under_way(tmp_path):
         with socket.socket() as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)  # most has to wait
             slow.connect(("127.0.0.1", running.port))
-            slow.sendall(f"GET /retrieve/{ended['id']} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            slow.sendall(
+                f"GET /retrieve/{ended['id']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+            )
             data = slow.recv(1024)
             running.process.terminate()
             assert running.process.stderr is not None

@@ -72,9 +72,9 @@ def test_sigterm_finishes_an_upload_in_flight_and_ends_waits(server: Program) ->
         socket.create_connection(("127.0.0.1", server.port)) as waiting,
         socket.create_connection(("127.0.0.1", server.port)) as sending,
     ):
-        waiting.sendall(b"GET /download/1?wait=100 HTTP/1.1\r\nHost: x\r\n\r\n")
+        waiting.sendall(b"GET /download/1?wait=100 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         length = len(BODY + BIG + b"\r\n" + END)
-        head = f"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n"
+        head = f"POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
         kind = "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
         sending.sendall((head + kind).encode() + BODY + BIG)
         until(lambda: bool(files(server)[1:]), "the upload has not begun")
@@ -90,7 +90,7 @@ def test_sigterm_finishes_an_upload_in_flight_and_ends_waits(server: Program) ->
 def test_kill_9_in_the_middle_of_an_upload_leaves_nothing(server: Program) -> None:
     server.start()
     with socket.create_connection(("127.0.0.1", server.port)) as sending:
-        head = "POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n"
+        head = "POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n"
         kind = "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
         sending.sendall((head + kind).encode() + BODY + BIG)
         until(lambda: bool(files(server)), "nothing is staged")
@@ -165,7 +165,7 @@ def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:
             assert call(server, "GET", "/api/v1/jobs/1")[1]["status"] == "Queued"
             filler.unlink()
             assert upload(server)[0] == 201
-            assert call(server, "GET", "/health")[0] == 200
+            until(lambda: call(server, "GET", "/health")[0] == 200, "health remembers")
         finally:
             server.kill()
 

@@ -28,7 +28,9 @@ def test_sigterm_finishes_a_download_in_flight(tmp_path: Path) -> None:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
             line.settimeout(PATIENCE_S)
             line.connect(("127.0.0.1", pair.server.port))
-            line.sendall(f"GET /api/v1/jobs/{job}/result HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            line.sendall(
+                f"GET /api/v1/jobs/{job}/result HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+            )
             head, _, body = line.recv(1 << 16).partition(b"\r\n\r\n")
             server.send_signal(signal.SIGTERM)
             until(lambda: "server.stopping" in pair.server.log, "it does not stop")

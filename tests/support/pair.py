@@ -43,7 +43,7 @@ class Pair:
         body = "".join(
             f"--b\r\nContent-Disposition: form-data; {part}\r\n" for part in (*parts, file)
         )
-        head = "POST /upload HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
+        head = "POST /upload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
         head += f"{len(body) + 7}\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
         with socket.create_connection(("127.0.0.1", self.server.port), PATIENCE_S) as line:
             line.sendall(f"{head}{body}--b--\r\n".encode())

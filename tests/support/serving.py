@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from aiohttp import web
 
 from server import settings
 from server.app import Server, compose
 from shared.clock import Clock
+from shared.http.connections import room
+from shared.http.listener import Listener
+from shared.http.protocol import Deadlines
+from shared.web import listen
 from tests.support.orchestrator import Orchestrator
 
 RUN = b"echo hello\n"
@@ -93,16 +96,15 @@ async def driving(
         flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
         found = settings.read(file, flags, environ)
         composed = await compose(found, stack, machine)
-        runner = web.AppRunner(composed.application, shutdown_timeout=1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        sock = listen("127.0.0.1", 0)
+        listener = Listener(composed.application, sock, room(1024), Deadlines(), 1)
+        await listener.start()
         composed.supervisor.start()
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        address = f"http://127.0.0.1:{sock.getsockname()[1]}"
         try:
             yield Caller(address, session, composed)
         finally:
             composed.bells.close()
-            await runner.cleanup()
+            await listener.close()
             await composed.supervisor.stop()

@@ -1,1 +1,1 @@
-SwaggerUIBundle({ url: "/openapi.json", dom_id: "#swagger" });
+SwaggerUIBundle({ url: "openapi.json", dom_id: "#swagger" });

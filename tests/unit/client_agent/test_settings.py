@@ -10,6 +10,8 @@ from client_agent.settings import AgentSection, load
 from shared.config import SettingsError
 from shared.wire import Limits
 
+A, B, C = "a" * 20, "b" * 20, "c" * 20
+
 
 @pytest.fixture
 def loaded(monkeypatch, tmp_path):
@@ -93,19 +95,19 @@ def test_a_bad_number_in_the_references_variables_is_told_by_its_name(loaded, te
 
 
 def test_lists_may_be_written_with_commas(loaded):
-    env = {"FERRYMAN_AGENT__SERVICES": "docking, example", "FERRYMAN_AGENT__TOKENS": "a,b"}
+    env = {"FERRYMAN_AGENT__SERVICES": "docking, example", "FERRYMAN_AGENT__TOKENS": f"{A},{B}"}
     found = loaded(env)
     assert found.services == ("docking", "example")
-    assert found.all_tokens() == ["a", "b"]
+    assert found.all_tokens() == [A, B]
     assert loaded(services="one").services == ("one",)
     assert loaded({"FERRYMAN_AGENT__SERVICES": '["x", "y"]'}).services == ("x", "y")
 
 
 def test_tokens_come_from_a_file_too_and_are_never_shown(loaded, tmp_path):
-    (tmp_path / "tokens").write_text("first\n\nsecond\n")
-    found = loaded(toml=f"[agent]\ntokens = ['zero']\ntokens_file = '{tmp_path}/tokens'\n")
-    assert found.all_tokens() == ["zero", "first", "second"]
-    assert "zero" not in repr(found)
+    (tmp_path / "tokens").write_text(f"{A}\n\n{B}\n")
+    found = loaded(toml=f"[agent]\ntokens = ['{C}']\ntokens_file = '{tmp_path}/tokens'\n")
+    assert found.all_tokens() == [C, A, B]
+    assert C not in repr(found)
 
 
 def test_durations_and_sizes_are_written_as_people_write_them(loaded):

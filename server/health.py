@@ -1,0 +1,46 @@
+"""Whether new work is welcome: what ``/health`` is made of."""
+
+from __future__ import annotations
+
+from server.loops.supervisor import Supervisor
+from server.ports import Files
+from shared.clock import Clock
+from shared.database import Database
+from shared.probe import Probe
+
+
+class Health:
+    """The server's troubles.
+
+    Args:
+        min_free: bytes of disk that uploads must leave.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        files: Files,
+        supervisor: Supervisor,
+        min_free: int,
+        clock: Clock,
+    ) -> None:
+        self._database, self._files, self._supervisor = database, files, supervisor
+        self._min_free = min_free
+        self._disk = Probe("the data folder", self._look_at_disk, clock)
+
+    async def troubles(self) -> list[str]:
+        """What is wrong now, in sentences; empty: all is well."""
+        found = [f"the {name} loop is stuck" for name in self._supervisor.ill()]
+        if self._database.trouble is not None:
+            found.append(str(self._database.trouble))
+        return found + await self._disk.troubles()
+
+    def _look_at_disk(self) -> list[str]:
+        found = []
+        try:
+            if self._files.free_bytes() < self._min_free:
+                found.append("the disk is full")
+            self._files.check_writable()
+        except OSError as problem:
+            found.append(f"the data folder cannot be written: {problem.strerror}")
+        return found

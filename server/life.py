@@ -1,0 +1,79 @@
+"""The life of the server's process: listen, serve, stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+from typing import Final
+
+import structlog
+
+from server.app import compose
+from server.settings import ServerSettings
+from shared.http import connections
+from shared.http.listener import Listener
+from shared.http.protocol import Deadlines
+from shared.web import check_exposure, ignore_hangup, listen, url_of
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+ANSWER_S: Final = 1.0
+"""For the last bytes of answers, once every request has been dealt with."""
+OWN_FILES: Final = 64
+"""Descriptors for each agent: its event stream, transfers and their files, control calls."""
+
+
+async def serve(settings: ServerSettings, ready: int | None) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Args:
+        ready: descriptor that gets the port and a newline once the server listens.
+
+    Raises:
+        CannotListen, FolderInUse, DatabaseUnavailable, OSError, ValueError
+    """
+    table = settings.server
+    check_exposure(table.host, table.all_tokens(), "server")
+    sock = listen(table.host, table.port)
+    port = sock.getsockname()[1]
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    ignore_hangup(loop)
+    async with AsyncExitStack() as stack:
+        stack.callback(sock.close)
+        room = connections.room(
+            connections.raise_open_files(),
+            most=table.max_connections,
+            per_peer=table.connections_per_peer,
+            own=OWN_FILES * min(16, len(settings.agents)),
+        )
+        server = await compose(settings, stack, room=room)
+        deadlines = Deadlines(table.head_timeout, table.keepalive_timeout, table.send_timeout)
+        listener = Listener(server.application, sock, room, deadlines, ANSWER_S)
+        stack.push_async_callback(listener.close)
+        await listener.start()
+        server.supervisor.start()
+        log.info(
+            "server.listening",
+            url=url_of(table.host, port),
+            data_dir=str(table.data_dir),
+            connections=room.connections,
+        )
+        if ready is not None:
+            os.write(ready, f"{port}\n".encode())
+            os.close(ready)
+        await stopping.wait()
+        log.info("server.stopping")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # A second one ends us at once; nothing is lost by that.
+            loop.remove_signal_handler(number)
+        server.bells.close()
+        listener.stop_accepting()  # nobody new; who is here may finish
+        if not await server.front.all_ended(table.shutdown_grace, server.clock):
+            log.warning("server.cut_off", why="requests did not end within shutdown_grace")
+        await listener.close()
+        await server.supervisor.stop()
+    log.info("server.stopped")

@@ -1,0 +1,1 @@
+"""The HTTP side that server and agent have in common: who may come in, from where, how fast."""

@@ -1,0 +1,92 @@
+"""Settings of whatever listens: the same keys in ``[server]`` and ``[agent]``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
+
+from shared.config import Section, Words, split
+from shared.durations import Duration
+from shared.http.origins import normal_host, normal_origin
+
+MIN_TOKEN: Final = 16
+"""Characters: fewer can be guessed."""
+Secrets = Annotated[tuple[SecretStr, ...] | None, BeforeValidator(split)]
+
+
+class HttpSection(Section):
+    """What both tables have."""
+
+    host: str = "127.0.0.1"
+    tokens: Secrets = None
+    """Whoever calls must show one of them; none: only this machine may call."""
+    tokens_file: Path | None = None
+    """One token a line."""
+    allowed_hosts: Words = None
+    """Names, beside its own, under which it is called; ``*.example.org``, or ``*`` for any."""
+    allowed_origins: Words = None
+    """Web pages that may call it from a browser: ``https://portal.example.org``."""
+    max_connections: int = Field(0, ge=0)
+    """0: as many as the limit of open files allows, at most 4096."""
+    connections_per_peer: int = Field(0, ge=0)
+    """0: half of all for each address, any number from this machine."""
+    head_timeout: Duration = Field(20.0, gt=0)
+    """From the first byte of a request to the end of its head."""
+    keepalive_timeout: Duration = Field(75.0, gt=0)
+    """For which an idle connection is kept."""
+    send_timeout: Duration = Field(60.0, gt=0)
+    """An answer is cut off when less than 512 bytes a second of it are taken for so long."""
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in value or ():
+            if "/" in name or normal_host(name.removeprefix("*.")) is None:
+                raise ValueError(f"{name!r} is not the name of a host, such as jobs.example.org")
+        return value
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for origin in value or ():
+            if normal_origin(origin) is None:
+                raise ValueError(f"{origin!r} is not an origin, such as https://portal.example.org")
+        return value
+
+    def all_tokens(self) -> list[str]:
+        """From ``tokens`` and ``tokens_file``.
+
+        Raises:
+            ValueError: the file cannot be read or has none; a token is too short to keep anybody
+                out, or cannot be sent in a header.
+        """
+        found = [token.get_secret_value() for token in self.tokens or ()]
+        for number, token in enumerate(found, 1):
+            _check(token, f"tokens: number {number}")
+        if self.tokens_file is not None:
+            try:
+                text = self.tokens_file.read_text()
+            except (OSError, ValueError) as problem:
+                raise ValueError(f"tokens_file {self.tokens_file}: {problem}") from problem
+            given = 0
+            for number, line in enumerate(text.splitlines(), 1):
+                if line.strip():
+                    _check(line.strip(), f"tokens_file {self.tokens_file}: line {number}")
+                    found.append(line.strip())
+                    given += 1
+            if not given:
+                raise ValueError(f"tokens_file {self.tokens_file}: there is no token in it")
+        return found
+
+
+def _check(token: str, where: str) -> None:
+    """Say where, never what: the message ends up in logs."""
+    if len(token) < MIN_TOKEN:
+        raise ValueError(
+            f"{where} has {len(token)} characters, a token needs {MIN_TOKEN} at least; "
+            'python3 -c "import secrets; print(secrets.token_urlsafe(32))" makes one'
+        )
+    if not all("!" <= character <= "~" for character in token):
+        raise ValueError(f"{where} has a character other than visible ASCII")
