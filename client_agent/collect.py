@@ -78,6 +78,7 @@ def _write(dest: Path, packer: _Packer) -> Collected:
         bytes=contents.bytes,
         skipped=contents.skipped,
         skipped_more=contents.skipped_more,
+        not_portable=contents.not_portable,
         path=dest,
         size=size,
         sha256=sha256,
@@ -103,7 +104,9 @@ class _Packer:
 
     def pack(self, out: ZipWriter) -> None:
         if self._walk is not None:
-            for entry in self._walk.entries(self.contents.skip, self.contents.names.values()):
+            contents = self.contents
+            ours = contents.names.values()
+            for entry in self._walk.entries(contents.skip, ours, contents.not_portable.add):
                 self._pack(out, entry)
         for name, source in self._extras.items():
             self._own(out, self.contents.names[name], source)

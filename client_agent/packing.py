@@ -76,7 +76,7 @@ class Attempted:
             else None,
             skipped=[receipt.Skipped(path=one.path, why=one.why) for one in contents.skipped],
             skipped_more=contents.skipped_more,
-            warnings=[] if told is None else list(told.warnings),
+            warnings=[*(() if told is None else told.warnings), *contents.not_portable.warnings()],
         )
         return made.model_dump_json(indent=2).encode() + b"\n"
 
@@ -131,9 +131,10 @@ def pack(attempted: Attempted, told: Outcome, folders: Folders, fd: int) -> Outc
         folders.discard(staged)
         raise
     told = replace(told, result=ResultInfo(size=collected.size, sha256=collected.sha256))
+    warnings = collected.not_portable.warnings()
     if collected.skipped:
-        told = replace(told, warnings=(*told.warnings, _skipped(collected)))
-    return told
+        warnings = (*warnings, _skipped(collected))
+    return replace(told, warnings=(*told.warnings, *warnings))
 
 
 def snapshot(attempted: Attempted, folders: Folders, fd: int | None, to: Path) -> None:

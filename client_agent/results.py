@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from shared.files.names import fold
+from shared.files.portable import NotPortable, fold
 
 MOST_LISTED: Final = 200
 """A job can make a million odd names; the receipt must stay small."""
@@ -60,6 +60,8 @@ class Contents:
     skipped: list[Skipped] = field(default_factory=list)
     skipped_more: int = 0
     """Skipped, but not listed: the list is bounded."""
+    not_portable: NotPortable = field(default_factory=NotPortable)
+    """Names that are in the ZIP, and that other systems than Linux cannot store."""
 
     def skip(self, path: str, why: str) -> None:
         if len(self.skipped) < MOST_LISTED:

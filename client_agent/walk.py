@@ -15,7 +15,8 @@ from typing import Final
 from client_agent import beneath
 from client_agent.errors import SHORTAGE
 from client_agent.results import ResultsLimit
-from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, fold, safe_path, shown
+from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, safe_path, shown
+from shared.files.portable import fold, why_not_portable
 
 _KINDS: Final = (
     (stat.S_ISLNK, "a symlink"),
@@ -143,7 +144,10 @@ class Walk:
         return Census(entries, total, frozenset(top))
 
     def entries(
-        self, skip: Callable[[str, str], None], taken: Iterable[str] = ()
+        self,
+        skip: Callable[[str, str], None],
+        taken: Iterable[str] = (),
+        not_portable: Callable[[str, str], None] = lambda path, why: None,
     ) -> Iterator[Entry]:
         """What can be packed, sorted by name within each folder.
 
@@ -151,10 +155,11 @@ class Walk:
             skip: gets (path safe to show, why) for everything else.
             taken: names at the top that are ours in the result: a file that got one of them after
                 the count is not packed.
+            not_portable: gets (path, why) for what is packed, but is not for every system.
         """
         bounds, left = self._bounds, self._bounds.entries
         stack = [_Level(self._top(), "", left + 1)]
-        stack[0].folded.update(fold(name) for name in taken)
+        ours = {fold(name) for name in taken}
         try:
             while stack:
                 level = stack[-1]
@@ -180,16 +185,16 @@ class Walk:
                         skip(_said(raw), "it came while the rest was read, and is too much")
                     elif len(path.encode()) > bounds.path_bytes:  # composing can make it longer
                         skip(_said(raw), f"its path is longer than {bounds.path_bytes} bytes")
-                    elif fold(safe) in level.folded:
+                    elif safe in level.taken or (len(stack) == 1 and fold(safe) in ours):
                         skip(_said(raw), "another name here differs only in case or composition")
                     elif stat.S_ISDIR(seen.st_mode):
                         fd = beneath.open_directory(level.fd, name)
-                        level.folded.add(fold(safe))
+                        level.take(safe, path, not_portable)
                         below = _Level(fd, f"{raw}/", left + 1)
                         below.safe, below.modified = f"{path}/", seen.st_mtime
                         stack.append(below)
                     else:
-                        level.folded.add(fold(safe))
+                        level.take(safe, path, not_portable)
                         level.packed = True
                         yield Entry(
                             path=path,
@@ -224,7 +229,10 @@ class _Level:
         self.fd, self.path = fd, path
         self.safe = ""
         """The same in the result; a count does not need it."""
-        self.folded: set[str] = set()
+        self.taken: set[str] = set()
+        """Names that are in the result."""
+        self.names: dict[str, str] = {}
+        """The same: folded -> as spelled first."""
         self.packed = False
         self.modified = 0.0
         try:
@@ -239,6 +247,15 @@ class _Level:
 
     def next_name(self) -> str | None:
         return next(self._names, None)
+
+    def take(self, name: str, path: str, not_portable: Callable[[str, str], None]) -> None:
+        """``name`` goes into the result, as ``path``."""
+        self.taken.add(name)
+        first = self.names.setdefault(fold(name), name)
+        if first != name:
+            not_portable(path, f"it differs only in case from {shown(first)}")
+        elif why := why_not_portable(name):
+            not_portable(path, why)
 
     def close(self) -> None:
         self._listing.close()

@@ -154,7 +154,11 @@ async def compose(
         clock=clock,
         accept=accept,
         cancel=cancel,
-        form_limits=FormLimits(max_bytes=table.max_upload, max_files=table.max_files),
+        form_limits=FormLimits(
+            max_bytes=table.max_upload,
+            max_files=table.max_files,
+            portable=table.names == "portable",
+        ),
         min_free=table.min_free,
         cancel_patience_s=table.cancel_patience,
         troubles=health.troubles,

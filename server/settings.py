@@ -35,6 +35,8 @@ class ServerTable(HttpSection):
     """The path below which a proxy shows us; in ``Location`` and in ``links``."""
     max_upload: Size = Field(20 << 30, gt=0)
     max_files: int = Field(10_000, gt=0)
+    names: Literal["linux", "portable"] = "linux"
+    """What a bundle's files may be called; "linux": with a warning where others cannot store it."""
     min_free: Size = Field(64 << 20, ge=0)
     """Uploads are refused with 507 when less disk than this would be left."""
     sender_interval: Duration = Field(0.5, gt=0)

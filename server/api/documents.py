@@ -37,7 +37,7 @@ def job(
         reason=found.reason,
         exit_code=found.exit_code,
         stderr_tail=found.stderr_tail,
-        warnings=list(found.warnings),
+        warnings=[*found.upload_warnings, *found.warnings],
         agent=found.agent,
         timeout_s=found.timeout_s,
         limits=found.limits,

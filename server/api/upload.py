@@ -38,9 +38,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
             on_field=on_field,
         )
         wish = context.accept.wish(fields | received.fields)
-        job, fresh = await context.accept(
-            wish, staged, received.bundle.size, received.bundle.digest
-        )
+        job, fresh = await context.accept(wish, staged, received.bundle)
     request[JOB] = job.id
     headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
     if "text/html" in request.headers.get("Accept", ""):

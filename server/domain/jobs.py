@@ -48,6 +48,7 @@ class NewJob:
     name: str | None = None
     tags: tuple[str, ...] = ()
     idempotency_key: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,10 @@ class Job:
     reason: Reason | None = None
     exit_code: int | None = None
     stderr_tail: str = ""
+    upload_warnings: tuple[str, ...] = ()
+    """What was noticed when it was uploaded."""
     warnings: tuple[str, ...] = ()
+    """Of the attempt that ended last."""
     enforcement: Mapping[str, str] = field(default_factory=dict)
     usage: Usage | None = None
     agent: str | None = None

@@ -18,6 +18,7 @@ from server.domain.quotas import Service
 from server.ports import Files, Jobs
 from shared.clock import Clock
 from shared.durations import parse_duration
+from shared.files.sealed import Sealed
 from shared.limits import FIELDS, lowered, parse_limit
 from shared.wire import Limits
 
@@ -38,6 +39,7 @@ class Wish:
     name: str | None
     tags: tuple[str, ...]
     idempotency_key: str | None
+    warnings: tuple[str, ...] = ()
 
 
 class Accept:
@@ -147,7 +149,7 @@ class Accept:
                 return  # a repeat of an upload that is in already
             raise QueueFull(wish.user_id, wish.service.name, most)
 
-    async def __call__(self, wish: Wish, staged: Path, size: int, digest: str) -> tuple[Job, bool]:
+    async def __call__(self, wish: Wish, staged: Path, bundle: Sealed) -> tuple[Job, bool]:
         """Queue the bundle that lies, whole and synced, at ``staged``.
 
         Returns:
@@ -162,20 +164,23 @@ class Accept:
                 NewJob(
                     wish.user_id,
                     wish.service.name,
-                    Bundle(file, size, digest),
+                    Bundle(file, bundle.size, bundle.digest),
                     wish.limits,
                     wish.timeout_s,
                     self._clock.now(),
                     wish.name,
                     wish.tags,
                     wish.idempotency_key,
+                    (*wish.warnings, *bundle.warnings),
                 ),
                 QUEUED,
                 wish.service.queued_per_user,
             )
             if fresh:
                 sealing.keep()
-            elif (job.bundle and job.bundle.digest != digest) or job.service != wish.service.name:
+            elif (
+                job.bundle and job.bundle.digest != bundle.digest
+            ) or job.service != wish.service.name:
                 raise KeyReused(job.id)
         return job, fresh
 

@@ -49,9 +49,11 @@ class SqlJobs(Queue, Pages):
             row = await tx.rows(
                 """
                 INSERT INTO jobs (state, user_id, service, name, tags, limits, timeout_s, message,
-                                  bundle_file, bundle_size, bundle_digest, created_at, queued_at)
+                                  bundle_file, bundle_size, bundle_digest, created_at, queued_at,
+                                  upload_warnings)
                 VALUES (:state, :user_id, :service, :name, :tags, :limits, :timeout_s, :message,
-                        :bundle_file, :bundle_size, :bundle_digest, :created_at, :created_at)
+                        :bundle_file, :bundle_size, :bundle_digest, :created_at, :created_at,
+                        :upload_warnings)
                 RETURNING *
                 """,
                 rows.fresh(new) | {"message": message},

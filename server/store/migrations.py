@@ -127,4 +127,6 @@ _2: Migration = (
     "CREATE INDEX idempotency_keys_of_job ON idempotency_keys (job_id)",
 )
 
-MIGRATIONS: Final = (_1, _2)
+_3: Migration = ("ALTER TABLE jobs ADD COLUMN upload_warnings TEXT NOT NULL DEFAULT '[]'",)
+
+MIGRATIONS: Final = (_1, _2, _3)

@@ -49,6 +49,7 @@ def job(row: Row) -> Job:
         reason=Reason(row["reason"]) if row["reason"] else None,
         exit_code=row["exit_code"],
         stderr_tail=row["stderr_tail"],
+        upload_warnings=_words(row["upload_warnings"]),
         warnings=_words(row["warnings"]),
         enforcement=_enforcement(row["enforcement"]),
         usage=Usage.model_validate_json(row["usage"]) if row["usage"] else None,
@@ -85,6 +86,7 @@ def fresh(new: NewJob) -> dict[str, Any]:
         "bundle_size": new.bundle.size,
         "bundle_digest": new.bundle.digest,
         "created_at": new.created_at,
+        "upload_warnings": json.dumps(new.warnings),
     }
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from shared.files.names import UnsafeName, shown
+
+_PART: Final = 2048
 
 
 class BundleError(Exception):
@@ -10,12 +14,12 @@ class BundleError(Exception):
 
     Attributes:
         code: short, snake_case, stable.
-        part: the file or entry at fault as its sender named it, or None.
+        part: the file or entry at fault as its sender named it, cut where it is long, or None.
         message: a sentence for people; it names the part.
     """
 
     def __init__(self, code: str, message: str, part: str | None = None) -> None:
-        self.code, self.part = code, part
+        self.code, self.part = code, cut(part)
         self.message = message if part is None else f"{shown(part)}: {message}"
         super().__init__(self.message)
 
@@ -23,3 +27,8 @@ class BundleError(Exception):
     def of_name(cls, problem: UnsafeName, sent: str | None = None) -> BundleError:
         """The same refusal as a bundle's; ``sent``: the name before it was normalised."""
         return cls(problem.code, problem.why, problem.name if sent is None else sent)
+
+
+def cut(part: str | None) -> str | None:
+    """A name as it may stand in an answer: a name that is refused may have a megabyte."""
+    return part if part is None or len(part) <= _PART else f"{part[:_PART]}…"

@@ -1,8 +1,8 @@
-"""Which file names are accepted, and why the others are not.
+"""Which file names are refused, and why.
 
-A name is refused when any common system would read it as another file, hide what it is, or not be
-able to store it: whoever downloads a result may sit at Windows or macOS. Nothing is ever repaired
-silently but Unicode composition (NFC), because macOS sends decomposed names.
+Refused is what is dangerous or impossible on the compute host, or hides what it is. What Linux can
+store and other systems cannot is another question: :mod:`shared.files.portable`. Nothing is ever
+repaired silently but Unicode composition (NFC), because macOS sends decomposed names.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ MAX_PATH_BYTES: Final = 1024
 """Of a whole path in UTF-8: macOS stops at 1024, and Linux's 4096 include the folders above."""
 MAX_DEPTH: Final = 64
 """Components of a path: a bundle can be walked with one descriptor per level."""
+_MAX_MARKS: Final = 30
+"""Combining characters in a row, as in Unicode's Stream-Safe Text Format: composing a name takes
+time that grows with the square of such a run."""
 
 _ODD_CATEGORIES: Final = {
     "Cc": "a control character",
@@ -27,9 +30,6 @@ _ODD_CATEGORIES: Final = {
     "Zl": "a line separator",
     "Zp": "a paragraph separator",
 }
-_RESERVED: Final = re.compile(
-    r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$) *(\..*)?", re.IGNORECASE
-)
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")
 
 
@@ -39,7 +39,8 @@ class UnsafeName(ValueError):
     Attributes:
         name: as it was given; use :func:`shown` before anybody sees it.
         why: the reason, a phrase such as ``it is an absolute path``.
-        code: ``unsafe_name``, ``duplicate_name``, ``case_clash`` or ``file_and_folder``.
+        code: ``unsafe_name``, ``duplicate_name`` or ``file_and_folder``; where names have to be
+            portable, ``case_clash``, too.
     """
 
     def __init__(self, name: str, why: str, code: str = "unsafe_name") -> None:
@@ -65,15 +66,17 @@ def safe_path(name: str) -> str:
 
     Raises:
         UnsafeName: absolute; ``.``, ``..`` or empty components; control, format or bidirectional
-            characters; backslash or colon; not encodable as UTF-8; reserved by Windows; a component
-            that ends in a dot or space; too long or too deep.
+            characters; backslash; not encodable as UTF-8; too long or too deep.
     """
+    # By its length first, as nothing else may cost more than that. Composing can halve a name.
+    if len(name) > 2 * MAX_PATH_BYTES:
+        raise _too_long(name)
     # Most names are plain, and a bundle may have thousands: decide those with one match.
     if not _PLAIN.fullmatch(name):
         _check_characters(name)
         name = unicodedata.normalize("NFC", name)
     if len(name) > MAX_PATH_BYTES or len(name.encode()) > MAX_PATH_BYTES:
-        raise UnsafeName(name, f"it is longer than {MAX_PATH_BYTES} bytes")
+        raise _too_long(name)
     components = name.split("/")
     if len(components) > MAX_DEPTH:
         raise UnsafeName(name, f"it is nested deeper than {MAX_DEPTH} folders")
@@ -82,20 +85,26 @@ def safe_path(name: str) -> str:
     return name
 
 
+def _too_long(name: str) -> UnsafeName:
+    return UnsafeName(name, f"it is longer than {MAX_PATH_BYTES} bytes")
+
+
 def _check_characters(name: str) -> None:
     if not name:
         raise UnsafeName(name, "it is empty")
     if name.startswith("/"):
         raise UnsafeName(name, "it is an absolute path")
+    marks = 0
     for c in name:
         if c == "\0":
             raise UnsafeName(name, "it contains a NUL character")
         if c == "\\":
             raise UnsafeName(name, "it contains a backslash; folders are separated by /")
-        if c == ":":
-            raise UnsafeName(name, "it contains a colon, which Windows cannot store")
         if odd := _ODD_CATEGORIES.get(unicodedata.category(c)):
             raise UnsafeName(name, f"it contains {odd} (U+{ord(c):04X})")
+        marks = marks + 1 if unicodedata.combining(c) else 0
+        if marks > _MAX_MARKS:
+            raise UnsafeName(name, f"it has more than {_MAX_MARKS} combining marks in a row")
 
 
 def _check_component(name: str, component: str) -> None:
@@ -103,33 +112,18 @@ def _check_component(name: str, component: str) -> None:
         raise UnsafeName(name, "it has an empty component")
     if component in {".", ".."}:
         raise UnsafeName(name, f"it contains the component {component!r}")
-    if component[-1] in ". ":
-        raise UnsafeName(name, "a component ends in a dot or a space, which Windows drops")
     if len(component) > MAX_COMPONENT_BYTES or len(component.encode()) > MAX_COMPONENT_BYTES:
         raise UnsafeName(name, f"a component is longer than {MAX_COMPONENT_BYTES} bytes")
-    if _RESERVED.fullmatch(component):
-        raise UnsafeName(name, f"{shown(component)} is the name of a device on Windows")
-
-
-def fold(component: str) -> str:
-    """What two names of one file on a case-insensitive file system have in common."""
-    if component.isascii():
-        return component.lower()
-    decomposed = unicodedata.normalize("NFD", component)
-    return unicodedata.normalize("NFD", decomposed.casefold())
 
 
 class Tree:
-    """Paths that can lie side by side on every common file system.
+    """Paths that are to lie side by side: ``add`` them, then ``check``.
 
-    A path that is refused leaves the tree as it was. Adding paths costs time in proportion to
-    their length: each component is one look-up, whatever else is there.
+    Holds a reference to each path and nothing more, however deep they are.
     """
 
     def __init__(self) -> None:
-        # (number of the parent folder, folded component) -> (spelling, own number; 0: a file)
-        self._nodes: dict[tuple[int, str], tuple[str, int]] = {}
-        self._folders = 1
+        self._paths: dict[str, int] = {}  # a folder's ends in a slash; -> when it came
 
     def add(self, path: str) -> None:
         """Add a file.
@@ -138,56 +132,32 @@ class Tree:
             path: as :func:`safe_path` returns it.
 
         Raises:
-            UnsafeName: it is there already, differs from another only in case, or one of the two
-                would have to be a folder.
+            UnsafeName: it is there already.
         """
-        self._add(path, is_folder=False)
+        if path in self._paths:
+            raise UnsafeName(path, "it is there twice", "duplicate_name")
+        self._paths[path] = len(self._paths)
 
     def add_folder(self, path: str) -> None:
-        """Add a folder; repeats are harmless.
+        """Add a folder; repeats are harmless."""
+        self._paths.setdefault(f"{path}/", len(self._paths))
+
+    def check(self) -> None:
+        """The paths are all there.
 
         Raises:
-            UnsafeName: a file has that name, or another spelling of it is there.
+            UnsafeName: one would have to be a file and a folder; names the one that came later.
         """
-        self._add(path, is_folder=True)
-
-    def _add(self, path: str, *, is_folder: bool) -> None:
-        components = path.split("/")
-        last = len(components) - 1
-        parent = 1
-        for depth, component in enumerate(components):
-            key = (parent, fold(component))
-            node = self._nodes.get(key)
-            if node is None:
-                # Nothing below a new node can clash: from here on it is safe to write.
-                self._grow(key, components[depth:], is_folder=is_folder)
-                return
-            spelling, number = node
-            if spelling != component:
-                other = "/".join([*components[:depth], spelling])
-                raise UnsafeName(path, f"it differs only in case from {shown(other)}", "case_clash")
-            if depth < last and not number:
-                file = "/".join(components[: depth + 1])
-                why = f"{shown(file)} is a file, so it cannot be a folder too"
-                raise UnsafeName(path, why, "file_and_folder")
-            parent = number
-        if is_folder and not parent:
-            raise UnsafeName(path, "there is a file of that name", "file_and_folder")
-        if not is_folder:
-            if parent:
-                raise UnsafeName(path, "there is a folder of that name", "file_and_folder")
-            raise UnsafeName(path, "it is there twice", "duplicate_name")
-
-    def _grow(self, key: tuple[int, str], components: list[str], *, is_folder: bool) -> None:
-        for component, below in itertools.pairwise(components):
-            self._folders += 1
-            self._nodes[key] = (component, self._folders)
-            key = (self._folders, fold(below))
-        number = 0
-        if is_folder:
-            self._folders += 1
-            number = self._folders
-        self._nodes[key] = (components[-1], number)
+        # NUL, which no path has, is the least of all characters: in this order, what lies below a
+        # path follows it at once.
+        ordered = sorted(self._paths, key=lambda path: path.replace("/", "\0"))
+        for file, other in itertools.pairwise(ordered):
+            if file[-1] == "/" or not other.startswith(f"{file}/"):
+                continue
+            if self._paths[file] > self._paths[other]:
+                raise UnsafeName(file, "there is a folder of that name", "file_and_folder")
+            why = f"{shown(file)} is a file, so it cannot be a folder too"
+            raise UnsafeName(other.removesuffix("/"), why, "file_and_folder")
 
 
 def find_root(paths: Iterable[str], entry: str = "run.sh") -> str | None:

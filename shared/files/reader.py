@@ -94,16 +94,6 @@ class BundleReader:
             files.append(FileDigest(path, one.size, sha256.hexdigest()))
         return self._summary(files)
 
-    def verify(self, digest: str) -> Sealed:
-        """Read everything and compare it with what was promised.
-
-        Raises:
-            BundleError: ``digest_mismatch``, or a file is damaged.
-        """
-        sealed = self.sealed()
-        _compare(sealed.digest, digest)
-        return sealed
-
     def open(self, path: str) -> BundledFile:
         """The content of one file for streaming; it stays readable when the bundle is closed.
 
@@ -173,6 +163,10 @@ def _check(found: list[ZipEntry]) -> None:
             tree.add(one.name)
         except UnsafeName as problem:
             raise BundleError.of_name(problem) from None
+    try:
+        tree.check()
+    except UnsafeName as problem:
+        raise BundleError.of_name(problem) from None
 
 
 def _compare(actual: str, promised: str) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from shared.files.errors import BundleError
@@ -44,6 +44,8 @@ class Sealed:
     files: int
     bytes: int
     """Of all files together, unpacked."""
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """For people: names that are not for every system."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,12 @@ def _set_name(extended: _Extended, name: bytes) -> None:
 
 def _read_pax(data: bytes, extended: _Extended, *, for_all: bool) -> None:
     records = _pax_records(data)
+    for key in (b"path", b"GNU.sparse.name"):
+        if len(records.get(key, b"")) > _MAX_LONG_NAME:
+            raise BundleError(
+                "huge_header",
+                f"an extended header has a {key.decode()} of over {_MAX_LONG_NAME} bytes",
+            )
     name = records.get(b"path")
     part = None if name is None else _shown(name)
     if any(key.startswith((b"GNU.sparse.", b"SCHILY.realsize")) for key in records):

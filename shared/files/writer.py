@@ -13,6 +13,7 @@ from typing import IO, Final
 from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback
 from shared.files.errors import BundleError
 from shared.files.names import Tree, UnsafeName, safe_path
+from shared.files.portable import NotPortable, problems, why_not_portable
 from shared.files.sealed import (
     FILE_MODE,
     PROGRAM_MODE,
@@ -47,13 +48,17 @@ class BundleWriter:
         path: must not exist yet.
         max_files: more are refused.
         max_bytes: of all files together.
+        portable: whether names must be storable on every common system; else they get a warning.
 
     Raises:
         OSError: here and from every method: the disk may be full.
     """
 
-    def __init__(self, path: Path, *, max_files: int, max_bytes: int) -> None:
+    def __init__(
+        self, path: Path, *, max_files: int, max_bytes: int, portable: bool = False
+    ) -> None:
         self._path, self._max_files, self._max_bytes = path, max_files, max_bytes
+        self._portable = portable
         self._tree = Tree()
         self._files: list[FileDigest] = []
         self._bytes = 0
@@ -83,7 +88,7 @@ class BundleWriter:
         self._open = _OpenFile(path, info, out, executable)
 
     def check_folder(self, name: str) -> None:
-        """Check the name of a folder against the files; the folder itself is not stored.
+        """Take note of a folder, which no file may be; the folder itself is not stored.
 
         Raises:
             BundleError
@@ -96,6 +101,8 @@ class BundleWriter:
             add(path)
         except UnsafeName as problem:
             raise BundleError.of_name(problem, name) from None
+        if self._portable and (why := why_not_portable(path)):
+            raise BundleError("unsafe_name", why, name)
         return path
 
     def _current(self) -> _OpenFile:
@@ -137,9 +144,19 @@ class BundleWriter:
         """Finish the ZIP and put it on the disk. The name is not durable yet: :func:`durable.seal`.
 
         Raises:
-            BundleError: no file, or no ``run.sh`` by the root rule.
+            BundleError: names that exclude each other; no file, or no ``run.sh`` by the root rule.
         """
-        root = root_of([file.path for file in self._files])
+        paths = [file.path for file in self._files]
+        try:
+            self._tree.check()
+        except UnsafeName as problem:
+            raise BundleError.of_name(problem) from None
+        root = root_of(paths)
+        not_portable = NotPortable()
+        for found in problems(paths):
+            if self._portable:
+                raise BundleError.of_name(found)
+            not_portable.add(found.name, found.why)
         self._zip.close()
         self._raw.flush()
         os.fsync(self._raw.fileno())
@@ -148,7 +165,7 @@ class BundleWriter:
         digest = digest_of(
             FileDigest(file.path[len(root) :], file.size, file.sha256) for file in self._files
         )
-        return Sealed(size, digest, len(self._files), self._bytes)
+        return Sealed(size, digest, len(self._files), self._bytes, not_portable.warnings())
 
     def abort(self) -> None:
         """Close and delete whatever is there, a sealed file too; may be repeated."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.files.errors import BundleError
+from shared.files.errors import BundleError, cut
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class FormLimits:
     max_field_bytes: int = 65_536
     max_header_bytes: int = 16_384
     """Of one part's headers; of what may stand before the first part and behind the last."""
+    portable: bool = False
+    """Refuse names that Linux can store and other systems cannot; False: only warn."""
 
     @property
     def max_overhead(self) -> int:
@@ -33,13 +35,14 @@ class FormRefused(Exception):
     Attributes:
         status: of the HTTP answer: 400, 413 or 415.
         code: short, snake_case, stable.
-        part: the field, file or archive entry at fault as its sender named it, or None.
+        part: the field, file or archive entry at fault as its sender named it, cut where it is
+            long, or None.
         message: a sentence for people; it names the part.
     """
 
     def __init__(self, status: int, code: str, message: str, part: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.code, self.part, self.message = status, code, part, message
+        self.status, self.code, self.part, self.message = status, code, cut(part), message
 
     @classmethod
     def of_bundle(cls, problem: BundleError) -> FormRefused:

@@ -78,7 +78,10 @@ class BundleSink:
         if self._writer is None:
             limits = self._limits
             self._writer = BundleWriter(
-                self._staging, max_files=limits.max_files, max_bytes=limits.max_bytes
+                self._staging,
+                max_files=limits.max_files,
+                max_bytes=limits.max_bytes,
+                portable=limits.portable,
             )
         return self._writer
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from server.api import documents
 from server.domain import states
 from server.domain.errors import NoSuchJob, QueueFull
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
@@ -324,3 +325,12 @@ async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     await database.close()
     with pytest.raises(NewerSchema, match="newer version"):
         await Database.open(path, MIGRATIONS)
+
+
+async def test_warnings_of_the_upload_outlast_those_of_attempts(jobs: SqlJobs) -> None:
+    job, _ = await jobs.insert(new(warnings=("a name",)), "queued")
+    (job,) = await jobs.claim([claim(job)])
+    changes = {"warnings": ["of an attempt"]}
+    assert await jobs.move(Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "back", changes=changes))
+    document = documents.job(await jobs.get(job.id), None)
+    assert document.warnings == ["a name", "of an attempt"]

@@ -98,10 +98,11 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "absolute": (files("/etc/passwd"), "passwd"),
     "control": (files("a\x01b"), "a"),
     "backslash": (files("a\\b"), "a"),
-    "reserved": (files("NUL"), "NUL"),
     "over-long": (files("x" * 300), "xxx"),
     "duplicate": (files("a", "a"), "a"),
-    "case clash": (files("Data", "data"), "data"),
+    "duplicate once composed": (files("e\u0301", "\u00e9"), "\u00e9"),
+    "bidirectional": (files("a\u202eb"), "a"),
+    "a path of combining marks": (files("\u0301" * 5000), "longer than 1024"),
     "file and folder": (files("a", "a/b"), "a"),
     "too many parts": (files(*[f"f{number}" for number in range(60)]), "50"),
     "bad UTF-8 in a name": (files("x\udce9"), "UTF-8"),
@@ -161,6 +162,26 @@ async def test_what_is_refused_is_named_and_leaves_nothing(tmp_path, case):
         assert left(tmp_path) == []
         _, _, body = await caller.get("/api/v1/jobs")
         assert b'"items":[]' in body
+
+
+ODD = ("chr1:1000-2000.bed", "aux.h", "Makefile", "makefile", "end.")
+
+
+async def test_what_only_linux_can_store_is_taken_with_a_lasting_warning(tmp_path):
+    async with server(tmp_path) as caller:
+        status, _, told = await post(caller, files(*ODD))
+        assert status == 201, told
+        job = await caller.job(int(str(told["id"])), until="Running")
+        (warning,) = job["warnings"]
+        assert warning.startswith("portable_names: 4 names are not for every system (“chr1:1000-")
+
+
+@pytest.mark.parametrize("name", ["chr1:1000-2000.bed", "RUN.sh"])
+async def test_an_operator_may_refuse_them(tmp_path, name):
+    async with server(tmp_path, "[server]\nnames = 'portable'\n") as caller:
+        status, _, told = await post(caller, files(name))
+        assert (status, told["part"]) == (400, name)
+        assert left(tmp_path) == []
 
 
 async def test_limits_of_an_upload_lower_the_services_and_never_raise_them(tmp_path):

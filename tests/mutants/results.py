@@ -313,8 +313,8 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         "5",
         "nor does a new file get the name of one of ours",
         _COLLECT,
-        "self._walk.entries(self.contents.skip, self.contents.names.values())",
-        "self._walk.entries(self.contents.skip)",
+        "contents.skip, ours, contents.not_portable.add",
+        "contents.skip, (), contents.not_portable.add",
         f"{RACES}a_file_made_after_the_count_does_not_take_the_name_of_ours",
     ),
     of(

@@ -328,7 +328,8 @@ def _(outcome: Outcome, who: Who) -> None:
 def _(outcome: Outcome, who: Who) -> None:
     completed(outcome)
     good = {"-rf", "--help", "a b", "q'uote", 'dq"x', "$(id)", "`id`", ";id", "*", " lead"}
-    good |= {"x" * 255, "\u00e9", "Case", "%2e%2e%2f", "~"}
+    good |= {"x" * 255, "\u00e9", "Case", "case", "%2e%2e%2f", "~"}
+    good |= {"C:evil", "CON", "aux.txt", "dot.", "space ", "..."}  # with a warning
     assert good <= set(outcome.files)
     ours = {"run.sh", "stdout.log", "stderr.log", "ferryman.json"}
     assert set(outcome.files) - ours == good

@@ -194,9 +194,9 @@ def _listed(one: Found, made: Sequence[Found], result: Result) -> bool:
 
 
 def _rivals(one: str, other: str) -> bool:
-    """Whether the two, or folders above them, differ in case or composition only."""
+    """Whether the two, or folders above them, differ in composition only."""
     for a, b in zip(one.split("/"), other.split("/"), strict=False):
-        if oddities.folded(a) != oddities.folded(b):
+        if oddities.composed(a) != oddities.composed(b):
             return False
         if a != b:
             return True

@@ -21,15 +21,16 @@ FINE: Final = (
     *("a\ufe0f", "\u0301x", "\ue000", "console", "com10", "Run.sh", ".hidden", "..x", "x" * 255),
     *("é" * 127, "stdout.log", "STDERR.log", "ferryman.json", "Data", "data", "run.sh.bak", "d"),
     *("STRASSE", "stra\u00dfe", "\u03a3", "\u03c2", "a b", "x.txt", "x.TXT", "i\u0307", "tool.sh"),
+    *("a.", "a ", "...", " ", "CON", "con.txt", "NUL", "aux.x.y", "LPT1", "COM\u00b9", "CONIN$"),
+    *("C:", "a:b", "chr1:1-2.bed", "aux.h", "what?", "<b>", "a|b"),
 )
-"""Components that every common system can store, alone at least."""
+"""Components that Linux can store; other systems perhaps not."""
 ODD: Final = (
-    *(".", "..", "a.", "a ", "...", " ", "CON", "con.txt", "NUL", "aux.x.y", "LPT1", "COM\u00b9"),
-    *("CONIN$", "a\nb", "a\rb", "tab\t", "\x1b[31mred", "\x7f", "\x85", "a\u202eb", "\u200b"),
-    *("\ufeffa", "a\u2028b", "\u2029", "\u2066x", "a\\b", "..\\..\\x", "C:", "a:b", "x" * 256),
+    *(".", "..", "a\nb", "a\rb", "tab\t", "\x1b[31mred", "\x7f", "\x85", "a\u202eb", "\u200b"),
+    *("\ufeffa", "a\u2028b", "\u2029", "\u2066x", "a\\b", "..\\..\\x", "x" * 256),
     *("é" * 128, "\udcff", "a\udce9b", "\udced\udca0\udc80", "\udcc0\udcaf", "\udcc0\udc80"),
 )
-"""Components that some common system misreads or cannot store."""
+"""Components that are dangerous, or that Linux cannot store."""
 _LETTERS: Final = "abzABZ09_+=,@#~^&;$()[]{}!'é漢ßñΩя\u0301\u0308 -"
 
 contents = st.one_of(
@@ -138,15 +139,12 @@ def faults(kinds: Sequence[str], *, archive: bool) -> Iterator[tuple[Item, ...]]
     yield (Item("/".join(["d"] * 65)),)
     yield (Item("/".join(["x" * 200] * 6)),)
     yield (Item("/".join(["\U0001d160" * 21] * 5)),)  # too long once it is composed
-    for name in ("run.sh", "RUN.sh", "run.sh/x", "Run.SH/x"):
+    for name in ("run.sh", "run.sh/x"):
         yield (Item(name),)
     for one, other in (
         ("e\u0301", "\u00e9"),
-        ("A/x", "a/y"),
-        ("stra\u00dfe", "STRASSE"),
-        ("\u03c2", "\u03a3"),
         ("f", "f/g/h"),
-        ("\u212b/x", "\u00e5/x"),
+        ("\u212b/x", "\u00c5/x"),
     ):
         yield Item(one), Item(other)
         yield Item(other), Item(one)
@@ -163,20 +161,12 @@ def composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def folded(component: str) -> str:
-    """Unicode's canonical caseless matching (D145)."""
-    text = unicodedata.normalize("NFD", component).casefold()
-    return unicodedata.normalize("NFD", text)
-
-
 def clash(one: str, other: str, folders: tuple[bool, bool]) -> bool:
     """Whether two composed paths cannot lie side by side."""
     first, second = one.split("/"), other.split("/")
     for depth, (a, b) in enumerate(zip(first, second, strict=False), start=1):
-        if folded(a) != folded(b):
-            return False
         if a != b:
-            return True
+            return False
         if depth == len(first) and not folders[0]:
             return True
         if depth == len(second) and not folders[1]:

@@ -30,6 +30,7 @@ from server.storage import files as storage
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.clock import Micros, iso
+from shared.files.sealed import Sealed
 from shared.ids import AttemptKey
 from shared.steady_clock import KeptClock
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason, ResultInfo
@@ -367,7 +368,7 @@ class World:
         with self.files.staging() as staged:
             staged.write_text(token)
             wish = self.accept.wish(fields)
-            job, _ = await self.accept(wish, staged, len(token), token)
+            job, _ = await self.accept(wish, staged, Sealed(len(token), token, 1, 0))
         self.acknowledged[job.id] = token
         return job.id
 

@@ -173,9 +173,8 @@ def test_too_much_still_leaves_logs_and_receipt(tree: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "name",
     [
-        *(b"new\nline", b"\xff\xfe-bad", b"tab\tname", b"esc\x1b[31m", b"..\\..\\win", b"C:evil"),
-        *(b"CON", b"aux.txt", b"dot.", b"space ", b"...", "\u202egpj.exe".encode()),
-        *(b"nul\xc0\x80", b"\xed\xa0\x80"),
+        *(b"new\nline", b"\xff\xfe-bad", b"tab\tname", b"esc\x1b[31m", b"..\\..\\win"),
+        *("\u202egpj.exe".encode(), b"nul\xc0\x80", b"\xed\xa0\x80"),
     ],
 )
 def test_odd_names_are_skipped_and_listed_escaped(tree: Path, name: bytes) -> None:
@@ -196,16 +195,39 @@ def test_what_lies_below_an_odd_folder_is_skipped_with_it(tree: Path) -> None:
     assert len(made.skipped) == 1
 
 
-def test_names_that_differ_in_case_or_composition_are_stored_once(tree: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["C:evil", "CON", "aux.h", "dot.", "space ", "...", "chr1:1-2.bed", "a?", "<b>"]
+)
+def test_what_only_linux_can_store_is_kept_with_a_warning(tree: Path, name: str) -> None:
+    (tree / "d").mkdir()
+    (tree / "d" / name).write_text("kept")
+    made = pack(tree)
+    assert made.skipped == []
+    assert read(made, f"d/{name}") == b"kept"
+    (warning,) = made.not_portable.warnings()
+    assert warning.startswith(f"portable_names: 1 name is not for every system (“d/{name}”: ")
+
+
+def test_names_that_differ_in_composition_are_stored_once(tree: Path) -> None:
     for name in ("Case", "case", "e\u0301", "\u00e9"):
         (tree / name).write_text(name)
-    for name in ("Folder", "folder"):
+    for name in ("Folder", "folder", "o\u0301", "\u00f3"):
         (tree / name).mkdir()
         (tree / name / "f").write_text(name)
     made = pack(tree)
-    assert names(made) == ["Case", "Folder/f", "\u00e9", "ferryman.json"]
-    assert len(made.skipped) == 3
+    assert names(made) == [
+        "Case",
+        "Folder/f",
+        "case",
+        "\u00e9",
+        "folder/f",
+        "\u00f3/f",
+        "ferryman.json",
+    ]
+    assert len(made.skipped) == 2
     assert read(made, "\u00e9") == "e\u0301".encode()
+    (warning,) = made.not_portable.warnings()
+    assert "“case”: it differs only in case from “Case”; “folder”: it differs" in warning
 
 
 def test_a_path_that_gets_too_long_by_composition_is_skipped(tree: Path) -> None:

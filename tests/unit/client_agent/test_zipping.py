@@ -57,10 +57,13 @@ def test_everything_a_job_can_leave_makes_a_zip_for_desktops(tmp_path: Path, pat
     made = pack(tree, {"stdout.log": b"out"})
     found = {header.name: header for header in desktop.check(made.path)}
     assert list(found) == [
-        *("Run.sh", "big.bin", "dir/émpty/", "none", "漢字.txt", "stdout.log", "ferryman.json"),
+        *("CON", "Run.sh", "a:b", "big.bin", "dir/émpty/", "none", "run.sh", "漢字.txt"),
+        *("stdout.log", "ferryman.json"),
     ]
     assert {header.needed for header in found.values()} == {20}
-    assert len(made.skipped) == 5
+    assert len(made.skipped) == 2
+    (warning,) = made.not_portable.warnings()
+    assert "3 names" in warning
     with opened(made.path.parent) as _, made.path.open("rb") as file:
         assert len(read_entries(file.fileno(), 100)) == len(found)  # strict as we are with others
 

@@ -278,17 +278,16 @@ contents = st.one_of(
 @st.composite
 def trees(draw: st.DrawFn) -> dict[str, bytes]:
     """A few files that may lie side by side, run.sh among them; perhaps all in one folder."""
-    from shared.files.names import Tree, UnsafeName, safe_path
+    from shared.files.names import UnsafeName, safe_path
 
-    tree, files = Tree(), {}
-    tree.add("run.sh")
+    files: dict[str, bytes] = {"run.sh": b""}
     for components in draw(st.lists(st.lists(plain_names, min_size=1, max_size=4), max_size=6)):
         try:
             path = safe_path("/".join(components))
-            tree.add(path)
         except UnsafeName:
             continue
-        files[path] = draw(contents)
+        if not any(f"{path}/".startswith(f"{p}/") or p.startswith(f"{path}/") for p in files):
+            files[path] = draw(contents)
     files["run.sh"] = draw(contents)
     order = draw(st.permutations(sorted(files)))
     folder = draw(st.sampled_from(["", "top/"]))

@@ -35,7 +35,7 @@ def test_what_is_unpacked_is_what_was_written(tmp_path_factory, files):
     assert (sealed.files, sealed.bytes) == (len(files), sum(map(len, files.values())))
     assert sealed.size == (folder / "bundle").stat().st_size
     with BundleReader(folder / "bundle") as reader:
-        assert reader.verify(sealed.digest) == sealed
+        assert reader.sealed() == sealed
         assert {entry.path: entry.size for entry in reader.entries} == {
             path: len(content) for path, content in expected.items()
         }
@@ -135,7 +135,6 @@ def test_everything_unpacked_belongs_to_the_jobs_user(tmp_path):
         ({"a/b/run.sh": b""}, "no_run_sh", "“a/b/run.sh” is there"),
         ({"a/run.sh": b"", "b": b""}, "no_run_sh", "“a/run.sh” is there"),
         ({"a/x.zip": b""}, "no_run_sh", "form field named bundle"),
-        ({"run.sh": b"", "RUN.SH": b""}, "case_clash", "differs only in case from “run.sh”"),
         ({"a": b"", "a/b": b""}, "file_and_folder", "“a” is a file"),
         ({"../x": b""}, "unsafe_name", "“../x”: it contains the component '..'"),
     ],
@@ -265,10 +264,9 @@ def test_another_digest_than_promised_is_refused(bundle, tmp_path):
     (tmp_path / "out").mkdir()
     fd = os.open(tmp_path / "out", os.O_RDONLY)
     with BundleReader(bundle) as reader:
-        for check in (lambda: reader.verify(wrong), lambda: reader.unpack(fd, digest=wrong)):
-            with pytest.raises(BundleError) as caught:
-                check()
-            assert caught.value.code == "digest_mismatch"
+        with pytest.raises(BundleError) as caught:
+            reader.unpack(fd, digest=wrong)
+        assert caught.value.code == "digest_mismatch"
     os.close(fd)
 
 
@@ -280,7 +278,7 @@ def test_damage_is_noticed_while_unpacking(bundle, tmp_path):
     assert (caught.value.code, caught.value.part) == ("bad_checksum", "run.sh")
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "a\\b", "a:b", "e\u0301", "con"])
+@pytest.mark.parametrize("name", ["../x", "/x", "a\\b", "a//b", "e\u0301", "a\u202eb"])
 def test_a_bundle_with_an_unsafe_name_is_not_opened(tmp_path, name):
     archive = RawZip().add(b"run.sh", b"").add(name.encode(), b"x").bytes()
     (tmp_path / "b").write_bytes(archive)
@@ -294,7 +292,8 @@ def test_a_bundle_with_an_unsafe_name_is_not_opened(tmp_path, name):
     [
         (zipped(HELLO), "not_sealed"),
         (RawZip().add(b"run.sh", b"").add(b"d/", b"", mode=0o040755).bytes(), "not_sealed"),
-        (RawZip().add(b"run.sh", b"").add(b"Run.sh", b"").bytes(), "case_clash"),
+        (RawZip().add(b"run.sh", b"").add(b"run.sh", b"").bytes(), "duplicate_name"),
+        (RawZip().add(b"run.sh", b"").add(b"run.sh/x", b"").bytes(), "file_and_folder"),
         (RawZip().add(b"x", b"").bytes(), "no_run_sh"),
         (RawZip().bytes(), "no_file"),
         (b"", "truncated"),
