@@ -7,14 +7,16 @@ import secrets
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import structlog
 from aiohttp import web
 
-from server.agents.follow import follow
-from server.agents.link import Address, Link
+from server.agents.ferryman import FerrymanAgent
+from server.agents.follow import Follower
+from server.agents.link import Link, Sessions
+from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
 from server.api.context import CONTEXT, Context
 from server.api.problems import answer_problems
@@ -27,6 +29,7 @@ from server.settings import AgentTable, ServerSettings
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
+from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
@@ -44,6 +47,7 @@ from shared.multipart import FormLimits
 from shared.steady_clock import KeptClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+TRANSFERS_PER_HOST: Final = 64
 CANCEL_AGAIN_S: Final = 5.0
 """Until a cancel is tried again whose agent could not be reached."""
 
@@ -92,20 +96,19 @@ async def compose(
     if database.upgraded_from is not None:
         log.info("database.upgraded", copy=str(database.upgraded_from))
     identity = await server_identity(database, secrets.token_hex(16))
-    session = await stack.enter_async_context(
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, limit_per_host=64, keepalive_timeout=60)
-        )
+    sessions = Sessions(
+        control=await stack.enter_async_context(_session(0)),
+        transfers=await stack.enter_async_context(_session(TRANSFERS_PER_HOST)),
     )
 
     bells = Bells()
     jobs = SqlJobs(database, bells.changed)
     files = FolderFiles(table.data_dir, functools.partial(secrets.token_hex, 16))
     services = {name: one.service(name) for name, one in settings.services.items()}
-    links = [_link(name, one, session, identity) for name, one in settings.agents.items()]
+    links = [_link(name, one, sessions, identity, clock) for name, one in settings.agents.items()]
     registry = Registry(links, clock)
     accept = Accept(jobs, files, services, clock)
-    get = Get(jobs, files, services, clock)
+    get = Get(jobs, files, services, clock, on_slot=bells.sender.set)
     poll = Poll(
         jobs,
         files,
@@ -116,10 +119,13 @@ async def compose(
         unreachable_after_s=table.agent_unreachable_after,
         lost_after_s=table.agent_lost_after,
     )
-    send = Send(
-        jobs, files, registry, services, clock, get.told, lost_after_s=table.agent_lost_after
+    deliver = Deliver(
+        jobs, files, registry, services, clock, get, lost_after_s=table.agent_lost_after
     )
-    cancel = Cancel(jobs, registry, services, clock, get.told)
+    send = Send(
+        jobs, registry, services, clock, deliver, get, removed_after_s=table.agent_lost_after
+    )
+    cancel = Cancel(jobs, registry, services, clock, bells, get.told)
     clean = Clean(jobs, files, clock)
     await recover(jobs, files)
 
@@ -133,12 +139,9 @@ async def compose(
         ],
         [
             clock.keep,
-            *(
-                functools.partial(follow, link, registry, get, clock, back=bells.sender.set)
-                for link in links
-            ),
+            *(Follower(link, registry, get, clock, on_work=bells.sender.set).run for link in links),
         ],
-        [send.stop, cancel.stop, poll.stop, get.stop],
+        [deliver.stop, cancel.stop, poll.stop, get.stop],
     )
 
     health = Health(database, files, supervisor, table.min_free, clock)
@@ -170,18 +173,18 @@ async def compose(
     return Server(application, supervisor, bells, send, jobs, registry, front, clock)
 
 
-def _link(name: str, agent: AgentTable, session: aiohttp.ClientSession, identity: str) -> Link:
+def _session(per_host: int) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=0, limit_per_host=per_host, keepalive_timeout=60)
+    return aiohttp.ClientSession(connector=connector, read_bufsize=1 << 18)
+
+
+def _link(name: str, agent: AgentTable, sessions: Sessions, identity: str, clock: Clock) -> Link:
+    more: dict[str, Any] = {
+        "token": agent.secret(),
+        "services": frozenset(agent.services),
+        "drain": agent.drain,
+    }
     if agent.url is not None:
-        address = Address.of(agent.url)
-    else:
-        address = Address.separate(
-            agent.upload_url or "", agent.download_url or "", agent.terminate_url or ""
-        )
-    return Link(
-        name,
-        address,
-        session,
-        identity,
-        token=agent.secret(),
-        services=frozenset(agent.services),
-    )
+        return FerrymanAgent(name, agent.url.rstrip("/"), sessions, clock, server=identity, **more)
+    addresses = (agent.upload_url or "", agent.download_url or "", agent.terminate_url or "")
+    return OrchestratorClient(name, *addresses, sessions, clock, **more)

@@ -34,6 +34,8 @@ class Held:
     user_id: str
     agent: str
     slots: int
+    running: int = 0
+    """Those of them whose job is Running."""
 
 
 class Jobs(Protocol):
@@ -112,6 +114,10 @@ class Jobs(Protocol):
         ...
 
     async def anything_queued(self) -> bool: ...
+
+    async def queued_services(self) -> list[str]:
+        """Services that have queued jobs. Its cost does not depend on the length of the queue."""
+        ...
 
     async def held(self) -> list[Held]: ...
 
@@ -254,18 +260,30 @@ class Agent(Protocol):
     name: str
 
     @property
-    def up(self) -> bool:
-        """Whether it answered lately."""
+    def supports_events(self) -> bool:
+        """Whether it is one of ours (keys, events), as the settings say; a job-orchestrator client
+        is polled.
+        """
         ...
 
     @property
-    def tells(self) -> bool:
-        """Whether it is one of ours (keys, events); a job-orchestrator client is polled."""
+    def reachable(self) -> bool:
+        """Whether it can be talked to: it hands over results, kills, settles."""
+        ...
+
+    @property
+    def accepts_work(self) -> bool:
+        """Whether it may get new jobs."""
         ...
 
     @property
     def trouble(self) -> str:
-        """Why it is not up, in a sentence."""
+        """Why it does not accept work, in a sentence; empty: it does."""
+        ...
+
+    @property
+    def slots(self) -> int | None:
+        """How many jobs it runs at once; None: it does not say."""
         ...
 
     @property
@@ -274,24 +292,32 @@ class Agent(Protocol):
         ...
 
     async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
-        """Send the current attempt. With an agent that tells, a repeat is harmless."""
+        """Send the current attempt. With an agent of ours a repeat is harmless."""
         ...
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
-        """The payload of the current attempt, or None and the promise that there will be none."""
+        """The payload under the key of the current attempt, or None and the promise that there will
+        be none. Agents of ours only.
+
+        With ``kill`` its processes are dead when this returns. The payload may be of another
+        bundle, see :func:`server.domain.outcome.is_of`.
+        """
         ...
 
     async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
         """Poll: the payload (None: in no state that says anything); a Completed one's result comes
-        with it, at ``to``.
+        with it, at ``to``. job-orchestrator clients only.
 
         Raises:
             NoSuchPayload
         """
         ...
 
-    async def fetch(self, payload_id: int, to: Path) -> Fetched:
+    async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
         """Download what an attempt left, ended or running, and check its digest.
+
+        Args:
+            most: bytes that it is said to have; more are refused.
 
         Raises:
             NoSuchPayload
@@ -300,7 +326,7 @@ class Agent(Protocol):
 
     async def kill(self, payload_id: int) -> PayloadDoc | None:
         """Return once its processes are dead: the payload as it is then (None: the agent does not
-        tell).
+        say).
 
         Raises:
             NoSuchPayload
@@ -316,23 +342,52 @@ class Fleet(Protocol):
     """The agents."""
 
     def choose(self, service: str, held: Mapping[str, int]) -> Agent | None:
-        """An agent that is up and takes the service, with the fewest jobs in ``held`` (by name)."""
+        """The agent with a free slot that takes the service and has the smallest share in use.
+
+        Args:
+            held: agent's name -> jobs that it has.
+        """
         ...
 
-    def avoid(self, name: str, service: str, seconds: float, why: str) -> None:
-        """Offer the agent no job of the service for a while: it has just refused one."""
+    def free_slots(self, service: str, held: Mapping[str, int]) -> int:
+        """How many more jobs of the service :meth:`choose` finds an agent for."""
+        ...
+
+    def claimed(self, name: str, service: str) -> None:
+        """A job was claimed for the agent."""
+        ...
+
+    def refused(
+        self, name: str, service: str, why: str, *, offered: bool, at_least_s: float
+    ) -> float:
+        """It refused one: it gets no job of the service for a while, longer each time.
+
+        Args:
+            offered: False: it does not offer the service at all.
+
+        Returns:
+            For how many seconds.
+        """
+        ...
+
+    def accepted(self, name: str, service: str) -> None:
+        """It took one."""
+        ...
+
+    def offered(self, service: str) -> bool:
+        """Whether an agent offers the service, though perhaps not now."""
         ...
 
     def named(self, name: str) -> Agent | None: ...
 
     def all(self) -> Sequence[Agent]: ...
 
-    def silent_since(self, name: str) -> Micros | None:
-        """When the agent was last heard of, or first missed; None: it is up."""
+    def silent_s(self, name: str) -> float | None:
+        """For how many seconds it could not be talked to; None: it can."""
         ...
 
-    def why_none(self, service: str) -> str:
-        """A sentence for people: why no agent takes jobs of the service now."""
+    def why_none(self, service: str, held: Mapping[str, int]) -> str:
+        """A sentence for people: why :meth:`choose` finds nobody."""
         ...
 
 

@@ -117,6 +117,8 @@ class AgentTable(Section):
     terminate_url: str | None = None
     services: tuple[str, ...] = ()
     """Empty: every service that the agent itself offers."""
+    drain: bool = False
+    """It gets no new jobs; those that it has are followed to their end."""
     token: SecretStr | None = None
     token_file: Path | None = None
 

@@ -1,4 +1,4 @@
-"""One long-lived conversation with each agent: greet, compare, then follow its event stream."""
+"""Keeping in touch with one agent: health, what it holds, then its event stream."""
 
 from __future__ import annotations
 
@@ -8,66 +8,87 @@ from typing import Final
 
 import structlog
 
+from server.agents.ferryman import FerrymanAgent
 from server.agents.link import Link
 from server.agents.registry import Registry
-from server.ports import AgentError, Unreachable
+from server.ports import AgentError
 from server.stages.get import Get
 from shared.clock import Clock, wait_for
+from shared.wire import AgentHealth
 
 log = structlog.get_logger()
-_GREET_AGAIN_S: Final = 10.0
+_HEALTH_EVERY_S: Final = 10.0
 _BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
-async def follow(
-    link: Link,
-    registry: Registry,
-    get: Get,
-    clock: Clock,
-    stop: asyncio.Event,
-    back: Callable[[], None],
-) -> None:
-    """Until ``stop``: keep in touch with one agent.
+class Follower:
+    """Keeps in touch with one agent.
 
     Args:
-        back: called when the agent has become reachable.
+        on_work: called when the agent may have begun to accept work.
     """
-    failures = 0
-    while not stop.is_set():
-        was_up = link.up
-        try:
-            link.health = await link.ask_health()
-            _check_well(link)
-            if link.health.agent is None:
-                registry.heard(link, tells=False)
-                failures = 0
-                if not was_up:
-                    log.info("agent.up", agent=link.name, kind="job-orchestrator")
-                    back()
-                await wait_for(stop, _GREET_AGAIN_S, clock)
+
+    def __init__(
+        self, link: Link, registry: Registry, get: Get, clock: Clock, on_work: Callable[[], None]
+    ) -> None:
+        self._link, self._registry, self._get = link, registry, get
+        self._clock, self._on_work = clock, on_work
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until ``stop``."""
+        link, failures = self._link, 0
+        while not stop.is_set():
+            was_up, contacts = link.reachable, link.contacts
+            try:
+                if isinstance(link, FerrymanAgent):
+                    await self._follow(link)
+                else:
+                    await self._poll(stop)
                 continue
-            listing = await link.payloads()
-            registry.heard(link, tells=True)  # first, so that what reconciling starts goes on
-            await get.reconcile(link, listing)
-            failures = 0
-            log.info("agent.up", agent=link.name, payloads=len(listing.payloads))
-            back()
+            except AgentError as problem:
+                why = str(problem)
+                if was_up or failures == 0 or link.contacts != contacts:
+                    log.warning("agent.down", agent=link.name, error=why)
+            except Exception as problem:
+                why = f"agent {link.name}: talking to it failed: {problem}"
+                log.exception("agent.follow_failed", agent=link.name)
+            self._registry.mark_down(link, why)
+            failures = 0 if link.contacts != contacts else failures + 1
+            await wait_for(stop, _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)], self._clock)
+
+    async def _poll(self, stop: asyncio.Event) -> None:
+        """A job-orchestrator client: whether it answers is all there is to know."""
+        self._mark_up(await self._link.ask_health())
+        await wait_for(stop, _HEALTH_EVERY_S, self._clock)
+
+    async def _follow(self, link: FerrymanAgent) -> None:
+        """Compare, then follow the events; raises AgentError when they end."""
+        health = await link.ask_health()
+        listing = await link.payloads()
+        self._mark_up(health)  # first, so that what reconciling starts goes on
+        watch = asyncio.create_task(self._watch_health())
+        try:
+            await self._get.reconcile(link, listing)
             async for event in link.events(listing.seq):
                 if event.payload is not None:
-                    get.told(link, event.payload)
-            registry.missed(link, f"agent {link.name} ended the conversation")
-            log.warning("agent.down", agent=link.name, error=link.trouble)
-        except AgentError as problem:
-            registry.missed(link, str(problem))
-            if was_up or failures == 0:
-                log.warning("agent.down", agent=link.name, error=str(problem))
-        except Exception:
-            registry.missed(link, f"agent {link.name}: talking to it failed")
-            log.exception("agent.conversation_failed", agent=link.name)
-        await wait_for(stop, _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)], clock)
-        failures += 1
+                    self._get.told(link, event.payload)
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+        raise AgentError(f"agent {link.name} ended the event stream")
 
+    async def _watch_health(self) -> None:
+        """While its events come: whether it may get new work is another question."""
+        while True:
+            await self._clock.sleep(_HEALTH_EVERY_S)
+            try:
+                self._mark_up(await self._link.ask_health())
+            except AgentError as problem:
+                self._link.unhealthy = str(problem)
 
-def _check_well(link: Link) -> None:
-    if link.health is not None and link.health.status != "ok":
-        raise Unreachable(f"agent {link.name} is not well: {link.health.message}", sent=False)
+    def _mark_up(self, health: AgentHealth) -> None:
+        link, had = self._link, (self._link.reachable, self._link.accepts_work)
+        self._registry.mark_up(link, health)
+        if had != (link.reachable, link.accepts_work):
+            log.info("agent.up", agent=link.name, accepts_work=link.accepts_work, why=link.trouble)
+            self._on_work()

@@ -20,13 +20,14 @@ class Form:
 
     Attributes:
         size: bytes of the whole body.
+        taken: chunks that have been asked for.
         handed_over: the last chunk has been asked for; before that no agent can have accepted the
-        form.
+            form.
     """
 
     def __init__(self, boundary: str, size: int, source: Iterator[bytes], *, small: bool) -> None:
         self.content_type = f"multipart/form-data; boundary={boundary}"
-        self.size, self.handed_over = size, False
+        self.size, self.taken, self.handed_over = size, 0, False
         self._source, self._small = source, small
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -40,6 +41,7 @@ class Form:
         while chunk is not done:
             following = await asyncio.to_thread(next, self._source, done)
             self.handed_over = following is done
+            self.taken += 1
             assert isinstance(chunk, bytes)
             yield chunk
             chunk = following

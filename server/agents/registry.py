@@ -1,11 +1,32 @@
-"""Which agents there are, which are up, and who gets the next job."""
+"""Which agents there are, which can be talked to, and who gets the next job."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from server.agents.link import Link
-from shared.clock import Clock, Micros
+from server.domain.backoff import Backoff
+from shared.clock import Clock
+from shared.wire import AgentHealth
+
+_PROBE_S: Final = 60.0
+"""How long one job tries out an agent that refused the last one, before another may."""
+_UNLIMITED: Final = 1_000_000
+_REFUSED_FIRST_S: Final = 5.0
+_REFUSED_LONGEST_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    until: float
+    """Monotonic time, until when the agent gets no job of the service."""
+    why: str
+    offered: bool
+    """False: the agent does not offer the service at all."""
+    probing: bool = False
+    """One job is trying it out."""
 
 
 class Registry:
@@ -14,26 +35,77 @@ class Registry:
     def __init__(self, links: Sequence[Link], clock: Clock) -> None:
         self._links = {link.name: link for link in links}
         self._clock = clock
-        start = clock.now()
-        self._silent_since: dict[str, Micros] = dict.fromkeys(self._links, start)
-        self._start = start
-        self._avoided: dict[tuple[str, str], tuple[float, str]] = {}
-        """(agent, service) -> monotonic time until when it gets none of them, and why."""
+        self._start = clock.monotonic()
+        self._silent_since: dict[str, float] = dict.fromkeys(self._links, self._start)
+        self._refusals: dict[tuple[str, str], _Refusal] = {}
+        self._backoff = Backoff[tuple[str, str]](_REFUSED_FIRST_S, _REFUSED_LONGEST_S)
+
+    # -- whom to give a job
 
     def choose(self, service: str, held: Mapping[str, int]) -> Link | None:
-        able = [
+        able = [link for link in self._able(service) if _free(link, held)]
+        return min(able, key=lambda link: (*_load(link, held), link.name), default=None)
+
+    def free_slots(self, service: str, held: Mapping[str, int]) -> int:
+        return sum(
+            _UNLIMITED if link.slots is None else max(0, link.slots - held.get(link.name, 0))
+            for link in self._able(service)
+        )
+
+    def _able(self, service: str) -> list[Link]:
+        return [
             link
             for link in self._links.values()
-            if link.up and _offers(link, service) and self._avoids(link, service) is None
+            if link.accepts_work and _offers(link, service) and not self._refuses(link, service)
         ]
-        return min(able, key=lambda link: (held.get(link.name, 0), link.name), default=None)
 
-    def avoid(self, name: str, service: str, seconds: float, why: str) -> None:
-        self._avoided[name, service] = self._clock.monotonic() + seconds, why
+    def _refuses(self, link: Link, service: str) -> str:
+        """Why it gets no job of the service now; empty: it does."""
+        refusal = self._refusals.get((link.name, service))
+        return refusal.why if refusal and self._clock.monotonic() < refusal.until else ""
 
-    def _avoids(self, link: Link, service: str) -> str | None:
-        until, why = self._avoided.get((link.name, service), (0.0, ""))
-        return why if self._clock.monotonic() < until else None
+    def claimed(self, name: str, service: str) -> None:
+        refusal = self._refusals.get((name, service))
+        if refusal is not None:  # one job tries it out, the others wait for what becomes of it
+            until = self._clock.monotonic() + _PROBE_S
+            self._refusals[name, service] = replace(refusal, until=until, probing=True)
+
+    def refused(
+        self, name: str, service: str, why: str, *, offered: bool, at_least_s: float
+    ) -> float:
+        which = (name, service)
+        known = self._refusals.get(which)
+        now = self._clock.monotonic()
+        if known is not None and not known.probing and now < known.until:
+            return known.until - now  # another of the jobs that were under way together
+        rest = max(self._backoff.failed(which), at_least_s)
+        self._refusals[which] = _Refusal(now + rest, why, offered)
+        return rest
+
+    def accepted(self, name: str, service: str) -> None:
+        self._refusals.pop((name, service), None)
+        self._backoff.succeeded((name, service))
+
+    def offered(self, service: str) -> bool:
+        return any(
+            _offers(link, service)
+            and not ((refusal := self._refusals.get((link.name, service))) and not refusal.offered)
+            for link in self._links.values()
+        )
+
+    def why_none(self, service: str, held: Mapping[str, int]) -> str:
+        offering = [link for link in self._links.values() if _offers(link, service)]
+        if not offering:
+            return f"no agent of this server offers the service {service}"
+        able = self._able(service)
+        if able and not any(_free(link, held) for link in able):
+            slots = sum(link.slots or 0 for link in able)
+            which = "agent" if len(able) == 1 else f"{len(able)} agents"
+            return f"all {slots} slots of the {which} that can take it are taken"
+        reasons = [link.trouble or self._refuses(link, service) for link in offering]
+        return "; ".join(filter(None, reasons)) or "an agent is free"
+
+    # -- who is there
 
     def named(self, name: str) -> Link | None:
         return self._links.get(name)
@@ -41,27 +113,33 @@ class Registry:
     def all(self) -> Sequence[Link]:
         return list(self._links.values())
 
-    def silent_since(self, name: str) -> Micros | None:
-        if name not in self._links:
-            return self._start  # taken out of the settings: never heard of again
-        return self._silent_since.get(name)
+    def silent_s(self, name: str) -> float | None:
+        since = self._start  # taken out of the settings: never heard of again
+        if name in self._links:
+            if name not in self._silent_since:
+                return None
+            since = self._silent_since[name]
+        return self._clock.monotonic() - since
 
-    def heard(self, link: Link, *, tells: bool) -> None:
-        """It answered."""
-        link.tells, link.up, link.trouble = tells, True, ""
-        self._silent_since.pop(link.name, None)
+    def mark_up(self, link: Link, health: AgentHealth) -> None:
+        """It can be talked to."""
+        if not link.reachable:
+            link.silence = ""
+            link.contacts += 1
+            self._silent_since.pop(link.name, None)
+        self.mark_health(link, health)
 
-    def missed(self, link: Link, why: str) -> None:
-        """It did not."""
-        link.up, link.trouble = False, why
-        self._silent_since.setdefault(link.name, self._clock.now())
+    def mark_health(self, link: Link, health: AgentHealth) -> None:
+        """What it says of itself."""
+        link.health = health
+        link.unhealthy = ""
+        if health.status != "ok":
+            link.unhealthy = f"agent {link.name} is unhealthy: {health.message or health.status}"
 
-    def why_none(self, service: str) -> str:
-        offering = [link for link in self._links.values() if _offers(link, service)]
-        if not offering:
-            return f"no agent of this server offers the service {service}"
-        reasons = [self._avoids(link, service) if link.up else link.trouble for link in offering]
-        return "; ".join(filter(None, reasons)) or "an agent is free"
+    def mark_down(self, link: Link, why: str) -> None:
+        """It cannot."""
+        link.silence = why
+        self._silent_since.setdefault(link.name, self._clock.monotonic())
 
 
 def _offers(link: Link, service: str) -> bool:
@@ -69,3 +147,13 @@ def _offers(link: Link, service: str) -> bool:
         return service in link.services
     offered = link.health.services if link.health else None
     return offered is None or service in offered
+
+
+def _free(link: Link, held: Mapping[str, int]) -> bool:
+    return link.slots is None or held.get(link.name, 0) < link.slots
+
+
+def _load(link: Link, held: Mapping[str, int]) -> tuple[float, int]:
+    """Share of its slots in use, then jobs; without slots it counts as having one for each."""
+    jobs = held.get(link.name, 0)
+    return jobs / max(1, link.slots or jobs + 1), jobs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from server.domain.jobs import Event, Job
 from server.domain.quotas import Service
 from server.ports import Fleet, Jobs
@@ -67,27 +69,38 @@ def _iso(at: Micros | None) -> str | None:
 
 
 async def why_waiting(
-    found: Job, service: Service, jobs: Jobs, fleet: Fleet, now: Micros
+    found: Job, service: Service | None, jobs: Jobs, fleet: Fleet, now: Micros
 ) -> QueueInfo | None:
-    """Place and reason of a queued job; None for others."""
+    """Place and reason of a job that waits; None for others."""
+    if found.state is S.SUBMITTED:
+        reason = f"agent {found.agent} has it and starts it when a slot is free"
+        return QueueInfo(position=1, reason=reason)
     if found.state is not S.QUEUED:
         return None
+    position = 1 + await jobs.queued_before(found)
+    if service is None:
+        reason = f"the server has no service {found.service} in its settings (any more)"
+        return QueueInfo(position=position, reason=reason)
     held = await jobs.held()
+    load = Counter[str]()
+    for one in held:
+        load[one.agent] += one.slots
     mine = sum(
         one.slots for one in held if (one.service, one.user_id) == (found.service, found.user_id)
     )
     all_users = sum(one.slots for one in held if one.service == found.service)
-    position = 1 + await jobs.queued_before(found)
     if found.not_before > now:
         reason = f"to be tried again at {iso(found.not_before)}: {found.message}"
     elif fleet.choose(found.service, {}) is None:
-        reason = fleet.why_none(found.service)
+        reason = fleet.why_none(found.service, {})
     elif mine >= service.runs_per_user:
         reason = (
             f"{mine} jobs of user {found.user_id} are in work, the most the service allows one user"
         )
     elif all_users >= service.max_runs:
         reason = f"all {service.max_runs} places of the service are taken"
+    elif fleet.choose(found.service, load) is None:
+        reason = fleet.why_none(found.service, load)
     elif position > 1:
         reason = "earlier jobs of the same user come first"
     else:

@@ -31,7 +31,7 @@ def _json(body: BaseModel, status: int = HTTPStatus.OK) -> web.Response:
 async def _document(context: Context, job: Job, status: int = HTTPStatus.OK) -> web.Response:
     service = context.services.get(job.service)
     queue = None
-    if service is not None and not job.ended:
+    if not job.ended:
         queue = await documents.why_waiting(
             job, service, context.jobs, context.fleet, context.clock.now()
         )
@@ -124,4 +124,9 @@ async def terminate(request: web.Request) -> web.StreamResponse:
     if job.ended:
         return _json(documents.status(job, "job terminated"))
     why = f"the job will be terminated as soon as agent {job.agent} can be reached"
+    if job.agent is not None and context.fleet.named(job.agent) is None:
+        why = (
+            f"agent {job.agent} is not in the server's settings: whether the job is dead cannot be "
+            "confirmed until it is back, or given up for lost (agent_lost_after)"
+        )
     return _json(documents.status(job, why), HTTPStatus.ACCEPTED)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 
 from server.api.context import CONTEXT
+from server.ports import Agent
 from shared.http.access import PRINCIPAL
 
 
@@ -24,7 +26,9 @@ async def health(request: web.Request) -> web.StreamResponse:
     body: dict[str, Any] = {"status": "error" if troubles else "ok", "database": database}
     if request[PRINCIPAL].known:
         body["version"] = context.version
-        body["agents"] = {agent.name: "up" if agent.up else "down" for agent in context.fleet.all()}
+        body["agents"] = {
+            agent.name: "up" if agent.accepts_work else "down" for agent in context.fleet.all()
+        }
         if troubles:
             body["message"] = "; ".join(troubles)
     return web.json_response(
@@ -55,18 +59,29 @@ async def services(request: web.Request) -> web.StreamResponse:
 async def agents(request: web.Request) -> web.StreamResponse:
     """Who runs the jobs."""
     context = request.app[CONTEXT]
-    load: dict[str, int] = {}
+    jobs, running = Counter[str](), Counter[str]()
     for one in await context.jobs.held():
-        load[one.agent] = load.get(one.agent, 0) + one.slots
+        jobs[one.agent] += one.slots
+        running[one.agent] += one.running
     items = [
         {
             "name": agent.name,
-            "up": agent.up,
-            "kind": "ferryman" if agent.tells else "job-orchestrator",
-            "jobs": load.get(agent.name, 0),
+            "up": agent.accepts_work,
+            "reachable": agent.reachable,
+            "kind": "ferryman" if agent.supports_events else "job-orchestrator",
+            "jobs": jobs[agent.name],
+            "running": running[agent.name],
+            "slots": agent.slots,
             "trouble": agent.trouble,
-            "health": agent.health.model_dump(exclude_none=True) if agent.health else None,
+            "health": _health(agent),
         }
         for agent in context.fleet.all()
     ]
     return web.json_response({"items": items})
+
+
+def _health(agent: Agent) -> dict[str, Any] | None:
+    """What it said of itself; what it ran when it was asked is old news by now."""
+    if agent.health is None:
+        return None
+    return agent.health.model_dump(exclude_none=True, exclude={"running"})

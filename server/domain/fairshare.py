@@ -24,17 +24,26 @@ def room(service: Service, held: Mapping[str, int]) -> int:
     return max(0, service.max_runs - sum(held.values()))
 
 
-def pick(queue: Sequence[Waiting], held: Mapping[str, int], service: Service) -> list[Waiting]:
+def pick(
+    queue: Sequence[Waiting],
+    held: Mapping[str, int],
+    service: Service,
+    most: int | None = None,
+) -> list[Waiting]:
     """Choose the jobs of one service to send now.
 
     Args:
         queue: waiting jobs; users in the order in which they are due, each user's jobs oldest
-        first. held: user -> slots in use (HOLDS_SLOT); missing means 0.
+            first.
+        held: user -> slots in use (HOLDS_SLOT); missing means 0.
+        most: at most so many.
 
     Returns:
         In sending order: everybody's first, then everybody's second. Never exceeds either quota.
     """
     free = room(service, held)
+    if most is not None:
+        free = min(free, most)
     lines: dict[str, deque[Waiting]] = defaultdict(deque)
     for waiting in queue:
         if len(lines[waiting.user_id]) < service.runs_per_user - held.get(waiting.user_id, 0):

@@ -35,6 +35,17 @@ class Verdict:
     """False: the attempt is followed by another, and its result is never shown."""
 
 
+def is_of(job: Job, payload: PayloadDoc, agent: str) -> bool:
+    """Whether a payload under the job's key is the job's, and not another bundle's.
+
+    A key comes twice when a database was restored from a backup, and a peer may say what it likes:
+    only the agent that the job was sent to is believed without the digest of the job's bundle.
+    """
+    if payload.bundle_digest is None:
+        return job.agent == agent
+    return job.bundle is not None and payload.bundle_digest == job.bundle.digest
+
+
 def judge(
     job: Job, payload: PayloadDoc, service: Service, now: Micros, before: JobState
 ) -> Verdict:
@@ -84,6 +95,15 @@ def judge(
         return Verdict(move, keep_result=move.to is S.CANCELLED)
     move = endings.end(job, S.FAILED, service, now, message, reason, before=before, **facts)
     return Verdict(move, keep_result=True)
+
+
+def resumed(job: Job, agent: str, now: Micros) -> Move:
+    """The first move of a job that was queued again, and whose last attempt has Completed after
+    all; the others follow in the same write.
+    """
+    message = f"agent {agent} is back with the attempt that was given up, and it has ended well"
+    changes = {"agent": agent}
+    return Move(job.id, job.attempt, S.QUEUED, S.PROCESSING, now, message, changes=changes)
 
 
 def _took(payload: PayloadDoc) -> str:

@@ -1,15 +1,18 @@
 """Cancel in every state: when the answer says cancelled, no process of the job is alive and none
 will start.
 
-The wish is written down first, so that it survives us; from then on the Sender does not claim the
-job and nothing queues it again. What is in the way of an agent is settled by its key: the agent
-kills it, or promises never to take it.
+The request is written down first, so that it survives the process; from then on the Sender does not
+claim the job and nothing queues it again. An agent of ours is asked by the attempt's key: it kills
+the attempt, or promises never to take it. What cannot be confirmed is not said: the job of an agent
+that is away, or has been taken out of the settings, stays as it is until the agent is back or is
+given up for lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -18,20 +21,21 @@ from server.domain import endings, outcome
 from server.domain.errors import AlreadyEnded
 from server.domain.jobs import Job
 from server.domain.quotas import Service
-from server.ports import Agent, AgentError, Fleet, Jobs, NoSuchPayload
+from server.ports import Agent, AgentError, Fleet, Jobs, NoSuchPayload, Watch
 from shared.clock import Clock, wait_for
 from shared.wire import JobState, PayloadDoc, PayloadState
 
 log = structlog.get_logger()
 S = JobState
-_LOOK_AGAIN_S: Final = 0.1
+_LOOK_AGAIN_S: Final = 5.0
+"""Until a job is looked at again whose next move is somebody else's, if no move is seen."""
 
 
 class Cancel:
     """Cancels jobs.
 
     Args:
-        told: hands a payload to the Getter, which brings home what the job left.
+        on_payload: hands a payload to the Getter, which fetches what the job left.
     """
 
     def __init__(
@@ -40,10 +44,11 @@ class Cancel:
         fleet: Fleet,
         services: Mapping[str, Service],
         clock: Clock,
-        told: Callable[[Agent, PayloadDoc], None],
+        watch: Watch,
+        on_payload: Callable[[Agent, PayloadDoc], None],
     ) -> None:
         self._jobs, self._fleet, self._services = jobs, fleet, services
-        self._clock, self._told = clock, told
+        self._clock, self._watch, self._on_payload = clock, watch, on_payload
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def __call__(self, job_id: int, patience_s: float) -> Job:
@@ -87,9 +92,11 @@ class Cancel:
 
     async def _cancel(self, job_id: int) -> None:
         try:
-            while not (job := await self._jobs.get(job_id)).ended:
-                if not await self._try(job):
-                    await self._clock.sleep(_LOOK_AGAIN_S)
+            with self._watch.of(job_id) as changed:
+                while not (job := await self._jobs.get(job_id)).ended:
+                    changed.clear()
+                    if not await self._try(job):
+                        await wait_for(changed, _LOOK_AGAIN_S, self._clock)
         except AgentError as problem:
             log.info("cancel.waits", job_id=job_id, error=str(problem))
         except Exception:
@@ -107,24 +114,25 @@ class Cancel:
             return await self._cancelled(job, "cancelled before it was started")
         agent = self._fleet.named(job.agent or "")
         if agent is None:
-            return await self._cancelled(job, f"cancelled; agent {job.agent} is gone")
-        if job.state is S.PROCESSING:
-            if not agent.tells:
-                return False  # no key to settle: the delivery's end comes first
+            raise AgentError(f"agent {job.agent} is not in the server's settings")
+        payload: PayloadDoc | None = None
+        if agent.supports_events:
             payload = await agent.settle(job, kill=True)
+            if payload is not None and not outcome.is_of(job, payload, agent.name):
+                payload = None  # another bundle's, and the agent takes no other under its key
+        elif job.state is S.PROCESSING:
+            return False  # no key to settle: the delivery's end comes first
         else:
             assert job.payload_id is not None, "set by the move to Submitted"
-            try:
+            with suppress(NoSuchPayload):
                 payload = await agent.kill(job.payload_id)
-            except NoSuchPayload:
-                payload = None
         if payload is None or payload.status is PayloadState.KILLED:
             cancelled = await self._cancelled(job, "cancelled")
             if payload is not None:
-                self._told(agent, payload)
+                self._on_payload(agent, payload)
             return cancelled
         if payload.status in outcome.ENDED:
-            self._told(agent, payload)  # it ended before we came: its end counts
+            self._on_payload(agent, payload)  # it ended before the cancel: its end counts
         return False
 
     async def _cancelled(self, job: Job, message: str) -> bool:

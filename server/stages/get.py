@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -35,24 +37,40 @@ from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 
 log = structlog.get_logger()
 S = JobState
-_AT_ONCE: Final = 16  # downloads and moves under way
+_AT_ONCE: Final = 8  # downloads from one agent
 _AGAIN_S: Final = (0.5, 2.0, 10.0, 60.0)
 _UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
 
 
 class Get:
-    """The Getter. Agents that do not tell are polled by ``poll.Poll``, which hands their words to
-    :meth:`bring_home`.
+    """The Getter. Agents without events are polled by ``poll.Poll``, which hands what it hears to
+    :meth:`follow`.
+
+    Args:
+        on_slot: called when a slot of an agent has become free.
     """
 
     def __init__(
-        self, jobs: Jobs, files: Files, services: Mapping[str, Service], clock: Clock
+        self,
+        jobs: Jobs,
+        files: Files,
+        services: Mapping[str, Service],
+        clock: Clock,
+        on_slot: Callable[[], None] = lambda: None,
     ) -> None:
         self._jobs, self._files, self._services, self._clock = jobs, files, services, clock
+        self._on_slot = on_slot
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> what is still to be looked at; one task each."""
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._downloads: dict[str, asyncio.Semaphore] = {}
+        """agent -> room for downloads from it"""
+        self._freed = Counter[str]()
+        """agent -> attempts that have ended there, whose jobs have not yet"""
+
+    def collecting(self, agent: str) -> int:
+        """How many jobs that the agent has need no slot of it any more."""
+        return self._freed[agent]
 
     def told(self, agent: Agent, payload: PayloadDoc) -> None:
         """An agent told of a payload: look at it soon; a newer word replaces an older one."""
@@ -73,9 +91,9 @@ class Get:
         for job in await self._jobs.in_states(states.AT_AGENT, agent.name):
             if str(job.key) not in listed:
                 # The job may be younger than the list: ask for this very key.
-                found = await agent.settle(job)
-                if found is not None:
-                    self.told(agent, found)
+                kept = await agent.settle(job)
+                if kept is not None:
+                    self.told(agent, kept)
                 else:
                     await self.lost(job, f"agent {agent.name} does not know the job any more")
 
@@ -90,8 +108,7 @@ class Get:
         try:
             while (payload := self._latest.pop(which, None)) is not None:
                 try:
-                    async with self._room:
-                        await self._look_at(agent, payload)
+                    await self._look_at(agent, payload)
                     tries = 0
                     continue
                 except (AgentError, OSError) as problem:
@@ -103,7 +120,7 @@ class Get:
                     why = str(problem)
                     log.exception("payload.failed", agent=agent.name, key=payload.key)
                 tries += 1
-                if not agent.up:
+                if not agent.reachable:
                     return  # it tells everything again once it is back
                 if tries == _UNKNOWN_AFTER:
                     await self._unknown(payload, f"the result cannot be fetched: {why}")
@@ -119,8 +136,12 @@ class Get:
                 job: Job | None = await self._jobs.get(key.job_id)
             except NoSuchJob:
                 job = None
-            # Queued again under the same number: the attempt was given up.
-            if job is None or job.key != key or job.state not in states.HOLDS_SLOT:
+            if job is None or job.key != key or not outcome.is_of(job, payload, agent.name):
+                if job is not None and job.key == key and job.bundle is not None:
+                    await self._another_bundle(agent, job)
+                await self._stale(agent, payload, None)
+                return
+            if not _is_current(job, payload):
                 await self._stale(agent, payload, job)
                 return
             if await self.follow(agent, job, payload):
@@ -144,6 +165,10 @@ class Get:
             AgentError, OSError: the result could not be fetched or stored.
         """
         now = self._clock.now()
+        first: list[Move] = []
+        if job.state is S.QUEUED:
+            first = [outcome.resumed(job, agent.name, now)]
+            job = dataclasses.replace(job, state=S.PROCESSING, agent=agent.name)
         if payload.status not in outcome.ENDED:
             prepared = payload.status is PayloadState.PREPARED
             moves = outcome.steps(job, payload, S.SUBMITTED if prepared else S.RUNNING, now)
@@ -152,13 +177,13 @@ class Get:
         moves = outcome.steps(job, payload, S.RUNNING if payload.started_at else S.SUBMITTED, now)
         before = moves[-1].to if moves else job.state
         verdict = outcome.judge(job, payload, service, now, before)
-        with self._files.sealing("results") as sealing:
+        with self._files.sealing("results") as sealing, self._slot_free(agent.name, not first):
             result = have
             if result is None and payload.result is not None and verdict.keep_result:
                 result = await self._fetch(agent, payload, sealing)
             changes = {**verdict.move.changes, **({"result": result} if result else {})}
             moved = await self._jobs.move(
-                *moves, dataclasses.replace(verdict.move, changes=changes)
+                *first, *moves, dataclasses.replace(verdict.move, changes=changes)
             )
             if moved is not None:
                 sealing.keep()
@@ -179,26 +204,52 @@ class Get:
             endings.interrupted(job, service, self._clock.now(), message, Reason.AGENT_LOST)
         )
 
+    @contextmanager
+    def _slot_free(self, agent: str, counted: bool) -> Iterator[None]:
+        """While the result of an attempt is fetched, its slot at the agent is free already."""
+        self._freed[agent] += counted
+        if counted:
+            self._on_slot()
+        try:
+            yield
+        finally:
+            self._freed[agent] -= counted
+
+    async def _another_bundle(self, agent: Agent, job: Job) -> None:
+        """The agent has something else under the job's key, so it has no payload of the job."""
+        log.error("payload.other_bundle", agent=agent.name, job_id=job.id, attempt=job.attempt)
+        if job.agent == agent.name and job.state in states.AT_AGENT:
+            await self.lost(job, f"agent {agent.name} has another bundle under the job's key")
+
     async def _stale(self, agent: Agent, payload: PayloadDoc, job: Job | None) -> None:
-        """A payload that no job waits for: end it, and let the agent forget it."""
+        """A payload that no job waits for: end it, and let the agent forget it.
+
+        Args:
+            job: whose latest attempt it was, if that is known.
+        """
         if payload.status not in outcome.ENDED:
             log.warning("payload.stale", agent=agent.name, key=payload.key, status=payload.status)
-            await agent.kill(payload.id)
+            with suppress(NoSuchPayload):
+                await agent.kill(payload.id)
             return  # its end will be told
-        mine = job is not None and str(job.key) == payload.key
-        if job is not None and mine and job.state is S.CANCELLED and job.result is None:
+        if job is not None and job.state is S.CANCELLED and job.result is None:
             # Cancelled the moment its processes were dead; what they left comes after.
             with self._files.sealing("results") as sealing:
                 if payload.result is not None and await self._jobs.keep_result(
                     job, await self._fetch(agent, payload, sealing)
                 ):
                     sealing.keep()
+        elif job is None or job.state not in states.ENDED:
+            why = "no job waits for it" if job is None else f"its job is {job.state} by now"
+            log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
         await agent.acknowledge(payload.id)
 
     async def _fetch(self, agent: Agent, payload: PayloadDoc, sealing: Sealing) -> Result:
         with self._files.staging() as staged:
+            most = payload.result.size if payload.result is not None else None
             try:
-                fetched = await agent.fetch(payload.id, staged)
+                async with self._downloads.setdefault(agent.name, asyncio.Semaphore(_AT_ONCE)):
+                    fetched = await agent.fetch(payload.id, staged, most)
             except NoSuchPayload as problem:
                 raise Unreachable(str(problem), sent=True) from problem
             if payload.result is not None and payload.result.sha256 != fetched.sha256:
@@ -220,6 +271,17 @@ class Get:
                 )
         except Exception:
             log.exception("payload.not_shown_as_unknown", key=payload.key)
+
+
+def _is_current(job: Job, payload: PayloadDoc) -> bool:
+    """Whether the job waits for what the payload says.
+
+    A job that was queued again has given its attempt up; only a result that is there all the same
+    saves another one.
+    """
+    if job.state is S.QUEUED:
+        return payload.status is PayloadState.COMPLETED and job.cancel_requested_at is None
+    return job.state in states.HOLDS_SLOT
 
 
 async def sealed(sealing: Sealing, staged: Path, fetched: Fetched) -> Result:

@@ -1,4 +1,4 @@
-"""Agents that do not tell, or have fallen silent.
+"""Agents without events, and agents that have fallen silent.
 
 A job-orchestrator client has no event stream: its payloads are asked for one by one, its wall times
 are watched here. The jobs of an agent that cannot be reached become Unknown, and after a long
@@ -13,23 +13,15 @@ from typing import Final
 
 import structlog
 
-from server.domain import endings, outcome, states
+from server.domain import outcome, states
 from server.domain.jobs import Job, Move
 from server.domain.quotas import Service
-from server.ports import (
-    Agent,
-    AgentError,
-    Files,
-    Fleet,
-    Jobs,
-    NoSuchPayload,
-    RefusedByAgent,
-    Unreachable,
-)
+from server.ports import Agent, AgentError, Files, Fleet, Jobs, NoSuchPayload
 from server.stages.get import Get, sealed
-from shared.clock import SECOND, Clock, Micros
+from shared.clock import SECOND, Clock
 from shared.durations import say_duration
-from shared.wire import JobState, PayloadDoc, Reason
+from shared.ids import AttemptKey
+from shared.wire import JobState, PayloadState, Reason
 
 log = structlog.get_logger()
 S = JobState
@@ -59,37 +51,55 @@ class Poll:
         self._jobs, self._files, self._fleet, self._get = jobs, files, fleet, get
         self._services, self._clock = services, clock
         self._unreachable_after_s, self._lost_after_s = unreachable_after_s, lost_after_s
-        self._asking: dict[int, asyncio.Task[None]] = {}
-        self._failing_since: dict[int, Micros] = {}
+        self._asking: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._failing_since: dict[AttemptKey, float] = {}
+        """Attempt -> monotonic time since when its agent has no good answer for it."""
 
     async def run_once(self) -> int:
         """Ask each polled agent for its jobs; judge the silent ones. Returns how many jobs were
         moved.
         """
         moved = 0
-        for job in await self._jobs.in_states(states.AT_AGENT):
-            agent = self._fleet.named(job.agent or "")
-            silent_since = self._fleet.silent_since(job.agent or "")
-            if agent is None or silent_since is not None:
-                moved += await self._silent(
-                    job, silent_since or self._clock.now(), f"agent {job.agent} cannot be reached"
-                )
-            elif not agent.tells and job.id not in self._asking:
-                self._asking[job.id] = asyncio.create_task(self._ask(agent, job))
+        polled = set()
+        for name in {one.agent for one in await self._jobs.held()}:
+            agent, silence_s = self._fleet.named(name), self._fleet.silent_s(name)
+            if silence_s is not None:
+                moved += await self._judge_silence(name, silence_s)
+            elif agent is not None and not agent.supports_events:
+                for job in await self._jobs.in_states(states.AT_AGENT, name):
+                    polled.add(job.key)
+                    if job.key not in self._asking:
+                        self._asking[job.key] = asyncio.create_task(self._ask(agent, job))
+        for key in self._failing_since.keys() - polled - self._asking.keys():
+            del self._failing_since[key]
         return moved
+
+    async def _judge_silence(self, name: str, silence_s: float) -> int:
+        """Only jobs that are to be moved are read: this happens at every sweep."""
+        if silence_s > self._lost_after_s:
+            judged = states.AT_AGENT
+        elif silence_s > self._unreachable_after_s:
+            judged = states.AT_AGENT - {S.UNKNOWN}
+        else:
+            return 0
+        what = f"agent {name} cannot be reached"
+        if self._fleet.named(name) is None:
+            what = f"agent {name} is not in the server's settings"
+        jobs = await self._jobs.in_states(judged, name)
+        return sum([await self._silent(job, silence_s, what) for job in jobs])
 
     async def stop(self) -> None:
         for task in self._asking.values():
             task.cancel()
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
-    async def _silent(self, job: Job, since: Micros, what: str) -> bool:
+    async def _silent(self, job: Job, silence_s: float, what: str) -> bool:
         now = self._clock.now()
-        silence_s = (now - since) / SECOND
         if silence_s > self._lost_after_s:
-            await self._get.lost(
-                job, f"{what} for {say_duration(silence_s)}: the attempt is given up for lost"
-            )
+            message = f"{what} for {say_duration(silence_s)}: the attempt is given up for lost"
+            if job.cancel_requested_at is not None:
+                message += ", whether its processes are dead is not known"
+            await self._get.lost(job, message)
             return True
         if silence_s > self._unreachable_after_s and job.state is not S.UNKNOWN:
             message = f"{what} for {say_duration(silence_s)}; the job goes on when it is back"
@@ -105,22 +115,30 @@ class Poll:
             await self._look(agent, job, job.payload_id)
         except NoSuchPayload:
             await self._get.lost(job, f"agent {agent.name} does not know the job any more")
-        except (Unreachable, RefusedByAgent, OSError) as problem:
+        except (AgentError, OSError) as problem:
             # An error for ever must not hold the slot for ever: it counts as silence.
-            since = self._failing_since.setdefault(job.id, self._clock.now())
-            await self._silent(job, since, f"agent {agent.name} answers with an error ({problem})")
+            now = self._clock.monotonic()
+            silence_s = now - self._failing_since.setdefault(job.key, now)
+            what = f"agent {agent.name} has had no good answer ({problem})"
+            await self._silent(job, silence_s, what)
         except Exception:
             log.exception("poll.failed", job_id=job.id, agent=agent.name)
         else:
-            self._failing_since.pop(job.id, None)
+            self._failing_since.pop(job.key, None)
         finally:
-            del self._asking[job.id]
+            del self._asking[job.key]
 
     async def _look(self, agent: Agent, job: Job, payload_id: int) -> None:
         with self._files.staging() as staged, self._files.sealing("results") as sealing:
             payload, fetched = await agent.look(payload_id, staged)
             if payload is None:
                 return
+            if payload.status not in outcome.ENDED and self._is_overdue(job):
+                # A job-orchestrator client has no wall time of its own.
+                await agent.kill(payload_id)
+                message = f"stopped after {say_duration(job.timeout_s)}, the wall time limit"
+                how = {"status": PayloadState.FAILED, "reason": Reason.TIMEOUT, "message": message}
+                payload = payload.model_copy(update=how)
             if fetched is None and payload.status in outcome.ENDED:
                 try:
                     fetched = await agent.fetch(payload_id, staged)
@@ -129,23 +147,7 @@ class Poll:
             result = await sealed(sealing, staged, fetched) if fetched is not None else None
             if await self._get.follow(agent, job, payload, result):
                 sealing.keep()
-        if payload.status not in outcome.ENDED:
-            await self._watch_time(agent, job, payload)
 
-    async def _watch_time(self, agent: Agent, job: Job, payload: PayloadDoc) -> None:
-        """A job-orchestrator client has no wall time of its own."""
-        now = self._clock.now()
-        if job.started_at is None or now - job.started_at < (job.timeout_s + _SPARE_S) * SECOND:
-            return
-        await agent.kill(payload.id)
-        service = self._services.get(job.service, Service(job.service))
-        await self._jobs.move(
-            endings.end(
-                job,
-                S.FAILED,
-                service,
-                now,
-                f"stopped after {say_duration(job.timeout_s)}, the wall time limit",
-                Reason.TIMEOUT,
-            )
-        )
+    def _is_overdue(self, job: Job) -> bool:
+        limit_s = job.timeout_s + _SPARE_S
+        return job.started_at is not None and self._clock.now() - job.started_at >= limit_s * SECOND

@@ -105,15 +105,32 @@ class Queue:
         found = await self._database.rows("SELECT 1 FROM jobs WHERE state = 'Queued' LIMIT 1")
         return bool(found)
 
+    async def queued_services(self) -> list[str]:
+        found = await self._database.rows(
+            """
+            WITH RECURSIVE line (service) AS (
+                SELECT min(service) FROM jobs WHERE state = 'Queued'
+                UNION ALL
+                SELECT (SELECT min(service) FROM jobs
+                        WHERE state = 'Queued' AND service > line.service)
+                FROM line WHERE line.service IS NOT NULL
+            )
+            SELECT service FROM line WHERE service IS NOT NULL
+            """
+        )
+        return [row["service"] for row in found]
+
     async def held(self) -> list[Held]:
         found = await self._database.rows(
             f"""
-            SELECT service, user_id, agent, count(*) AS slots FROM jobs
+            SELECT service, user_id, agent, count(*) AS slots,
+                   count(CASE WHEN state = 'Running' THEN 1 END) AS running FROM jobs
             WHERE {HELD} GROUP BY service, user_id, agent
             """  # noqa: S608 - our own words
         )
         return [
-            Held(row["service"], row["user_id"], row["agent"] or "", row["slots"]) for row in found
+            Held(row["service"], row["user_id"], row["agent"] or "", row["slots"], row["running"])
+            for row in found
         ]
 
     async def queued(self, service: str, user_id: str, limit: int) -> int:

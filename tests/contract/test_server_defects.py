@@ -78,7 +78,7 @@ async def test_defect_01_a_crash_in_processing_keeps_neither_the_job_nor_its_slo
 
 async def test_defect_01_unknown_is_asked_again(world):
     job_id = await _sent(world)
-    agent = world.named("north")
+    agent = world.registry.named("north")
     agent.drop()
     await world.clock.advance(70.0)
     await world.poll.run_once()

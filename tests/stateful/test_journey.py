@@ -160,7 +160,7 @@ class Journey(RuleBasedStateMachine):
             if payload.status is PayloadState.RUNNING:
                 self.happens(functools.partial(agent.end, payload, *how))
 
-    @rule(which=AGENT, what=st.sampled_from(["restart", "drop", "take_late"]))
+    @rule(which=AGENT, what=st.sampled_from(["restart", "drop", "take_late", "fall_ill", "forge"]))
     def something_happens_to(self, which: int, what: str) -> None:
         self.happens(getattr(self.world.agents[which], what))
 

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+from server.agents.link import Link
+from server.agents.registry import Registry
 from server.domain import states
 from server.domain.jobs import Job
 from server.domain.quotas import Service
-from server.ports import Agent, Fetched, NoSuchPayload, RefusedByAgent, Unreachable
+from server.loops.bells import Bells
+from server.ports import Fetched, NoSuchPayload, RefusedByAgent, Unreachable
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
+from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
@@ -42,7 +46,7 @@ NEVER_S = 1e7
 ALIVE = frozenset({P.PREPARED, P.RUNNING})
 FAULTS = (
     *("", "unreachable", "lost", "reply_lost", "cut", "late"),
-    *("duplicate", "slow", "busy", "broken", "damaged"),
+    *("duplicate", "slow", "busy", "broken", "damaged", "in_progress"),
 )
 
 
@@ -67,6 +71,7 @@ class Payload:
             status=self.status,
             server="sim",
             key=str(self.key),
+            bundle_digest=self.token,
             reason=self.reason,
             message="simulated",
             exit_code=3 if self.reason is Reason.EXIT_CODE else None,
@@ -77,13 +82,18 @@ class Payload:
         )
 
 
-class SimAgent:
-    """An agent that keeps its promises, at the far end of a line that does not."""
+class SimAgent(Link):
+    """An agent that keeps its promises, at the far end of a line that does not.
 
-    def __init__(self, name: str, world: World) -> None:
-        self.name, self._world = name, world
-        self.up = True
-        self.tells = True
+    Attributes:
+        up: the line is there.
+        well: it takes new work; if not, it can be talked to all the same.
+    """
+
+    def __init__(self, name: str, world: World, slots: int) -> None:
+        super().__init__(name, "", None, world.clock)  # type: ignore[arg-type]
+        self._world, self._slots = world, slots
+        self.up = self.well = True
         self.payloads: dict[int, Payload] = {}
         self.refused: set[AttemptKey] = set()
         self.faults: list[str] = []
@@ -91,7 +101,15 @@ class SimAgent:
         self.late: list[tuple[AttemptKey, str]] = []
         """Submits that are still on their way."""
         self._ids = itertools.count(1)
-        self.trouble, self.health = "", AgentHealth(status="ok", agent=name)
+
+    @property
+    def supports_events(self) -> bool:
+        return True
+
+    @property
+    def state(self) -> AgentHealth:
+        status = "ok" if self.well else "error"
+        return AgentHealth(status=status, agent=self.name, slots=self._slots)
 
     # -- what the world does to it
 
@@ -125,7 +143,7 @@ class SimAgent:
         """Intake: idempotent by key; None: refused."""
         known = next((p for p in self.payloads.values() if p.key == key), None)
         if known is not None:
-            return known
+            return known if known.token == token else None
         newer = any(
             p.key.job_id == key.job_id and p.key.attempt > key.attempt
             for p in self.payloads.values()
@@ -146,14 +164,39 @@ class SimAgent:
     def drop(self) -> None:
         """The line is cut."""
         self.up = False
-        self._world.silent.setdefault(self.name, self._world.steady.now())
+        self._world.registry.mark_down(self, "cut off")
+
+    def fall_ill(self) -> None:
+        """Its sandbox breaks, or is well again."""
+        self.well = not self.well
+        if self.up:
+            self._world.registry.mark_health(self, self.state)
+
+    def forge(self) -> None:
+        """It has the result of another bundle under a key that the server is about to use, as after
+        a restore from a backup.
+        """
+        for job_id in list(self._world.acknowledged)[-2:]:
+            attempt = 1 + max(
+                (
+                    p.key.attempt
+                    for a in self._world.agents
+                    for p in a.payloads.values()
+                    if p.key.job_id == job_id
+                ),
+                default=0,
+            )
+            key = AttemptKey(job_id, attempt)
+            payload = Payload(next(self._ids), key, token="of another user")
+            self.payloads[payload.id] = payload
+            self.end(payload, P.COMPLETED)
 
     async def connect(self) -> None:
         """The line is back; the server compares."""
         now = self._world.clock.now()
         held = [p.doc(now) for p in self.payloads.values() if p.status is not P.CLEANED]
         self.up = True
-        self._world.silent.pop(self.name, None)
+        self._world.registry.mark_up(self, self.state)
         await self._world.get.reconcile(self, PayloadList(seq=0, payloads=held))
 
     # -- ports.Agent
@@ -173,6 +216,8 @@ class SimAgent:
                 raise Unreachable("reset before it arrived", sent=True)
             case "busy":
                 raise RefusedByAgent("busy", "busy", final=False, retry_after_s=1.0)
+            case "in_progress":
+                raise RefusedByAgent("submit_in_progress", "wait", final=False, retry_after_s=1.0)
             case "broken":
                 raise RefusedByAgent("internal", "HTTP 500", final=False)
         return fault
@@ -223,7 +268,7 @@ class SimAgent:
         self._answered(fault)
         return self.payloads[payload_id].doc(self._world.clock.now())
 
-    async def fetch(self, payload_id: int, to: Path) -> Fetched:
+    async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
         fault = await self._line()
         payload = self.payloads.get(payload_id)
         if payload is None or payload.status is P.CLEANED:
@@ -260,8 +305,6 @@ class World:
     clock: SimClock = field(default_factory=SimClock)
     """The machine's, which may jump; the server goes by ``steady``."""
     agents: list[SimAgent] = field(default_factory=list)
-    silent: dict[str, Micros] = field(default_factory=dict)
-    avoided: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[int, str] = field(default_factory=dict)
     """job -> token of its bundle: 201 was sent."""
     cancelled: set[int] = field(default_factory=set)
@@ -273,29 +316,7 @@ class World:
 
     def __post_init__(self) -> None:
         self._names = itertools.count(1)
-        self.agents = [SimAgent("north", self), SimAgent("south", self)]
-
-    # -- ports.Fleet
-
-    def choose(self, service: str, held: Mapping[str, int]) -> Agent | None:
-        now = self.clock.monotonic()
-        able = [a for a in self.agents if a.up and self.avoided.get(a.name, 0.0) <= now]
-        return min(able, key=lambda agent: (held.get(agent.name, 0), agent.name), default=None)
-
-    def avoid(self, name: str, service: str, seconds: float, why: str) -> None:
-        self.avoided[name] = self.clock.monotonic() + seconds
-
-    def named(self, name: str) -> Agent | None:
-        return next((agent for agent in self.agents if agent.name == name), None)
-
-    def all(self) -> Sequence[Agent]:
-        return self.agents
-
-    def silent_since(self, name: str) -> Micros | None:
-        return self.silent.get(name)
-
-    def why_none(self, service: str) -> str:
-        return "cut off"
+        self.agents = [SimAgent("north", self, 1), SimAgent("south", self, 2)]
 
     # -- the server's lives
 
@@ -311,24 +332,29 @@ class World:
         self.steady = KeptClock(self.folder, self.clock, "boot")
         self.steady.save()
         self.database = InlineDatabase(self.folder / "sim.sqlite", MIGRATIONS, self.fuse)
-        self.jobs = SqlJobs(self.database, lambda job: None)  # type: ignore[arg-type]
+        bells = Bells()
+        self.jobs = SqlJobs(self.database, bells.changed)  # type: ignore[arg-type]
+        self.registry = Registry(self.agents, self.steady)
         self.files = storage.FolderFiles(self.folder, lambda: f"{next(self._names):032x}")
         how = (self.jobs, self.files)
         self.accept = Accept(*how, self.services, self.steady)
         self.get = Get(*how, self.services, self.steady)
+        fleet, services, clock = self.registry, self.services, self.steady
+        lost_after_s = self.lost_after_s
         self.poll = Poll(
             *how,
-            self,
-            self.services,
-            self.steady,
+            fleet,
+            services,
+            clock,
             self.get,
             unreachable_after_s=60.0,
-            lost_after_s=self.lost_after_s,
+            lost_after_s=lost_after_s,
         )
+        self.deliver = Deliver(*how, fleet, services, clock, self.get, lost_after_s=lost_after_s)
         self.send = Send(
-            *how, self, self.services, self.steady, self.get.told, lost_after_s=self.lost_after_s
+            self.jobs, fleet, services, clock, self.deliver, self.get, removed_after_s=lost_after_s
         )
-        self.cancel = Cancel(self.jobs, self, self.services, self.steady, self.get.told)
+        self.cancel = Cancel(self.jobs, fleet, services, clock, bells, self.get.told)
         self.clean = Clean(*how, self.steady)
         self.alive = True
         await recover(self.jobs, self.files)
@@ -346,7 +372,7 @@ class World:
         """Everything that was under way is gone at once."""
         self.alive = False
         self.fuse.at = 0
-        for stage in (self.send, self.cancel, self.poll, self.get):
+        for stage in (self.deliver, self.cancel, self.poll, self.get):
             await stage.stop()
         self.database.close()
         self.fuse.at, self.fuse.steps = None, 0
@@ -378,6 +404,7 @@ class World:
         """Raise AssertionError where a promise is broken."""
         assert not self.violations, self.violations
         held: dict[tuple[str, str], int] = {}
+        at_agent: dict[str, int] = {}
         for job_id, token in self.acknowledged.items():
             job = await self.jobs.get(job_id)
             history = await self.jobs.events(job_id)
@@ -392,6 +419,13 @@ class World:
                 expected = f"result of {job.key} {token}".encode()
                 assert stored == expected, f"{stored!r} is not {expected!r}"
             if job.state in states.HOLDS_SLOT:
+                ended = any(
+                    p.key == job.key and p.status not in ALIVE
+                    for a in self.agents
+                    for p in a.payloads.values()
+                )
+                name = job.agent or ""
+                at_agent[name] = at_agent.get(name, 0) + (not ended)
                 held[job.service, job.user_id] = held.get((job.service, job.user_id), 0) + 1
             if job.state is not states.S.CLEANED:
                 assert job.bundle is not None
@@ -406,6 +440,8 @@ class World:
                 self.ended_at.pop(job_id, None)
             if job_id in self.cancelled:
                 assert job.state in (states.S.CANCELLED, states.S.CLEANED), job
+        for agent in self.agents:
+            assert at_agent.get(agent.name, 0) <= agent._slots, f"{agent.name}: {at_agent}"
         for (of, _), count in held.items():
             assert count <= self.services[of].runs_per_user
         for name, service in self.services.items():
@@ -416,6 +452,8 @@ class World:
         """Heal everything and let all work end."""
         for agent in self.agents:
             agent.faults.clear()
+            if not agent.well:
+                agent.fall_ill()
         await self.send.run_once()
         await self.clock.advance(60.0)
         for agent in self.agents:

@@ -1,0 +1,162 @@
+"""What an answer over HTTP means: an agent's word, its refusal, or silence.
+
+Only an agent's own words count. A page of a proxy, a redirect, half a document: nobody was there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import aiohttp
+
+from server.ports import AgentError, Fetched, NoSuchPayload, RefusedByAgent, Unreachable
+from shared.clock import Clock
+from shared.wire import Wire
+
+Document = TypeVar("Document", bound=Wire)
+
+OK: Final = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT})
+MOST_BYTES: Final = 64 << 20
+"""Of a document. The longest is the list of all that an agent holds."""
+_REFUSAL_BYTES: Final = 64 << 10
+_CHUNK: Final = 1 << 20
+_FLOOR_BYTES: Final = 256 << 10
+_FLOOR_S: Final = 60.0
+_RETRY: Final = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED,  # the operator is changing the token: the bundle is not at fault
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.CONFLICT,
+        HTTPStatus.TOO_EARLY,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)
+_NEW_ATTEMPT: Final = frozenset({"stale_attempt", "key_refused"})
+
+
+async def read(answer: aiohttp.ClientResponse, most: int = MOST_BYTES) -> bytes:
+    """The whole body.
+
+    Raises:
+        ValueError: it is longer than ``most`` bytes.
+    """
+    body = bytearray()
+    while chunk := await answer.content.readany():
+        body += chunk
+        if len(body) > most:
+            raise ValueError(f"an answer of more than {most} bytes")
+    return bytes(body)
+
+
+async def document(answer: aiohttp.ClientResponse, model: type[Document]) -> Document:
+    """The body as a document.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return model.model_validate_json(await read(answer))
+    except ValueError as problem:
+        raise ValueError(f"{_what(answer)} that is not an agent's") from problem
+
+
+async def refusal(answer: aiohttp.ClientResponse) -> AgentError:
+    """What an answer that is no success means.
+
+    Raises:
+        ValueError: it is not an agent's: it has none of its codes.
+    """
+    try:
+        body = json.loads(await read(answer, _REFUSAL_BYTES))
+    except ValueError:
+        body = None
+    code = body.get("code") if isinstance(body, dict) else None
+    if not isinstance(code, str) or answer.status < HTTPStatus.BAD_REQUEST:
+        raise ValueError(f"{_what(answer)} that is not an agent's")
+    message = str(body.get("message") or code)[:500]
+    if answer.status == HTTPStatus.NOT_FOUND and code == "payload_not_found":
+        return NoSuchPayload(message)
+    wait_s = retry_after(answer)
+    if code in _NEW_ATTEMPT:
+        wait_s = 0.0
+    elif answer.status == HTTPStatus.INSUFFICIENT_STORAGE and wait_s is None:
+        wait_s = 30.0
+    final = (
+        answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        and answer.status not in _RETRY
+        and wait_s is None
+    )
+    return RefusedByAgent(code, message, final=final, retry_after_s=wait_s)
+
+
+def retry_after(answer: aiohttp.ClientResponse) -> float | None:
+    """Seconds, where the answer says so; at most an hour."""
+    text = answer.headers.get("Retry-After", "")
+    return float(min(int(text[:9]), 3600)) if text.isascii() and text.isdigit() else None
+
+
+def _what(answer: aiohttp.ClientResponse) -> str:
+    kind = answer.headers.get("Content-Type", "no content type").partition(";")[0][:60]
+    return f"an answer ({answer.status}, {kind})"
+
+
+class RateFloor:
+    """Notices a body that trickles: fewer than 256 KiB in a minute."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._since, self._size = clock, clock.monotonic(), 0
+
+    def add(self, size: int) -> None:
+        """Count bytes.
+
+        Raises:
+            TimeoutError
+        """
+        self._size += size
+        now = self._clock.monotonic()
+        if now - self._since < _FLOOR_S:
+            return
+        if self._size < _FLOOR_BYTES * (now - self._since) / _FLOOR_S:
+            raise TimeoutError("the body comes too slowly")
+        self._since, self._size = now, 0
+
+
+async def store(
+    answer: aiohttp.ClientResponse, to: Path, clock: Clock, most: int | None = None
+) -> Fetched:
+    """The body to a file, checked against ``Repr-Digest`` and ``Content-Length`` where given.
+
+    Args:
+        most: bytes that were announced; more are not taken.
+
+    Raises:
+        Unreachable, OSError, TimeoutError
+    """
+    digest, size, floor = hashlib.sha256(), 0, RateFloor(clock)
+    with await asyncio.to_thread(to.open, "wb") as file:
+        while chunk := await answer.content.readany():
+            size += len(chunk)
+            if most is not None and size > most:
+                raise Unreachable(f"the result is longer than the {most} bytes said", sent=True)
+            floor.add(len(chunk))
+            if size > _CHUNK:
+                await asyncio.to_thread(_write, file, digest, chunk)
+            else:
+                _write(file, digest, chunk)  # small: a thread would cost more than it saves
+    announced = answer.headers.get("Repr-Digest", "")
+    if announced.startswith("sha-256=:"):
+        expected = base64.b64decode(announced.removeprefix("sha-256=:").rstrip(":"))
+        if expected != digest.digest():
+            raise Unreachable("the result arrived damaged: wrong digest", sent=True)
+    return Fetched(size, digest.hexdigest())
+
+
+def _write(file: Any, digest: Any, chunk: bytes) -> None:
+    digest.update(chunk)
+    file.write(chunk)

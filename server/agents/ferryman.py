@@ -1,0 +1,140 @@
+"""An agent of ours: keys, events, acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from server.agents import answers, forms
+from server.agents.link import Link
+from server.domain.jobs import Job
+from server.ports import Fetched, NoSuchPayload, Unreachable
+from shared.ids import AttemptKey
+from shared.wire import AgentEvent, AgentHealth, Order, PayloadDoc, PayloadList, Settled
+
+log = structlog.get_logger()
+_STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
+"""An event stream of ours says something every 15 s."""
+
+
+class FerrymanAgent(Link):
+    """An agent of ours.
+
+    Args:
+        server: identity of our database, scopes our keys.
+    """
+
+    def __init__(self, *args: Any, server: str, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._server = server
+
+    async def ask_health(self) -> AgentHealth:
+        health = await super().ask_health()
+        if not health.agent:
+            raise Unreachable(
+                self._say(
+                    f"what answers at {self.base} is not a Ferryman agent (a job-orchestrator "
+                    "client is given by upload_url, download_url and terminate_url)"
+                ),
+                sent=False,
+            )
+        return health
+
+    @property
+    def supports_events(self) -> bool:
+        return True
+
+    async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
+        order = Order(
+            server=self._server,
+            key=str(job.key),
+            service=job.service,
+            user_id=job.user_id,
+            timeout_s=job.timeout_s,
+            limits=job.limits,
+            bundle_digest=job.bundle.digest if job.bundle else "",
+            bundle_size=job.bundle.size if job.bundle else 0,
+        )
+        form = await asyncio.to_thread(
+            forms.sealed, order.model_dump_json(), bundle, secrets.token_hex(16)
+        )
+        body = await self._hand_over(f"{self.base}/submit", form)
+        try:
+            return self._of(PayloadDoc.model_validate_json(body), job)
+        except ValueError as problem:
+            raise Unreachable(self._say(problem), sent=True) from problem
+
+    async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
+        url = f"{self.base}/keys/{self._server}/{job.key}/settle"
+        async with self._call("POST", url, params={"kill": "1"} if kill else {}) as answer:
+            payload = (await answers.document(answer, Settled)).payload
+            return None if payload is None else self._of(payload, job)
+
+    async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
+        return await self._download(f"{self.base}/retrieve_partial/{payload_id}", to, most)
+
+    async def kill(self, payload_id: int) -> PayloadDoc | None:
+        async with self._call("POST", f"{self.base}/kill/{payload_id}") as answer:
+            payload = await answers.document(answer, PayloadDoc)
+            if payload.id != payload_id:
+                raise ValueError(f"payload {payload.id} in place of payload {payload_id}")
+            return payload
+
+    async def acknowledge(self, payload_id: int) -> None:
+        try:
+            async with self._call("DELETE", f"{self.base}/payloads/{payload_id}"):
+                pass
+        except NoSuchPayload:
+            pass
+
+    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
+        raise NotImplementedError("an agent of ours is not polled")
+
+    async def payloads(self) -> PayloadList:
+        """All that it holds for this server."""
+        async with self._call(
+            "GET", f"{self.base}/payloads", params={"server": self._server}
+        ) as answer:
+            listing = await answers.document(answer, PayloadList)
+            ours = [payload for payload in listing.payloads if self._is_ours(payload)]
+            return listing.model_copy(update={"payloads": ours})
+
+    async def events(self, after: int) -> AsyncIterator[AgentEvent]:
+        """Changes of payloads as they happen; ends, or raises Unreachable, when the connection
+        does.
+        """
+        async with self._call(
+            "GET",
+            f"{self.base}/events",
+            params={"after": str(after), "server": self._server},
+            timeout=_STREAM,
+        ) as answer:
+            while line := await answer.content.readline():
+                if line.strip():
+                    event = AgentEvent.model_validate_json(line)
+                    if event.payload is None or self._is_ours(event.payload):
+                        yield event
+
+    def _is_ours(self, payload: PayloadDoc) -> bool:
+        """Whether it can be a payload of this server at all."""
+        try:
+            AttemptKey.parse(payload.key or "")
+        except ValueError:
+            ours = False
+        else:
+            ours = payload.server == self._server
+        if not ours:
+            log.warning("payload.not_ours", agent=self.name, key=payload.key, server=payload.server)
+        return ours
+
+    def _of(self, payload: PayloadDoc, job: Job) -> PayloadDoc:
+        """Raises ValueError: it is another attempt's."""
+        if payload.server != self._server or payload.key != str(job.key):
+            raise ValueError(f"payload {payload.key} in place of {job.key}")
+        return payload

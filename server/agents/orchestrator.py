@@ -1,0 +1,144 @@
+"""A job-orchestrator client: plain parts, polling, no keys."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from server.agents import answers, forms
+from server.agents.link import Link
+from server.domain.jobs import Job
+from server.ports import AgentError, Fetched, NoSuchPayload, RefusedByAgent, Unreachable
+from shared.wire import PayloadDoc, PayloadState
+
+_FIELDS: Final = frozenset({"id", "status", "loc", "pid", "killed", "input"})
+_SAYS_NOTHING: Final = frozenset({"Queued", "Processing", "Submitted", "Locked", "Unknown"})
+"""Words of its wire that no payload of ours is in."""
+_NO_ERROR_OF_ITS_OWN: Final = frozenset(
+    {HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT, HTTPStatus.REQUEST_TIMEOUT}
+)
+
+
+class OrchestratorClient(Link):
+    """A job-orchestrator client, at the addresses that its variables give. ``/{id}`` is appended
+    to download and terminate.
+    """
+
+    def __init__(
+        self, name: str, upload: str, download: str, terminate: str, *args: Any, **more: Any
+    ) -> None:
+        super().__init__(name, upload.rstrip("/").rsplit("/", 1)[0], *args, **more)
+        self._upload = upload
+        self._retrieve, self._terminate = download.rstrip("/"), terminate.rstrip("/")
+        self._partial = f"{self._retrieve.rsplit('/', 1)[0]}/retrieve_partial"
+
+    @property
+    def supports_events(self) -> bool:
+        return False
+
+    async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
+        form = await asyncio.to_thread(forms.plain, bundle, secrets.token_hex(16))
+        body = await self._hand_over(self._upload, form)
+        try:
+            payload = _payload(body)
+        except ValueError as problem:
+            raise Unreachable(self._say(problem), sent=True) from problem
+        if payload is None:
+            raise Unreachable(self._say("a payload in no state of its own"), sent=True)
+        return payload
+
+    async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
+        raise NotImplementedError("a job-orchestrator client has no keys")
+
+    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
+        url = f"{self._retrieve}/{payload_id}"
+        async with self._call("GET", url, transfer=True) as answer:
+            if answer.content_type == "application/zip":
+                fetched = await answers.store(answer, to, self._clock)
+                return PayloadDoc(id=payload_id, status=PayloadState.COMPLETED), fetched
+            payload = _payload(await answers.read(answer), payload_id)
+            return payload, None
+
+    async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
+        return await self._download(f"{self._partial}/{payload_id}", to, most)
+
+    async def kill(self, payload_id: int) -> PayloadDoc | None:
+        try:
+            async with self._call("POST", f"{self._terminate}/{payload_id}") as answer:
+                body = await answers.read(answer)
+                return _payload(body, payload_id) if body else None
+        except RefusedByAgent as refusal:
+            if refusal.code != "404":
+                raise
+        # A 404 without a body is also what a proxy says: the payload's own address knows better.
+        async with self._call("GET", f"{self._retrieve}/{payload_id}"):
+            raise RefusedByAgent("404", "it knows the payload and cannot stop it", final=False)
+
+    async def acknowledge(self, payload_id: int) -> None:
+        """It has no way to be told: it deletes by age."""
+
+    async def _refusal(self, answer: aiohttp.ClientResponse) -> AgentError:
+        if answer.status < HTTPStatus.BAD_REQUEST:
+            raise ValueError(f"a redirect ({answer.status})")
+        body = await answers.read(answer, 64 << 10)
+        if answer.status == HTTPStatus.NOT_FOUND and _is_empty(body):
+            return NoSuchPayload(f"agent {self.name} does not know it")
+        if answer.status in _NO_ERROR_OF_ITS_OWN:
+            raise ValueError(f"an answer of a proxy ({answer.status})")
+        text = body.decode(errors="replace").strip()[:200]
+        message = f"HTTP {answer.status}" + (f": {text}" if text and "<" not in text else "")
+        return RefusedByAgent(
+            str(answer.status),
+            message,
+            final=answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            retry_after_s=self._wait_s(answer),
+        )
+
+    def _wait_s(self, answer: aiohttp.ClientResponse) -> float | None:
+        """None: it went wrong there, and may have begun."""
+        wait_s = answers.retry_after(answer)
+        if wait_s is None and (
+            answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
+            or answer.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE)
+        ):
+            return 30.0
+        return wait_s
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except ValueError as problem:
+        raise ValueError("an answer that is not a job-orchestrator client's") from problem
+    if not isinstance(found, dict) or not found.keys() >= _FIELDS:
+        raise ValueError("an answer that is not a job-orchestrator client's")
+    return found
+
+
+def _payload(body: bytes, payload_id: int | None = None) -> PayloadDoc | None:
+    """The payload; None: in a state that says nothing.
+
+    Raises:
+        ValueError: not a payload, or another one.
+    """
+    found = _document(body)
+    if payload_id is not None and found["id"] != payload_id:
+        raise ValueError(f"payload {str(found['id'])[:20]} in place of {payload_id}")
+    if found["status"] in _SAYS_NOTHING:
+        return None
+    return PayloadDoc.model_validate({name: found[name] for name in _FIELDS})
+
+
+def _is_empty(body: bytes) -> bool:
+    """Whether this is how a job-orchestrator client says that it knows no such payload."""
+    try:
+        found = _document(body)
+    except ValueError:
+        return False
+    return bool(found["id"] == 0 and found["status"] == "Unknown")
