@@ -63,7 +63,9 @@ class Bubblewrap(HostSandbox):
 
 
 class BubblewrapWorkspace(HostWorkspace):
-    """Starts the chain of ``SANDBOX.md``, section 3."""
+    """Starts the chain of :mod:`client_agent.sandbox.options`."""
+
+    scratch = (options.TEMPORARY[0], options.SHM)
 
     def __init__(self, sandbox: Bubblewrap, name: str, uid: int | None, limits: Limits) -> None:
         super().__init__(sandbox, name, uid, limits)

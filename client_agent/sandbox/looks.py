@@ -50,11 +50,20 @@ class ProcessGauge:
     Args:
         memory, cpu: whether to look at them; not where a cgroup does.
         budget_s: CPU time of all processes together.
+        scratch: where file systems in memory are mounted inside, which count as memory.
     """
 
     def __init__(
-        self, limits: Limits, budget_s: float, clock: Clock, *, memory: bool, cpu: bool
+        self,
+        limits: Limits,
+        budget_s: float,
+        clock: Clock,
+        *,
+        memory: bool,
+        cpu: bool,
+        scratch: Sequence[str] = (),
     ) -> None:
+        self._scratch = scratch
         self._limits, self._budget_s = limits, budget_s
         self._memory, self._cpu = memory, cpu
         self._pace = Pace(clock, 2.0)
@@ -66,7 +75,7 @@ class ProcessGauge:
         used = usage.of_processes(init)
         if not self._memory:
             return used, False
-        held = usage.of_deleted(init, usage.memfd_device())
+        held = usage.of_deleted(init, usage.memfd_device()) + usage.of_scratch(init, self._scratch)
         most = self._limits.memory
         if used.memory + held <= most:
             return used, False

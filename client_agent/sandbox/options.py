@@ -17,6 +17,9 @@ from client_agent.sandbox.base import SandboxBroken
 JOB: Final = "/job"
 SHM: Final = "/dev/shm"  # noqa: S108  # inside
 INIT: Final = "/proc/1"
+HIDDEN: Final = ("keys", "key-users", "cmdline", "diskstats", "locks")
+"""Of ``/proc``: keyrings of the agent's user, how the host was booted, what its disks and other
+jobs do."""
 UID: Final = 1000
 """Of the job, as it sees itself."""
 PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
@@ -175,6 +178,7 @@ def bwrap_options(
     # Through the memory of its init a job could take it over, although ptrace is refused: and have
     # it outlive the agent, or forge exit codes. Its other files tell what is the sandbox's own.
     options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT]
+    options += _hidden()
     options += ["--perms", "1777", "--size", str(scratch), "--tmpfs", TEMPORARY[0]]
     options += ["--perms", "1777", "--size", str(shm), "--tmpfs", SHM]
     options += ["--dir", "/var", "--symlink", "../tmp", TEMPORARY[1]]
@@ -190,6 +194,13 @@ def bwrap_options(
     if fds.seccomp is not None:
         options += ["--seccomp", str(fds.seccomp)]
     return [*options, "--json-status-fd", str(fds.status)]
+
+
+@cache
+def _hidden() -> list[str]:
+    """Files of ``/proc`` that are empty inside."""
+    there = [path for name in HIDDEN if (path := Path("/proc", name)).exists()]
+    return [word for path in there for word in ("--dev-bind", os.devnull, str(path))]
 
 
 @cache

@@ -103,6 +103,19 @@ RULES: Final = (
         "numa",
     ),
     Rule(
+        ("inotify_init", "inotify_init1", "inotify_add_watch"),
+        errno.ENOSYS,
+        "tells which programs of /usr the host and other jobs run; file watchers ask for it, "
+        "most of them look by themselves where there is none",
+        "inotify",
+    ),
+    Rule(
+        ("ustat", "sysfs"),
+        errno.ENOSYS,
+        "ustat tells of any file system by its number, those of other jobs included, how full "
+        "it is",
+    ),
+    Rule(
         ("name_to_handle_at", "open_by_handle_at"),
         errno.EPERM,
         "handles open files by number, outside every mount (the Shocker escape)",
@@ -132,6 +145,8 @@ UNIX_SOCKETS: Final = "unix_sockets"
 the network's namespace, so such a job could call on the host's desktops and buses, with the rights
 of the agent's user, and be handed descriptors of the host's files. Pairs are always allowed: they
 lead nowhere."""
+F_NOTIFY: Final = 1026
+"""Watches a directory as inotify does; a command of fcntl."""
 TERMINAL: Final = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX put words into the mouth of a terminal."""
 
@@ -185,6 +200,9 @@ def program(
     )
     terminal = [line for request in TERMINAL for line in bpf.if_equal(request, refuse)]
     lines += bpf.if_equal(number["ioctl"], [bpf.load(bpf.low(1)), *terminal, *permit])
+    if "inotify" not in allow:
+        watch = bpf.if_equal(F_NOTIFY, refuse)
+        lines += bpf.if_equal(number["fcntl"], [bpf.load(bpf.low(1)), *watch, *permit])
     for call in ("socket", "socketpair"):
         closed = {AF_UNIX} if network and UNIX_SOCKETS not in allow and call == "socket" else set()
         families = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +17,8 @@ from client_agent.sandbox.pidfd import descendants, stat_fields
 
 DEEPEST: Final = 400
 """Levels that are walked, each with a descriptor. A result may be much less deep."""
+_INODE: Final = 1024
+"""Bytes of the kernel's memory for a file in memory and its name."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -55,6 +57,22 @@ def memory_of(init: int, held: int) -> int:
         own += mapped[0]
         shared += mapped[1]
     return own * 1024 + max(shared * 1024, held)
+
+
+def of_scratch(init: int, places: Sequence[str]) -> int:
+    """Bytes of memory that the file systems in memory of a sandbox use, with what the kernel keeps
+    for each of their files.
+
+    Args:
+        places: where they are mounted inside.
+    """
+    total = 0
+    for place in places:
+        with suppress(OSError):  # gone meanwhile
+            found = os.statvfs(f"/proc/{init}/root{place}")
+            total += (found.f_blocks - found.f_bfree) * found.f_frsize
+            total += (found.f_files - found.f_ffree) * _INODE
+    return total
 
 
 @cache

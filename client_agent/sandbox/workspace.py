@@ -7,7 +7,7 @@ import os
 import select
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +47,8 @@ class HostWorkspace(ABC):
     """Implements :class:`client_agent.sandbox.base.Workspace` but for :meth:`start`."""
 
     path: Path
+    scratch: Sequence[str] = ()
+    """Where file systems in memory are mounted, as the job sees them."""
 
     def __init__(self, sandbox: HostSandbox, name: str, uid: int | None, limits: Limits) -> None:
         self.uid = self.gid = uid
@@ -197,7 +199,16 @@ class HostWorkspace(ABC):
         memory, cpu = (self.enforcement[name] != HARD for name in ("memory", "cpu"))
         if memory or cpu:
             budget_s = self._cpu_budget_s(launch)
-            gauges.append(ProcessGauge(limits, budget_s, sandbox.clock, memory=memory, cpu=cpu))
+            gauges.append(
+                ProcessGauge(
+                    limits,
+                    budget_s,
+                    sandbox.clock,
+                    memory=memory,
+                    cpu=cpu,
+                    scratch=self.scratch,
+                )
+            )
         if self._image is not None:
             gauges.append(ImageGauge(self._image, limits))
         else:

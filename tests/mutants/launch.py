@@ -259,6 +259,15 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
+        "what `/proc` tells of keyrings, disks, locks and the host's boot is hidden",
+        _OPTIONS,
+        "    options += _hidden()\n",
+        "",
+        f"{_INSIDE}what_proc_tells_of_the_host_and_its_jobs_is_empty[user]",
+        f"{_INSIDE}what_proc_tells_of_the_host_and_its_jobs_is_empty[root]",
+    ),
+    of(
+        "3",
         "only the named descriptors are passed",
         _SPAWN,
         "pass_fds=tuple(passed),",
@@ -480,6 +489,17 @@ FILTER: Final[tuple[Mutant, ...]] = (
         '"migrate_pages", "move_pages"),',
         '"migrate_pages"),',
         f"{_CALLS}[user]",
+    ),
+    _refusal("inotify", '("inotify_init", "inotify_init1", "inotify_add_watch")'),
+    _refusal("ustat and sysfs", '("ustat", "sysfs")'),
+    of(
+        "2.10",
+        "fcntl's F_NOTIFY",
+        _SECCOMP,
+        "F_NOTIFY: Final = 1026",
+        "F_NOTIFY: Final = 1027",
+        f"{_CALLS}[user]",
+        f"{BOX}seccomp.py::test_fcntl_watches_no_directory",
     ),
     _refusal("file handles", '("name_to_handle_at", "open_by_handle_at")'),
     of(

@@ -117,6 +117,14 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "4",
+        "memory, soft: scratch counts, and each name in it",
+        "sandbox/usage.py",
+        "            total += (found.f_files - found.f_ffree) * _INODE\n",
+        "",
+        f"{_ATTACKS}a_flood_of_names_in_scratch_counts_as_memory[user]",
+    ),
+    of(
+        "4",
         "pids: the cgroup's limit",
         _GROUPS,
         '        ("pids", "pids.max", pids),\n        ("cpu", "cpu.cfs_period',

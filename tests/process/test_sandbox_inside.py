@@ -42,6 +42,8 @@ for name, nr, *args in [
     ("perf_event_open", 298, 0, 0, 0, 0, 0), ("userfaultfd", 323, 1), ("setns", 308, 0, 0),
     ("process_vm_readv", 310, 1, 0, 0, 0, 0, 0), ("open_by_handle_at", 304, 0, 0, 0),
     ("move_pages", 279, 0, 0, 0, 0, 0, 0), ("init_module", 175, 0, 0, 0),
+    ("inotify_init1", 294, 0), ("inotify_init", 253), ("fcntl", 72, 0, 1026, 1),
+    ("ustat", 136, os.stat("/tmp").st_dev, ctypes.create_string_buffer(64)), ("sysfs", 139, 3),
     ("unshare", 272, 0x10000000), ("clone", 56, 0x10000011, 0, 0, 0, 0),
 ]:
     ctypes.set_errno(0)
@@ -56,8 +58,8 @@ for name, nr, *args in [
 def test_dangerous_system_calls_are_refused(who: Who) -> None:
     outcome = run(Job({"run.sh": "exec python3 calls.py\n", "calls.py": CALLS}), who)
     said = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
-    enosys = {"io_uring_setup", "clone3"}
-    assert len(said) == 15
+    enosys = {"io_uring_setup", "clone3", "inotify_init", "inotify_init1", "ustat", "sysfs"}
+    assert len(said) == 20
     assert {name for name, text in said.items() if text == "Function not implemented"} == enosys
     assert {text for name, text in said.items() if name not in enosys} == {
         "Operation not permitted"
@@ -69,10 +71,12 @@ def test_dangerous_system_calls_are_refused(who: Who) -> None:
 )
 def test_a_relaxation_gives_the_call_back(who: Who) -> None:
     job = Job({"run.sh": "exec python3 calls.py\n", "calls.py": CALLS})
-    outcome = run(replace(job, allow=frozenset({"io_uring", "process_vm"})), who)
+    outcome = run(replace(job, allow=frozenset({"io_uring", "process_vm", "inotify"})), who)
     said = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
     assert said["io_uring_setup"] == "Bad address"
     assert said["process_vm_readv"] != "Operation not permitted"
+    assert said["inotify_init"].isdigit()
+    assert said["fcntl"] == "Not a directory"
     assert said["ptrace"] == said["keyctl"] == "Operation not permitted"
 
 
@@ -152,6 +156,14 @@ def test_the_host_is_not_visible_in_dev_sys_and_mounts(who: Who) -> None:
     if offers(who, "disk"):  # a bind shows where it came from, an image does not
         assert str(outcome.home) not in mounts
     assert "/run/ferryman" not in mounts
+
+
+def test_what_proc_tells_of_the_host_and_its_jobs_is_empty(who: Who) -> None:
+    names = "keys key-users cmdline diskstats locks"
+    outcome = run(Job({"run.sh": f"cd /proc; cat {names}; ls {names}; wc -l <cpuinfo\n"}), who)
+    *there, cpus = outcome.stdout.split()
+    assert set(there) == {name for name in names.split() if Path("/proc", name).exists()}
+    assert int(cpus) > 0
 
 
 def test_of_etc_there_is_what_programs_need_and_no_account_of_the_host(who: Who) -> None:

@@ -139,7 +139,7 @@ async def test_a_file_server_that_does_not_answer_holds_up_nothing():
         ({"env": {"FERRYMAN_JOB_ID": "1"}}, "'FERRYMAN_JOB_ID' cannot be the name"),
         ({"env": {"A": "a\0b"}}, "A has a NUL in it"),
         ({"pass_env": ["A=1"]}, "'A=1' cannot be the name"),
-        ({"allow": ["everything"]}, "there is no everything; there are io_uring, numa, perf"),
+        ({"allow": ["everything"]}, "there is no everything; there are inotify, io_uring, numa"),
         ({"scratch": 0}, "greater than 0"),
     ],
 )

@@ -69,7 +69,7 @@ DESIGNED = (
     "io_uring_enter io_uring_register userfaultfd mbind set_mempolicy get_mempolicy "
     "migrate_pages move_pages name_to_handle_at open_by_handle_at init_module finit_module "
     "delete_module kexec_load reboot acct quotactl syslog settimeofday clock_settime "
-    "fanotify_init"
+    "fanotify_init inotify_init1 inotify_add_watch"
 )
 
 
@@ -81,7 +81,7 @@ def test_every_call_that_the_design_refuses_is_refused(machine: str, name: str) 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_call_of_a_rule_is_known(machine: str) -> None:
-    old_x86_only = {"create_module", "iopl", "ioperm"}
+    old_x86_only = {"create_module", "iopl", "ioperm", "ustat", "sysfs", "inotify_init"}
     named = {name for rule in seccomp.RULES for name in rule.calls}
     assert named - set(NUMBERS[machine]) <= (old_x86_only if machine == "aarch64" else set())
 
@@ -102,13 +102,21 @@ def test_a_relaxation_permits_its_own_calls_only(machine: str, relaxation: str) 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_everything_else_is_permitted(machine: str) -> None:
-    special = {"clone", "ioctl", "socket", "socketpair"}
+    special = {"clone", "fcntl", "ioctl", "socket", "socketpair"}
     named = {NUMBERS[machine][name] for name in NUMBERS[machine]}
     program = seccomp.program(frozenset(), machine)
     for nr in set(range(600)) - named:
         assert run(program, nr, AUDIT_ARCH[machine]) == ALLOW
     for name in special - {"socket", "socketpair"}:
         assert call(machine, name) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_fcntl_watches_no_directory(machine: str) -> None:
+    for command in (*range(17), *range(1024, 1040)):
+        notify = command == 1026
+        assert call(machine, "fcntl", 3, command) == (refused(errno.EPERM) if notify else ALLOW)
+    assert call(machine, "fcntl", 3, 1026, allow=frozenset({"inotify"})) == ALLOW
 
 
 @pytest.mark.parametrize("machine", MACHINES)
