@@ -95,7 +95,7 @@ async def compose(
     stack.push_async_callback(database.close)
     if database.upgraded_from is not None:
         log.info("database.upgraded", copy=str(database.upgraded_from))
-    identity = await server_identity(database, secrets.token_hex(16))
+    identity, former = await server_identity(database, secrets.token_hex(16))
     sessions = Sessions(
         control=await stack.enter_async_context(_session(0)),
         transfers=await stack.enter_async_context(_session(TRANSFERS_PER_HOST)),
@@ -105,7 +105,10 @@ async def compose(
     jobs = SqlJobs(database, bells.changed)
     files = FolderFiles(table.data_dir, functools.partial(secrets.token_hex, 16))
     services = {name: one.service(name) for name, one in settings.services.items()}
-    links = [_link(name, one, sessions, identity, clock) for name, one in settings.agents.items()]
+    links = [
+        _link(name, one, sessions, (identity, former), clock)
+        for name, one in settings.agents.items()
+    ]
     registry = Registry(links, clock)
     accept = Accept(jobs, files, services, clock)
     get = Get(jobs, files, services, clock, on_slot=bells.sender.set)
@@ -178,13 +181,22 @@ def _session(per_host: int) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, read_bufsize=1 << 18)
 
 
-def _link(name: str, agent: AgentTable, sessions: Sessions, identity: str, clock: Clock) -> Link:
+def _link(
+    name: str,
+    agent: AgentTable,
+    sessions: Sessions,
+    identity: tuple[str, tuple[str, ...]],
+    clock: Clock,
+) -> Link:
     more: dict[str, Any] = {
         "token": agent.secret(),
         "services": frozenset(agent.services),
         "drain": agent.drain,
     }
     if agent.url is not None:
-        return FerrymanAgent(name, agent.url.rstrip("/"), sessions, clock, server=identity, **more)
+        server, former = identity
+        return FerrymanAgent(
+            name, agent.url.rstrip("/"), sessions, clock, server=server, former=former, **more
+        )
     addresses = (agent.upload_url or "", agent.download_url or "", agent.terminate_url or "")
     return OrchestratorClient(name, *addresses, sessions, clock, **more)

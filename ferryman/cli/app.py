@@ -34,6 +34,8 @@ app.command("list", rich_help_panel=_WORK)(jobs.list_jobs)
 app.command("dev", rich_help_panel=_RUN)(programs.dev)
 app.command("server", rich_help_panel=_RUN, context_settings=_PASSED_ON)(programs.server)
 app.command("agent", rich_help_panel=_RUN, context_settings=_PASSED_ON)(programs.agent)
+app.command("backup", rich_help_panel=_RUN, context_settings=_PASSED_ON)(programs.backup)
+app.command("restore", rich_help_panel=_RUN, context_settings=_PASSED_ON)(programs.restore)
 
 
 def _version(wanted: bool) -> None:

@@ -23,6 +23,16 @@ def agent(context: typer.Context) -> NoReturn:
     _become("client_agent", context.args)
 
 
+def backup(context: typer.Context) -> NoReturn:
+    """Copy what a server keeps, while it runs: `ferryman backup --help` shows its options."""
+    _become("server.maintenance", ["backup", *context.args])
+
+
+def restore(context: typer.Context) -> NoReturn:
+    """Restore a backup into an empty folder: `ferryman restore --help` shows its options."""
+    _become("server.maintenance", ["restore", *context.args])
+
+
 def dev(
     host: Annotated[str, typer.Option("--host", help="Where the server listens.")] = "127.0.0.1",
     port: Annotated[

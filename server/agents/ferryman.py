@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import structlog
 
 from server.agents import answers, forms
 from server.agents.link import Link
+from server.domain import outcome
 from server.domain.jobs import Job
 from server.ports import Fetched, NoSuchPayload, Unreachable
 from shared.ids import AttemptKey
@@ -28,11 +29,12 @@ class FerrymanAgent(Link):
 
     Args:
         server: identity of our database, scopes our keys.
+        former: of the servers that ours was restored in place of.
     """
 
-    def __init__(self, *args: Any, server: str, **more: Any) -> None:
+    def __init__(self, *args: Any, server: str, former: Sequence[str] = (), **more: Any) -> None:
         super().__init__(*args, **more)
-        self._server = server
+        self._server, self._former = server, former
 
     async def ask_health(self) -> AgentHealth:
         health = await super().ask_health()
@@ -98,12 +100,28 @@ class FerrymanAgent(Link):
 
     async def payloads(self) -> PayloadList:
         """All that it holds for this server."""
-        async with self._call(
-            "GET", f"{self.base}/payloads", params={"server": self._server}
-        ) as answer:
-            listing = await answers.document(answer, PayloadList)
-            ours = [payload for payload in listing.payloads if self._is_ours(payload)]
-            return listing.model_copy(update={"payloads": ours})
+        listing = await self._listing(self._server)
+        ours = [payload for payload in listing.payloads if self._is_ours(payload)]
+        return listing.model_copy(update={"payloads": ours})
+
+    async def end_former(self) -> None:
+        """Kill and forget all that it holds for former servers; return when none of it runs.
+
+        The restored server may have the same jobs in its queue, or may never have heard of them:
+        before the agent is given any of them, nothing of the former ones may run there.
+        """
+        for server in self._former:
+            for payload in (await self._listing(server)).payloads:
+                if payload.server != server:
+                    continue  # of an agent that does not know this query
+                if payload.status not in outcome.ENDED:
+                    await self.kill(payload.id)
+                await self.acknowledge(payload.id)
+                log.warning("payload.former", agent=self.name, key=payload.key)
+
+    async def _listing(self, server: str) -> PayloadList:
+        async with self._call("GET", f"{self.base}/payloads", params={"server": server}) as answer:
+            return await answers.document(answer, PayloadList)
 
     async def events(self, after: int) -> AsyncIterator[AgentEvent]:
         """Changes of payloads as they happen; ends, or raises Unreachable, when the connection

@@ -64,6 +64,7 @@ class Follower:
     async def _follow(self, link: FerrymanAgent) -> None:
         """Compare, then follow the events; raises AgentError when they end."""
         health = await link.ask_health()
+        await link.end_former()
         listing = await link.payloads()
         self._mark_up(health)  # first, so that what reconciling starts goes on
         watch = asyncio.create_task(self._watch_health())

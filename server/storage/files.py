@@ -18,6 +18,11 @@ KINDS: Final = ("bundles", "results")
 _SHELF: Final = 2  # characters of a name that choose its folder: keeps folders small
 
 
+def stored_path(folder: Path, kind: str, name: str) -> Path:
+    """Where a sealed file lies below a data folder, or a backup."""
+    return folder / kind / name[:_SHELF] / name
+
+
 class FolderFiles:
     """``ports.Files`` below one folder.
 
@@ -58,7 +63,7 @@ class FolderFiles:
         sealing.close()
 
     def path(self, kind: str, name: str) -> Path:
-        return self._folder / kind / name[:_SHELF] / name
+        return stored_path(self._folder, kind, name)
 
     async def remove(self, kind: str, name: str) -> None:
         await asyncio.to_thread(durable.remove_quietly, self.path(kind, name))

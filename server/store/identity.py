@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+
 from shared.database import Database, Transaction
 
 
-async def server_identity(database: Database, fresh: str) -> str:
-    """The name that the database was given when it was made; ``fresh`` if it is new."""
+async def server_identity(database: Database, fresh: str) -> tuple[str, tuple[str, ...]]:
+    """The name that the database was given when it was made (``fresh`` if it is new), and the
+    names of the servers that it was restored in place of.
+    """
 
-    async def change(tx: Transaction) -> str:
+    async def change(tx: Transaction) -> dict[str, str]:
         await tx.rows(
             "INSERT INTO meta (key, value) VALUES ('server', :fresh) ON CONFLICT DO NOTHING",
             {"fresh": fresh},
         )
-        found = await tx.rows("SELECT value FROM meta WHERE key = 'server'")
-        return str(found[0]["value"])
+        found = await tx.rows("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
+        return {row["key"]: row["value"] for row in found}
 
-    return await database.write(change)
+    found = await database.write(change)
+    return found["server"], tuple(json.loads(found.get("former", "[]")))

@@ -1,0 +1,1 @@
+"""Backup and restore: programs of their own beside the server."""

@@ -1,0 +1,153 @@
+"""``python -P -m server.maintenance``, which is what ``ferryman backup`` and ``restore`` run."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Final, NoReturn, TypeAlias
+
+import typer
+
+from server import settings as server_settings
+from server.maintenance.backup import DATABASE, Manifest, back_up
+from server.maintenance.restore import BadBackup, NotEmpty, restore
+from shared.clock import RealClock
+from shared.config import SettingsError
+from shared.database import DatabaseUnavailable
+from shared.lockfile import FolderInUse
+from shared.migrate import NewerSchema, NoRoomForCopy
+from shared.sizes import say_size
+
+FAILED: Final = 1
+USAGE: Final = 2
+CANNOT_CREATE: Final = 73
+DAMAGED: Final = 74
+
+Config: TypeAlias = Annotated[
+    Path | None, typer.Option(help="The server's TOML file.", envvar="FERRYMAN_CONFIG")
+]
+DataDir: TypeAlias = Annotated[
+    Path | None, typer.Option(help="The server's folder of all data [./data].")
+]
+Verify: TypeAlias = Annotated[bool, typer.Option("--verify", help="Check every file's digest.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+
+program = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@program.command()
+def backup(
+    target: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
+    config: Config = None,
+    data_dir: DataDir = None,
+    verify: Verify = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy everything that a server keeps into a new folder; the server may run.
+
+    Exit codes: 0; 1 made, but the server itself lacks files; 2 settings; 73 the folder exists or
+    cannot be written; 74 the database cannot be used.
+    """
+    with _problems():
+        found, database = _server(config, data_dir)
+        version = metadata.version("ferryman")
+        made = back_up(found, database, target, RealClock(), version, digests=verify)
+    if as_json:
+        print(json.dumps(asdict(made)))  # noqa: T201 - the result
+    else:
+        print(f"{target}: {_told(made)}")  # noqa: T201 - the result
+    for line in made.incomplete:
+        sys.stderr.write(f"ferryman: {line}\n")
+    if made.incomplete:
+        raise typer.Exit(FAILED)
+
+
+@program.command("restore")
+def restore_backup(
+    backup: Annotated[Path, typer.Argument(help="What `ferryman backup` has made.")],
+    config: Config = None,
+    data_dir: DataDir = None,
+    rehearsal: Annotated[
+        bool,
+        typer.Option(
+            "--rehearsal",
+            help="The former server goes on: leave its jobs on the agents alone.",
+        ),
+    ] = False,
+    skip_ids: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Numbers of jobs to leave out [1,000,000 and 10 for each second since then].",
+        ),
+    ] = None,
+    verify: Verify = False,
+) -> None:
+    """Restore a backup into an empty data folder, as that of a new server.
+
+    Exit codes: 0; 2 settings; 73 the folder holds something, is in use or cannot be written;
+    74 the backup is damaged, or of a newer version.
+    """
+    with _problems():
+        found, database = _server(config, data_dir)
+        done = restore(
+            backup,
+            found,
+            database,
+            RealClock(),
+            rehearsal=rehearsal,
+            skip=skip_ids,
+            digests=verify,
+        )
+    print(f"{found}: {done.jobs} jobs; the next one has number {done.first_id}")  # noqa: T201 - the result
+    if not rehearsal:
+        sys.stderr.write(
+            "ferryman: when the server starts, agents end what they still hold for the former one, "
+            "which must not run any more\n"
+        )
+
+
+def _server(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:
+    table = server_settings.read(config, {"server": {"data_dir": data_dir}}).server
+    return table.data_dir, table.db_path or table.data_dir / DATABASE
+
+
+def _told(made: Manifest) -> str:
+    total = made.bundle_bytes + made.result_bytes + made.database_bytes
+    return (
+        f"{made.jobs} jobs, {made.bundles} bundles ({say_size(made.bundle_bytes)}), "
+        f"{made.results} results ({say_size(made.result_bytes)}), "
+        f"database {say_size(made.database_bytes)}; {say_size(total)} in all"
+    )
+
+
+@contextmanager
+def _problems() -> Iterator[None]:
+    try:
+        yield
+    except SettingsError as problem:
+        _end(USAGE, str(problem))
+    except (FolderInUse, NotEmpty) as problem:
+        _end(CANNOT_CREATE, str(problem))
+    except (BadBackup, DatabaseUnavailable, NewerSchema, sqlite3.Error) as problem:
+        _end(DAMAGED, str(problem))
+    except NoRoomForCopy as problem:
+        _end(CANNOT_CREATE, str(problem))
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else ""
+        _end(CANNOT_CREATE, f"{where}{problem.strerror}")
+
+
+def _end(code: int, message: str) -> NoReturn:
+    sys.stderr.write(f"ferryman: {message}\n")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    program()

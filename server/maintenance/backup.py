@@ -1,0 +1,128 @@
+"""A copy of everything that the server keeps, made while it runs.
+
+The database first, in one read of it: every row of the copy had its files then, since bytes come
+before rows. Then the files. What the server removed in between belonged to jobs that have expired
+or were deleted, and the copy leaves those jobs out: every row that stays has its files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from server.maintenance.files import Brought, bring
+from server.store import copies
+from server.store.migrations import MIGRATIONS
+from shared.clock import Clock, iso
+from shared.files import durable
+from shared.migrate import NewerSchema, copy_database, schema_version
+
+DATABASE: Final = "ferryman.sqlite"
+MANIFEST: Final = "backup.json"
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a backup holds; written last, so that a folder without it is no backup."""
+
+    format: int
+    made_at: str
+    version: str
+    schema: int
+    server: str
+    jobs: int
+    bundles: int
+    bundle_bytes: int
+    results: int
+    result_bytes: int
+    database_bytes: int
+    incomplete: tuple[str, ...]
+    """Files that were missing or damaged on the server itself."""
+
+
+def back_up(
+    data_dir: Path, db_path: Path, target: Path, clock: Clock, version: str, *, digests: bool
+) -> Manifest:
+    """Write a backup into the new folder ``target``.
+
+    Raises:
+        FileExistsError: there is something at ``target``.
+        FileNotFoundError: there is no database.
+        NewerSchema, NoRoomForCopy, OSError, sqlite3.Error
+    """
+    if not db_path.is_file():
+        raise FileNotFoundError(2, "there is no database of a server", str(db_path))
+    if os.path.lexists(target):
+        raise FileExistsError(17, "it exists already: give a new folder", str(target))
+    made_at = iso(clock.now())
+    work = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    work.mkdir(mode=0o700)
+    try:
+        with closing(_connect(db_path)) as live:
+            _known(live, db_path)
+            copy_database(live, work / DATABASE)
+            with closing(_connect(work / DATABASE)) as copy:
+                copy.execute("PRAGMA foreign_keys=ON")
+                brought = bring(data_dir, work, copies.stored_files(copy), digests=digests)
+                gone = [file for file in brought.missing if not copies.refers_to(live, file)]
+                copies.leave_out(copy, {file.job_id for file in gone})
+                manifest = _manifest(copy, brought, gone, work, made_at, version)
+        durable.fsync_file(work / DATABASE)
+        text = work / f"{MANIFEST}.partial"
+        text.touch(0o600)
+        text.write_text(json.dumps(asdict(manifest), indent=1))
+        durable.seal(text, work / MANIFEST)
+        work.rename(target)
+        durable.fsync_folder(target.parent)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return manifest
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA busy_timeout=10000")
+    return connection
+
+
+def _known(live: sqlite3.Connection, path: Path) -> None:
+    found = schema_version(live)
+    if found > len(MIGRATIONS):
+        raise NewerSchema(path, found, len(MIGRATIONS))
+
+
+def _manifest(
+    copy: sqlite3.Connection,
+    brought: Brought,
+    gone: list[copies.StoredFile],
+    work: Path,
+    made_at: str,
+    version: str,
+) -> Manifest:
+    lost = [file for file in brought.missing if file not in gone]
+    return Manifest(
+        FORMAT,
+        made_at,
+        version,
+        schema_version(copy),
+        copies.identity(copy),
+        copies.count_jobs(copy),
+        brought.files["bundles"],
+        brought.bytes["bundles"],
+        brought.files["results"],
+        brought.bytes["results"],
+        (work / DATABASE).stat().st_size,
+        tuple(
+            f"{kind} of job {file.job_id}: {file.kind}/{file.name}"
+            for kind, files in (("missing file", lost), ("damaged file", brought.damaged))
+            for file in files
+        ),
+    )

@@ -1,0 +1,110 @@
+"""Sealed files from one data folder to another: linked where that can be done, else copied."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from server.storage.files import KINDS, stored_path
+from server.store.copies import StoredFile
+from shared.files import durable
+from shared.files.errors import BundleError
+from shared.files.reader import BundleReader
+
+_CHUNK: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Brought:
+    """What was brought over.
+
+    Attributes:
+        missing: not there any more.
+        damaged: there, but not what the row says.
+    """
+
+    files: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+    missing: list[StoredFile] = field(default_factory=list)
+    damaged: list[StoredFile] = field(default_factory=list)
+
+
+def bring(
+    source: Path, target: Path, files: Iterable[StoredFile], *, digests: bool = False
+) -> Brought:
+    """Link or copy the files below ``target``, durable, mode 0600.
+
+    Args:
+        digests: compare them with their rows, too, not only their sizes.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    brought = Brought()
+    for kind in KINDS:
+        (target / kind).mkdir(mode=0o700)
+    seen = set[Path]()
+    for file in files:
+        there = stored_path(target, file.kind, file.name)
+        if there in seen:
+            continue  # jobs may share a bundle
+        seen.add(there)
+        there.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            _link_or_copy(stored_path(source, file.kind, file.name), there)
+        except FileNotFoundError:
+            brought.missing.append(file)
+            continue
+        if not _sound(there, file, digests=digests):
+            brought.damaged.append(file)
+        brought.files[file.kind] += 1
+        brought.bytes[file.kind] += file.size
+    for folder, _, _ in os.walk(target):
+        durable.fsync_folder(Path(folder))
+    return brought
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        # A sealed file is never changed, only removed: a link of it is as good as a copy.
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        with _new(target) as fd, source.open("rb") as file, os.fdopen(fd, "wb") as out:
+            shutil.copyfileobj(file, out, _CHUNK)
+            out.flush()
+            os.fsync(out.fileno())
+    target.chmod(0o600)
+
+
+@contextlib.contextmanager
+def _new(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    except BaseException:
+        durable.remove_quietly(path)
+        raise
+
+
+def _sound(path: Path, file: StoredFile, *, digests: bool) -> bool:
+    if path.stat().st_size != file.size:
+        return False
+    if not digests:
+        return True
+    if file.kind == "results":
+        with path.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest() == file.digest
+    try:
+        with BundleReader(path, max_files=1_000_000) as reader:
+            return reader.sealed().digest == file.digest
+    except BundleError:
+        return False

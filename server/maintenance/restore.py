@@ -1,0 +1,146 @@
+"""A backup into an empty data folder, as the folder of a new server.
+
+Everything that came after the backup is unknown: jobs that it had not seen, attempts that agents
+took. So the restored server has an identity of its own, and no answer of an agent to the former one
+can be taken for one of its own; it leaves out numbers that the former one may have given away; and
+it makes agents end what they hold for the former one before it gives them work. Jobs that were at
+an agent are then found not to be there, and are queued again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from server.maintenance.backup import DATABASE, FORMAT, MANIFEST
+from server.maintenance.files import bring
+from server.storage.files import KINDS
+from server.store import copies
+from server.store.migrations import MIGRATIONS
+from shared.clock import SECOND, Clock, from_iso
+from shared.database import Database
+from shared.files import durable
+from shared.lockfile import FolderLock
+from shared.migrate import copy_database
+
+LEAST_SKIPPED: Final = 1_000_000
+PER_SECOND: Final = 10
+"""Numbers of jobs that are left out for each second since the backup."""
+_HARMLESS: Final = frozenset({"lost+found", "lock"})
+
+
+class BadBackup(Exception):
+    """It is no backup, or damaged; nothing was restored."""
+
+
+class NotEmpty(Exception):
+    """The data folder holds something already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    jobs: int
+    first_id: int
+    """Of the next job."""
+
+
+def restore(
+    backup: Path,
+    data_dir: Path,
+    db_path: Path,
+    clock: Clock,
+    *,
+    rehearsal: bool,
+    skip: int | None,
+    digests: bool,
+) -> Restored:
+    """Make ``data_dir`` that of a new server with the jobs of the backup.
+
+    Args:
+        rehearsal: the former server goes on: leave what agents hold for it alone.
+        skip: numbers of jobs to leave out; None: by the age of the backup.
+        digests: compare every file with its digest.
+
+    Raises:
+        BadBackup, NotEmpty, FolderInUse, NewerSchema, DatabaseUnavailable, NoRoomForCopy, OSError
+    """
+    manifest = _manifest(backup)
+    if skip is None:
+        age_s = max(0, clock.now() - from_iso(manifest["made_at"])) // SECOND
+        skip = LEAST_SKIPPED + PER_SECOND * age_s
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    db_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = FolderLock(data_dir)
+    made: list[Path] = []
+    try:
+        _check_empty(data_dir, db_path)
+        staged = db_path.with_name(f"{db_path.name}.restoring")
+        try:
+            made.append(staged)
+            with closing(sqlite3.connect(backup / DATABASE)) as source:
+                copy_database(source, staged)
+            made += [data_dir / kind for kind in KINDS]
+            with closing(sqlite3.connect(staged)) as copy:
+                brought = bring(backup, data_dir, copies.stored_files(copy), digests=digests)
+                jobs = copies.count_jobs(copy)
+            lost = len(brought.missing) + len(brought.damaged)
+            if lost > len(manifest["incomplete"]):
+                raise BadBackup(f"{backup}: {lost} files are missing or damaged")
+            first = asyncio.run(_become_another(staged, skip, follow=not rehearsal))
+        except sqlite3.DatabaseError as problem:
+            raise BadBackup(f"{backup}: {problem}") from problem
+        durable.seal(staged, db_path)
+    except BaseException:
+        for path in made:
+            _remove(path)
+        raise
+    finally:
+        for left in db_path.parent.glob(f"{db_path.name}.restoring*"):
+            durable.remove_quietly(left)
+        lock.close()
+    return Restored(jobs, first)
+
+
+def _manifest(backup: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((backup / MANIFEST).read_text())
+    except FileNotFoundError:
+        raise BadBackup(f"{backup}: there is no {MANIFEST}, it is no backup") from None
+    except ValueError as problem:
+        raise BadBackup(f"{backup / MANIFEST}: {problem}") from problem
+    if found.get("format") != FORMAT:
+        raise BadBackup(f"{backup}: its format is {found.get('format')}, this is for {FORMAT}")
+    return found
+
+
+def _check_empty(data_dir: Path, db_path: Path) -> None:
+    for path in (db_path, *data_dir.iterdir()):
+        if os.path.lexists(path) and path.name not in _HARMLESS:
+            raise NotEmpty(f"{path} is there already: a backup is restored into an empty folder")
+
+
+async def _become_another(staged: Path, skip: int, *, follow: bool) -> int:
+    database = await Database.open(staged, MIGRATIONS)
+    try:
+        await copies.become_another(database, secrets.token_hex(16), skip, follow=follow)
+        found = await database.rows("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'")
+        return int(found[0]["seq"]) + 1
+    finally:
+        await database.close()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        for folder, _, names in os.walk(path, topdown=False):
+            for name in names:
+                durable.remove_quietly(Path(folder) / name)
+            Path(folder).rmdir()
+    else:
+        durable.remove_quietly(path)

@@ -1,0 +1,106 @@
+"""What a copy of the database says of files, and what makes it another server's database."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from shared.database import Database, Transaction
+
+_COLUMNS: Final = (
+    ("bundles", "bundle_file", "bundle_size", "bundle_digest"),
+    ("results", "result_file", "result_size", "result_sha256"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A sealed file that a job refers to."""
+
+    job_id: int
+    kind: str
+    name: str
+    size: int
+    digest: str
+    """Of a bundle's content, of a result's bytes."""
+
+
+def identity(connection: sqlite3.Connection) -> str:
+    """The server that made it; empty: no server has opened it yet."""
+    found = connection.execute("SELECT value FROM meta WHERE key = 'server'").fetchone()
+    return str(found[0]) if found else ""
+
+
+def count_jobs(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
+
+
+def stored_files(connection: sqlite3.Connection) -> Iterator[StoredFile]:
+    """Every file that a job refers to."""
+    for kind, file, size, digest in _COLUMNS:
+        yield from (
+            StoredFile(row[0], kind, *row[1:])
+            for row in connection.execute(
+                f"SELECT id, {file}, {size}, {digest} FROM jobs WHERE {file} IS NOT NULL"  # noqa: S608 - our own words
+            )
+        )
+
+
+def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
+    """Whether the job still has the file."""
+    column = {kind: name for kind, name, *_ in _COLUMNS}[file.kind]
+    sql = f"SELECT 1 FROM jobs WHERE id = ? AND {column} = ?"  # noqa: S608 - our own words
+    return connection.execute(sql, (file.job_id, file.name)).fetchone() is not None
+
+
+def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
+    """Take jobs out of a copy, in one transaction."""
+    tables = (("job_tags", "job_id"), ("events", "job_id"), ("idempotency_keys", "job_id"))
+    connection.execute("BEGIN IMMEDIATE")
+    for job_id in job_ids:
+        for table, column in (*tables, ("jobs", "id")):
+            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (job_id,))  # noqa: S608
+    connection.execute("COMMIT")
+
+
+async def become_another(database: Database, fresh: str, skip: int, *, follow: bool) -> None:
+    """Give a restored database an identity of its own, and numbers that were never given away.
+
+    Args:
+        fresh: the new identity.
+        skip: how many numbers of jobs the former server may have given away since the backup.
+        follow: the former server is gone: what agents hold for it is to be ended.
+    """
+
+    async def change(tx: Transaction) -> None:
+        rows = await tx.rows("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
+        found = {row["key"]: row["value"] for row in rows}
+        former = json.loads(found.get("former", "[]"))
+        if "server" in found:
+            former.append(found["server"])
+        values = {"server": fresh, "former": json.dumps(former if follow else [])}
+        for key, value in values.items():
+            await tx.rows(
+                """
+                INSERT INTO meta (key, value) VALUES (:key, :value)
+                ON CONFLICT (key) DO UPDATE SET value = excluded.value
+                """,
+                {"key": key, "value": value},
+            )
+        for table, numbers in (("jobs", skip), ("events", 10 * skip)):
+            params = {"table": table, "numbers": numbers}
+            await tx.rows(
+                """
+                INSERT INTO sqlite_sequence (name, seq) SELECT :table, 0
+                WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :table)
+                """,
+                {"table": table},
+            )
+            await tx.rows(
+                "UPDATE sqlite_sequence SET seq = seq + :numbers WHERE name = :table", params
+            )
+
+    await database.write(change)

@@ -1,0 +1,292 @@
+"""``ferryman backup`` and ``restore`` on data folders as the server writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from server.domain.jobs import Bundle, Job, Move, NewJob, Result
+from server.maintenance.__main__ import program
+from server.storage.files import FolderFiles
+from server.store.identity import server_identity
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from shared.database import Database
+from shared.files.bundle import BundleReader
+from shared.lockfile import FolderLock
+from shared.migrate import copy_database
+from shared.wire import JobState, Limits
+from tests.support.agent import write_bundle
+
+S = JobState
+RESULT = b"what it left"
+
+
+class Folder:
+    """A server's data folder, without a server."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.database_path = path, path / "ferryman.sqlite"
+        path.mkdir(mode=0o755)
+        numbers = iter(range(1_000))
+        self.files = FolderFiles(path, lambda: f"{next(numbers):032x}")
+
+    async def add(self, jobs: SqlJobs, user: str, *, to: JobState = S.QUEUED) -> Job:
+        """A job with its files, moved to the state."""
+        with self.files.staging() as staged, self.files.sealing("bundles") as sealing:
+            sealed = write_bundle(staged, {"run.sh": b"true", "of": user.encode()})
+            bundle = Bundle(await sealing.seal(staged), sealed.size, sealed.digest)
+            new = NewJob(user, "example", bundle, Limits(), 60.0, 10, tags=("t",))
+            job, _ = await jobs.insert(new, "queued")
+            sealing.keep()
+        if to is S.QUEUED:
+            return job
+        sent = Move(job.id, 0, S.QUEUED, S.PROCESSING, 11, "", changes={"agent": "local"})
+        (job,) = await jobs.claim([sent])
+        with self.files.staging() as staged, self.files.sealing("results") as sealing:
+            staged.write_bytes(RESULT)
+            digest = hashlib.sha256(RESULT).hexdigest()
+            result = Result(await sealing.seal(staged), len(RESULT), digest)
+            done = {"result": result, "ended_at": 12, "expires_at": 10**18}
+            moves = [
+                Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 11, "", changes={"payload_id": 4}),
+                Move(job.id, 1, S.SUBMITTED, S.COMPLETED, 12, "", changes=done),
+            ][: 2 if to is S.COMPLETED else 1]
+            moved = await jobs.move(*moves)
+            if to is S.COMPLETED:
+                sealing.keep()
+        assert moved is not None
+        return moved
+
+    async def fill(self) -> None:
+        database = await Database.open(self.database_path, MIGRATIONS)
+        await server_identity(database, "the-first")
+        jobs = SqlJobs(database, lambda job: None)
+        for user, state in (("ann", S.COMPLETED), ("bob", S.SUBMITTED), ("cy", S.QUEUED)):
+            await self.add(jobs, user, to=state)
+        await database.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    folder = Folder(tmp_path / "data")
+    asyncio.run(folder.fill())
+    return folder
+
+
+def call(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(program, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def rows(path: Path, sql: str) -> list[Any]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def files_of(folder: Path) -> dict[str, int]:
+    """Name -> mode, of files and folders."""
+    return {
+        str(path.relative_to(folder)): path.stat().st_mode & 0o777
+        for path in (folder, *folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_what_is_restored_is_what_was_there(
+    folder: Folder, tmp_path: Path, linked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not linked:
+
+        def refused(*_: object) -> None:
+            raise OSError(18, "Invalid cross-device link")
+
+        monkeypatch.setattr("os.link", refused)
+    told = call("backup", tmp_path / "copy", "--data-dir", folder.path, "--verify", "--json")
+    made = json.loads(told)
+    assert (made["jobs"], made["bundles"], made["results"], made["incomplete"]) == (3, 3, 1, [])
+    assert made["result_bytes"] == len(RESULT)
+    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new", "--verify")
+    for sql in ("SELECT * FROM jobs", "SELECT * FROM events", "SELECT * FROM job_tags"):
+        was, now = (rows(path / "ferryman.sqlite", sql) for path in (folder.path, tmp_path / "new"))
+        assert was == now != []
+    files = FolderFiles(tmp_path / "new", str)
+    for bundle, digest, result in rows(
+        tmp_path / "new" / "ferryman.sqlite",
+        "SELECT bundle_file, bundle_digest, result_file FROM jobs",
+    ):
+        with BundleReader(files.path("bundles", bundle)) as reader:
+            assert reader.sealed().digest == digest
+        if result:
+            assert files.path("results", result).read_bytes() == RESULT
+
+
+def test_backup_and_restored_folder_are_closed_to_others(folder: Folder, tmp_path: Path) -> None:
+    call("backup", tmp_path / "copy", "--data-dir", folder.path)
+    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
+    for made in (tmp_path / "copy", tmp_path / "new"):
+        modes = files_of(made)
+        assert {modes[name] for name in modes if (made / name).is_dir()} == {0o700}
+        assert {modes[name] for name in modes if (made / name).is_file()} == {0o600}
+    assert set(files_of(tmp_path)) & {".copy.partial", "new/ferryman.sqlite.restoring"} == set()
+
+
+def test_the_restored_server_is_another_and_gives_no_number_twice(
+    folder: Folder, tmp_path: Path
+) -> None:
+    call("backup", tmp_path / "copy", "--data-dir", folder.path)
+    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
+    meta = dict(rows(tmp_path / "new" / "ferryman.sqlite", "SELECT key, value FROM meta"))
+    assert meta["server"] not in ("", "the-first")
+    assert json.loads(meta["former"]) == ["the-first"]
+
+    async def next_job() -> Job:
+        database = await Database.open(tmp_path / "new" / "ferryman.sqlite", MIGRATIONS)
+        assert await server_identity(database, "x") == (meta["server"], ("the-first",))
+        job, _ = await SqlJobs(database, lambda job: None).insert(
+            NewJob("ann", "example", Bundle("b", 1, "d"), Limits(), 60.0, 10), "queued"
+        )
+        assert (await SqlJobs(database, lambda job: None).events(job.id))[0].seq > 10_000_000
+        await database.close()
+        return job
+
+    assert asyncio.run(next_job()).id > 1_000_003
+
+
+def test_a_second_restore_knows_both_former_servers_and_a_rehearsal_none(
+    folder: Folder, tmp_path: Path
+) -> None:
+    call("backup", tmp_path / "copy", "--data-dir", folder.path)
+    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new", "--skip-ids", 7)
+    first = dict(rows(tmp_path / "new" / "ferryman.sqlite", "SELECT key, value FROM meta"))
+    assert rows(tmp_path / "new" / "ferryman.sqlite", "SELECT seq FROM sqlite_sequence")[0] == (10,)
+    call("backup", tmp_path / "again", "--data-dir", tmp_path / "new")
+    call("restore", tmp_path / "again", "--data-dir", tmp_path / "newer")
+    second = dict(rows(tmp_path / "newer" / "ferryman.sqlite", "SELECT key, value FROM meta"))
+    assert json.loads(second["former"]) == ["the-first", first["server"]]
+    call("restore", tmp_path / "again", "--data-dir", tmp_path / "tried", "--rehearsal")
+    third = dict(rows(tmp_path / "tried" / "ferryman.sqlite", "SELECT key, value FROM meta"))
+    assert json.loads(third["former"]) == []
+    assert third["server"] not in (first["server"], second["server"])
+
+
+def test_a_job_that_is_removed_meanwhile_is_left_out(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(source: sqlite3.Connection, target: Path) -> None:
+        copy_database(source, target)
+        ((name,),) = rows(folder.database_path, "SELECT result_file FROM jobs WHERE id = 1")
+        source.execute(
+            "UPDATE jobs SET state = 'Cleaned', bundle_file = NULL, result_file = NULL WHERE id = 1"
+        )
+        folder.files.path("results", name).unlink()
+
+    monkeypatch.setattr("server.maintenance.backup.copy_database", copy)
+    made = json.loads(call("backup", tmp_path / "copy", "--data-dir", folder.path, "--json"))
+    assert (made["jobs"], made["incomplete"]) == (2, [])
+    found = tmp_path / "copy" / "ferryman.sqlite"
+    assert rows(found, "SELECT id FROM jobs ORDER BY id") == [(2,), (3,)]
+    assert rows(found, "SELECT DISTINCT job_id FROM events ORDER BY job_id") == [(2,), (3,)]
+    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "option"),
+    [
+        ("results", "gone", None),
+        ("bundles", "short", None),
+        ("results", "changed", "--verify"),
+        ("bundles", "changed", "--verify"),
+    ],
+)
+def test_what_the_server_itself_has_lost_is_told(
+    folder: Folder, tmp_path: Path, kind: str, how: str, option: str | None
+) -> None:
+    column = f"{kind.removesuffix('s')}_file"
+    ((name,),) = rows(folder.database_path, f"SELECT {column} FROM jobs WHERE id = 1")
+    path = folder.files.path(kind, name)
+    spoil(path, how)
+    words = ["backup", tmp_path / "copy", "--data-dir", folder.path, *([option] if option else [])]
+    assert f"of job 1: {kind}/{name}" in call(*words, code=1)
+    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
+
+
+def spoil(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    if how == "short":
+        path.write_bytes(content[:-1])
+    elif how == "changed":
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "option"),
+    [
+        ("results", "gone", None),
+        ("results", "changed", "--verify"),
+        ("ferryman.sqlite", "gone", None),
+        ("backup.json", "gone", None),
+    ],
+)
+def test_a_damaged_backup_is_refused_and_leaves_nothing(
+    folder: Folder, tmp_path: Path, name: str, how: str, option: str | None
+) -> None:
+    call("backup", tmp_path / "copy", "--data-dir", folder.path)
+    shutil.rmtree(folder.path)
+    found = tmp_path / "copy" / name
+    spoil(next(path for path in (found, *found.rglob("*")) if path.is_file()), how)
+    words = [tmp_path / "copy", "--data-dir", tmp_path / "new", *([option] if option else [])]
+    call("restore", *words, code=74)
+    assert [path.name for path in (tmp_path / "new").glob("*") if path.name != "lock"] == []
+
+
+def test_nothing_is_written_over(folder: Folder, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    told = call("backup", tmp_path / "there", "--data-dir", folder.path, code=73)
+    assert "exists already" in told
+    call("backup", tmp_path / "copy", "--data-dir", folder.path)
+    before = files_of(folder.path)
+    assert "is there already" in call(
+        "restore", tmp_path / "copy", "--data-dir", folder.path, code=73
+    )
+    (tmp_path / "empty").mkdir()
+    lock = FolderLock(tmp_path / "empty")
+    assert "in use" in call("restore", tmp_path / "copy", "--data-dir", tmp_path / "empty", code=73)
+    lock.close()
+    assert {**before, "lock": 0o600} == files_of(folder.path)
+    (tmp_path / "elsewhere.toml").write_text(
+        f'[server]\ndb_path = "{folder.database_path}"\ndata_dir = "{tmp_path / "empty"}"\n'
+    )
+    call("restore", tmp_path / "copy", "--config", tmp_path / "elsewhere.toml", code=73)
+
+
+def test_a_folder_without_a_server_is_no_source(tmp_path: Path) -> None:
+    told = call("backup", tmp_path / "copy", "--data-dir", tmp_path / "typo", code=73)
+    assert "no database of a server" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_of_a_newer_version_is_neither_backed_up_nor_restored(
+    folder: Folder, tmp_path: Path
+) -> None:
+    call("backup", tmp_path / "copy", "--data-dir", folder.path)
+    for path in (folder.database_path, tmp_path / "copy" / "ferryman.sqlite"):
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("INSERT INTO schema_version VALUES (99)")
+    assert "newer version" in call("backup", tmp_path / "other", "--data-dir", folder.path, code=74)
+    assert "newer version" in call(
+        "restore", tmp_path / "copy", "--data-dir", tmp_path / "new", code=74
+    )
+    assert not (tmp_path / "other").exists()
