@@ -8,12 +8,13 @@ checked and unpacked by the agent. What it is in detail, its root rule, digest a
 from __future__ import annotations
 
 from shared.files.errors import BundleError
-from shared.files.reader import BundledFile, BundleEntry, BundleReader
+from shared.files.reader import MAX_FILES, BundledFile, BundleEntry, BundleReader
 from shared.files.sealed import ENTRY, FileDigest, Sealed, digest_of
 from shared.files.writer import BundleWriter
 
 __all__ = [
     "ENTRY",
+    "MAX_FILES",
     "BundleEntry",
     "BundleError",
     "BundleReader",

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from shared.files.arriving import Arriving
 from shared.files.errors import BundleError
 from shared.files.names import Tree, UnsafeName, safe_path
 from shared.files.sealed import FILE_MODE, PROGRAM_MODE, FileDigest, Sealed, digest_of, root_of
@@ -20,6 +21,8 @@ from shared.files.zips import STORED, ZipEntry, read_entries
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+MAX_FILES: Final = 100_000
+"""In a bundle, wherever it is read: whoever takes one with more cannot hand it on."""
 _FOLDER_MODE: Final = 0o755
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -49,7 +52,7 @@ class BundleReader:
         OSError
     """
 
-    def __init__(self, path: Path, *, max_files: int = 100_000) -> None:
+    def __init__(self, path: Path, *, max_files: int = MAX_FILES) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._size = os.fstat(self._fd).st_size
@@ -80,19 +83,26 @@ class BundleReader:
             os.close(self._fd)
             self._fd = -1
 
-    def sealed(self) -> Sealed:
+    def sealed(self, arriving: Arriving | None = None) -> Sealed:
         """Read everything, check the checksums, and tell what this bundle is.
+
+        Args:
+            arriving: saw the bytes of this file as they came: what it knows is not read again.
 
         Raises:
             BundleError: a file is damaged.
         """
         files = []
         for path, one in self._found.items():
-            sha256 = hashlib.sha256()
-            for piece in read_content(self._fd, one):
-                sha256.update(piece)
-            files.append(FileDigest(path, one.size, sha256.hexdigest()))
+            known = None if arriving is None else arriving.sha256(one)
+            files.append(FileDigest(path, one.size, known or self._sha256(one)))
         return self._summary(files)
+
+    def _sha256(self, one: ZipEntry) -> str:
+        sha256 = hashlib.sha256()
+        for piece in read_content(self._fd, one):
+            sha256.update(piece)
+        return sha256.hexdigest()
 
     def open(self, path: str) -> BundledFile:
         """The content of one file for streaming; it stays readable when the bundle is closed.

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import IO, Final, Literal, Protocol
 
 from shared.files.archives import expand, is_archive_name
+from shared.files.arriving import Arriving
 from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback
 from shared.files.errors import BundleError
-from shared.files.reader import BundleReader
+from shared.files.reader import MAX_FILES, BundleReader
 from shared.files.sealed import Sealed
 from shared.files.writer import BundleWriter, Data, too_large
 from shared.multipart.form import FilePart
@@ -129,11 +130,12 @@ class RawSink:
     """
 
     def __init__(
-        self, staging: Path, *, max_bytes: int, max_files: int = 100_000, field: str = "bundle"
+        self, staging: Path, *, max_bytes: int, max_files: int = MAX_FILES, field: str = "bundle"
     ) -> None:
         self._staging, self._max_bytes, self._max_files = staging, max_bytes, max_files
         self._field = field
         self._out: IO[bytes] | None = None
+        self._arriving = Arriving(max_files)
         self._size = self._handed_over = 0
 
     def begin(self, part: FilePart) -> None:
@@ -148,6 +150,7 @@ class RawSink:
         self._size += len(data)
         if self._size > self._max_bytes:
             raise too_large(self._max_bytes)
+        self._arriving.feed(data)
         _write_all(self._out, data)
         if self._size >= self._handed_over + WRITEBACK_BYTES:
             start_writeback(self._out.fileno(), self._handed_over, self._size - self._handed_over)
@@ -160,7 +163,7 @@ class RawSink:
         if self._out is None:
             raise BundleError("no_file", f"the form has no file in the field {self._field}")
         with BundleReader(self._staging, max_files=self._max_files) as bundle:
-            sealed = bundle.sealed()
+            sealed = bundle.sealed(self._arriving)
         os.fsync(self._out.fileno())
         self._out.close()
         return sealed

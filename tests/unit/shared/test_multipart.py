@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.files import reader
 from shared.multipart import FormLimits, FormRefused, RawSink, receive
 from tests.unit.shared.files.building import (
     BOUNDARY,
@@ -209,6 +210,18 @@ async def test_a_sealed_bundle_is_stored_byte_for_byte(tmp_path, piece, monkeypa
     assert received.bundle == sealed
     assert chosen == [{"order": "{}"}]
     assert (tmp_path / "staged").read_bytes() == sent
+
+
+@pytest.mark.parametrize("piece", [7, 1 << 16])
+async def test_a_sealed_bundle_that_came_whole_is_not_read_again(tmp_path, piece, monkeypatch):
+    files = {**HELLO, "empty": b"", "big": bytes(300_000)}
+    sealed = write_bundle(tmp_path / "sent", files)
+    body = form_of(file_part("bundle.zip", (tmp_path / "sent").read_bytes(), "bundle"))
+    read = []
+    monkeypatch.setattr(reader, "read_content", lambda _, one: read.append(one.name) or iter(()))
+    received, _ = await raw(tmp_path, body, piece)
+    assert received.bundle == sealed
+    assert read == []
 
 
 @pytest.mark.parametrize(
