@@ -11,7 +11,15 @@ from aiohttp import hdrs, web
 
 from client_agent import states
 from client_agent.condition import RETRY_AFTER_S, Condition
-from client_agent.errors import KeyRefused, NoSuchPayload, NotEnded, Refused, StaleAttempt
+from client_agent.errors import (
+    DigestMismatch,
+    KeyRefused,
+    NoSuchPayload,
+    NotEnded,
+    Refused,
+    StaleAttempt,
+    SubmitInProgress,
+)
 from client_agent.folders import Folders
 from client_agent.intake import Intake
 from client_agent.load import CpuLoad
@@ -140,8 +148,11 @@ class Api:
             key = AttemptKey.parse(request.match_info["key"])
         except ValueError as problem:
             raise Refused(400, "invalid_key", str(problem)) from None
-        payload = await self._payloads.settle(request.match_info["server"], key)
-        if payload is not None and request.query.get("kill") in ("1", "true"):
+        server, kill = request.match_info["server"], request.query.get("kill") in ("1", "true")
+        if not kill:  # an order that is not wanted any more is refused, however far it has come
+            await self._intake.submitted(server, key)
+        payload = await self._payloads.settle(server, key)
+        if payload is not None and kill:
             payload = await self._runner.kill(payload.id)
         return _json(Settled(payload=None if payload is None else payload.doc()))
 
@@ -258,6 +269,11 @@ def _refusal(
             status, code, message = 409, "not_ended", str(problem)
         case KeyRefused():
             status, code, message = 409, "key_refused", str(problem)
+        case DigestMismatch():
+            status, code, message = 409, "digest_mismatch", str(problem)
+        case SubmitInProgress():
+            status, code, message = 409, "submit_in_progress", str(problem)
+            headers = {hdrs.RETRY_AFTER: "1"}
         case StaleAttempt():
             status, code, message = 409, "stale_attempt", str(problem)
         case DatabaseUnavailable():

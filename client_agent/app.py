@@ -191,6 +191,7 @@ async def running(
             runner.take,
             max_bytes=settings.max_upload,
             defaults=_defaults(settings),
+            clock=clock,
         )
         room = connections.room(
             connections.raise_open_files(),

@@ -57,3 +57,19 @@ class KeyRefused(Exception):
     def __init__(self, key: AttemptKey) -> None:
         super().__init__(f"attempt {key} was settled as never to run here")
         self.key = key
+
+
+class DigestMismatch(Exception):
+    """This key is known with another bundle: whoever uses it again lost its history."""
+
+    def __init__(self, key: AttemptKey, digest: str) -> None:
+        super().__init__(f"attempt {key} is known here with another bundle, of digest {digest}")
+        self.key, self.digest = key, digest
+
+
+class SubmitInProgress(Exception):
+    """Whether the order under this key is taken is not decided yet."""
+
+    def __init__(self, key: AttemptKey) -> None:
+        super().__init__(f"the order of attempt {key} has come, and is being stored: ask again")
+        self.key = key

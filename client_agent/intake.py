@@ -13,11 +13,12 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from client_agent.condition import Condition
-from client_agent.errors import Refused
+from client_agent.errors import Refused, SubmitInProgress
 from client_agent.folders import Folders
 from client_agent.payloads import Payloads
 from client_agent.schema import NewPayload, Payload
-from shared.files.bundle import BundleError, Sealed
+from shared.clock import Clock, wait_for
+from shared.files.bundle import MAX_FILES, BundleError, Sealed
 from shared.files.writer import Data
 from shared.ids import AttemptKey
 from shared.multipart import BundleSink, FilePart, FormLimits, FormRefused, RawSink, Sink, receive
@@ -29,7 +30,8 @@ ORDER: Final = "order"
 """The text field, before the bundle, in which a server of ours says what to run."""
 _ASK_FIRST: Final = 1 << 18
 """For a body of at least this many bytes it is worth a look whether its key is known already."""
-_MAX_FILES: Final = 1_000_000
+SETTLE_WAIT_S: Final = 10.0
+"""So long a question about a key waits for the order that is on its way."""
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -67,19 +69,46 @@ class Intake:
         *,
         max_bytes: int,
         defaults: Defaults,
+        clock: Clock,
     ) -> None:
         self._payloads, self._folders, self._condition = payloads, folders, condition
-        self._take, self._defaults = take, defaults
-        self._limits = FormLimits(max_bytes=max_bytes, max_files=_MAX_FILES)
+        self._take, self._defaults, self._clock = take, defaults, clock
+        self._under_way: set[_Form] = set()
+        self._limits = FormLimits(max_bytes=max_bytes, max_files=MAX_FILES)
 
     async def submit(self, request: web.Request) -> Payload:
         """The payload of the request's key, new or not; a new one's bundle is on the disk.
 
         Raises:
-            Refused, KeyRefused, StaleAttempt, DatabaseUnavailable
+            Refused, DigestMismatch, KeyRefused, StaleAttempt, DatabaseUnavailable
         """
         await self._condition.check_work(request.content_length or 0)
         form = _Form(self._folders, self._condition, self._limits)
+        try:
+            return await self._receive(request, form)
+        finally:
+            self._under_way.discard(form)
+            form.over.set()
+
+    async def submitted(self, server: str, key: AttemptKey) -> None:
+        """Return when no order with this key is on its way in, or what is on its way has not moved
+        for some time: it may then be refused for good.
+
+        Raises:
+            SubmitInProgress: the order goes on coming in, or is being stored.
+        """
+        until = self._clock.monotonic() + SETTLE_WAIT_S
+        while (left := until - self._clock.monotonic()) > 0:
+            form = next((one for one in self._under_way if one.is_of(server, key)), None)
+            if form is None:
+                return
+            await wait_for(form.over, left, self._clock)
+        now = self._clock.monotonic()
+        if any(one.is_of(server, key) and one.moves(now) for one in self._under_way):
+            raise SubmitInProgress(key)
+
+    async def _receive(self, request: web.Request, form: _Form) -> Payload:
+        self._under_way.add(form)
         try:
             received = await receive(
                 self._body(request, form),
@@ -105,12 +134,15 @@ class Intake:
         size = request.content_length
         ask = size is None or size >= _ASK_FIRST
         async for chunk in request.content.iter_any():
+            form.moved_at = self._clock.monotonic()
             yield chunk
             if ask and form.order is not None:
                 ask = False
-                known = await self._payloads.known(form.order.server, form.key)
+                order = form.order
+                known = await self._payloads.known(order.server, form.key, order.bundle_digest)
                 if known is not None:
                     raise _Known(known)
+        form.complete = True
 
     async def _keep(self, form: _Form, sealed: Sealed) -> Payload:
         """Bytes before row: a crash between them leaves an orphan file."""
@@ -134,6 +166,9 @@ class _Form:
 
     Attributes:
         bundle: name of the sealed bundle.
+        moved_at: monotonic time at which the last bytes came.
+        complete: all bytes have come; what is left to do is ours.
+        over: set when it is answered.
     """
 
     def __init__(self, folders: Folders, condition: Condition, limits: FormLimits) -> None:
@@ -141,7 +176,17 @@ class _Form:
         self.bundle = ""
         self.order: Order | None = None
         self.key = AttemptKey(0, 0)
+        self.moved_at = 0.0
+        self.complete = False
+        self.over = asyncio.Event()
         self._folders, self._condition, self._limits = folders, condition, limits
+
+    def is_of(self, server: str, key: AttemptKey) -> bool:
+        return self.order is not None and (self.order.server, self.key) == (server, key)
+
+    def moves(self, now: float) -> bool:
+        """Whether it may yet come to its end: a connection that was lost is not always noticed."""
+        return self.complete or now < self.moved_at + SETTLE_WAIT_S
 
     def field(self, name: str, value: str, _: dict[str, str]) -> None:
         """Text that is no order means nothing to us: other versions may send it."""

@@ -3,13 +3,16 @@
 A key is scoped by the server that made it. A server that does not know whether its order arrived
 settles the key: it gets the payload, or the promise that a late arrival will be turned away. Then
 it may mint another attempt, and there are never two at once.
+
+A server that was restored from a backup mints keys again that it used before. So a key stands for
+one bundle: with another it is refused, and nobody is given what somebody else's bundle left.
 """
 
 from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from client_agent.errors import KeyRefused, StaleAttempt
+from client_agent.errors import DigestMismatch, KeyRefused, StaleAttempt
 from client_agent.schema import Payload, payload
 from shared.clock import SECOND, Micros
 from shared.database import Database, Transaction
@@ -30,11 +33,14 @@ async def find(source: Source, server: str, key: AttemptKey) -> Payload | None:
     return payload(rows[0]) if rows else None
 
 
-async def known(source: Source, server: str, key: AttemptKey) -> Payload | None:
+async def known(source: Source, server: str, key: AttemptKey, digest: str) -> Payload | None:
     """The payload under a key; None: there is none, and the key may be taken.
 
+    Args:
+        digest: of the bundle that the key is used for now.
+
     Raises:
-        KeyRefused, StaleAttempt
+        DigestMismatch, KeyRefused, StaleAttempt
     """
     rows = await source.rows(
         """
@@ -52,7 +58,10 @@ async def known(source: Source, server: str, key: AttemptKey) -> Payload | None:
     )
     row = rows[0]
     if row["known"]:
-        return await find(source, server, key)
+        there = await find(source, server, key)
+        if there is not None and there.bundle_digest != digest:
+            raise DigestMismatch(key, there.bundle_digest)
+        return there
     if row["refused"]:
         raise KeyRefused(key)
     if (row["latest"] or 0) > key.attempt:

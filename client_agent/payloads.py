@@ -68,12 +68,12 @@ class Payloads:
             The payload, and whether it is new: a key that is known gives the payload that it has.
 
         Raises:
-            KeyRefused, StaleAttempt
+            DigestMismatch, KeyRefused, StaleAttempt
         """
 
         async def change(tx: Transaction) -> tuple[Payload, bool]:
             if new.server is not None and new.key is not None:
-                known = await keys.known(tx, new.server, new.key)
+                known = await keys.known(tx, new.server, new.key, new.bundle_digest)
                 if known is not None:
                     return known, False
             rows = await tx.rows(
@@ -100,13 +100,13 @@ class Payloads:
             self._tell(added)
         return added, fresh
 
-    async def known(self, server: str, key: AttemptKey) -> Payload | None:
+    async def known(self, server: str, key: AttemptKey, digest: str) -> Payload | None:
         """What :meth:`add` would answer without making anything; None: it would take the attempt.
 
         Raises:
-            KeyRefused, StaleAttempt
+            DigestMismatch, KeyRefused, StaleAttempt
         """
-        return await keys.known(self._database, server, key)
+        return await keys.known(self._database, server, key, digest)
 
     async def settle(self, server: str, key: AttemptKey) -> Payload | None:
         """The payload under a key; or None, and from now on the key is refused."""

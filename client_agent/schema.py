@@ -182,6 +182,7 @@ class Payload:
             killed=self.state is PayloadState.KILLED,
             server=self.server,
             key=self.key,
+            bundle_digest=self.bundle_digest,
             reason=told.reason,
             message=told.message,
             exit_code=told.exit_code,

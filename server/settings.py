@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from server.domain.quotas import Service
 from shared.config import Section, Settings, SettingsError, load
 from shared.durations import Duration
+from shared.files.bundle import MAX_FILES
 from shared.http.settings import HttpSection
 from shared.sizes import Size
 from shared.wire import Limits, Reason
@@ -34,7 +35,7 @@ class ServerTable(HttpSection):
     url_prefix: str = Field("", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
     """The path below which a proxy shows us; in ``Location`` and in ``links``."""
     max_upload: Size = Field(20 << 30, gt=0)
-    max_files: int = Field(10_000, gt=0)
+    max_files: int = Field(10_000, gt=0, le=MAX_FILES)
     names: Literal["linux", "portable"] = "linux"
     """What a bundle's files may be called; "linux": with a warning where others cannot store it."""
     min_free: Size = Field(64 << 20, ge=0)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import threading
 
 import pytest
 
+from client_agent import intake
+from client_agent.folders import Folders
+from client_agent.intake import SETTLE_WAIT_S
+from server.settings import ServerTable
+from shared.files.bundle import MAX_FILES
 from shared.wire import AgentHealth, PayloadDoc, Settled
 from tests.support.agent import LIMITS, SERVER
-from tests.support.agenthttp import HELLO, calling
+from tests.support.agenthttp import HELLO, Caller, calling
 
 
 @pytest.fixture
@@ -94,6 +100,46 @@ async def test_the_body_of_a_large_repeat_is_not_read(agent):
         again = await response.json()
     assert (response.status, again["id"]) == (200, first["id"])
     assert read <= 1
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_a_key_that_is_known_with_another_bundle_gets_nothing_of_it(agent, tmp_path, large):
+    """As after a server was restored from a backup, and used its numbers again."""
+    payload_id = await agent.completed("2.1", {"run.sh": b"echo of alice"})
+    of_bob = {"run.sh": b"echo of bob", "data": bytes(1 << 20 if large else 1)}
+    status, told = await agent.submit("2.1", of_bob)
+    assert (status, told["code"]) == (409, "digest_mismatch")
+    assert "id" not in told
+    assert agent.sandbox.starts == {"2.1": 1}
+    assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
+    await agent.call("DELETE", f"/payloads/{payload_id}")
+    status, told = await agent.submit("2.1", of_bob)
+    assert (status, told["code"]) == (409, "digest_mismatch")
+
+
+async def test_a_payload_names_the_bundle_that_it_was_submitted_with(agent):
+    _, digest = agent.bundle()
+    _, told = await agent.submit()
+    assert told["bundle_digest"] == digest
+    _, settled = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
+    assert settled["payload"]["bundle_digest"] == digest
+    (await agent.sandbox.process("1.1")).finish()
+
+
+async def test_more_files_than_a_bundle_may_have_are_refused_before_they_are_kept(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(intake, "MAX_FILES", 3)
+    async with calling(tmp_path) as agent:
+        status, told = await agent.submit_plain(dict.fromkeys(["run.sh", "a", "b", "c"], b"x"))
+        assert (status, told["code"]) == (413, "too_many_files")
+        assert "more than 3 files" in told["message"]
+        assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
+
+
+def test_no_server_takes_more_files_than_an_agent_can_unpack():
+    with pytest.raises(ValueError, match=f"less than or equal to {MAX_FILES}"):
+        ServerTable(max_files=MAX_FILES + 1)
 
 
 async def test_an_older_attempt_than_one_known_is_stale(agent):
@@ -218,30 +264,104 @@ async def test_settling_an_unknown_key_is_a_promise_that_survives_a_restart(tmp_
         (await agent.sandbox.process("1.2")).finish()
 
 
-async def test_settling_overtakes_a_submit_that_is_on_its_way(agent, tmp_path):
-    data, digest = agent.bundle()
-    order = agent.order("1.1", data, digest)
-    begun, go_on = asyncio.Event(), asyncio.Event()
+class Halting:
+    """An order whose body stops halfway."""
 
-    async def body():
+    def __init__(self, agent: Caller) -> None:
+        self._agent = agent
+        self._data, digest = agent.bundle()
+        self._order = agent.order("1.1", self._data, digest).model_dump_json().encode()
+        self.go_on = asyncio.Event()
+
+    async def _body(self):
         yield (
             b'--B\r\nContent-Disposition: form-data; name="order"\r\n\r\n'
-            + order.model_dump_json().encode()
+            + self._order
             + b'\r\n--B\r\nContent-Disposition: form-data; name="bundle"; filename="b"\r\n\r\n'
         )
-        begun.set()
-        await go_on.wait()
-        yield data + b"\r\n--B--\r\n"
+        yield self._data[:10]
+        await self.go_on.wait()
+        yield self._data[10:] + b"\r\n--B--\r\n"
 
-    headers = {"Content-Type": "multipart/form-data; boundary=B"}
-    posting = asyncio.ensure_future(agent.call("POST", "/submit", data=body(), headers=headers))
-    await begun.wait()
-    assert (await agent.call("POST", f"/keys/{SERVER}/1.1/settle"))[1] == {"payload": None}
-    go_on.set()
+    async def begin(self, monkeypatch):
+        """The answer to come, once the order is there, and the bundle is not."""
+        there, real = asyncio.Event(), intake._Form.field
+
+        def field(*args):
+            real(*args)
+            there.set()
+
+        monkeypatch.setattr(intake._Form, "field", field)
+        headers = {"Content-Type": "multipart/form-data; boundary=B"}
+        posting = self._agent.call("POST", "/submit", data=self._body(), headers=headers)
+        answer = asyncio.ensure_future(posting)
+        await there.wait()
+        return answer
+
+
+@pytest.mark.parametrize("query", ["", "?kill=1"])
+async def test_settling_refuses_an_order_that_does_not_come_further(
+    agent, tmp_path, query, monkeypatch
+):
+    halting = Halting(agent)
+    posting = await halting.begin(monkeypatch)
+    settle = agent.call("POST", f"/keys/{SERVER}/1.1/settle{query}")
+    settling = asyncio.ensure_future(settle)
+    if not query:  # whoever cancels need not wait
+        await agent.clock.until_asleep(SETTLE_WAIT_S)
+        await agent.clock.advance(SETTLE_WAIT_S)
+    assert (await settling)[1] == {"payload": None}
+    halting.go_on.set()
     status, told = await posting
     assert (status, told["code"]) == (409, "key_refused")
     assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
     assert not agent.sandbox.starts
+
+
+async def test_settling_waits_for_an_order_that_comes_to_its_end_meanwhile(agent, monkeypatch):
+    halting = Halting(agent)
+    posting = await halting.begin(monkeypatch)
+    settling = asyncio.ensure_future(agent.call("POST", f"/keys/{SERVER}/1.1/settle"))
+    await agent.clock.until_asleep(SETTLE_WAIT_S)
+    halting.go_on.set()
+    status, told = await posting
+    assert (status, told["status"]) == (200, "Prepared")
+    assert (await settling)[1]["payload"]["id"] == told["id"]
+    (await agent.sandbox.process("1.1")).finish()
+
+
+async def test_settling_promises_nothing_of_an_order_that_is_being_stored(agent, monkeypatch):
+    """On a slow disk that may take longer than its server waits for the answer."""
+    storing, go_on = threading.Event(), threading.Event()
+    real = Folders.seal_bundle
+
+    def slow(self, staged):
+        storing.set()
+        go_on.wait()
+        return real(self, staged)
+
+    monkeypatch.setattr(Folders, "seal_bundle", slow)
+    posting = asyncio.ensure_future(agent.submit())
+    while not storing.is_set():
+        await agent.call("GET", "/")
+    for _ in range(2):
+        settle = agent.http.post(f"/keys/{SERVER}/1.1/settle")
+        settling = asyncio.ensure_future(settle)
+        await agent.clock.until_asleep(SETTLE_WAIT_S)
+        await agent.clock.advance(SETTLE_WAIT_S)
+        async with await settling as response:
+            assert (response.status, (await response.json())["code"]) == (
+                409,
+                "submit_in_progress",
+            )
+            assert int(response.headers["Retry-After"]) > 0
+    go_on.set()
+    status, told = await posting
+    assert (status, told["status"]) == (200, "Prepared")
+    assert (await agent.call("POST", f"/keys/{SERVER}/1.1/settle"))[1]["payload"]["id"] == told[
+        "id"
+    ]
+    (await agent.sandbox.process("1.1")).finish()
 
 
 async def test_settling_with_kill_answers_when_it_is_dead(agent):

@@ -184,8 +184,8 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "4",
         "wall time: SIGCONT for what is stopped",
         "sandbox/attempt.py",
-        "signal.SIGTERM, signal.SIGCONT)\n            if",
-        "signal.SIGTERM)\n            if",
+        "signal.SIGTERM, signal.SIGCONT)\n        if",
+        "signal.SIGTERM)\n        if",
         f"{_ATTACKS}a_stopped_job_still_gets_its_chance_to_end_well",
     ),
     of(

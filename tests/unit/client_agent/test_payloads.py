@@ -108,7 +108,7 @@ async def test_a_key_settled_as_never_is_refused_for_good(database, clock):
     with pytest.raises(KeyRefused):
         await reopened.add(new_payload("1.1"))
     with pytest.raises(KeyRefused):
-        await reopened.known(SERVER, AttemptKey.parse("1.1"))
+        await reopened.known(SERVER, AttemptKey.parse("1.1"), "0" * 64)
     await added(reopened, "1.2")
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from client_agent import keys
 from client_agent.recovery import Keeper
 from client_agent.schema import Outcome
 from shared.ids import AttemptKey
@@ -206,9 +207,10 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
         after.token = numbered("second")
         after.sandbox.script = script
         await after.open()
+        assert after.database is not None
         for job in JOBS:  # a server sends again what it was not told of
             key = f"{job}.1"
-            if await after.payloads.known("server-one", AttemptKey(job, 1)) is None:
+            if await keys.find(after.database, "server-one", AttemptKey(job, 1)) is None:
                 await after.submit(key)
         held = []
         for payload_id in range(1, 10):

@@ -218,7 +218,12 @@ async def test_a_sealed_bundle_that_came_whole_is_not_read_again(tmp_path, piece
     sealed = write_bundle(tmp_path / "sent", files)
     body = form_of(file_part("bundle.zip", (tmp_path / "sent").read_bytes(), "bundle"))
     read = []
-    monkeypatch.setattr(reader, "read_content", lambda _, one: read.append(one.name) or iter(()))
+
+    def read_content(_, entry):
+        read.append(entry.name)
+        return iter(())
+
+    monkeypatch.setattr(reader, "read_content", read_content)
     received, _ = await raw(tmp_path, body, piece)
     assert received.bundle == sealed
     assert read == []

@@ -1,0 +1,102 @@
+"""The agent around the sandbox: taking orders, shortages, what it keeps and what it shows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, of
+
+_AGENT: Final = "tests/contract/test_agent_server.py::test_"
+_TROUBLES: Final = "tests/unit/client_agent/test_runner_troubles.py::test_"
+_METER: Final = "tests/unit/client_agent/sandbox/test_meter.py::test_"
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    of(
+        "agent",
+        "a key stands for one bundle",
+        "keys.py",
+        "if there is not None and there.bundle_digest != digest:",
+        "if False:",
+        f"{_AGENT}a_key_that_is_known_with_another_bundle_gets_nothing_of_it",
+    ),
+    of(
+        "agent",
+        "no promise about an order that is being stored",
+        "api.py",
+        "            await self._intake.submitted(server, key)",
+        "            pass",
+        f"{_AGENT}settling_promises_nothing_of_an_order_that_is_being_stored",
+        f"{_AGENT}settling_waits_for_an_order_that_comes_to_its_end_meanwhile",
+    ),
+    of(
+        "agent",
+        "an order that does not come further is given up",
+        "intake.py",
+        "return self.complete or now < self.moved_at + SETTLE_WAIT_S",
+        "return True",
+        f"{_AGENT}settling_refuses_an_order_that_does_not_come_further",
+    ),
+    of(
+        "agent",
+        "no more files are taken than can be unpacked",
+        "intake.py",
+        "max_files=MAX_FILES)",
+        "max_files=1_000_000)",
+        f"{_AGENT}more_files_than_a_bundle_may_have_are_refused_before_they_are_kept",
+    ),
+    Mutant(
+        "agent",
+        "a bundle that came whole is not read again",
+        "shared/multipart/sinks.py",
+        "bundle.sealed(self._arriving)",
+        "bundle.sealed()",
+        (
+            "tests/unit/shared/test_multipart.py::test_a_sealed_bundle_that_came_whole_is_not_"
+            "read_again",
+        ),
+    ),
+    Mutant(
+        "agent",
+        "what came is believed only where it is what the bundle lists",
+        "shared/files/arriving.py",
+        "(size, crc) == (entry.size, entry.crc)",
+        "size == entry.size",
+        (
+            "tests/unit/shared/test_multipart.py::test_a_damaged_sealed_bundle_is_not_stored",
+            "tests/unit/shared/files/test_arriving.py::test_a_file_whose_bytes_are_not_as_listed_"
+            "is_to_be_read",
+        ),
+    ),
+    of(
+        "agent",
+        "a look that fails does not end the watch",
+        "sandbox/meter.py",
+        "                except Exception as problem:  # noqa: BLE001 - the next look may succeed\n",
+        "                except ZeroDivisionError as problem:\n",
+        f"{_METER}a_look_that_fails_ends_neither_the_watch_nor_the_looks_of_others",
+    ),
+    of(
+        "agent",
+        "a last reading that fails is taken again",
+        "sandbox/meter.py",
+        "        for _ in range(LAST_TRIES):",
+        "        for _ in range(1):",
+        f"{_METER}a_last_reading_that_fails_is_taken_again",
+    ),
+    of(
+        "agent",
+        "a shortage costs no result",
+        "attempt.py",
+        "if tries == PACK_TRIES or problem.errno not in SHORTAGE:",
+        "if True:",
+        f"{_TROUBLES}a_shortage_of_descriptors_costs_no_result_and_no_file_of_it",
+    ),
+    of(
+        "agent",
+        "and no file of it",
+        "walk.py",
+        "                        check_shortage(problem)\n                        continue",
+        "                        continue",
+        f"{_TROUBLES}a_shortage_of_descriptors_costs_no_result_and_no_file_of_it",
+    ),
+)
