@@ -43,7 +43,7 @@ def test_a_file_whose_bytes_are_not_as_listed_is_to_be_read(tmp_path):
     write_bundle(tmp_path / "b", FILES)
     entries = listed(tmp_path / "b")
     whole = (tmp_path / "b").read_bytes()
-    (tmp_path / "b").write_bytes(whole.replace(b"true", b"fals"))
+    (tmp_path / "b").write_bytes(whole.replace(b"true", b"exit"))
     arriving = arrived(tmp_path / "b")
     assert arriving.sha256(entries["run.sh"]) is None
     assert arriving.sha256(entries["z"]) is not None
