@@ -67,6 +67,8 @@ def main(
     log_format: Annotated[str | None, typer.Option(help="auto, text or json.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error.")] = None,
 ) -> None:
+    # Jobs' uids must pass through folders that are made for them, whatever the shell's mask was.
+    os.umask(0o022)
     flags = {
         "host": host,
         "port": port,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
@@ -50,6 +51,7 @@ def main(
     folder in use or not writable; 74 database unusable or of a
     newer version.
     """
+    os.umask(0o077)  # everything here is somebody's
     flags = {
         "server": {
             "host": host,
