@@ -11,14 +11,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 REAL_TOOLS = (
-    *("basename", "bash", "cat", "cp", "cut", "dirname", "env", "flock", "grep", "mkdir", "mv"),
-    *("rm", "sed", "sha256sum", "uname"),
+    *("basename", "bash", "cat", "cp", "cut", "dirname", "env", "flock", "grep", "install"),
+    *("mkdir", "mv", "rm", "sed", "sha256sum", "uname"),
 )
-JOB_TOOLS = ["bwrap", "setpriv", "mkfs.ext4", "git", "make", "unzip"]
+JOB_TOOLS = ["bwrap", "setpriv", "mkfs.ext4"]
+DEV_TOOLS = ["git", "make", "unzip", "curl", "openssl", "nginx", "systemd-analyze"]
 
 STUB = "#!/bin/bash\nexit 0\n"
 INSTALLER = """#!/bin/bash
 echo "$(basename "$0") $*" >>"$MACHINE/log"
+if [ -x "$MACHINE/policy-rc.d" ]; then echo "no service is started" >>"$MACHINE/policies"; fi
 case " $* " in
     *" update "*) rm -f "$MACHINE/no-lists" ;;
     *" install "*)
@@ -71,7 +73,12 @@ class Machine:
         own_path = "PATH=$PATH:/usr/sbin:/sbin "
         assert script.count(own_path) == 1
         self.script = self.project / "scripts" / "setup"
-        self.script.write_text(script.replace(own_path, ""))
+        policy = "policy=/usr/sbin/policy-rc.d"
+        assert script.count(policy) == 1
+        self.policy = folder / "policy-rc.d"
+        self.script.write_text(
+            script.replace(own_path, "").replace(policy, f"policy={self.policy}")
+        )
 
     def add(self, name: str, text: str = STUB) -> None:
         (self.bin / name).write_text(text)
@@ -108,7 +115,7 @@ def bare(tmp_path: Path) -> Machine:
 @pytest.fixture
 def equipped(bare: Machine) -> Machine:
     """Every system program is there."""
-    for name in JOB_TOOLS:
+    for name in (*JOB_TOOLS, *DEV_TOOLS):
         bare.add(name)
     return bare
 
@@ -129,6 +136,18 @@ def test_a_bare_machine_gets_system_packages_then_locked_ones_then_ferryman(bare
         LINKED,
     ]
     assert "bubblewrap: the sandbox that jobs run in" in ended.stdout
+
+
+def test_no_service_is_started_and_nothing_of_that_stays(bare):
+    assert bare.run("--dev").returncode == 0
+    assert (bare.folder / "policies").read_text() == "no service is started\n"
+    assert not bare.policy.exists()
+
+
+def test_a_policy_of_the_machines_own_stays(bare):
+    bare.policy.write_text("#!/bin/sh\nexit 0\n")
+    assert bare.run("--dev").returncode == 0
+    assert bare.policy.read_text() == "#!/bin/sh\nexit 0\n"
 
 
 def test_the_second_run_does_and_says_nothing(bare):

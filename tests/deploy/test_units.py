@@ -1,0 +1,112 @@
+"""The systemd units: what systemd says of them, and whether the programs work as confined."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.running import ROOT, environment
+
+UNITS = ROOT / "deploy/systemd"
+BINARY = "/opt/ferryman/bin/ferryman"
+
+
+class Unit:
+    """One unit file; keys that occur several times add up, as systemd has it."""
+
+    def __init__(self, name: str) -> None:
+        self.keys: dict[str, list[str]] = {}
+        for line in (UNITS / f"{name}.service").read_text().splitlines():
+            key, equals, value = line.partition("=")
+            if equals and not line.startswith(("#", "[")):
+                self.keys.setdefault(key, []).append(value)
+
+    def command(self, places: dict[str, Path]) -> list[str]:
+        """``ExecStart`` with this Python, its folders in other places."""
+        words = shlex.split(self.keys["ExecStart"][0])
+        assert words[0] == BINARY
+        rest = [_moved(word, places) for word in words[1:]]
+        return [sys.executable, "-P", "-m", "ferryman", *rest]
+
+    def variables(self, places: dict[str, Path]) -> dict[str, str]:
+        pairs = (line.partition("=") for line in self.keys["Environment"])
+        return {name: _moved(value, places) for name, _, value in pairs}
+
+    def confinement(self) -> list[str]:
+        """What setpriv can enforce of the unit, as systemd does for the whole process tree."""
+        assert self.keys["NoNewPrivileges"] == ["yes"]
+        kept = self.keys["CapabilityBoundingSet"][0].lower().split()
+        bounds = ",".join(["-all", *(f"+{name.removeprefix('cap_')}" for name in kept)])
+        return ["setpriv", "--no-new-privs", f"--bounding-set={bounds}", "--inh-caps=-all"]
+
+
+def _moved(word: str, places: dict[str, Path]) -> str:
+    for place, there in places.items():
+        word = word.replace(place, str(there))
+    return word
+
+
+@pytest.fixture(params=["ferryman-server", "ferryman-agent"])
+def name(request) -> str:
+    return str(request.param)
+
+
+def test_systemd_finds_no_fault_in_it(name, tool, tmp_path):
+    text = (UNITS / f"{name}.service").read_text().replace(BINARY, "/bin/true")
+    copy = tmp_path / f"{name}.service"
+    copy.write_text(text)
+    command = [tool("systemd-analyze"), "verify", "--man=no", str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = [line for line in done.stderr.splitlines() if name in line]
+    assert (done.returncode, said) == (0, [])
+
+
+@pytest.mark.parametrize(("name", "most"), [("ferryman-server", 13), ("ferryman-agent", 68)])
+def test_its_exposure_is_what_the_documentation_says(name, most, tool):
+    command = [tool("systemd-analyze"), "security", "--offline=true", f"--threshold={most}"]
+    command.append(str(UNITS / f"{name}.service"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    figure = re.search(r"exposure level for \S+ ([\d.]+)", done.stdout)
+    assert figure is not None
+    assert f"`{name}` {figure[1]}" in (ROOT / "deploy/README.md").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: the unit's bounding set is not proved")
+def test_the_agents_sandbox_holds_with_the_units_capabilities(tmp_path):
+    unit = Unit("ferryman-agent")
+    tmp_path.chmod(0o755)
+    state = tmp_path / "state"
+    state.mkdir(mode=int(unit.keys["StateDirectoryMode"][0], 8))
+    (tmp_path / "agent.toml").write_text("[agent]\n")
+    places = {"/var/lib/ferryman-agent": state, "/etc/ferryman": tmp_path}
+    command = [*unit.confinement(), *unit.command(places), "check", "--json"]
+    done = subprocess.run(
+        command,
+        env={**environment(), **unit.variables(places)},
+        cwd=ROOT,
+        umask=int(unit.keys["UMask"][0], 8),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    free = subprocess.run(  # the same agent without the unit's bounds
+        command[command.index(sys.executable) :],
+        env={**environment(), **unit.variables(places)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert told["report"]["enforcement"] == json.loads(free.stdout)["report"]["enforcement"]
