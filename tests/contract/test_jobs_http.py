@@ -137,11 +137,9 @@ async def test_what_has_expired_is_gone(tmp_path):
     soon = '[services.my_service]\nexpires_after = "0s"\n'
     async with driving(tmp_path, Orchestrator(), extra=soon, cleaner_interval=0.02) as caller:
         job_id = await caller.upload()
-        seen = await caller.job(job_id)
-        while seen["status"] != "Cleaned":
-            found = await caller.get(f"/api/v1/jobs/{job_id}/events?after=5&wait=5")
-            assert found[0] == 200
-            seen = await caller.job(job_id)
+        seen: list[str] = []
+        while "Cleaned" not in seen:
+            seen = await caller.states(job_id, more_than=len(seen))
         assert (await caller.get(f"/api/v1/jobs/{job_id}/result"))[0] == 410
         assert (await caller.get(f"/download_partial/{job_id}"))[0] == 410
         status, kind, body = await caller.get(f"/download/{job_id}")

@@ -20,7 +20,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """One for all tests of this process."""
     if shutil.which("bwrap") is None:
         pytest.fail("bubblewrap is missing: scripts/setup installs it")
-    with started(tmp_path_factory.mktemp("system")) as running:
+    with started(tmp_path_factory.mktemp("system"), FERRYMAN_AGENT__GRACE="1s") as running:
         yield running
 
 

@@ -6,6 +6,7 @@ The real agent, with the real sandbox, as a job-orchestrator server or one of ou
 from __future__ import annotations
 
 import io
+import itertools
 import socket
 import zipfile
 from pathlib import Path
@@ -14,17 +15,25 @@ import pytest
 
 from tests.support.agentprocess import agent, alive, watched
 
+_JOBS = itertools.count(1)
 
-@pytest.fixture
-def running(tmp_path):
-    with agent(tmp_path, "--slots", "1") as started:
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """One agent, with one slot, for those that leave it as it was."""
+    with agent(tmp_path_factory.mktemp("agent"), "--slots", "1") as started:
         yield started
 
 
-def run(running, key, script, **files):
+def key() -> str:
+    """Of a job that no other test has."""
+    return f"{next(_JOBS)}.1"
+
+
+def run(running, script, **files):
     """Submit, wait, and give what retrieve_partial has of it."""
     bundle = {"run.sh": script} | {name.replace("__", "/"): data for name, data in files.items()}
-    payload_id = running.submit(key, bundle)["id"]
+    payload_id = running.submit(key(), bundle)["id"]
     ended = running.ended(payload_id)
     status, data = running.call("GET", f"/retrieve_partial/{payload_id}")
     assert status == 200
@@ -33,26 +42,26 @@ def run(running, key, script, **files):
 
 
 def test_02_a_run_killed_hard_ends_and_so_does_one_that_takes_too_long(running):
-    ended, _ = run(running, "1.1", b"kill -9 $$\n")
+    ended, _ = run(running, b"kill -9 $$\n")
     assert (ended["status"], ended["exit_code"]) == ("Failed", 137)
     assert ended["reason"] == "exit_code"
-    told = running.submit("2.1", {"run.sh": b"sleep 1000\n"}, timeout_s=0.2)
+    told = running.submit(key(), {"run.sh": b"sleep 1000\n"}, timeout_s=0.2)
     assert running.ended(told["id"])["reason"] == "timeout"
 
 
 def test_08_killing_what_is_completed_leaves_its_result(running):
-    ended, _ = run(running, "1.1", b"echo 42 > out\n")
+    ended, _ = run(running, b"echo 42 > out\n")
     assert running.call("POST", f"/kill/{ended['id']}")[1]["status"] == "Completed"
     assert running.call("GET", f"/retrieve/{ended['id']}")[0] == 200
 
 
 def test_09_a_prepared_payload_that_was_killed_does_not_start(running):
-    blocking = running.submit("1.1", {"run.sh": b"sleep 1000\n"})
+    blocking = running.submit(key(), {"run.sh": b"sleep 1000\n"})
     running.until(blocking["id"], "Running")
-    waiting = running.submit("2.1", {"run.sh": b"true\n"})
+    waiting = running.submit(key(), {"run.sh": b"true\n"})
     assert running.call("POST", f"/kill/{waiting['id']}")[1]["status"] == "Killed"
     running.call("POST", f"/kill/{blocking['id']}")
-    last = running.submit("3.1", {"run.sh": b"true\n"})
+    last = running.submit(key(), {"run.sh": b"true\n"})
     running.ended(last["id"])
     told = running.call("GET", f"/retrieve/{waiting['id']}")[1]
     assert (told["status"], told["started_at"]) == ("Killed", None)
@@ -65,7 +74,7 @@ def test_10_killing_reaches_the_whole_tree_even_what_ignores_sigterm(tmp_path):
     while :; do sleep 1000; done
     """
     with agent(tmp_path, FERRYMAN_AGENT__GRACE="0.2s") as running:
-        told = running.submit("1.1", {"run.sh": script})
+        told = running.submit(key(), {"run.sh": script})
         pid = running.until(told["id"], "Running")["pid"]
         with watched(pid) as init:
             assert running.call("POST", f"/kill/{told['id']}")[1]["status"] == "Killed"
@@ -73,8 +82,8 @@ def test_10_killing_reaches_the_whole_tree_even_what_ignores_sigterm(tmp_path):
 
 
 def test_11_no_zombies_are_left(running):
-    for job in range(3):
-        run(running, f"{job + 1}.1", b"(sleep 0 &) ; true\n")
+    for _ in range(3):
+        run(running, b"(sleep 0 &) ; true\n")
     path = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
     children = [Path(f"/proc/{pid}/stat") for pid in path.read_text().split()]
     states = [stat.read_text().rsplit(")", 1)[1].split()[0] for stat in children if stat.exists()]
@@ -82,16 +91,14 @@ def test_11_no_zombies_are_left(running):
 
 
 def test_14_a_users_own_output_zip_is_a_file_like_others(running):
-    ended, files = run(running, "1.1", b"echo mine > output.zip\n")
+    ended, files = run(running, b"echo mine > output.zip\n")
     assert ended["status"] == "Completed"
     assert files["output.zip"] == b"mine\n"
     assert not [name for name in files if name.endswith(".zip") and name != "output.zip"]
 
 
 def test_15_symlinks_that_dangle_or_lead_out_cost_nothing_but_themselves(running):
-    ended, files = run(
-        running, "1.1", b"ln -s nowhere a; ln -s /etc/passwd b; ln -s / c; echo 42 > out\n"
-    )
+    ended, files = run(running, b"ln -s nowhere a; ln -s /etc/passwd b; ln -s / c; echo 42 > out\n")
     assert ended["status"] == "Completed"
     assert files["out"] == b"42\n"
     assert not {"a", "b", "c"} & set(files)
@@ -100,21 +107,21 @@ def test_15_symlinks_that_dangle_or_lead_out_cost_nothing_but_themselves(running
 
 def test_16_folders_are_kept_and_equal_base_names_do_not_collide(running):
     script = b"mkdir -p x/y; cat a/in.txt > x/in.txt; cat b/in.txt > x/y/in.txt\n"
-    _, files = run(running, "1.1", script, a__in=b"", **{"a__in.txt": b"A", "b__in.txt": b"B"})
+    _, files = run(running, script, a__in=b"", **{"a__in.txt": b"A", "b__in.txt": b"B"})
     assert (files["a/in.txt"], files["b/in.txt"]) == (b"A", b"B")
     assert (files["x/in.txt"], files["x/y/in.txt"]) == (b"A", b"B")
 
 
 def test_17_a_failed_run_keeps_its_output_its_logs_and_its_reason(running):
-    ended, files = run(running, "1.1", b"echo o; echo e >&2; echo half > out; exit 4\n")
+    ended, files = run(running, b"echo o; echo e >&2; echo half > out; exit 4\n")
     assert (ended["status"], ended["reason"], ended["exit_code"]) == ("Failed", "exit_code", 4)
     assert (files["out"], files["stdout.log"], files["stderr.log"]) == (b"half\n", b"o\n", b"e\n")
 
 
 def test_21_no_more_run_at_once_than_there_are_slots(running):
-    first = running.submit("1.1", {"run.sh": b"sleep 1000\n"})
+    first = running.submit(key(), {"run.sh": b"sleep 1000\n"})
     running.until(first["id"], "Running")
-    second = running.submit("2.1", {"run.sh": b"true\n"})
+    second = running.submit(key(), {"run.sh": b"true\n"})
     assert running.call("GET", "/health")[1]["running"] == 1
     assert running.call("GET", f"/retrieve/{second['id']}")[1]["status"] == "Prepared"
     running.call("POST", f"/kill/{first['id']}")
@@ -136,13 +143,13 @@ def test_22_it_listens_on_loopback_only_and_logs_no_headers(tmp_path):
 
 def test_23_a_harmless_chmod_is_allowed_and_the_agents_environment_is_not_inherited(tmp_path):
     with agent(tmp_path, AWS_SECRET_ACCESS_KEY="LEAK") as running:
-        _, files = run(running, "1.1", b"chmod 755 run.sh; env; cat /proc/*/environ 2>/dev/null\n")
+        _, files = run(running, b"chmod 755 run.sh; env; cat /proc/*/environ 2>/dev/null\n")
         assert b"LEAK" not in files["stdout.log"]
 
 
 def test_25_sigterm_finishes_an_answer_that_is_under_way(tmp_path):
     with agent(tmp_path, FERRYMAN_AGENT__SHUTDOWN_GRACE="60s") as running:
-        ended, files = run(running, "1.1", b"head -c 6000000 /dev/urandom > big\n")
+        ended, files = run(running, b"head -c 6000000 /dev/urandom > big\n")
         assert len(files["big"]) == 6_000_000
         with socket.socket() as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)  # most has to wait

@@ -21,6 +21,7 @@ def _values(rows: list[Row]) -> dict[str, Row]:
     return {row.what: row for row in rows}
 
 
+@pytest.mark.slow
 async def test_each_layer_of_a_start_is_measured_and_ours_is_held_against_the_chain(
     tmp_path: Path,
 ) -> None:
@@ -32,6 +33,7 @@ async def test_each_layer_of_a_start_is_measured_and_ours_is_held_against_the_ch
     assert "start up to the gate" in found["our whole cycle"].ours
 
 
+@pytest.mark.slow
 async def test_starts_are_counted_with_and_without_each_part(tmp_path: Path) -> None:
     rows = await starting.starts(tmp_path, 2, 1)
     names = [row.what.rpartition(": ")[2] for row in rows]
@@ -40,6 +42,7 @@ async def test_starts_are_counted_with_and_without_each_part(tmp_path: Path) -> 
     assert [row.ratio for row in rows if row.what.endswith(starting.ALL)] == [1]
 
 
+@pytest.mark.slow
 async def test_the_collector_is_measured_on_one_large_file_and_on_many(tmp_path: Path) -> None:
     found = _values(await collecting.collecting(tmp_path, 8 << 20, 1200, 1))
     assert len(found) == 4

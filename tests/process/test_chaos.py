@@ -220,11 +220,17 @@ def verify_once(server: Program, uploads: Uploads) -> None:
     assert len(bundles) - len(uploads.answered) <= 1
 
 
-def test_kill_9_at_random_moments_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
-    uploads = chaos(tmp_path, seed=7, kills=10, retries=100, seconds=10.0)
-    assert len(uploads.answered) > 10
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(7, 4), pytest.param(8, 12, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_kill_9_at_random_moments_loses_nothing_and_leaves_nothing(
+    tmp_path: Path, seed: int, kills: int
+) -> None:
+    uploads = chaos(tmp_path, seed=seed, kills=kills, retries=100, seconds=kills)
+    assert len(uploads.answered) > kills
 
 
+@pytest.mark.slow  # the quick one: tests/contract/test_reference_client.py, infra_retries = 0
 def test_with_no_infra_retries_an_interrupted_job_fails_with_a_reason(tmp_path: Path) -> None:
     chaos(tmp_path, seed=11, kills=5, retries=0, seconds=4.0)
 

@@ -107,7 +107,7 @@ def finishing(driver: Driver) -> None:
 
 @pytest.mark.parametrize("times", LENGTHS)
 def test_files_of_a_form_come_back_or_are_refused_by_name(driver: Driver, times: float) -> None:
-    @settings(max_examples=int(40 * times))
+    @settings(max_examples=int(25 * times))
     @given(oddities.items(), st.booleans())
     def run(bundle: list[Item], extended: bool) -> None:
         bundle = [replace(one, executable=False) for one in bundle]  # a form cannot say it
@@ -179,7 +179,7 @@ def test_each_fault_alone_is_refused_by_name(driver: Driver, way: str, times: fl
 
 @pytest.mark.parametrize("times", LENGTHS)
 def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driver: Driver, times: float) -> None:
-    @settings(max_examples=int(80 * times))
+    @settings(max_examples=int(40 * times))
     @given(leftovers.things())
     def run(things: list[Thing]) -> None:
         made: list[leftovers.Found] = []

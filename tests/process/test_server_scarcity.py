@@ -6,6 +6,8 @@ import json
 import resource
 from pathlib import Path
 
+import pytest
+
 from tests.support.disks import fill, mounted
 from tests.support.pair import Pair
 from tests.support.programs import until
@@ -22,7 +24,11 @@ limits = { disk = "32MiB", memory = "64MiB" }
 RESULT = 4_000_000
 
 
-def test_a_result_that_finds_the_disk_full_arrives_when_there_is_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tries", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_result_that_finds_the_disk_full_arrives_when_there_is_room(
+    tmp_path: Path, tries: int
+) -> None:
+    """After three even the note that it cannot be fetched finds no room."""
     pair = Pair(tmp_path, SETTINGS)
     small = ("-t", "tmpfs", "-o", "size=24m", "tmpfs")
     with mounted(pair.server.data, *small), pair.running():
@@ -32,9 +38,8 @@ def test_a_result_that_finds_the_disk_full_arrives_when_there_is_room(tmp_path: 
         pair.until(job, "Running")
         filler = fill(pair.server.data)
 
-        # Three tries: after them even the note that it cannot be fetched finds no room.
         def tried() -> bool:
-            return pair.server.log.count("payload.not_fetched") >= 3
+            return pair.server.log.count("payload.not_fetched") >= tries
 
         until(tried, "it does not try", lambda: pair.server.log[-3_000:])
         assert pair.status(job) in ("Running", "Unknown")

@@ -25,7 +25,7 @@ EXAMPLES = ROOT / "examples"
 def environment(mark: str = "") -> dict[str, str]:
     """This process's, without settings meant for others."""
     plain = {key: value for key, value in os.environ.items() if not _OTHERS.fullmatch(key)}
-    return {**plain, MARK: mark, "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+    return {**plain, MARK: mark, "NO_COLOR": "1"}
 
 
 @dataclass
