@@ -23,6 +23,7 @@ SITE = ROOT / "deploy/nginx/ferryman.conf"
 NAME = "ferryman.example.org"
 SETTINGS = """
 [server]
+allowed_hosts = ["ferryman.example.org"]
 max_upload = "4GB"
 [services.example]
 max_runs = 4
@@ -195,6 +196,12 @@ def test_plain_http_is_sent_on(proxied):
         check=True,
     )
     assert done.stdout == f"308 https://{NAME}/upload"
+
+
+def test_a_name_that_the_server_does_not_know_is_refused(proxied):
+    proxy, _ = proxied
+    status, _ = proxy.curl("/api/v1/jobs", "-H", "Host: elsewhere.example.com")
+    assert status == 421
 
 
 def test_a_refusal_comes_through_as_the_server_says_it(proxied, tmp_path):
