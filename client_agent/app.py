@@ -22,7 +22,7 @@ from aiohttp import web
 from client_agent import lastcheck, recovery
 from client_agent.api import Api, answer_problems
 from client_agent.attempt import House
-from client_agent.condition import Condition, Identity, SandboxWatch
+from client_agent.condition import Condition, Identity
 from client_agent.folders import Folders
 from client_agent.intake import Defaults, Intake
 from client_agent.payloads import Payloads
@@ -33,6 +33,7 @@ from client_agent.sandbox.bubblewrap import Bubblewrap
 from client_agent.sandbox.check import Table
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.uids import Uids
+from client_agent.sandbox.watch import SandboxWatch
 from client_agent.schema import MIGRATIONS
 from client_agent.settings import AgentSection
 from client_agent.turns import Turns
@@ -147,6 +148,7 @@ async def running(
         clock = KeptClock(settings.data_dir, machine)
         stack.push_async_callback(sandbox.close)
         watch = SandboxWatch(sandbox, clock)
+        stack.push_async_callback(watch.close)
         await watch.test()
         grants = settings.sandboxing.grants(os.environ)
         if settings.sandbox == "none":

@@ -16,7 +16,6 @@ from typing import Final, ParamSpec, TypeVar
 import structlog
 
 from client_agent import outcome, packing
-from client_agent.condition import SandboxWatch
 from client_agent.errors import SHORTAGE, NotNow
 from client_agent.folders import Folders
 from client_agent.grants import Grants
@@ -29,6 +28,7 @@ from client_agent.sandbox.base import (
     SandboxBroken,
     Workspace,
 )
+from client_agent.sandbox.watch import SandboxWatch
 from client_agent.schema import Outcome, Payload
 from client_agent.turns import Turns
 from shared.clock import Clock

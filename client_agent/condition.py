@@ -12,7 +12,7 @@ from client_agent.errors import Refused
 from client_agent.folders import Folders
 from client_agent.grants import Grants
 from client_agent.payloads import Payloads
-from client_agent.sandbox.base import Report, Sandbox, SandboxBroken
+from client_agent.sandbox.watch import SandboxWatch
 from shared.clock import Clock
 from shared.database import DatabaseUnavailable
 from shared.probe import Probe
@@ -21,8 +21,6 @@ from shared.wire import AgentHealth, Limits
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-RETEST_S: Final = 10.0
-"""Between two self-tests of a sandbox that broke while the agent ran."""
 RETRY_AFTER_S: Final = 10
 _NOT_TAKEN: Final = "no new bundles are taken"
 
@@ -38,54 +36,6 @@ class Identity:
     """None: any."""
     min_free: int
     """Bytes that must stay free."""
-
-
-class SandboxWatch:
-    """Remembers that the sandbox broke, and tries it again from time to time.
-
-    Attributes:
-        report: of the last self-test that passed.
-    """
-
-    def __init__(self, sandbox: Sandbox, clock: Clock) -> None:
-        self.report = Report("untested", "", {})
-        self._sandbox, self._clock = sandbox, clock
-        self._trouble: str | None = None
-        self._tested_at = 0.0
-
-    async def test(self) -> None:
-        """The self-test at the start.
-
-        Raises:
-            SandboxBroken
-        """
-        try:
-            self.report = await self._sandbox.self_test()
-        except OSError as problem:
-            # Of the host's means, not of the sandbox: a full disk must not keep the agent from
-            # handing out the results that fill it.
-            self._broke(f"the sandbox could not be tested: {problem.strerror or problem}")
-
-    def broke(self, problem: SandboxBroken) -> None:
-        """A start failed for a reason that is the host's, not the bundle's.
-
-        Perhaps only that service's, whose read-only trees were not there: the next question tests.
-        """
-        self._broke(str(problem), tested_at=-RETEST_S)
-
-    def _broke(self, trouble: str, *, tested_at: float | None = None) -> None:
-        self._trouble = trouble
-        self._tested_at = self._clock.monotonic() if tested_at is None else tested_at
-
-    async def trouble(self) -> str | None:
-        """Why it cannot be used; None: it can."""
-        if self._trouble is not None and self._clock.monotonic() >= self._tested_at + RETEST_S:
-            self._trouble = None
-            try:
-                await self.test()
-            except SandboxBroken as problem:
-                self._broke(str(problem))
-        return self._trouble
 
 
 class Condition:

@@ -151,9 +151,21 @@ class Images:
             places: folder in which to mount it.
 
         Raises:
-            NoImages: this host cannot.
+            NoImages: this host cannot, or has no loop device left.
             OSError: no space.
         """
+        try:
+            return self._make(disk, places)
+        except NoImages:
+            with self._keeping:
+                idle, self._idle = self._idle, []
+            if not idle:
+                raise
+            for image in idle:  # of other sizes: they may hold the last loop devices
+                image.discard()
+            return self._make(disk, places)
+
+    def _make(self, disk: int, places: Path) -> Image:
         with self._making:  # slots come from threads of their own, and one mkfs is enough
             template = self._open_template(disk)
             self._serial += 1
@@ -205,12 +217,6 @@ class Images:
         for image in self._idle:
             image.discard()
         self._idle.clear()
-
-    def remove_left_over(self) -> None:
-        """Delete the files that a former life left; they must not be mounted any more."""
-        if self._files.is_dir():
-            for entry in self._files.iterdir():
-                entry.unlink()
 
     def _open_template(self, disk: int) -> int:
         """A descriptor of an empty file system of that size."""

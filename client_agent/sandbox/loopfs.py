@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from client_agent.sandbox.base import SandboxBroken
+
 BLOCK: Final = 4096
 
 _CTL_GET_FREE: Final = 0x4C82
@@ -22,8 +24,8 @@ _SHUTDOWN: Final = 0x8004587D
 _NO_FLUSH: Final = struct.pack("<I", 2)
 
 
-class NoImages(Exception):
-    """This host has no loop-mounted images for us. The text says why."""
+class NoImages(SandboxBroken):
+    """This host has no loop-mounted images for us, or none at the moment. The text says why."""
 
 
 def make_file_system(mkfs: str, file: Path, blocks: int, inodes: int) -> None:

@@ -18,6 +18,9 @@ from shared.wire import Limits
 if TYPE_CHECKING:
     from client_agent.sandbox.bubblewrap import Bubblewrap
 
+LIMITS: Final = Limits(memory=256 << 20, pids=32, disk=(16 << 20) + 4096)
+"""No job has a disk of that size: the test does not get an idle image where no new one can be
+made."""
 NEEDED: Final = ("--disable-userns", "--bind-fd", "--json-status-fd")
 
 CANARY: Final = r"""
@@ -43,9 +46,8 @@ async def run(sandbox: Bubblewrap) -> Report:
     """
     version = check_binary(sandbox.tools.bwrap)
     name = f"self-test-{os.getpid()}"
-    workspace = await sandbox.prepare(
-        name, SELF_TEST_SLOT, Limits(memory=256 << 20, pids=32, disk=16 << 20)
-    )
+    workspace = await sandbox.prepare(name, SELF_TEST_SLOT, LIMITS)
+    workspace.spare_images = 0  # the next test shall have to make one, too
     try:
         with tempfile.TemporaryDirectory() as folder:
             launch = Launch(

@@ -47,6 +47,7 @@ class HostWorkspace(ABC):
     """Implements :class:`client_agent.sandbox.base.Workspace` but for :meth:`start`."""
 
     path: Path
+    spare_images = SPARE_IMAGES
     scratch: Sequence[str] = ()
     """Where file systems in memory are mounted, as the job sees them."""
 
@@ -133,7 +134,7 @@ class HostWorkspace(ABC):
 
         def remove() -> None:
             if self._image is not None and images is not None:
-                images.put_back(self._image, spare=SPARE_IMAGES)
+                images.put_back(self._image, spare=self.spare_images)
             self._image = None
             if self.folder is not None:
                 places.remove(self.folder)

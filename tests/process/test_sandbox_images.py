@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -15,11 +16,13 @@ from typing import Any
 import pytest
 
 from client_agent.sandbox import images, mounts
+from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.images import TEMPLATES, Image, Images
 from client_agent.sandbox.loopfs import NoImages
 from shared.wire import Reason
 from tests.support.disks import mounted as mounted_at
 from tests.support.sandboxed import MIB, SETTINGS, SMALL, Job, can, in_child, run
+from tests.support.sandboxed import opened as sandbox_of
 
 pytestmark = pytest.mark.skipif(not can("root"), reason="not root: disk images are not proved")
 
@@ -248,6 +251,45 @@ def test_an_image_that_fills_the_hosts_disk_ends_its_job_and_blames_the_host(
         outcome = run(Job({"run.sh": script}, limits=limits, settings=settings), "root", home)
     assert outcome.ended.reason is Reason.AGENT_ERROR
     assert "disk has less than" in outcome.ended.message
+
+
+def no_loop_devices(fd: int) -> tuple[int, str]:
+    raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/dev/loop8")
+
+
+def test_without_a_free_loop_device_the_sandbox_is_broken_and_the_test_says_so() -> None:
+    """Not only for the size that a job asked for: an idle image must not make the test pass."""
+
+    async def short(home: Path) -> list[str]:
+        said = []
+        async with sandbox_of(Job({}), home) as sandbox:
+            await sandbox.self_test()
+            images.attach = no_loop_devices  # type: ignore[attr-defined]
+            for attempt in (sandbox.self_test(), sandbox.prepare("a", 0, SMALL)):
+                with pytest.raises(SandboxBroken) as caught:
+                    await attempt
+                said.append(str(caught.value))
+        return said
+
+    for message in in_child(lambda home: asyncio.run(short(home)), "root"):
+        assert "cannot mount a disk image" in message
+
+
+def test_idle_images_give_their_loop_devices_to_who_needs_one() -> None:
+    def work(pool: Images, places: Path) -> tuple[int, bool]:
+        idle = pool.make(8 * MIB, places)
+        idle.open_for(UID)
+        pool.put_back(idle, spare=4)
+        real = images.attach  # type: ignore[attr-defined]
+
+        def attach(fd: int) -> tuple[int, str]:
+            return real(fd) if not idle.file.exists() else no_loop_devices(fd)
+
+        images.attach = attach  # type: ignore[attr-defined]
+        pool.make(16 * MIB, places).discard()
+        return len(list((places.parent / "files").glob("*.img"))), idle.file.exists()
+
+    assert mounted(work) == (0, False)
 
 
 def test_the_hosts_own_file_system_is_never_shut_down() -> None:

@@ -12,13 +12,13 @@ from typing import Any
 
 from client_agent import states
 from client_agent.attempt import House
-from client_agent.condition import SandboxWatch
 from client_agent.folders import Folders
 from client_agent.grants import Grants
 from client_agent.payloads import Payloads
 from client_agent.recovery import recover
 from client_agent.runner import Runner
 from client_agent.sandbox.base import Grant
+from client_agent.sandbox.watch import SandboxWatch
 from client_agent.schema import MIGRATIONS, NewPayload, Payload
 from client_agent.turns import Turns
 from shared.database import Database
