@@ -75,6 +75,8 @@ __all__ = [
     "__version__",
 ]
 
+DEFAULT_URL: Final = "http://127.0.0.1:5000"
+
 _ELSEWHERE: Final = {
     "Accepted": "answers",
     "Client": "client",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 import aiohttp
 
-from ferryman import errors
+from ferryman import DEFAULT_URL, errors
 from ferryman.answers import Accepted, Health, Listed
 from ferryman.bundle import Files, gather
 from ferryman.clock import Clock, RealClock
@@ -21,7 +21,6 @@ from ferryman.models import EventDoc, EventPage, JobDoc, JobPage, JobState
 from ferryman.transport import Transport
 from ferryman.upload import Upload
 
-DEFAULT_URL: Final = "http://127.0.0.1:5000"
 HOLD_S: Final = 30
 """How long the server is asked to hold an answer back while nothing happens."""
 EAGER_S: Final = 0.5
@@ -41,10 +40,12 @@ class Client:
         timeout: seconds without a byte after which a connection counts as broken.
         patience: seconds to keep trying while the server cannot be reached. Trying again never
             makes a second job.
+        headers: sent with every request, for what stands before the server.
+        trust_env: take the proxy from ``HTTPS_PROXY`` and the like.
         clock: for tests.
 
     Raises:
-        BadArgument: not an http or https URL.
+        BadArgument: not an http or https URL, or a token that no header can carry.
     """
 
     def __init__(
@@ -55,12 +56,20 @@ class Client:
         user: str | None = None,
         timeout: float = 60.0,
         patience: float = 15.0,
+        headers: Mapping[str, str] | None = None,
+        trust_env: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.user = user
         self._clock = clock or RealClock()
         self._transport = Transport(
-            url, token=token, timeout=timeout, patience=patience, clock=self._clock
+            url,
+            token=token,
+            timeout=timeout,
+            patience=patience,
+            headers=headers,
+            trust_env=trust_env,
+            clock=self._clock,
         )
 
     @property
@@ -128,6 +137,8 @@ class Client:
         """
         fields = fields_of(service, user or self.user, name, tags, timeout, limits)
         key = idempotency_key or secrets.token_urlsafe(24)
+        if not (key.isascii() and key.isprintable()):
+            raise errors.BadArgument(f"the idempotency key {key!r} has more than ASCII letters")
         form = Form(fields, await asyncio.to_thread(gather, files))
         given = dict(fields)
         # In the head, too: what is wrong with these is said before the body is sent.

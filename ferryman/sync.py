@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from ferryman.client import DEFAULT_URL, Client
+from ferryman import DEFAULT_URL
+from ferryman.client import Client
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,8 +64,18 @@ class SyncClient:
         user: str | None = None,
         timeout: float = 60.0,
         patience: float = 15.0,
+        headers: Mapping[str, str] | None = None,
+        trust_env: bool = False,
     ) -> None:
-        self._client = Client(url, token=token, user=user, timeout=timeout, patience=patience)
+        self._client = Client(
+            url,
+            token=token,
+            user=user,
+            timeout=timeout,
+            patience=patience,
+            headers=headers,
+            trust_env=trust_env,
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
@@ -31,6 +34,10 @@ LONGEST_PAUSE_S: Final = 2.0
 AWAY: Final = frozenset({502, 503, 504})
 """A proxy without its server, or a server that starts or stops: as good as unreachable."""
 
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_OF_PROXIES: Final = frozenset({401, 403, 413, 429}) | AWAY
+"""What a proxy before a Ferryman server says in words of its own."""
+
 
 class Transport:
     """Talks to one server.
@@ -40,26 +47,43 @@ class Transport:
         token: for ``Authorization: Bearer``.
         timeout: seconds without a byte after which a connection counts as broken.
         patience: seconds to keep trying while the server is away; 0: one try.
+        headers: sent with every request.
+        trust_env: take the proxy from the environment.
 
     Raises:
-        BadArgument: not an http or https URL.
+        BadArgument: not an http or https URL, or a token that no header can carry.
     """
 
     def __init__(
-        self, url: str, *, token: str | None, timeout: float, patience: float, clock: Clock
+        self,
+        url: str,
+        *,
+        token: str | None,
+        timeout: float,
+        patience: float,
+        headers: Mapping[str, str] | None,
+        trust_env: bool,
+        clock: Clock,
     ) -> None:
-        base = URL(url)
-        if base.scheme not in {"http", "https"} or not base.host:
-            raise BadArgument(f"{url!r} is not a server's URL such as http://127.0.0.1:5000")
-        self.base = base
+        self.base = _base(url)
         self.patience = patience
         self.clock = clock
         self.timeout = timeout
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # Not aiohttp's trust_env: that reads ~/.netrc, too, and fails where there is a token.
+        bypassed = not trust_env or proxy_bypass(self.base.host or "")
+        self._proxy = None if bypassed else getproxies().get(self.base.scheme)
+        self._headers = dict(headers or {})
+        if token:
+            if not _TOKEN.fullmatch(token):
+                raise BadArgument(
+                    "the token has a space, a line end or another character that no token has; "
+                    "was it read from a file with Windows line ends?"
+                )
+            self._headers["Authorization"] = f"Bearer {token}"
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        self._session = aiohttp.ClientSession(headers=self._headers)
+        self._session = aiohttp.ClientSession(headers=self._headers, proxy=self._proxy)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -196,8 +220,18 @@ class Transport:
             ) from problem
 
 
+def _base(url: str) -> URL:
+    try:
+        base = URL(url)
+    except ValueError:
+        base = URL()
+    if base.scheme not in {"http", "https"} or not base.host:
+        raise BadArgument(f"{url!r} is not a server's URL such as http://127.0.0.1:5000")
+    return base
+
+
 async def _refusal(answer: aiohttp.ClientResponse) -> FerrymanError:
-    """A problem document, a reference body with ``message``, or anything else's first line."""
+    """A problem document, a reference body with ``message``, or a page of something else."""
     text = await answer.text(errors="replace")
     told: dict[str, Any] = {}
     if "json" in answer.content_type:
@@ -212,6 +246,11 @@ async def _refusal(answer: aiohttp.ClientResponse) -> FerrymanError:
         lines = [] if "html" in answer.content_type else text.strip().splitlines()
         message = f"{answer.status} {answer.reason or ''}".strip()
         message += "".join(f": {line[:200]}" for line in lines[:1])
+        if answer.status not in _OF_PROXIES:
+            return NotUnderstood(str(answer.url.origin()), message)
+    if answer.status == 401:
+        given = "Authorization" in answer.request_info.headers
+        message = f"{'the token was not accepted' if given else 'no token was given'}: {message}"
     return KINDS.get(answer.status, Refused)(
         answer.status,
         str(told.get("code") or ""),
@@ -241,9 +280,13 @@ def _why(problem: BaseException) -> str:
     """The network's words, without the library's around them."""
     if isinstance(problem, aiohttp.ClientConnectorError):
         error = problem.os_error
+        if isinstance(error, ssl.SSLError):
+            return _why_no_tls(error)
         if error.errno is not None and error.errno > 0:
             return os.strerror(error.errno)  # asyncio says "Connect call failed" in its place
         return error.strerror or str(error)
+    if isinstance(problem, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not to be trusted: {problem.certificate_error}"
     if isinstance(problem, TimeoutError | asyncio.TimeoutError):
         return "no answer in time"
     if isinstance(problem, aiohttp.ServerDisconnectedError):
@@ -251,3 +294,9 @@ def _why(problem: BaseException) -> str:
     if isinstance(problem, aiohttp.ClientPayloadError):
         return "the connection broke off in the middle of the answer"
     return str(problem) or type(problem).__name__
+
+
+def _why_no_tls(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate cannot be verified: {error.verify_message}"
+    return f"it does not speak TLS there ({error.reason or error}): http:// in place of https://?"

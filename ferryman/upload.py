@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
-from ferryman.errors import Refused, TryLater, Unreachable
+from ferryman.errors import NotUnderstood, Refused, TryLater, Unreachable
 from ferryman.form import BATCH, Form, Told
 from ferryman.models import JobPage, StatusBody
 from ferryman.transport import LONGEST_PAUSE_S, Transport
@@ -92,7 +92,7 @@ class Upload:
                 _, page = await self._transport.fetch("GET", "api/v1/jobs", JobPage, query=query)
             except TryLater:
                 raise
-            except Refused:  # a server that cannot be asked for a key
+            except (Refused, NotUnderstood):  # a server that cannot be asked for a key
                 return None
             if page.items:
                 job = page.items[0]

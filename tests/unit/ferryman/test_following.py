@@ -261,7 +261,11 @@ async def test_the_synchronous_client_works_from_a_thread_without_a_loop():
 
     import asyncio
 
-    async with serving(*life.routes(), ("GET", "/api/v1/jobs", pages(asked))) as url:
+    async def missing(_: web.Request) -> web.StreamResponse:
+        return problem(404, "job_not_found", "no such job")
+
+    routes = (*life.routes(), ("GET", "/api/v1/jobs/18", missing))
+    async with serving(*routes, ("GET", "/api/v1/jobs", pages(asked))) as url:
         await asyncio.to_thread(use, url)
     assert seen == [[S.QUEUED, S.RUNNING, S.COMPLETED], S.COMPLETED, 150, 1, 404]
     assert not [one for one in threading.enumerate() if one.name == "ferryman-sync"]

@@ -165,7 +165,7 @@ async def test_a_server_that_starts_meanwhile_gets_the_upload():
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(401, NotAllowed), (429, TryLater), (507, TryLater), (422, Refused)]
+    ("status", "kind"), [(403, NotAllowed), (429, TryLater), (507, TryLater), (422, Refused)]
 )
 async def test_refusals_carry_what_the_server_said(status, kind):
     async def refuse(request: web.Request) -> web.StreamResponse:
@@ -305,3 +305,43 @@ async def test_a_string_is_one_tag_and_numbers_have_no_exponent():
     assert upload.fields["tags"] == "abc"
     assert upload.fields["timeout"] == "10000000s"
     assert upload.fields["cpus"] == "0.00001"
+
+
+async def test_own_headers_go_with_every_request():
+    seen: list[tuple[str | None, str | None]] = []
+
+    async def health(request: web.Request) -> web.StreamResponse:
+        seen.append((request.headers.get("X-Portal"), request.headers.get("Authorization")))
+        return web.json_response({"status": "ok"})
+
+    async with (
+        serving(("GET", "/health", health)) as url,
+        Client(url, token="t", headers={"X-Portal": "p"}) as client,
+    ):
+        await client.health()
+        await client.health()
+    assert seen == [("p", "Bearer t")] * 2
+
+
+async def test_a_proxy_of_the_environment_is_used_only_where_that_is_asked_for(
+    monkeypatch, tmp_path
+):
+    (tmp_path / "netrc").write_text("machine ferryman.invalid login ada password secret\n")
+    asked: list[str] = []
+
+    async def proxy(request: web.Request) -> web.StreamResponse:
+        asked.append(str(request.url))
+        return web.json_response({"status": "ok"})
+
+    async with serving(("*", "/{any:.*}", proxy)) as url:
+        monkeypatch.setenv("http_proxy", url)
+        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+        async with Client("http://ferryman.invalid", token="t", trust_env=True) as client:
+            assert (await client.health()).status == "ok"
+        monkeypatch.setenv("no_proxy", ".invalid")
+        for trust_env in (True, False):
+            url = "http://ferryman.invalid"
+            async with Client(url, patience=0, trust_env=trust_env) as client:
+                with pytest.raises(Unreachable):
+                    await client.health()
+    assert len(asked) == 1
