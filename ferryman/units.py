@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 def say_duration(seconds: float) -> str:
-    """For people: ``1h 30m``, ``48s``, ``0.3s``."""
+    """For people: ``1h 30m``, ``48s``, ``0.3s``, ``20ms``."""
+    if 0 < seconds < 0.1:
+        return f"{max(1, round(seconds * 1000))}ms"
     if seconds < 10:
         return f"{seconds:.1f}s".replace(".0s", "s")
     left, parts = round(seconds), []

@@ -1,22 +1,39 @@
-"""The command line: data on stdout, messages on stderr, exit codes of ``ferryman.cli.exits``."""
+"""The command line: data on stdout, messages on stderr, exit codes of ``ferryman.cli.exits``.
+
+HTTP client and models are imported by what uses them, so that help and usage errors come at once.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Final
 
 from ferryman.cli.app import app
-from ferryman.cli.exits import exit_of
-from ferryman.cli.show import complain
-from ferryman.errors import FerrymanError
+from ferryman.cli.exits import INTERRUPTED, exit_of
+from ferryman.cli.show import complain, say
+from ferryman.errors import FerrymanError, NotAllowed
+
+_WHICH_SERVER: Final = ("--url", "--token", "--token-file")
 
 
 def main() -> None:
     """Entry point of ``ferryman``."""
     try:
-        app(prog_name="ferryman")
+        app(command_first(sys.argv[1:]), prog_name="ferryman")
     except KeyboardInterrupt:
         complain("interrupted")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except (FerrymanError, OSError) as problem:
         complain(str(problem))
+        if isinstance(problem, NotAllowed) and problem.status == 401:
+            say("a token comes from FERRYMAN_TOKEN or --token-file; the server's operator has it")
         sys.exit(exit_of(problem))
+
+
+def command_first(words: Sequence[str]) -> list[str]:
+    """Options that say which server may stand before the command, too: put them behind it."""
+    at = 0
+    while at < len(words) and words[at].partition("=")[0] in _WHICH_SERVER:
+        at += 1 if "=" in words[at] else 2
+    return [*words[at : at + 1], *words[:at], *words[at + 1 :]]

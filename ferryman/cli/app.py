@@ -6,7 +6,6 @@ from typing import Annotated, Final
 
 import typer
 
-from ferryman import __version__
 from ferryman.cli import jobs, programs
 
 _PASSED_ON: Final = {
@@ -18,28 +17,29 @@ _PASSED_ON: Final = {
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # plain text: server and agent look the same, and rich is slow to load
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0, or with --wait the job's own; 2 usage, 65 bundle refused, "
     "69 unreachable, 75 try later, 77 not allowed, 124 timeout, 130 interrupted, 143 cancelled.",
 )
-_WORK: Final = "Jobs"
-_RUN: Final = "Programs"
 
-app.command("submit", rich_help_panel=_WORK)(jobs.submit)
-app.command("status", rich_help_panel=_WORK)(jobs.status)
-app.command("download", rich_help_panel=_WORK)(jobs.download)
-app.command("cancel", rich_help_panel=_WORK)(jobs.cancel)
-app.command("list", rich_help_panel=_WORK)(jobs.list_jobs)
-app.command("dev", rich_help_panel=_RUN)(programs.dev)
-app.command("server", rich_help_panel=_RUN, context_settings=_PASSED_ON)(programs.server)
-app.command("agent", rich_help_panel=_RUN, context_settings=_PASSED_ON)(programs.agent)
-app.command("backup", rich_help_panel=_RUN, context_settings=_PASSED_ON)(programs.backup)
-app.command("restore", rich_help_panel=_RUN, context_settings=_PASSED_ON)(programs.restore)
+app.command("submit")(jobs.submit)
+app.command("status")(jobs.status)
+app.command("download")(jobs.download)
+app.command("cancel")(jobs.cancel)
+app.command("list")(jobs.list_jobs)
+app.command("dev")(programs.dev)
+app.command("server", context_settings=_PASSED_ON)(programs.server)
+app.command("agent", context_settings=_PASSED_ON)(programs.agent)
+app.command("backup", context_settings=_PASSED_ON)(programs.backup)
+app.command("restore", context_settings=_PASSED_ON)(programs.restore)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from ferryman import __version__
+
         typer.echo(f"ferryman {__version__}")
         raise typer.Exit
 
@@ -54,4 +54,7 @@ def _root(
     """Carry bundles of files to compute hosts and bring the results back.
 
     A bundle is any files plus a run.sh. See `ferryman submit --help`.
+
+    --url, --token and --token-file say which server, before or behind the command; so do the
+    variables FERRYMAN_URL and FERRYMAN_TOKEN.
     """

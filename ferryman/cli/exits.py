@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ferryman import errors
-from ferryman.models import JobDoc, JobState, Reason
+
+if TYPE_CHECKING:
+    from ferryman.models import JobDoc
 
 FAILED: Final = 1
 """The job failed and has no exit code of its own; there is no such job; it cannot be cancelled."""
 USAGE: Final = 2
 BAD_BUNDLE: Final = 65
 """What was to be sent cannot be used; nothing is left of it."""
-UNREACHABLE: Final = 69
+UNAVAILABLE: Final = 69
+"""The server cannot be reached, or what it needs is not installed here."""
 CANNOT_WRITE: Final = 73
 DAMAGED: Final = 74
 NOT_UNDERSTOOD: Final = 76
@@ -24,11 +27,10 @@ INTERRUPTED: Final = 130
 CANCELLED: Final = 143
 """As of a process that was sent SIGTERM."""
 
-_TIMEOUTS: Final = frozenset({Reason.TIMEOUT, Reason.QUEUE_TIMEOUT, Reason.HEARTBEAT_TIMEOUT})
 _OF: Final[tuple[tuple[type[Exception], int], ...]] = (  # the first that fits
     (errors.BadArgument, USAGE),
     (errors.BadBundle, BAD_BUNDLE),
-    (errors.Unreachable, UNREACHABLE),
+    (errors.Unreachable, UNAVAILABLE),
     (errors.NotUnderstood, NOT_UNDERSTOOD),
     (errors.NotAllowed, NOT_ALLOWED),
     (errors.TryLater, TRY_LATER),
@@ -50,11 +52,13 @@ def exit_of(problem: Exception) -> int:
 
 def exit_of_job(job: JobDoc) -> int:
     """The exit code of ``--wait`` for a job that has ended."""
+    from ferryman.models import JobState, Reason
+
     if job.status is JobState.COMPLETED:
         return 0
     if job.status is JobState.CANCELLED:
         return CANCELLED
-    if job.reason in _TIMEOUTS:
+    if job.reason in {Reason.TIMEOUT, Reason.QUEUE_TIMEOUT, Reason.HEARTBEAT_TIMEOUT}:
         return TIMEOUT
     if job.exit_code:
         return job.exit_code & 0xFF or FAILED

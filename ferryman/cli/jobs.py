@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ferryman import DEFAULT_URL
 from ferryman.cli import options, show
-from ferryman.cli.exits import INTERRUPTED, exit_of_job
+from ferryman.cli.exits import INTERRUPTED, exit_of, exit_of_job
 from ferryman.cli.options import (
     JobId,
     Json,
@@ -23,11 +27,18 @@ from ferryman.cli.options import (
     TokenFile,
     Url,
 )
-from ferryman.client import DEFAULT_URL, Client
-from ferryman.download import place
-from ferryman.errors import BadArgument
-from ferryman.models import JobDoc, JobState
+from ferryman.errors import BadArgument, NoResult
 from ferryman.units import say_size
+
+if TYPE_CHECKING:
+    from ferryman.client import Client
+    from ferryman.models import JobDoc
+
+STDOUT: Final = "-"
+_LOOKED_THROUGH: Final = 1 << 16
+"""Bytes of a run.sh in which its line ends are looked for."""
+_ASKED_WHY: Final = 8
+"""Users and services of which a list asks why their jobs wait."""
 
 
 def submit(
@@ -41,20 +52,26 @@ def submit(
     ],
     service: Annotated[
         str,
-        typer.Option("--service", "-s", envvar="FERRYMAN_SERVICE", help="Which kind of work."),
+        typer.Option(
+            "--service", "-s", metavar="NAME", envvar="FERRYMAN_SERVICE", help="Which kind of work."
+        ),
     ],
     user: Annotated[
         str | None,
         typer.Option(
             "--user",
             "-u",
+            metavar="NAME",
             envvar="FERRYMAN_USER",
             help="Whose job it is; default: your login name.",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="To find it again.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="To find it again.")
+    ] = None,
     tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="To find it again; may be repeated.")
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG", help="To find it again; may be repeated."),
     ] = None,
     timeout: Annotated[
         str | None,
@@ -101,12 +118,22 @@ def submit(
     the exit code is the job's own (timeout: 124, cancelled: 143). --output implies --wait and
     fetches the result of a job that completed.
     """
+    import asyncio
+
+    from ferryman.cli.follow import follow
+    from ferryman.download import place
+
     server = Server.named(url, token, token_file)
     whose = user or options.login_name()
     if whose is None:
         raise BadArgument("--user is missing: your login name cannot be used as one")
+    if output == STDOUT:
+        raise BadArgument("the job's number goes to stdout; then: ferryman download ID -o -")
     if output is not None:
         place(output, "")  # a folder that cannot be made is better told now than in an hour
+
+    if not quiet:
+        _warn_of_line_ends(paths)
 
     async def work() -> int:
         async with server.client() as client:
@@ -131,7 +158,8 @@ def submit(
                 raise
             following = wait or output is not None
             if not json:
-                typer.echo(accepted.id)
+                # Alone on its line for scripts; a person would wonder what the number means.
+                typer.echo(f"job {accepted.id}" if sys.stdout.isatty() else accepted.id)
             elif not following:
                 typer.echo(dumps(asdict(accepted), indent=2))
             if not following:
@@ -141,16 +169,29 @@ def submit(
                         + server.command(f"status {accepted.id} --wait")
                     )
                 return 0
-            job = await _follow(client, server, accepted.id, quiet=quiet)
+            job = await follow(client, server, accepted.id, quiet=quiet)
             if json:
                 show.document(job)
-            if job.status is JobState.COMPLETED and output is not None:
+            if job.status == "Completed" and output is not None:
                 await _fetch(client, job.id, output, partial=False, quiet=quiet)
             else:
                 _conclude(job, server, quiet=quiet)
             return exit_of_job(job)
 
     _run(work())
+
+
+def _warn_of_line_ends(paths: Sequence[Path]) -> None:
+    for path in paths:
+        script = path / "run.sh" if path.is_dir() else path
+        if script.name != "run.sh" or not script.is_file():
+            continue
+        with contextlib.suppress(OSError), script.open("rb") as file:
+            if b"\r\n" in file.read(_LOOKED_THROUGH):
+                show.say(
+                    f"warning: {script} has Windows line ends (CRLF), which bash does not "
+                    "understand; most editors can save it with Unix line ends (LF)"
+                )
 
 
 def status(
@@ -168,12 +209,14 @@ def status(
     token_file: TokenFile = None,
 ) -> None:
     """Show a job."""
+    from ferryman.cli.follow import follow
+
     server = Server.named(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:
             if wait:
-                job = await _follow(client, server, job_id, quiet=quiet)
+                job = await follow(client, server, job_id, quiet=quiet)
             else:
                 job = await client.status(job_id)
             if json:
@@ -201,13 +244,29 @@ def download(
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Fetch the result, a ZIP; print the file's name. It is there only when it is whole."""
+    """Fetch the result, a ZIP; print the file's name. It is there only when it is whole.
+
+    With --output - the ZIP itself goes to stdout.
+    """
     server = Server.named(url, token, token_file)
+
+    if output == STDOUT and sys.stdout.isatty():
+        raise BadArgument("a ZIP would confuse your terminal: send stdout to a file or a program")
 
     async def work() -> int:
         async with server.client() as client:
-            path = await _fetch(client, job_id, output or ".", partial=partial, quiet=quiet)
-            typer.echo(path)
+            try:
+                if output == STDOUT:
+                    await _print_zip(client, job_id, partial=partial, quiet=quiet)
+                else:
+                    to = output or "."
+                    typer.echo(await _fetch(client, job_id, to, partial=partial, quiet=quiet))
+            except NoResult as problem:
+                # The server ends with a path, which is for those who use HTTP.
+                show.complain(str(problem).partition(". What it left: ")[0])
+                if problem.status == 409:
+                    show.say(_leftovers(server, job_id))
+                return exit_of(problem)
             return 0
 
     _run(work())
@@ -237,13 +296,20 @@ def cancel(
 
 
 def list_jobs(
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Of this user.")] = None,
-    service: Annotated[str | None, typer.Option("--service", "-s", help="Of this service.")] = None,
-    state: Annotated[JobState | None, typer.Option("--state", help="In this state.")] = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="With this tag.")] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", metavar="NAME", help="Of this user.")
+    ] = None,
+    service: Annotated[
+        str | None, typer.Option("--service", "-s", metavar="NAME", help="Of this service.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="STATE", help="In this state.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="TAG", help="With this tag.")] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")
+        int, typer.Option("--limit", "-n", min=0, metavar="N", help="At most so many; 0: all.")
     ] = 50,
+    every: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
     json: Json = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
@@ -251,33 +317,52 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     server = Server.named(url, token, token_file)
+    wanted = _state(state)
+    most = 0 if every else limit
 
     async def work() -> int:
         async with server.client() as client:
             found = client.jobs(
-                user=user, service=service, state=state, tag=tag, limit=limit or None
+                user=user, service=service, state=wanted, tag=tag, limit=most + 1 if most else None
             )
             listed = [job async for job in found]
-        if json:
-            typer.echo("[" + ",\n".join(job.model_dump_json() for job in listed) + "]")
-        else:
-            show.jobs(listed)
+            more = bool(most) and len(listed) > most
+            listed = listed[:most] if most else listed
+            if json:
+                typer.echo("[" + ",\n".join(job.model_dump_json() for job in listed) + "]")
+            else:
+                show.jobs(listed, await _why_waiting(client, listed))
+            if more:
+                show.say(f"these are the newest {most}; --limit N or --all shows more")
         return 0
 
     _run(work())
 
 
-async def _follow(client: Client, server: Server, job_id: int, *, quiet: bool) -> JobDoc:
-    try:
+def _state(text: str | None) -> str | None:
+    """The state that is spelled so, in whatever case."""
+    from ferryman.models import JobState
+
+    for state in JobState:
+        if text is None or text.lower() == state.lower():
+            return None if text is None else state
+    raise BadArgument(f"--state {text}: there are {', '.join(JobState)}")
+
+
+async def _why_waiting(client: Client, listed: Sequence[JobDoc]) -> dict[int, str]:
+    """Why queued jobs wait: of each user and service the oldest is asked for, others follow it."""
+    oldest: dict[tuple[str, str], int] = {}
+    reasons: dict[int, str] = {}
+    for job in reversed(listed):
+        if job.status == "Queued":
+            first = oldest.setdefault((job.user_id, job.service), job.id)
+            reasons[job.id] = f"behind job {first}"
+    for job_id in oldest.values():
+        reasons.pop(job_id)
+    for job_id in list(oldest.values())[:_ASKED_WHY]:
         job = await client.status(job_id)
-        client.patience = options.PATIENT_S
-        async for event in client.events(job_id):
-            if not quiet:
-                show.say(show.event_line(event, job.created_at))
-        return await client.wait(job_id)
-    except asyncio.CancelledError:
-        show.say(f"the job goes on: {server.command(f'status {job_id}')}")
-        raise
+        reasons[job_id] = job.queue.reason if job.queue is not None else job.message
+    return reasons
 
 
 async def _fetch(client: Client, job_id: int, to: str, *, partial: bool, quiet: bool) -> Path:
@@ -288,9 +373,23 @@ async def _fetch(client: Client, job_id: int, to: str, *, partial: bool, quiet: 
     return done.path
 
 
+async def _print_zip(client: Client, job_id: int, *, partial: bool, quiet: bool) -> None:
+    """To stdout, once it has arrived whole."""
+    with tempfile.TemporaryDirectory(prefix="ferryman-") as folder:
+        with show.bar("fetching", quiet=quiet) as told:
+            done = await client.download(job_id, f"{folder}/", partial=partial, progress=told)
+        with done.path.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def _leftovers(server: Server, job_id: int) -> str:
+    return f"what it left, logs included: {server.command(f'download {job_id} --partial')}"
+
+
 def _conclude(job: JobDoc, server: Server, *, quiet: bool) -> None:
     """Say how it ended. Why it failed is an error, so --quiet does not silence it."""
-    if job.status is JobState.COMPLETED:
+    if job.status == "Completed":
         if not quiet:
             show.say(f"fetch the result: {server.command(f'download {job.id}')}")
         return
@@ -298,10 +397,12 @@ def _conclude(job: JobDoc, server: Server, *, quiet: bool) -> None:
     show.say(f"job {job.id} {job.status}{reason}: {job.message}")
     for line in show.tail(job):
         show.say(line)
-    show.say(f"what it left, logs included: {server.command(f'download {job.id} --partial')}")
+    show.say(_leftovers(server, job.id))
 
 
 def _run(work: Coroutine[Any, Any, int]) -> None:
+    import asyncio
+
     try:
         code = asyncio.run(work)
     except KeyboardInterrupt:

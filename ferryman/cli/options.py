@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from ferryman.client import DEFAULT_URL, Client
+from ferryman import DEFAULT_URL
 from ferryman.errors import BadArgument
+
+if TYPE_CHECKING:
+    from ferryman.client import Client
 
 BRIEF_S: Final = 2.0
 """Patience for a first contact: somebody sits and waits."""
-PATIENT_S: Final = 60.0
-"""Patience once a job is being followed: a restart of the server must not lose sight of it."""
 
 USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
@@ -28,10 +28,8 @@ Token: TypeAlias = Annotated[
     typer.Option(
         "--token",
         envvar="FERRYMAN_TOKEN",
-        help="Where the server asks for one. Other users of this machine can see arguments: "
-        "prefer the variable or --token-file.",
+        help="Where the server asks for one; others on this machine can see arguments.",
         metavar="TOKEN",
-        show_envvar=True,
     ),
 ]
 TokenFile: TypeAlias = Annotated[
@@ -78,8 +76,11 @@ class Server:
         return cls(url, token)
 
     def client(self) -> Client:
-        """A client with little patience."""
-        return Client(self.url, token=self.token, patience=BRIEF_S)
+        """A client with little patience; through the environment's proxy, but not to this host."""
+        from ferryman.client import Client
+
+        here = re.match(r"https?://(localhost|127\.|\[::1\])", self.url) is not None
+        return Client(self.url, token=self.token, patience=BRIEF_S, trust_env=not here)
 
     def command(self, words: str) -> str:
         """A command line that reaches the same server."""
@@ -88,8 +89,10 @@ class Server:
 
 def login_name() -> str | None:
     """Who is logged in, if that can be a user's name on a server."""
+    import getpass
+
     try:
         name = getpass.getuser()
-    except (OSError, KeyError):  # a uid without an account
+    except (OSError, KeyError, ImportError):  # a uid without an account; Windows without USERNAME
         return None
     return name if USER.fullmatch(name) else None

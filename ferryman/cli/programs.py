@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import re
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from ferryman import dev as both
+from ferryman.cli.exits import UNAVAILABLE
+from ferryman.cli.show import complain
 
 
 def server(context: typer.Context) -> NoReturn:
-    """Run the server alone: `ferryman server --help` shows its options."""
+    """Run the server alone; see `ferryman server --help`."""
     _become("server", context.args)
 
 
 def agent(context: typer.Context) -> NoReturn:
-    """Run an agent alone, on a compute host; `ferryman agent check` tests its sandbox."""
+    """Run an agent alone; see `ferryman agent --help`."""
     _become("client_agent", context.args)
 
 
 def backup(context: typer.Context) -> NoReturn:
-    """Copy what a server keeps, while it runs: `ferryman backup --help` shows its options."""
+    """Copy what a server keeps, while it runs."""
     _become("server.maintenance", ["backup", *context.args])
 
 
 def restore(context: typer.Context) -> NoReturn:
-    """Restore a backup into an empty folder: `ferryman restore --help` shows its options."""
+    """Restore a backup into an empty folder."""
     _become("server.maintenance", ["restore", *context.args])
 
 
 def dev(
-    host: Annotated[str, typer.Option("--host", help="Where the server listens.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="Where the server listens.")
+    ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="The server's; 0: a free one.")
+        int,
+        typer.Option(
+            "--port", min=0, max=65535, metavar="PORT", help="The server's; 0: a free one."
+        ),
     ] = 5000,
     agent_port: Annotated[
-        int, typer.Option("--agent-port", min=0, max=65535, help="The agent's; 0: a free one.")
+        int,
+        typer.Option(
+            "--agent-port", min=0, max=65535, metavar="PORT", help="The agent's; 0: a free one."
+        ),
     ] = 9000,
     data_dir: Annotated[
         Path | None,
@@ -58,6 +68,11 @@ def dev(
     ] = None,
 ) -> None:
     """Run a server and an agent on this machine, to try things out."""
+    _need_the_extra()
+    import asyncio
+
+    from ferryman import dev as both
+
     plan = both.Plan(
         host=host,
         port=port,
@@ -75,8 +90,40 @@ def _become(module: str, arguments: list[str]) -> NoReturn:
 
     A program of its own, not an import: the client must not depend on the two others.
     """
+    _need_the_extra()
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(  # noqa: S606 - no shell is wanted
         sys.executable, [sys.executable, "-P", "-m", module, *arguments]
     )
+
+
+def _need_the_extra() -> None:
+    """Whoever installed the client alone is told what is missing, not shown a traceback."""
+    if sys.platform != "linux":
+        complain("server and agent run on Linux only")
+        raise typer.Exit(UNAVAILABLE)
+    missing = _not_installed()
+    if missing:
+        complain(
+            f"server and agent need more than the client ({', '.join(missing)}): "
+            "pip install 'ferryman[server]'"
+        )
+        raise typer.Exit(UNAVAILABLE)
+
+
+def _not_installed() -> list[str]:
+    """Distributions of the extra ``server`` that are not there."""
+    try:
+        wanted = metadata.requires("ferryman") or []
+    except metadata.PackageNotFoundError:  # a source tree: whoever runs that knows what it needs
+        return []
+    missing = []
+    for requirement in wanted:
+        found = re.fullmatch(r"([A-Za-z0-9._-]+).*;\s*extra == .server.", requirement)
+        if found is not None:
+            try:
+                metadata.distribution(found[1])
+            except metadata.PackageNotFoundError:
+                missing.append(found[1])
+    return missing

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
-from rich.text import Text
 
-from ferryman.form import BATCH, Told
-from ferryman.models import EventDoc, JobDoc, JobState
 from ferryman.units import say_duration, say_size
 
+if TYPE_CHECKING:
+    from ferryman.form import Told
+    from ferryman.models import EventDoc, JobDoc
+
 _STYLE: Final = {
-    JobState.RUNNING: "cyan",
-    JobState.COMPLETED: "green",
-    JobState.FAILED: "red",
-    JobState.CANCELLED: "yellow",
-    JobState.UNKNOWN: "magenta",
+    "Running": "cyan",
+    "Completed": "green",
+    "Failed": "red",
+    "Cancelled": "yellow",
+    "Unknown": "magenta",
 }
+_WORTH_A_BAR: Final = 1 << 20
+"""Bytes that take a moment to go."""
+_LEAST_MESSAGE: Final = 12
+"""Columns; a table drops columns before its messages get narrower."""
 
 
 def say(text: str) -> None:
@@ -63,6 +65,27 @@ def event_line(event: EventDoc, start: str) -> str:
     return f"{passed:>9}  {event.status:<10}  {attempt}{message}".rstrip()
 
 
+def waiting_line(why: str) -> str:
+    """The same for a reason to wait, which is no change of state."""
+    return f"{'':>9}  {'waiting':<10}  {' '.join(why.split())}"
+
+
+def doing(job: JobDoc) -> str:
+    """What a job does at the moment, on one line."""
+    words = [str(job.status)]
+    if job.progress is not None:
+        words.append(_progress(job))
+    if job.queue is not None:
+        words.append(job.queue.reason)
+    return "  ".join(words)
+
+
+def _progress(job: JobDoc) -> str:
+    assert job.progress is not None
+    total = f" of {job.progress.total:g}" if job.progress.total is not None else ""
+    return f"{job.progress.current:g}{total}"
+
+
 def details(job: JobDoc) -> Iterator[str]:
     """A job, for people; a few lines."""
     reason = f" ({job.reason})" if job.reason else ""
@@ -77,8 +100,7 @@ def details(job: JobDoc) -> Iterator[str]:
     if job.attempt:
         yield f"  attempt {job.attempt}" + (f" on {job.agent}" if job.agent else "")
     if job.progress is not None:
-        total = f" of {job.progress.total:g}" if job.progress.total is not None else ""
-        yield f"  progress {job.progress.current:g}{total}"
+        yield f"  progress {_progress(job)}"
     yield f"  accepted {local(job.created_at)}"
     if job.started_at:
         yield f"  started  {local(job.started_at)}"
@@ -116,38 +138,60 @@ def tail(job: JobDoc) -> Iterator[str]:
         yield from (f"  | {line}" for line in lines)
 
 
-def jobs(listed: Iterable[JobDoc]) -> None:
-    """A table on a terminal, tab-separated lines elsewhere."""
+def jobs(listed: Iterable[JobDoc], waiting: Mapping[int, str]) -> None:
+    """A table on a terminal, tab-separated lines elsewhere.
+
+    Args:
+        waiting: why a job waits, by its id; shown in place of its message.
+    """
     heads = ("ID", "STATUS", "USER", "SERVICE", "ACCEPTED", "NAME", "MESSAGE")
     rows = [
         (
             str(job.id),
-            job.status,
+            str(job.status),
             job.user_id,
             job.service,
             local(job.created_at),
             job.name or "",
-            job.message,
+            waiting.get(job.id, job.message),
         )
         for job in listed
     ]
-    if not sys.stdout.isatty():
-        for row in (heads, *rows):
-            typer.echo(
-                "\t".join(printable(cell).replace("\t", " ").replace("\n", " ") for cell in row)
-            )
+    if sys.stdout.isatty():
+        _table(heads, rows)
         return
+    for row in (heads, *rows):
+        typer.echo("\t".join(printable(cell).replace("\t", " ").replace("\n", " ") for cell in row))
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    widths = [max(map(cell_len, column)) for column in zip(heads, *rows, strict=True)]
+    last = len(heads) - 1
+    shown = list(range(len(heads)))
+    for drop in ("NAME", "ACCEPTED", "SERVICE", "USER"):
+        # A narrow terminal loses columns, then the ends of messages: never what one would type.
+        needed = sum(widths[at] + 2 for at in shown[:-1]) + min(widths[last], _LEAST_MESSAGE)
+        if needed > console.width:
+            shown.remove(heads.index(drop))
     table = Table(box=None, pad_edge=False, expand=True)
-    for head in heads:
-        # A narrow terminal cuts messages, never what one would type or sort by.
-        last = head == heads[-1]
-        table.add_column(head, overflow="ellipsis", no_wrap=True, ratio=1 if last else None)
-    for row in rows:
-        style = _STYLE.get(JobState(row[1]), "")
-        table.add_row(
-            *(Text(printable(cell), style if at == 1 else "") for at, cell in enumerate(row))
+    for at in shown:
+        table.add_column(
+            heads[at],
+            overflow="ellipsis",
+            no_wrap=True,
+            ratio=1 if at == last else None,
+            min_width=widths[at] if heads[at] == "ID" else None,
         )
-    Console().print(table)
+    for row in rows:
+        style = _STYLE.get(row[1], "")
+        table.add_row(*(Text(printable(row[at]), style if at == 1 else "") for at in shown))
+    console.print(table)
 
 
 def document(model: Any) -> None:
@@ -158,20 +202,46 @@ def document(model: Any) -> None:
 @contextmanager
 def bar(what: str, *, quiet: bool) -> Iterator[Told | None]:
     """A progress bar on a terminal, for transfers that are worth one."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
+    if quiet or not sys.stderr.isatty():
         yield None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, visible=False)
 
         def told(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total, visible=total > BATCH)
+            progress.update(task, completed=done, total=total, visible=total > _WORTH_A_BAR)
 
         yield told
+
+
+@contextmanager
+def moving(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A line on a terminal that shows what a job does, and since when; call with each news."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        state = ""
+
+        def move(text: str) -> None:
+            nonlocal state
+            if text.partition("  ")[0] != state:
+                state = text.partition("  ")[0]
+                progress.reset(task)
+            progress.update(task, description=printable(text), refresh=True)
+
+        yield move

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from ferryman import JobState, cli
 from ferryman.cli import options
-from shared.wire import EventDoc, EventPage, JobDoc, JobPage, StatusBody
+from shared.wire import EventDoc, EventPage, JobDoc, JobPage, QueueInfo, StatusBody
 from tests.unit.ferryman.stand_in import Upload, answer, job, read_upload, repr_digest, serving
 
 S = JobState
@@ -64,14 +64,22 @@ class Host:
         self.final = final
         self.uploads: list[Upload] = []
         self.headers: list[str | None] = []
+        self.listed = [final, job(S.QUEUED, id=16, name="a\tb")]
+        self.asked: list[int] = []
+        """Jobs whose document was read."""
 
     async def upload(self, request: web.Request) -> web.StreamResponse:
         self.uploads.append(await read_upload(request))
         self.headers.append(request.headers.get("Authorization"))
         return answer(StatusBody(id=17, status="Queued", message="Job successfully uploaded"), 201)
 
-    async def status(self, _: web.Request) -> web.StreamResponse:
-        return answer(self.final)
+    async def status(self, request: web.Request) -> web.StreamResponse:
+        number = int(request.match_info["id"])
+        self.asked.append(number)
+        if number == 17:
+            return answer(self.final)
+        why = QueueInfo(position=1, reason=f"no agent for job {number}")
+        return answer(job(S.QUEUED, id=number, queue=why))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         states = (S.QUEUED, S.RUNNING, self.final.status)
@@ -97,14 +105,15 @@ class Host:
     async def cancel(self, _: web.Request) -> web.StreamResponse:
         return answer(self.final)
 
-    async def list(self, _: web.Request) -> web.StreamResponse:
-        return answer(JobPage(items=[self.final, job(S.QUEUED, id=16, name="a\tb")], next=None))
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        items = self.listed[: int(request.query.get("limit", 50))]
+        return answer(JobPage(items=items, next=None))
 
     def serving(self):
         return serving(
             ("POST", "/upload", self.upload),
             ("GET", "/api/v1/jobs", self.list),
-            ("GET", "/api/v1/jobs/17", self.status),
+            ("GET", "/api/v1/jobs/{id}", self.status),
             ("GET", "/api/v1/jobs/17/events", self.events),
             ("GET", "/api/v1/jobs/17/result", self.result),
             ("GET", "/download_partial/17", self.result),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 
 import pytest
+from aiohttp import web
 
 from ferryman import JobState
-from ferryman.cli import show
+from ferryman.cli import follow, show
 from ferryman.cli.exits import exit_of_job
-from shared.wire import EventDoc, JobDoc, Reason, Usage
+from shared.wire import EventDoc, EventPage, JobDoc, QueueInfo, Reason, Usage
 from tests.unit.ferryman.conftest import ZIP, Host
-from tests.unit.ferryman.stand_in import (
-    job,
-)
+from tests.unit.ferryman.stand_in import answer, job, problem, serving
 
 S = JobState
 FAILED = job(
@@ -33,6 +33,20 @@ async def test_submit_prints_the_number_alone_on_stdout(ferryman, bundle):
     assert (said.code, said.out) == (0, "17\n")
     assert said.err == f"job 17 is accepted; follow it: ferryman status 17 --wait --url {url}\n"
     assert host.uploads[0].fields == {"user_id": "ada", "service": "example"}
+
+
+async def test_windows_line_ends_are_warned_of(ferryman, bundle):
+    host = Host(job(S.QUEUED))
+    words = ("submit", "-s", "example", "-u", "ada")
+    async with host.serving() as url:
+        fine = await ferryman(*words, bundle, "--url", url)
+        (bundle / "run.sh").write_bytes(b"echo hi\r\nexit 0\r\n")
+        for what in (bundle, bundle / "run.sh"):
+            said = await ferryman(*words, what, "--url", url)
+            assert said.code == 0
+            assert said.err.startswith(f"warning: {bundle / 'run.sh'} has Windows line ends")
+    assert "warning" not in fine.err
+    assert host.uploads[-1].files == [("file", "run.sh", b"echo hi\r\nexit 0\r\n")]
 
 
 async def test_submit_passes_on_what_it_is_given(ferryman, bundle, tmp_path):
@@ -208,16 +222,149 @@ async def test_lists_are_lines_with_tabs_where_nobody_looks(ferryman):
     assert [one["id"] for one in json.loads(as_json.out)] == [17, 16]
 
 
+async def test_a_list_says_why_jobs_wait_and_asks_once_for_each_user_and_service(ferryman):
+    host = Host(job(S.RUNNING, message="it runs"))
+    host.listed = [host.final, *(job(S.QUEUED, id=number) for number in (16, 15, 14))]
+    host.listed.append(job(S.QUEUED, id=13, user_id="bob"))
+    async with host.serving() as url:
+        said = await ferryman("list", "--url", url)
+    told = {line.split("\t")[0]: line.split("\t")[-1] for line in said.out.splitlines()[1:]}
+    assert told == {
+        "17": "it runs",
+        "16": "behind job 14",
+        "15": "behind job 14",
+        "14": "no agent for job 14",
+        "13": "no agent for job 13",
+    }
+    assert sorted(host.asked) == [13, 14]
+
+
+async def test_a_list_that_is_cut_says_so(ferryman):
+    host = Host(job(S.RUNNING))
+    async with host.serving() as url:
+        cut = await ferryman("list", "--url", url, "--limit", "1")
+        whole = await ferryman("list", "--url", url, "--limit", "2")
+        every = await ferryman("list", "--url", url, "--limit", "1", "--all")
+    assert len(cut.out.splitlines()) == 1 + 1
+    assert cut.err == "these are the newest 1; --limit N or --all shows more\n"
+    for said in (whole, every):
+        assert (len(said.out.splitlines()), said.err) == (1 + 2, "")
+
+
+@pytest.mark.parametrize("state", ["queued", "QUEUED", "Queued"])
+async def test_states_may_be_written_in_any_case(ferryman, state):
+    host = Host(job(S.RUNNING))
+    asked: list[str] = []
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        asked.append(request.query["state"])
+        return await host.list(request)
+
+    async with serving(("GET", "/api/v1/jobs", page)) as url:
+        assert (await ferryman("list", "--json", "--url", url, "--state", state)).code == 0
+    assert asked == ["Queued"]
+
+
+async def test_which_server_may_be_said_before_the_command(ferryman, bundle):
+    host = Host(job(S.QUEUED))
+    words = ("submit", bundle, "-s", "example", "-u", "ada")
+    async with host.serving() as url:
+        apart = await ferryman("--url", url, "--token", "t", *words)
+        joined = await ferryman(f"--url={url}", *words)
+        behind = await ferryman("--url", "http://127.0.0.1:1", *words, "--url", url)
+    assert (apart.code, joined.code, behind.code) == (0, 0, 0)
+    assert host.headers == ["Bearer t", None, None]
+    assert (await ferryman("--url")).code == 2
+
+
+async def test_a_download_can_go_to_stdout(ferryman, tmp_path):
+    async with Host(job(S.COMPLETED)).serving() as url:
+        said = await ferryman("download", "17", "--url", url, "--output", "-")
+    assert (said.code, said.out.encode(), said.err) == (0, ZIP, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_why_there_is_no_result_comes_with_a_command(ferryman):
+    async def none(_: web.Request) -> web.StreamResponse:
+        why = "job 17 is Failed: exit code 3. What it left: /download_partial/17"
+        return problem(409, "no_result", why)
+
+    async with serving(("GET", "/api/v1/jobs/17/result", none)) as url:
+        said = await ferryman("download", "17", "--url", url)
+    assert said.code == 1
+    assert said.err.splitlines() == [
+        "ferryman: job 17 is Failed: exit code 3",
+        f"what it left, logs included: ferryman download 17 --partial --url {url}",
+    ]
+
+
+class Stuck(Host):
+    """Its job waits until it has been looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(job(S.COMPLETED))
+        self.looks = 0
+        self.looked_at = asyncio.Event()
+
+    async def status(self, _: web.Request) -> web.StreamResponse:
+        self.looks += 1
+        if self.looks >= 4:  # the first, and three while nothing happens
+            self.looked_at.set()
+        waiting = QueueInfo(position=1, reason="no agent of example is up")
+        early = job(S.QUEUED, queue=waiting, created_at="2026-11-20T10:00:00.000000Z")
+        return answer(self.final if self.looked_at.is_set() else early)
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        if int(request.query["after"]) == 0:
+            at = "2026-11-20T10:00:00.500000Z"
+            queued = EventDoc(seq=1, at=at, attempt=1, before=None, status=S.QUEUED, message="m")
+            return answer(EventPage(items=[queued]))
+        await self.looked_at.wait()
+        return await super().events(request)
+
+
+async def test_waiting_says_once_why_a_job_waits(ferryman, monkeypatch):
+    monkeypatch.setattr(follow, "FIRST_LOOK_S", 0.0)
+    async with Stuck().serving() as url:
+        said = await ferryman("status", "17", "--wait", "--url", url)
+    assert said.code == 0
+    assert said.err.splitlines() == [
+        "   +0.50s  Queued      m",
+        "           waiting     no agent of example is up",
+        "   +1.50s  Running     step 1",
+        "   +2.50s  Completed   step 2",
+    ]
+
+
+async def test_something_moves_on_a_terminal_while_a_job_does_not(ferryman, monkeypatch):
+    monkeypatch.setattr(follow, "FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    async with Stuck().serving() as url:
+        said = await ferryman("status", "17", "--wait", "--url", url)
+    assert re.search(r"0:00:00\S* \S*Queued  no agent of example is up", said.err)
+    assert "Completed   step 2" in said.err
+
+
 def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
-    show.jobs([job(S.RUNNING, user_id="ada.lovelace", message="a long story " * 20)])
-    line = capsys.readouterr().out.splitlines()[1]
-    assert line.split()[:4] == ["17", "Running", "ada.lovelace", "example"]
-    assert re.search(r"2026-11-20 \d\d:\d\d:\d\d", line)
-    assert len(line) <= 80
-    assert line.rstrip().endswith("…")
+    listed = [job(S.RUNNING, id=1234567, user_id="ada.lovelace", message="a long story " * 20)]
+
+    def line(columns: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        show.jobs(listed, {})
+        line = capsys.readouterr().out.splitlines()[1]
+        assert len(line) <= columns
+        return str(line)
+
+    assert line(80).split()[:4] == ["1234567", "Running", "ada.lovelace", "example"]
+    assert re.search(r"2026-11-20 \d\d:\d\d:\d\d", line(80))
+    assert line(80).rstrip().endswith("…")
+    assert line(50).split()[:4] == ["1234567", "Running", "ada.lovelace", "a"]
+    assert line(40).split()[:3] == ["1234567", "Running", "a"]
+    assert line(10).split()[0] == "1234567"
 
 
 def test_a_message_of_several_lines_stays_on_one():

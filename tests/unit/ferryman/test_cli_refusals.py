@@ -15,7 +15,7 @@ from tests.unit.ferryman.stand_in import job, problem, serving
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(401, 77), (403, 77), (404, 1), (429, 75), (503, 75), (507, 75), (400, 65), (422, 65)],
+    [(403, 77), (404, 1), (429, 75), (503, 75), (507, 75), (400, 65), (422, 65)],
 )
 async def test_refusals_are_one_line_and_an_exit_code(ferryman, bundle, status, code):
     async def refuse(request: web.Request) -> web.StreamResponse:
@@ -24,6 +24,69 @@ async def test_refusals_are_one_line_and_an_exit_code(ferryman, bundle, status, 
     async with serving(("POST", "/upload", refuse)) as url:
         said = await ferryman("submit", bundle, "-s", "e", "-u", "a", "--url", url)
     assert (said.code, said.out, said.err) == (code, "", "ferryman: This will not do.\n")
+
+
+async def test_a_missing_and_a_wrong_token_read_differently(ferryman):
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        return problem(401, "unauthorized", "a token is needed")
+
+    async with serving(("GET", "/api/v1/jobs/17", refuse)) as url:
+        missing = await ferryman("status", "17", "--url", url)
+        wrong = await ferryman("status", "17", "--url", url, "--token", "wrong")
+    assert (missing.code, wrong.code) == (77, 77)
+    assert missing.err.startswith("ferryman: no token was given: a token is needed")
+    assert wrong.err.startswith("ferryman: the token was not accepted: a token is needed")
+
+
+@pytest.mark.parametrize("token", ["s3cret\r", "two words", "s3cr\u00f6t", "s3cret\nX: y"])
+async def test_a_token_that_no_header_can_carry_is_bad_usage(ferryman, monkeypatch, token):
+    monkeypatch.setenv("FERRYMAN_TOKEN", token)
+    said = await ferryman("status", "17", "--url", "http://127.0.0.1:1")
+    assert said.code == 2
+    assert said.err.startswith("ferryman: the token has ")
+    assert said.err.count("\n") == 1
+    assert token[:3] not in said.err.removeprefix("ferryman: the token has ")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (404, "<h1>Not Found</h1>", "text/html"),
+        (404, "File not found", "text/plain"),
+        (501, "Unsupported method", "text/html"),
+        (400, '["json", "of another kind"]', "application/json"),
+        (200, "<h1>Welcome</h1>", "text/html"),
+    ],
+)
+async def test_another_web_server_is_76(ferryman, bundle, status, body, kind):
+    async def page(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        return web.Response(status=status, text=body, content_type=kind)
+
+    async with serving(("*", "/{any:.*}", page)) as url:
+        for words in (("submit", bundle, "-s", "e", "-u", "a"), ("status", "17"), ("list",)):
+            said = await ferryman(*words, "--url", url)
+            assert (said.code, said.out) == (76, ""), said.err
+            assert "does not answer like a Ferryman server" in said.err
+            assert said.err.count("\n") == 1
+
+
+async def test_a_proxys_own_words_are_passed_on(ferryman, bundle):
+    async def page(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        return web.Response(status=413, text="<h1>413</h1>", content_type="text/html")
+
+    async with serving(("POST", "/upload", page)) as url:
+        said = await ferryman("submit", bundle, "-s", "e", "-u", "a", "--url", url)
+    assert (said.code, said.err) == (65, "ferryman: 413 Request Entity Too Large\n")
+
+
+async def test_https_where_http_is_spoken_is_told_so(ferryman):
+    async with serving() as url:
+        said = await ferryman("status", "17", "--url", url.replace("http:", "https:"))
+    assert said.code == 69
+    assert "it does not speak TLS there" in said.err
+    assert "http:// in place of https://?" in said.err
 
 
 async def test_nobody_there_is_69(ferryman):
@@ -57,6 +120,9 @@ async def test_bad_usage_is_2_and_sends_nothing(ferryman, bundle, tmp_path):
             ("status", "seventeen"),
             ("status", "0"),
             ("status", "17", "--url", "localhost:5000"),
+            ("status", "17", "--url", "http://[::1"),
+            (*good, "--idempotency-key", "a\r\nb"),
+            (*good, "-o", "-"),
             ("list", "--state", "Levitating"),
             ("frobnicate",),
         ):

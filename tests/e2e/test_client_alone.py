@@ -1,0 +1,134 @@
+"""The client without the rest: nothing of ours beside it, only its own dependencies, any system."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import venv
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.support.running import ROOT, System, environment
+
+ALONE = """
+import importlib, pkgutil, sys
+
+ABSENT = {"server", "client_agent", "fcntl", "grp", "pwd", "resource", "termios"}  # and on Windows
+ABSENT |= {"aiosqlite", "isal", "pydantic_settings", "python_multipart", "structlog"}
+for name in ABSENT:
+    sys.modules[name] = None
+import ferryman, ferryman.cli
+assert not {"aiohttp", "pydantic"} & set(sys.modules), "what help does not need is not imported"
+for module in pkgutil.walk_packages(ferryman.__path__, "ferryman."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+for name in ferryman.__all__:
+    getattr(ferryman, name)
+assert "shared" not in sys.modules
+print("all", ferryman.__version__)
+"""
+JOB = """
+import sys
+from ferryman import SyncClient
+
+with SyncClient(sys.argv[1], user="ada") as client:
+    job = client.submit({"run.sh": b"echo hi > hi.txt"}, service="example")
+    print(client.wait(job.id).status, client.download(job.id, "r.zip").path)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's own, with files that are called like packages of ours."""
+    for name in ("shared", "server", "client_agent"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the own {name}.py was run')\n")
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "run.sh").write_text("echo hi\n")
+    return tmp_path
+
+
+def run(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in words],
+        env=environment(),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_no_module_needs_what_only_server_agent_or_linux_have(folder):
+    done = run(folder, sys.executable, "-c", ALONE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("all ")
+
+
+@pytest.mark.parametrize("program", ["server", "agent"])
+def test_a_program_is_ours_whatever_lies_in_the_current_folder(folder, program):
+    done = run(folder, sys.executable, "-m", "ferryman", program, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--data-dir" in done.stdout
+
+
+def client_only(environment_folder: Path) -> Path:
+    """A virtual environment with the wheel and the four dependencies; returns its ``bin``."""
+    wheels = environment_folder / "wheels"
+    build = ["-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
+    subprocess.run([sys.executable, *build], cwd=ROOT, check=True, capture_output=True)
+    venv.create(environment_folder / "venv", with_pip=False, symlinks=True)
+    bin_folder = environment_folder / "venv" / "bin"
+    install = ["-m", "pip", "--python", str(bin_folder / "python"), "install", "--no-deps"]
+    (wheel,) = wheels.iterdir()
+    subprocess.run(
+        [sys.executable, *install, "--no-index", "--quiet", str(wheel)], cwd=ROOT, check=True
+    )
+    (site,) = environment_folder.glob("venv/lib/python*/site-packages")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name in closure(project["dependencies"]):
+        link(metadata.distribution(name), site)
+    return bin_folder
+
+
+def closure(requirements: list[str]) -> set[str]:
+    """These distributions and all that they need."""
+    found: set[str] = set()
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        one = waiting.pop()
+        if one.name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            found.add(one.name)
+            waiting += map(Requirement, metadata.requires(one.name) or [])
+    return found
+
+
+def link(distribution: metadata.Distribution, site: Path) -> None:
+    tops = {path.parts[0] for path in distribution.files or []} - {"..", "__pycache__"}
+    for top in tops:
+        if not (site / top).exists():
+            (site / top).symlink_to(Path(str(distribution.locate_file(top))))
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_sends_bundles_and_says_what_a_server_needs(
+    system: System, folder, tmp_path_factory
+):
+    programs = client_only(tmp_path_factory.mktemp("alone"))
+    python, ferryman = programs / "python", programs / "ferryman"
+    done = run(folder, python, "job.py", system.url)
+    assert (done.stdout, done.stderr) == ("Completed r.zip\n", "")
+    here = ("submit", "run.sh", "-s", "example", "-u", "ada", "-q", "-o", "x.zip")
+    for program in ((ferryman,), (python, "-m", "ferryman")):
+        done = run(folder, *program, *here, "--url", system.url)
+        assert done.returncode == 0, done.stderr
+        for word in ("dev", "server", "agent"):
+            done = run(folder, *program, word)
+            assert done.returncode == 69
+            assert "pip install 'ferryman[server]'" in done.stderr
+            assert "aiosqlite" in done.stderr
+            assert "Traceback" not in done.stderr
