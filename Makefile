@@ -34,7 +34,7 @@ test-all: setup-dev ## everything: slow tests, a minute of soak, mutants, a shor
 	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory bench ARGS="--quick latency throughput"
 
-unit: setup-dev ## the fast tests: no process is started
+unit: setup-dev ## the fast tests: no program is started
 	@$(PYTHON_RUN) -m pytest tests/unit tests/contract $(ARGS)
 
 soak: setup-dev ## kill -9 at random moments for SOAK_SECONDS (600), then fuzz about as long
@@ -42,6 +42,9 @@ soak: setup-dev ## kill -9 at random moments for SOAK_SECONDS (600), then fuzz a
 
 mutants: setup-dev ## take each protection out in turn; a test must fail (ARGS="--only server/")
 	@.venv/bin/python -m tests.mutants $(ARGS)
+
+coverage: setup-dev ## which lines no test runs, programs that tests start included; htmlcov/ shows them
+	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal --timeout=600 --cov --cov-report=html --cov-report=term:skip-covered $(ARGS)
 
 bench: setup-dev ## measure, and print medians and ratios
 	@.venv/bin/python -m tests.bench $(ARGS)
