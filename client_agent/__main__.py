@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -34,7 +35,7 @@ TRY_LATER: Final = 75
 _HELP: Final = """
 Run a compute agent: it takes bundles from servers and runs them in a sandbox.
 
-Settings come from the table \\[agent] of --config, from FERRYMAN_AGENT__… variables and from the
+Settings come from the table [agent] of --config, from FERRYMAN_AGENT__… variables and from the
 options, the later the stronger; job-orchestrator's PORT, DB_PATH, DATA_PATH and MAX_AGE work, too.
 
 Exit codes: 0 stopped by a signal; 2 bad settings; 69 the sandbox or the address cannot be used;
@@ -43,29 +44,45 @@ folder is in use.
 """
 
 cli = typer.Typer(
-    help=_HELP, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False
+    help=_HELP,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 @cli.callback(invoke_without_command=True)
 def main(
     context: typer.Context,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: a free one.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where everything is kept.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file.", envvar="FERRYMAN_CONFIG")
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Address to listen on.")] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Port to listen on; 0: a free one.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name shown on jobs.")] = None,
-    slots: Annotated[int | None, typer.Option(help="Attempts that run at once.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where everything is kept.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file.", envvar="FERRYMAN_CONFIG")
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name shown on jobs.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(metavar="N", help="Attempts that run at once.")
+    ] = None,
     services: Annotated[
-        str | None, typer.Option(help="Services offered, comma separated; default: any.")
+        str | None,
+        typer.Option(metavar="NAMES", help="Services offered, comma separated; default: any."),
     ] = None,
     ready_fd: Annotated[
-        int | None, typer.Option(help="Descriptor that gets the port once it listens.")
+        int | None,
+        typer.Option(metavar="FD", help="Descriptor that gets the port once it listens."),
     ] = None,
-    log_format: Annotated[str | None, typer.Option(help="auto, text or json.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error.")] = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="auto, text or json.")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning, error.")
+    ] = None,
 ) -> None:
     # Jobs' uids must pass through folders that are made for them, whatever the shell's mask was.
     os.umask(0o022)
@@ -138,5 +155,13 @@ def _leave(code: int, message: str) -> NoReturn:
     raise typer.Exit(code)
 
 
+def check_last(words: Sequence[str]) -> list[str]:
+    """The agent's options may stand behind ``check``, too; Typer takes them only before it."""
+    if words[:1] != ["check"] or {"-h", "--help"} & {*words}:
+        return [*words]
+    own = [word for word in words if word == "--json"]
+    return [*(word for word in words[1:] if word != "--json"), "check", *own]
+
+
 if __name__ == "__main__":
-    cli()
+    cli(check_last(sys.argv[1:]), prog_name="ferryman agent")

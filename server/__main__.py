@@ -24,32 +24,48 @@ UNAVAILABLE: Final = 69
 CANNOT_CREATE: Final = 73
 DAMAGED: Final = 74
 
-program = typer.Typer(add_completion=False, rich_markup_mode=None)
+program = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @program.command()
 def main(
     config: Annotated[
-        Path | None, typer.Option(help="TOML file.", envvar="FERRYMAN_CONFIG")
+        Path | None, typer.Option(metavar="FILE", help="TOML file.", envvar="FERRYMAN_CONFIG")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option(help="Port [5000]; 0: a free one.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of all data [./data].")] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Address to listen on [127.0.0.1].")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Port [5000]; 0: a free one.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of all data [./data].")
+    ] = None,
     agent_url: Annotated[
-        str | None, typer.Option(help="The one agent, instead of those in the file.")
+        str | None, typer.Option(metavar="URL", help="The one agent, instead of those in the file.")
     ] = None,
-    log_format: Annotated[str | None, typer.Option(help="auto, text or json.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="auto, text or json.")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+    ] = None,
     ready_fd: Annotated[
-        int | None, typer.Option(help="Descriptor to write the port to once listening.")
+        int | None,
+        typer.Option(metavar="FD", help="Descriptor to write the port to once listening."),
     ] = None,
 ) -> None:
     """Run the server: takes uploads, queues them, pushes them to agents, serves results.
 
     Settings come from the TOML file, then FERRYMAN_… variables (and job-orchestrator's own), then
-    these options. Exit codes: 0 stopped by a signal; 2 bad settings; 69 cannot listen; 73 data
-    folder in use or not writable; 74 database unusable or of a
-    newer version.
+    these options.
+
+    Exit codes: 0 stopped by a signal; 2 bad settings; 69 cannot listen; 73 data folder in use or
+    not writable; 74 database unusable or of a newer version.
     """
     os.umask(0o077)  # everything here is somebody's
     flags = {
@@ -87,4 +103,4 @@ def _end(code: int, message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    program()
+    program(prog_name="ferryman server")

@@ -30,15 +30,20 @@ CANNOT_CREATE: Final = 73
 DAMAGED: Final = 74
 
 Config: TypeAlias = Annotated[
-    Path | None, typer.Option(help="The server's TOML file.", envvar="FERRYMAN_CONFIG")
+    Path | None,
+    typer.Option(metavar="FILE", help="The server's TOML file.", envvar="FERRYMAN_CONFIG"),
 ]
 DataDir: TypeAlias = Annotated[
-    Path | None, typer.Option(help="The server's folder of all data [./data].")
+    Path | None, typer.Option(metavar="DIR", help="The server's folder of all data [./data].")
 ]
 Verify: TypeAlias = Annotated[bool, typer.Option("--verify", help="Check every file's digest.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
-program = typer.Typer(add_completion=False, rich_markup_mode=None)
+program = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @program.command()
@@ -84,6 +89,7 @@ def restore_backup(
         int | None,
         typer.Option(
             min=0,
+            metavar="N",
             help="Numbers of jobs to leave out [1,000,000 and 10 for each second since then].",
         ),
     ] = None,
@@ -150,4 +156,4 @@ def _end(code: int, message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    program()
+    program(prog_name="ferryman")

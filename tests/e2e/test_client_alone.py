@@ -71,9 +71,11 @@ def test_no_module_needs_what_only_server_agent_or_linux_have(folder):
 
 @pytest.mark.parametrize("program", ["server", "agent"])
 def test_a_program_is_ours_whatever_lies_in_the_current_folder(folder, program):
-    done = run(folder, sys.executable, "-m", "ferryman", program, "--help")
+    done = run(folder, sys.executable, "-m", "ferryman", program, "-h")
     assert done.returncode == 0, done.stderr
-    assert "--data-dir" in done.stdout
+    assert done.stdout.startswith(f"Usage: ferryman {program} [OPTIONS]")
+    assert "--data-dir DIR" in done.stdout
+    assert "<" not in done.stdout, "types are no help"
 
 
 def client_only(environment_folder: Path) -> Path:

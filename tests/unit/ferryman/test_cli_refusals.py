@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import pytest
@@ -150,6 +151,15 @@ async def test_what_cannot_be_a_bundle_is_65(ferryman, tmp_path):
     assert said.code == 65
     assert said.err.startswith("ferryman: no run.sh: ")
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["submit", "status", "download", "cancel", "list", "dev"])
+async def test_help_has_words_for_values_and_none_for_switches(ferryman, command):
+    short, long = await ferryman(command, "-h"), await ferryman(command, "--help")
+    assert short == long
+    assert (short.code, short.err) == (0, "")
+    assert short.out.startswith(f"Usage: ferryman {command} [OPTIONS]")
+    assert not re.search(r"<(bool|str|int|path)>|python -m", short.out)
 
 
 async def test_the_version_is_printed(ferryman):
