@@ -129,7 +129,7 @@ async def compose(
         jobs, registry, services, clock, deliver, get, removed_after_s=table.agent_lost_after
     )
     cancel = Cancel(jobs, registry, services, clock, bells, get.told)
-    clean = Clean(jobs, files, clock)
+    clean = Clean(jobs, files, services, clock, bells.cleaner.set)
     await recover(jobs, files)
 
     supervisor = Supervisor(

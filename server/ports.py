@@ -149,7 +149,35 @@ class Jobs(Protocol):
         """Those of the stored files' names that a job refers to."""
         ...
 
+    async def clean(self, moves: Sequence[Move]) -> list[int]:
+        """Make the moves into Cleaned, and drop the jobs' idempotency keys; ids of those made."""
+        ...
+
+    async def delete(self, job_id: int) -> Job:
+        """Delete an ended job and its history; the job as it was. Its number is not given again.
+
+        Raises:
+            NoSuchJob, NotEnded
+        """
+        ...
+
+    async def cleaned_services(self) -> list[str]:
+        """Services of which there are Cleaned jobs."""
+        ...
+
+    async def forget(self, service: str, ended_before: Micros, limit: int) -> int:
+        """Delete Cleaned jobs and their histories; how many, ``limit`` at most."""
+        ...
+
     async def forget_idempotency_keys(self, before: Micros) -> int: ...
+
+    async def maintain(self) -> bool:
+        """Give unused space back, some at a time, and find out whether what failed works again.
+
+        Returns:
+            Whether there is more to give back.
+        """
+        ...
 
     async def events(self, job_id: int, after: int = 0) -> list[Event]:
         """The job's history, oldest first.
@@ -186,12 +214,21 @@ class Files(Protocol):
 
     def path(self, kind: str, name: str) -> Path: ...
 
-    async def remove(self, kind: str, name: str) -> None: ...
+    async def remove(self, files: Iterable[tuple[str, str]]) -> None:
+        """Remove sealed files, given by kind and name."""
+        ...
+
+    async def shelves(self) -> list[tuple[str, str]]:
+        """Kind and name of every folder that sealed files lie in."""
+        ...
 
     async def orphans(
-        self, kind: str, in_use: Callable[[Sequence[str]], Awaitable[set[str]]]
+        self, kind: str, shelf: str, in_use: Callable[[Sequence[str]], Awaitable[set[str]]]
     ) -> int:
-        """Remove the sealed files that nothing refers to and nobody is about to; how many."""
+        """Remove the shelf's sealed files that nothing refers to and nobody is about to; how many.
+
+        What the server did not put there is left alone.
+        """
         ...
 
     def free_bytes(self) -> int: ...

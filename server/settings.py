@@ -78,6 +78,7 @@ class ServiceTable(Section):
     timeout: Duration = Field(3_600.0, gt=0)
     queue_timeout: Duration = Field(0.0, ge=0)
     expires_after: Duration = Field(172_800.0, ge=0)
+    forget_after: Duration = Field(7_776_000.0, ge=0)
     retries: int = Field(0, ge=0)
     retry_delays: tuple[Duration, ...] = (10.0, 60.0, 300.0)
     retry_on: tuple[str, ...] = ("timeout",)
@@ -101,6 +102,7 @@ class ServiceTable(Section):
             timeout_s=self.timeout,
             queue_timeout_s=self.queue_timeout,
             expires_after_s=self.expires_after,
+            forget_after_s=self.forget_after,
             retries=self.retries,
             retry_delays_s=self.retry_delays,
             retry_on=frozenset(self.retry_on),

@@ -26,6 +26,8 @@ T = TypeVar("T")
 Row: TypeAlias = sqlite3.Row
 Params: TypeAlias = Mapping[str, Any]
 
+_KEPT_FREE: Final = 1_000  # pages that are not given back, because they will soon be needed
+_GIVEN_BACK: Final = 1_000  # pages at a time: some milliseconds, in which others wait
 _CHECKED: Final = 1 << 30
 """Bytes up to which a database is checked after a crash: some seconds of a slow disk."""
 _CHUNK: Final = 64  # rows that aiosqlite fetches at once, where it iterates
@@ -239,12 +241,26 @@ class Database:
         """
         await self.write(lambda tx: tx.rows("UPDATE schema_version SET version = version"))
 
-    async def shrink(self, most: int) -> None:
-        """Give at most so many unused pages of the file back to the disk.
+    async def maintain(self) -> bool:
+        """To be called now and then: give unused space back to the disk, some at a time, and find
+        out whether changes that failed can be made again.
+
+        Returns:
+            Whether there is more to give back.
 
         Raises:
             DatabaseUnavailable
         """
+        if self.trouble is not None:
+            await self.probe()
+        (free,), (can,) = [
+            (await self.rows(f"PRAGMA {name}"))[0] for name in ("freelist_count", "auto_vacuum")
+        ]
+        if can and free > _KEPT_FREE:
+            await self._shrink(_GIVEN_BACK)
+        return bool(can) and free > _KEPT_FREE + _GIVEN_BACK
+
+    async def _shrink(self, most: int) -> None:
         # A page at each step of the statement; ``execute`` would make one step.
         script = f"PRAGMA incremental_vacuum({most:d})"
         try:

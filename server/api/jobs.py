@@ -14,6 +14,7 @@ from server.api.params import job_id, seconds, wait_for_job, whole
 from server.domain.errors import AlreadyEnded, BadField
 from server.domain.jobs import Job
 from server.ports import Filter
+from server.stages import clean
 from shared.clock import wait_for
 from shared.wire import EventPage, JobPage, JobState, StatusBody
 
@@ -110,6 +111,13 @@ async def cancel(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     job = await context.cancel(job_id(request), context.cancel_patience_s)
     return await _document(context, job, HTTPStatus.OK if job.ended else HTTPStatus.ACCEPTED)
+
+
+async def delete(request: web.Request) -> web.StreamResponse:
+    """Delete an ended job: its files, its history, and that it was there."""
+    context = request.app[CONTEXT]
+    await clean.delete(context.jobs, context.files, job_id(request))
+    return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
 async def terminate(request: web.Request) -> web.StreamResponse:

@@ -131,6 +131,8 @@ def _content(route: Route, status: int) -> dict[str, Any]:
     if isinstance(answer, str):
         schema: dict[str, Any] = {"type": "string", "format": "binary"}
         return {"content": {answer: {"schema": schema}}}
+    if status == HTTPStatus.NO_CONTENT:
+        return {}
     if answer is None:
         return {"content": {"application/json": {"schema": {"type": "object"}}}}
     media = "application/problem+json" if answer.__name__ == "Problem" else "application/json"

@@ -16,6 +16,7 @@ from server.domain.errors import (
     FerrymanError,
     KeyReused,
     NoSuchJob,
+    NotEnded,
     QueueFull,
 )
 from shared.database import DatabaseUnavailable
@@ -30,6 +31,7 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NoSuchJob: HTTPStatus.NOT_FOUND,
     AlreadyEnded: HTTPStatus.CONFLICT,
     BadField: HTTPStatus.BAD_REQUEST,
+    NotEnded: HTTPStatus.CONFLICT,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
 }

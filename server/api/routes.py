@@ -103,6 +103,7 @@ ROUTES: Final = (
         {200: wire.JobDoc, 404: wire.Problem},
         {**_WAIT, "seen": "return as soon as the state is another than this"},
     ),
+    Route("DELETE", _JOB, jobs.delete, {204: None, 404: wire.Problem, 409: wire.Problem}),
     Route(
         "GET",
         f"{_JOB}/events",

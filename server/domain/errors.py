@@ -39,6 +39,16 @@ class AlreadyEnded(FerrymanError):
         self.job_id, self.current = job_id, current
 
 
+class NotEnded(FerrymanError):
+    """Only jobs that have ended can be deleted."""
+
+    code = "not_ended"
+
+    def __init__(self, job_id: int, current: JobState) -> None:
+        super().__init__(f"job {job_id} is {current}: cancel it before you delete it")
+        self.job_id, self.current = job_id, current
+
+
 class BadField(FerrymanError):
     """A field of a form or query is missing or wrong."""
 

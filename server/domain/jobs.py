@@ -99,6 +99,12 @@ class Job:
         return AttemptKey(self.id, self.attempt)
 
     @property
+    def files(self) -> list[tuple[str, str]]:
+        """Kind and name of each sealed file that it has."""
+        bundle = [("bundles", self.bundle.file)] if self.bundle else []
+        return bundle + ([("results", self.result.file)] if self.result else [])
+
+    @property
     def ended(self) -> bool:
         return self.state in states.ENDED
 

@@ -20,6 +20,8 @@ class Service:
     queue_timeout_s: float = 0.0
     """0: waits for ever."""
     expires_after_s: float = 172_800.0
+    forget_after_s: float = 7_776_000.0
+    """0: never."""
     retries: int = 0
     retry_delays_s: tuple[float, ...] = (10.0, 60.0, 300.0)
     retry_on: frozenset[str] = frozenset()

@@ -1,14 +1,18 @@
-"""Ended → Cleaned: remove what has expired, judged by when the job ended, and what nothing refers
-to.
+"""Ended → Cleaned → forgotten: remove what has expired, judged by when the job ended, and what
+nothing refers to.
+
+Row before files: a crash in between leaves orphans, never a job whose files are gone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 
 from server.domain.jobs import Job, Move
+from server.domain.quotas import Service
 from server.ports import Files, Jobs
 from shared.clock import SECOND, Clock
 from shared.wire import JobState
@@ -16,59 +20,99 @@ from shared.wire import JobState
 log = structlog.get_logger()
 S = JobState
 _AT_ONCE: Final = 200
+_SHELVES_AT_ONCE: Final = 16
 _KEYS_KEPT_S: Final = 86_400.0
 _ORPHANS_EVERY_S: Final = 3_600.0
 
 
 class Clean:
-    """The Cleaner."""
+    """The Cleaner.
 
-    def __init__(self, jobs: Jobs, files: Files, clock: Clock) -> None:
-        self._jobs, self._files, self._clock = jobs, files, clock
+    Args:
+        more: called when a sweep has left something to the next one, which should come at once.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        files: Files,
+        services: Mapping[str, Service],
+        clock: Clock,
+        more: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._jobs, self._files, self._services = jobs, files, services
+        self._clock, self._more = clock, more
         self._orphans_due = clock.monotonic()
+        self._shelves: list[tuple[str, str]] = []
+        """Still to be looked through for orphans."""
 
     async def run_once(self) -> int:
-        """Returns how many jobs and files were removed."""
-        cleaned = 0
-        while expired := await self._jobs.expired(self._clock.now(), _AT_ONCE):
-            for job in expired:
-                cleaned += await self._clean(job)
-            if len(expired) < _AT_ONCE:
-                break
+        """Some of everything, so that a stop does not have to wait for all of it.
+
+        Returns:
+            How many jobs and files were removed.
+        """
         now = self._clock.now()
+        expired = await self._jobs.expired(now, _AT_ONCE)
+        cleaned = await self._clean(expired, now) if expired else 0
+        forgotten = await self._forget(now)
         await self._jobs.forget_idempotency_keys(now - round(_KEYS_KEPT_S * SECOND))
-        if self._clock.monotonic() >= self._orphans_due:
-            cleaned += await self.remove_orphans()
-            self._orphans_due = self._clock.monotonic() + _ORPHANS_EVERY_S
-        return cleaned
+        orphans = await self._remove_orphans()
+        left = await self._jobs.maintain()
+        if left or self._shelves or len(expired) == _AT_ONCE or forgotten >= _AT_ONCE:
+            self._more()
+        return cleaned + forgotten + orphans
 
-    async def remove_orphans(self) -> int:
-        """Sealed files whose row never came, or went first."""
-        removed = 0
-        for kind in ("bundles", "results"):
-            removed += await self._files.orphans(kind, self._jobs.files_in_use)
-        if removed:
-            log.info("orphans.removed", files=removed)
-        return removed
-
-    async def _clean(self, job: Job) -> bool:
-        # Row before files: a crash in between leaves orphans, never a job whose files are gone.
-        moved = await self._jobs.move(
+    async def _clean(self, expired: list[Job], now: int) -> int:
+        moves = [
             Move(
                 job.id,
                 job.attempt,
                 job.state,
                 S.CLEANED,
-                self._clock.now(),
+                now,
                 f"expired; it had ended as {job.state}",
                 job.reason,
                 {"bundle": None, "result": None, "expires_at": None},
             )
+            for job in expired
+        ]
+        cleaned = set(await self._jobs.clean(moves))
+        await self._files.remove(file for job in expired if job.id in cleaned for file in job.files)
+        return len(cleaned)
+
+    async def _forget(self, now: int) -> int:
+        forgotten = 0
+        for name in await self._jobs.cleaned_services():
+            keep_s = self._services.get(name, Service(name)).forget_after_s
+            if keep_s:
+                before = now - round(keep_s * SECOND)
+                forgotten += await self._jobs.forget(name, before, _AT_ONCE)
+        return forgotten
+
+    async def _remove_orphans(self) -> int:
+        """Sealed files whose row never came, or went first; a few shelves at a time."""
+        if self._clock.monotonic() >= self._orphans_due:
+            self._shelves = await self._files.shelves()
+            self._orphans_due = self._clock.monotonic() + _ORPHANS_EVERY_S
+        chosen, self._shelves = (
+            self._shelves[:_SHELVES_AT_ONCE],
+            self._shelves[_SHELVES_AT_ONCE:],
         )
-        if moved is None:
-            return False
-        if job.bundle is not None:
-            await self._files.remove("bundles", job.bundle.file)
-        if job.result is not None:
-            await self._files.remove("results", job.result.file)
-        return True
+        removed = 0
+        for kind, shelf in chosen:
+            removed += await self._files.orphans(kind, shelf, self._jobs.files_in_use)
+        if removed:
+            log.info("orphans.removed", files=removed)
+        return removed
+
+
+async def delete(jobs: Jobs, files: Files, job_id: int) -> None:
+    """Delete an ended job at its user's wish: row, history and files.
+
+    Raises:
+        NoSuchJob, NotEnded
+    """
+    job = await jobs.delete(job_id)
+    await files.remove(job.files)
+    log.info("job.deleted", job_id=job_id)

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from shared.files import durable
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 KINDS: Final = ("bundles", "results")
+_NAME: Final = re.compile(r"[0-9a-f]{32}")
 _SHELF: Final = 2  # characters of a name that choose its folder: keeps folders small
 
 
@@ -65,21 +70,43 @@ class FolderFiles:
     def path(self, kind: str, name: str) -> Path:
         return stored_path(self._folder, kind, name)
 
-    async def remove(self, kind: str, name: str) -> None:
-        await asyncio.to_thread(durable.remove_quietly, self.path(kind, name))
+    async def remove(self, files: Iterable[tuple[str, str]]) -> None:
+        paths = [self.path(kind, name) for kind, name in files]
+
+        def unlink() -> None:
+            for path in paths:
+                durable.remove_quietly(path)
+
+        await asyncio.to_thread(unlink)
+
+    async def shelves(self) -> list[tuple[str, str]]:
+        def look() -> list[tuple[str, str]]:
+            found = []
+            for kind in KINDS:
+                with os.scandir(self._folder / kind) as entries:
+                    found += [
+                        (kind, entry.name)
+                        for entry in entries
+                        if len(entry.name) == _SHELF and entry.is_dir(follow_symlinks=False)
+                    ]
+            return found
+
+        return await asyncio.to_thread(look)
 
     async def orphans(
-        self, kind: str, in_use: Callable[[Sequence[str]], Awaitable[set[str]]]
+        self, kind: str, shelf: str, in_use: Callable[[Sequence[str]], Awaitable[set[str]]]
     ) -> int:
-        removed = 0
-        for shelf in await asyncio.to_thread(os.listdir, self._folder / kind):
-            names = await asyncio.to_thread(os.listdir, self._folder / kind / shelf)
-            # Between listing and asking: a name that is fresh no more has its row by now.
-            fresh = set(self._fresh)
-            for name in set(names) - fresh - await in_use(names):
-                await self.remove(kind, name)
-                removed += 1
-        return removed
+        try:
+            listed = await asyncio.to_thread(os.listdir, self._folder / kind / shelf)
+        except OSError as problem:  # unreadable: no reason to leave all the others
+            log.warning("orphans.not_listed", kind=kind, shelf=shelf, error=str(problem))
+            return 0
+        names = [name for name in listed if _NAME.fullmatch(name)]
+        # Between listing and asking: a name that is fresh no more has its row by now.
+        fresh = set(self._fresh)
+        orphans = set(names) - fresh - await in_use(names)
+        await self.remove((kind, name) for name in orphans)
+        return len(orphans)
 
     async def clear_staging(self) -> int:
         names = await asyncio.to_thread(os.listdir, self._staging)

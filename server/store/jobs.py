@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from server.domain.errors import NoSuchJob, QueueFull
+from server.domain.errors import QueueFull
 from server.domain.jobs import Event, Job, Move, NewJob, Result
 from server.store import rows
+from server.store.moves import append_event, get_job, make_move
 from server.store.pages import Pages
 from server.store.placeholders import batches
 from server.store.queue import HELD, Queue, count_queued
+from server.store.retention import Retention
 from shared.clock import Micros
 from shared.database import Database, Transaction
 from shared.wire import JobState
 
 S = JobState
-_EVENT: Final = """
-    INSERT INTO events (job_id, at, attempt, before, state, reason, message)
-    VALUES (:job_id, :at, :attempt, :before, :state, :reason, :message)
-"""
 
 
-class SqlJobs(Queue, Pages):
+class SqlJobs(Queue, Pages, Retention):
     """``ports.Jobs`` over a database.
 
     Args:
@@ -32,6 +30,7 @@ class SqlJobs(Queue, Pages):
     def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
         Queue.__init__(self, database)
         Pages.__init__(self, database)
+        Retention.__init__(self, database)
         self._changed = changed
 
     # -- moving
@@ -77,7 +76,7 @@ class SqlJobs(Queue, Pages):
                         "created_at": new.created_at,
                     },
                 )
-            await _tell(tx, job, None, new.created_at, message)
+            await append_event(tx, job, None, new.created_at, message)
             return job, True
 
         inserted = await self._database.write(change)
@@ -91,7 +90,7 @@ class SqlJobs(Queue, Pages):
         async def change(tx: Transaction) -> Job | None:
             job: Job | None = None
             for number, move in enumerate(moves):
-                job = await _move(tx, move)
+                job = await make_move(tx, move)
                 if job is None:
                     # Only the first can meet a changed job: the rest follow in one transaction.
                     assert number == 0, f"moves of job {move.job_id} do not follow each other"
@@ -107,7 +106,7 @@ class SqlJobs(Queue, Pages):
         async def change(tx: Transaction) -> list[Job]:
             claimed = []
             for move in moves:
-                job = await _move(tx, move, "attempt = attempt + 1", _NOT_CANCELLED)
+                job = await make_move(tx, move, "attempt = attempt + 1", _NOT_CANCELLED)
                 if job is not None:
                     claimed.append(job)
             return claimed
@@ -158,7 +157,7 @@ class SqlJobs(Queue, Pages):
     # -- looking
 
     async def get(self, job_id: int) -> Job:
-        return await _get(self._database, job_id)
+        return await get_job(self._database, job_id)
 
     async def find(self, job_ids: Iterable[int]) -> dict[int, Job]:
         found: dict[int, Job] = {}
@@ -201,87 +200,8 @@ class SqlJobs(Queue, Pages):
         )
         return [rows.job(row) for row in found]
 
-    # -- the end
-
-    async def expired(self, now: Micros, limit: int) -> list[Job]:
-        found = await self._database.rows(
-            """
-            SELECT * FROM jobs WHERE expires_at IS NOT NULL AND expires_at <= :now
-            ORDER BY expires_at LIMIT :limit
-            """,
-            {"now": now, "limit": limit},
-        )
-        return [rows.job(row) for row in found]
-
-    async def files_in_use(self, names: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        for column in ("bundle_file", "result_file"):
-            for placeholders, params in batches(names):
-                found |= {
-                    row["file"]
-                    for row in await self._database.rows(
-                        f"SELECT {column} AS file FROM jobs "  # noqa: S608 - placeholders
-                        f"WHERE {column} IS NOT NULL AND {column} IN ({placeholders})",
-                        params,
-                    )
-                }
-        return found
-
-    async def forget_idempotency_keys(self, before: Micros) -> int:
-        found = await self._database.write(
-            lambda tx: tx.rows(
-                "DELETE FROM idempotency_keys WHERE created_at < :before RETURNING key",
-                {"before": before},
-            )
-        )
-        return len(found)
-
 
 _NOT_CANCELLED: Final = "cancel_requested_at IS NULL"
-
-
-async def _move(tx: Transaction, move: Move, also: str = "", only_if: str = "1 = 1") -> Job | None:
-    """The conditional write of one move, and its event."""
-    values: dict[str, Any] = {"state": move.to, "message": move.message, "reason": move.reason}
-    values |= rows.columns(move.changes)
-    setting = ", ".join([f"{name} = :{name}" for name in values] + ([also] if also else []))
-    found = await tx.rows(
-        f"""
-        UPDATE jobs SET {setting}
-        WHERE id = :_id AND state = :_before AND attempt = :_attempt AND {only_if}
-        RETURNING *
-        """,  # noqa: S608 - names come from Move, values are parameters
-        values | {"_id": move.job_id, "_before": move.before, "_attempt": move.attempt},
-    )
-    if not found:
-        return None
-    job = rows.job(found[0])
-    await _tell(tx, job, move.before, move.at, move.message)
-    return job
-
-
-async def _tell(
-    tx: Transaction, job: Job, before: JobState | None, at: Micros, message: str
-) -> None:
-    await tx.rows(
-        _EVENT,
-        {
-            "job_id": job.id,
-            "at": at,
-            "attempt": job.attempt,
-            "before": before,
-            "state": job.state,
-            "reason": job.reason,
-            "message": message,
-        },
-    )
-
-
-async def _get(source: Database | Transaction, job_id: int) -> Job:
-    found = await source.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
-    if not found:
-        raise NoSuchJob(job_id)
-    return rows.job(found[0])
 
 
 async def _by_key(source: Database | Transaction, user_id: str, key: str) -> Job | None:

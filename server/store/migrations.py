@@ -122,9 +122,13 @@ _2: Migration = (
         WHERE state = 'Queued' AND not_before > 0
     """,
     # Deleting jobs: what refers to them is found without a scan.
-    "CREATE INDEX jobs_cleaned ON jobs (service, ended_at) WHERE state = 'Cleaned'",
+    "CREATE INDEX jobs_cleaned ON jobs (state, service, ended_at) WHERE state = 'Cleaned'",
     "CREATE INDEX job_tags_of_job ON job_tags (job_id)",
     "CREATE INDEX idempotency_keys_of_job ON idempotency_keys (job_id)",
+    """
+    DELETE FROM idempotency_keys
+    WHERE job_id IN (SELECT id FROM jobs WHERE state = 'Cleaned')
+    """,
 )
 
 _3: Migration = ("ALTER TABLE jobs ADD COLUMN upload_warnings TEXT NOT NULL DEFAULT '[]'",)

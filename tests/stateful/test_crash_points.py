@@ -76,7 +76,7 @@ async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(tmp_path: Pa
                 await world.check()
                 await world.drain()
                 await world.check()
-                await world.clean.remove_orphans()
+                await world.remove_orphans()
             assert not world.leftovers(), f"after a crash at step {at}"
             world.database.close()
         if not crashed:
@@ -106,7 +106,7 @@ async def test_an_upload_that_was_not_answered_may_be_repeated_under_its_key(
         with world.inline():
             await world.start()
             await world.upload("ann", "example", key="once")
-            await world.clean.remove_orphans()
+            await world.remove_orphans()
             rows = world.database._run("SELECT id FROM jobs", None)
             assert len(rows) == 1
             assert not world.leftovers()

@@ -203,7 +203,7 @@ class Journey(RuleBasedStateMachine):
             async def to_the_end() -> None:
                 await self.world.drain()
                 await self.world.check()
-                await self.world.clean.remove_orphans()
+                await self.world.remove_orphans()
 
             self.loop.run_until_complete(to_the_end())
             assert not self.world.leftovers()

@@ -59,6 +59,9 @@ class InlineDatabase:
 
     list_rows = rows
 
+    async def maintain(self) -> bool:
+        return False
+
     async def write(self, change: Change[T]) -> T:
         self._run("BEGIN IMMEDIATE", None)
         try:

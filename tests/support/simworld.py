@@ -355,7 +355,7 @@ class World:
             self.jobs, fleet, services, clock, self.deliver, self.get, removed_after_s=lost_after_s
         )
         self.cancel = Cancel(self.jobs, fleet, services, clock, bells, self.get.told)
-        self.clean = Clean(*how, self.steady)
+        self.clean = Clean(*how, self.services, self.steady)
         self.alive = True
         await recover(self.jobs, self.files)
         for agent in self.agents:
@@ -397,6 +397,13 @@ class World:
             job, _ = await self.accept(wish, staged, Sealed(len(token), token, 1, 0))
         self.acknowledged[job.id] = token
         return job.id
+
+    async def remove_orphans(self) -> int:
+        """As the Cleaner does in an hour."""
+        removed = 0
+        for kind, shelf in await self.files.shelves():
+            removed += await self.files.orphans(kind, shelf, self.jobs.files_in_use)
+        return removed
 
     # -- what must hold
 

@@ -154,7 +154,7 @@ async def test_nobody_waits_behind_a_list(database: Database) -> None:
 
 
 async def test_what_was_deleted_can_be_given_back_to_the_disk(
-    database: Database, tmp_path: Path
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await database.write(add(*range(50_000)))
     await database.write(lambda tx: tx.rows("DELETE FROM numbers"))
@@ -163,10 +163,13 @@ async def test_what_was_deleted_can_be_given_back_to_the_disk(
         return int((await database.rows("PRAGMA page_count"))[0][0])
 
     before = await pages()
-    await database.shrink(20)
+    monkeypatch.setattr("shared.database._GIVEN_BACK", 20)
+    monkeypatch.setattr("shared.database._KEPT_FREE", 30)
+    assert await database.maintain()
     assert await pages() == before - 20
-    await database.shrink(10_000)
-    assert await pages() < 10
+    while await database.maintain():
+        pass
+    assert await pages() < 40
 
 
 # -- what is wrong with it
@@ -182,7 +185,7 @@ async def test_a_full_disk_is_told_until_something_could_be_written(database: Da
     assert await kept(database) == []
     assert database.trouble is caught.value
     await database._writer.rows("PRAGMA max_page_count = 1000000")
-    await database.probe()
+    await database.maintain()
     assert database.trouble is None
 
 

@@ -1,0 +1,125 @@
+"""How jobs go: their files, then their rows and histories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from server.domain.errors import NoSuchJob, NotEnded
+from server.domain.jobs import Job, Move
+from server.store import rows
+from server.store.moves import make_move
+from server.store.placeholders import batches
+from shared.clock import Micros
+from shared.database import Database, Transaction
+
+
+class Retention:
+    """The part of ``ports.Jobs`` that the Cleaner works by."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def expired(self, now: Micros, limit: int) -> list[Job]:
+        found = await self._database.rows(
+            """
+            SELECT * FROM jobs WHERE expires_at IS NOT NULL AND expires_at <= :now
+            ORDER BY expires_at LIMIT :limit
+            """,
+            {"now": now, "limit": limit},
+        )
+        return [rows.job(row) for row in found]
+
+    async def files_in_use(self, names: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for column in ("bundle_file", "result_file"):
+            for placeholders, params in batches(names):
+                found |= {
+                    row["file"]
+                    for row in await self._database.rows(
+                        f"SELECT {column} AS file FROM jobs "  # noqa: S608 - placeholders
+                        f"WHERE {column} IS NOT NULL AND {column} IN ({placeholders})",
+                        params,
+                    )
+                }
+        return found
+
+    async def clean(self, moves: Sequence[Move]) -> list[int]:
+        async def change(tx: Transaction) -> list[int]:
+            cleaned = [job.id for move in moves if (job := await make_move(tx, move)) is not None]
+            for names, params in batches(cleaned):
+                await tx.rows(
+                    f"DELETE FROM idempotency_keys WHERE job_id IN ({names})",  # noqa: S608 - placeholders
+                    params,
+                )
+            return cleaned
+
+        return await self._database.write(change)
+
+    async def delete(self, job_id: int) -> Job:
+        async def change(tx: Transaction) -> Job | None:
+            found = await tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
+            job = rows.job(found[0]) if found else None
+            if job is not None and job.ended:
+                await _delete(tx, [job_id])
+            return job
+
+        job = await self._database.write(change)
+        if job is None:
+            raise NoSuchJob(job_id)
+        if not job.ended:
+            raise NotEnded(job_id, job.state)
+        return job
+
+    async def cleaned_services(self) -> list[str]:
+        found: list[str] = []
+        while True:
+            following = await self._database.rows(
+                """
+                SELECT service FROM jobs WHERE state = 'Cleaned' AND service > :after
+                ORDER BY service LIMIT 1
+                """,
+                {"after": found[-1] if found else ""},
+            )
+            if not following:
+                return found
+            found.append(following[0]["service"])
+
+    async def forget(self, service: str, ended_before: Micros, limit: int) -> int:
+        params = {"service": service, "before": ended_before, "limit": limit}
+        due = await self._database.rows(_FORGETTABLE, params)
+        if not due:
+            return 0
+
+        async def change(tx: Transaction) -> int:
+            ids = [row["id"] for row in await tx.rows(_FORGETTABLE, params)]
+            await _delete(tx, ids)
+            return len(ids)
+
+        return await self._database.write(change)
+
+    async def forget_idempotency_keys(self, before: Micros) -> int:
+        found = await self._database.write(
+            lambda tx: tx.rows(
+                "DELETE FROM idempotency_keys WHERE created_at < :before RETURNING key",
+                {"before": before},
+            )
+        )
+        return len(found)
+
+    async def maintain(self) -> bool:
+        return await self._database.maintain()
+
+
+_FORGETTABLE: Final = """
+    SELECT id FROM jobs WHERE state = 'Cleaned' AND service = :service AND ended_at <= :before
+    ORDER BY ended_at LIMIT :limit
+"""
+
+
+async def _delete(tx: Transaction, job_ids: Sequence[int]) -> None:
+    """The rows, after all that refers to them; AUTOINCREMENT gives no number a second time."""
+    for names, params in batches(job_ids):
+        for table in ("job_tags", "events", "idempotency_keys"):
+            await tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
+        await tx.rows(f"DELETE FROM jobs WHERE id IN ({names})", params)  # noqa: S608

@@ -1,0 +1,300 @@
+"""How jobs go: expired, cleaned, forgotten, deleted; real SQL and files, simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from server.domain.errors import NoSuchJob, NotEnded
+from server.domain.jobs import Bundle, Job, Move, NewJob
+from server.domain.quotas import Service
+from server.loops.runner import Loop
+from server.ports import Filter
+from server.stages.clean import Clean, delete
+from server.storage.files import FolderFiles
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from shared.clock import SECOND
+from shared.database import Database
+from shared.wire import JobState, Limits
+from tests.support.orchestrator import Orchestrator
+from tests.support.serving import driving
+from tests.support.simclock import SimClock
+
+S = JobState
+DAY = 86_400
+SERVICES = {
+    "short": Service("short", expires_after_s=10.0, forget_after_s=100.0),
+    "kept": Service("kept", expires_after_s=10.0, forget_after_s=0.0),
+}
+
+
+@dataclass
+class Place:
+    """A store, its files, and a Cleaner.
+
+    Attributes:
+        again: how often the Cleaner asked for the next sweep at once.
+    """
+
+    database: Database
+    files: FolderFiles
+    folder: Path
+    clock: SimClock = field(default_factory=SimClock)
+    again: int = 0
+
+    def __post_init__(self) -> None:
+        self.jobs = SqlJobs(self.database, lambda job: None)
+        self.clean = Clean(self.jobs, self.files, SERVICES, self.clock, self._more)
+
+    def _more(self) -> None:
+        self.again += 1
+
+    async def add(self, count: int = 1, service: str = "short", key: str | None = None) -> Job:
+        """Queued jobs with their files; the last of them."""
+        job: Job | None = None
+        for _ in range(count):
+            with self.files.staging() as staged, self.files.sealing("bundles") as sealing:
+                staged.write_bytes(b"bundle")
+                bundle = Bundle(await sealing.seal(staged), 6, "digest")
+                now = self.clock.now()
+                new = NewJob("ann", service, bundle, Limits(), 60.0, now, None, ("t",), key)
+                job, fresh = await self.jobs.insert(new, "queued")
+                if fresh:
+                    sealing.keep()
+        assert job is not None
+        return job
+
+    async def end(self, *jobs: Job) -> None:
+        now = self.clock.now()
+        changes = {"ended_at": now, "expires_at": now + 10 * SECOND}
+        for job in jobs:
+            await self.jobs.move(
+                Move(job.id, 0, S.QUEUED, S.CANCELLED, now, "over", changes=changes)
+            )
+
+    async def sweep(self) -> None:
+        """Until nothing more is to be done at once."""
+        while True:
+            before = self.again
+            await self.clean.run_once()
+            if self.again == before:
+                return
+
+    def stored(self) -> set[str]:
+        return {
+            str(path.relative_to(self.folder))
+            for kind in ("bundles", "results")
+            for path in (self.folder / kind).rglob("*")
+            if not path.is_dir()
+        }
+
+    async def count(self, table: str) -> int:
+        return int((await self.database.rows(f"SELECT count(*) FROM {table}"))[0][0])
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    numbers = iter(range(10_000))
+    files = FolderFiles(tmp_path, lambda: f"{next(numbers) * 0x1234567:032x}"[::-1])
+    database = await Database.open(tmp_path / "x.sqlite", MIGRATIONS)
+    yield Place(database, files, tmp_path)
+    await database.close()
+
+
+async def test_many_expire_in_few_commits_and_not_all_in_one_sweep(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = await place.add(450)
+    await place.end(*[await place.jobs.get(number) for number in range(1, last.id + 1)])
+    await place.clock.advance(11)
+    await place.clean.run_once()  # the shelves of the start
+    left = len(await place.jobs.expired(place.clock.now(), 1_000))
+    assert (left, place.again) == (250, 1)
+    commits = 0
+    write = place.database.write
+
+    def counted(change: Callable[..., object]) -> object:
+        nonlocal commits
+        commits += 1
+        return write(change)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(place.database, "write", counted)
+    assert await place.clean.run_once() >= 200
+    assert commits <= 3
+    await place.sweep()
+    assert place.stored() == set()
+    assert len((await place.jobs.page(Filter(state=S.CLEANED), None, 500))[0]) == 450
+
+
+async def test_a_stop_does_not_wait_for_all_that_has_expired(place: Place) -> None:
+    last = await place.add(450)
+    await place.end(*[await place.jobs.get(number) for number in range(1, last.id + 1)])
+    await place.clock.advance(11)
+    stop, wakeup = asyncio.Event(), asyncio.Event()
+
+    def more() -> None:
+        stop.set()  # while the first sweep is under way
+        wakeup.set()
+
+    clean = Clean(place.jobs, place.files, SERVICES, place.clock, more)
+    await Loop("cleaner", clean, 60.0, wakeup, place.clock).run(stop)
+    assert len(await place.jobs.expired(place.clock.now(), 1_000)) == 250
+
+
+async def test_a_crash_before_the_files_are_removed_leaves_orphans_only(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await place.add()
+    await place.end(job)
+    await place.clock.advance(11)
+
+    async def dies(_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place.files, "remove", dies)
+        with pytest.raises(MemoryError):
+            await place.clean.run_once()
+    assert (await place.jobs.get(job.id)).state is S.CLEANED
+    assert len(place.stored()) == 1
+    await Clean(place.jobs, place.files, SERVICES, place.clock).run_once()
+    assert place.stored() == set()
+
+
+async def test_what_others_put_into_the_folder_stops_nothing_and_is_left_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = await place.add()
+    assert kept.bundle is not None
+    orphans = ["aa" + "0" * 30, "bb" + "0" * 30]
+    for name in orphans:
+        path = place.files.path("bundles", name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"no row")
+    strangers = [
+        place.folder / "bundles" / ".DS_Store",
+        place.folder / "bundles" / "ab",
+        place.folder / "bundles" / "aa" / "notes.txt",
+    ]
+    for stranger in strangers:
+        stranger.write_bytes(b"?")
+    (place.folder / "results" / "zz").symlink_to(place.folder / "nowhere")
+    listdir = os.listdir
+
+    def unreadable(path: Path) -> list[str]:
+        if Path(path).name == "bb":
+            raise PermissionError(13, "Permission denied")
+        return listdir(path)
+
+    monkeypatch.setattr("server.storage.files.os.listdir", unreadable)
+    await place.sweep()
+    assert place.stored() == {
+        str(place.files.path("bundles", kept.bundle.file).relative_to(place.folder)),
+        f"bundles/bb/{orphans[1]}",
+        *(str(stranger.relative_to(place.folder)) for stranger in strangers),
+        "results/zz",
+    }
+
+
+async def test_a_cleaned_job_is_forgotten_when_its_service_says(place: Place) -> None:
+    for service in ("short", "kept", "unknown"):
+        await place.end(await place.add(service=service, key=service))
+    await place.clock.advance(99)
+    await place.sweep()
+    assert [job.state for job in (await place.jobs.find([1, 2, 3])).values()] == [S.CLEANED] * 3
+    await place.clock.advance(2)
+    await place.sweep()
+    assert set(await place.jobs.find([1, 2, 3])) == {2, 3}
+    await place.clock.advance(89 * DAY)
+    await place.sweep()
+    assert set(await place.jobs.find([1, 2, 3])) == {2, 3}
+    await place.clock.advance(2 * DAY)  # 90 days, of a service that is no more
+    await place.sweep()
+    assert set(await place.jobs.find([1, 2, 3])) == {2}
+    assert await place.count("events") == 3
+    assert await place.count("job_tags") == 1
+    assert (await place.add()).id == 4
+
+
+async def test_many_are_forgotten_a_batch_at_a_time(place: Place) -> None:
+    last = await place.add(250)
+    await place.end(*[await place.jobs.get(number) for number in range(1, last.id + 1)])
+    await place.clock.advance(200)
+    await place.sweep()
+    assert await place.count("jobs") == await place.count("events") == 0
+    assert (await place.add()).id == 251
+
+
+async def test_a_job_that_has_not_ended_is_never_forgotten(place: Place) -> None:
+    job = await place.add()
+    await place.clock.advance(1_000 * DAY)
+    await place.sweep()
+    assert (await place.jobs.get(job.id)).state is S.QUEUED
+    assert len(place.stored()) == 1
+
+
+async def test_an_idempotency_key_is_known_for_a_day(place: Place) -> None:
+    first = await place.add(key="k")
+    await place.clock.advance(DAY - 1)
+    await place.sweep()
+    assert (await place.add(key="k")).id == first.id
+    await place.clock.advance(2)
+    await place.sweep()
+    assert (await place.add(key="k")).id != first.id
+
+
+async def test_an_idempotency_key_does_not_outlive_what_its_job_left(place: Place) -> None:
+    first = await place.add(key="k")
+    await place.end(first)
+    await place.clock.advance(11)
+    await place.sweep()
+    again = await place.add(key="k")
+    assert (again.state, again.id != first.id) == (S.QUEUED, True)
+    await place.end(again)
+    await delete(place.jobs, place.files, again.id)
+    assert (await place.add(key="k")).id > again.id
+
+
+async def test_an_ended_job_can_be_deleted_and_its_number_is_not_given_again(place: Place) -> None:
+    job = await place.add(key="k")
+    with pytest.raises(NotEnded, match="is Queued: cancel it before"):
+        await delete(place.jobs, place.files, job.id)
+    assert len(place.stored()) == 1
+    await place.end(job)
+    await delete(place.jobs, place.files, job.id)
+    for table in ("jobs", "events", "job_tags", "idempotency_keys"):
+        assert await place.count(table) == 0
+    assert place.stored() == set()
+    with pytest.raises(NoSuchJob):
+        await delete(place.jobs, place.files, job.id)
+    assert (await place.add()).id == job.id + 1
+
+
+async def test_a_job_is_deleted_over_http_once_it_has_ended(tmp_path: Path) -> None:
+    client = Orchestrator(then="Running")
+    async with driving(tmp_path, client) as caller:
+
+        async def remove(job_id: int) -> tuple[int, str]:
+            url = f"{caller.url}/api/v1/jobs/{job_id}"
+            async with caller.session.delete(url) as answer:
+                body = await answer.read()
+                return answer.status, json.loads(body)["code"] if body else ""
+
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        assert await remove(job_id) == (409, "not_ended")
+        async with caller.session.post(f"{caller.url}/api/v1/jobs/{job_id}/cancel") as answer:
+            assert answer.status == 200
+        assert await remove(job_id) == (204, "")
+        assert await remove(job_id) == (404, "job_not_found")
+        for path in ("", "/events", "/result"):
+            assert (await caller.get(f"/api/v1/jobs/{job_id}{path}"))[0] == 404
+        kinds = (tmp_path / "data" / kind for kind in ("bundles", "results"))
+        assert [path for kind in kinds for path in kind.rglob("*") if path.is_file()] == []
