@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -12,6 +14,7 @@ from client_agent.collect import RECEIPT, collect, collect_extras
 from client_agent.folders import STREAMS, Folders
 from client_agent.results import Collected, Contents, ResultsLimit
 from client_agent.sandbox.base import Grant, Report, Workspace
+from client_agent.sandbox.host import HARD
 from client_agent.schema import Outcome, Payload
 from shared.clock import iso
 from shared.files.bundle import BundleReader
@@ -22,10 +25,11 @@ S = PayloadState
 
 LOGS: Final = tuple(f"{stream}.log" for stream in STREAMS)
 _TAIL_READ: Final = 1 << 13
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class DoesNotFit(Exception):
-    """The bundle alone is larger than what the attempt may use of the disk."""
+    """The bundle alone is more than what the attempt may have on its disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +93,38 @@ def unpack(bundle: Path, payload: Payload, workspace: Workspace) -> None:
         BundleError: the stored bundle is not what was taken.
         OSError
     """
+    own_disk = workspace.enforcement.get("disk") == HARD
     with BundleReader(bundle) as reader:
         size = sum(entry.size for entry in reader.entries)
+        disk = say_size(payload.limits.disk)
         if size > payload.limits.disk:
+            raise DoesNotFit(f"the bundle has {say_size(size)}, the job's disk limit is {disk}")
+        names = _names(entry.path for entry in reader.entries)
+        most = os.fstatvfs(workspace.fd).f_favail if own_disk else names
+        if names > most:
             raise DoesNotFit(
-                f"the bundle has {say_size(size)}, "
-                f"the disk limit of the service is {say_size(payload.limits.disk)}"
+                f"the bundle has {names} files and folders, and the job's disk of {disk} "
+                f"can hold {most}"
             )
-        reader.unpack(
-            workspace.fd, uid=workspace.uid, gid=workspace.gid, digest=payload.bundle_digest
-        )
+        try:
+            reader.unpack(
+                workspace.fd, uid=workspace.uid, gid=workspace.gid, digest=payload.bundle_digest
+            )
+        except OSError as problem:
+            if own_disk and problem.errno in _FULL:
+                why = f"the bundle does not fit on the job's disk of {disk}: each file takes blocks"
+                raise DoesNotFit(why) from None
+            raise
+
+
+def _names(paths: Iterable[str]) -> int:
+    """Files, and the folders that they are in."""
+    files, folders = 0, set[str]()
+    for path in paths:
+        files += 1
+        while (path := path.rpartition("/")[0]) and path not in folders:
+            folders.add(path)
+    return files + len(folders)
 
 
 def pack(attempted: Attempted, told: Outcome, folders: Folders, fd: int) -> Outcome:

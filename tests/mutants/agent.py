@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant, of
 
 _AGENT: Final = "tests/contract/test_agent_server.py::test_"
 _TROUBLES: Final = "tests/unit/client_agent/test_runner_troubles.py::test_"
+_RUNNER: Final = "tests/unit/client_agent/test_runner.py::test_"
 _METER: Final = "tests/unit/client_agent/sandbox/test_meter.py::test_"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -98,5 +99,21 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "                        check_shortage(problem)\n                        continue",
         "                        continue",
         f"{_TROUBLES}a_shortage_of_descriptors_costs_no_result_and_no_file_of_it",
+    ),
+    of(
+        "agent",
+        "more files than a job's disk can hold are its limit, and no fault of the agent",
+        "packing.py",
+        "        if names > most:",
+        "        if False:",
+        f"{_RUNNER}more_files_than_its_own_disk_can_hold_fail_by_that_limit",
+    ),
+    of(
+        "agent",
+        "a job's own disk that is full is its limit, too",
+        "packing.py",
+        "if own_disk and problem.errno in _FULL:",
+        "if False:",
+        f"{_RUNNER}a_disk_that_is_full_is_the_bundles_fault_only_where_it_is_its_own",
     ),
 )

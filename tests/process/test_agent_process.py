@@ -14,7 +14,7 @@ import zipfile
 
 import pytest
 
-from tests.support.agentprocess import agent, alive, died, refused, watched
+from tests.support.agentprocess import LIMITS, agent, alive, died, refused, watched
 
 HELLO = {"run.sh": b"echo hello\necho 42 > out.txt\n"}
 SLEEP = {"run.sh": b"echo begun > begun.txt; echo begun\nsleep 1000 & wait\n"}
@@ -257,3 +257,16 @@ def test_without_bubblewrap_it_does_not_listen_and_says_how_to_mend_that(tmp_pat
     assert code == 69
     assert "apt install bubblewrap" in text
     assert "agent.listening" not in text
+
+
+def test_more_files_than_a_jobs_disk_can_hold_end_it_by_its_limit(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("not root: that a bundle fits on a job's own disk is not proved")
+    with agent(tmp_path) as running:
+        files = {"run.sh": b"true\n", **{f"many/{number}": b"x" for number in range(900)}}
+        ended = running.ended(
+            running.submit("1.1", files, limits=LIMITS.model_copy(update={"disk": 8 << 20}))["id"]
+        )
+        assert (ended["status"], ended["reason"]) == ("Failed", "disk_limit"), ended
+        assert not ended["interrupted"]
+        assert "902 files and folders" in ended["message"]

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
+import os
 import threading
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 from client_agent import packing
 from client_agent.errors import NoSuchPayload
 from client_agent.schema import Outcome
+from shared.files.bundle import BundleReader
 from shared.wire import Limits, PayloadState, Reason
 from tests.support.agent import LIMITS, Rig, contents, new_payload
+from tests.support.fakesandbox import FakeWorkspace
 from tests.support.simclock import SimClock
 
 S = PayloadState
@@ -337,6 +341,57 @@ async def test_a_bundle_larger_than_its_disk_limit_fails_by_that_limit(rig):
     ended = await rig.ended(payload.id)
     assert (ended.outcome.reason, ended.outcome.interrupted) == (Reason.DISK_LIMIT, False)
     assert "1.0 MiB" in ended.outcome.message
+
+
+@pytest.fixture
+def own_disk(monkeypatch):
+    """Each attempt has a disk of its own."""
+    make = FakeWorkspace.__init__
+
+    def init(self, *args):
+        make(self, *args)
+        self.enforcement = {"disk": "hard"}
+
+    monkeypatch.setattr(FakeWorkspace, "__init__", init)
+
+
+@pytest.mark.parametrize(("room", "fits"), [(4, False), (5, True)])
+async def test_more_files_than_its_own_disk_can_hold_fail_by_that_limit(
+    rig, own_disk, monkeypatch, room, fits
+):
+    statvfs = os.fstatvfs
+
+    def fstatvfs(fd):
+        found = list(statvfs(fd))
+        found[7] = room  # f_favail
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(os, "fstatvfs", fstatvfs)
+    rig.sandbox.script = lambda process: process.finish()
+    payload = await rig.submit(files={"run.sh": b"", "a/b/1": b"1", "a/2": b"2"})
+    ended = await rig.ended(payload.id)
+    if fits:
+        assert ended.state is S.COMPLETED
+        return
+    assert (ended.outcome.reason, ended.outcome.interrupted) == (Reason.DISK_LIMIT, False)
+    assert "5 files and folders" in ended.outcome.message
+    assert "can hold 4" in ended.outcome.message
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_disk_that_is_full_is_the_bundles_fault_only_where_it_is_its_own(
+    rig, monkeypatch, request, own
+):
+    if own:
+        request.getfixturevalue("own_disk")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(BundleReader, "unpack", full)
+    ended = await rig.ended((await rig.submit()).id)
+    reason = Reason.DISK_LIMIT if own else Reason.AGENT_ERROR
+    assert (ended.outcome.reason, ended.outcome.interrupted) == (reason, not own)
 
 
 async def test_after_the_end_only_the_result_is_left_on_disk(rig):
