@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from client_agent.load import CpuLoad
 from client_agent.payloads import Payloads
 from client_agent.runner import Runner
 from client_agent.schema import Payload
+from client_agent.snapshots import Snapshots
 from client_agent.stream import follow
 from shared.clock import Clock, wait_for
 from shared.database import DatabaseUnavailable
@@ -48,7 +48,6 @@ from shared.wire import (
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _MAX_WAIT_S: Final = 60.0
-_CHUNK: Final = 1 << 18
 _LONGEST: Final = 32
 """Characters of a number that can mean something."""
 _ID: Final = "{id:[0-9]{1,18}}"
@@ -72,10 +71,12 @@ class Api:
         intake: Intake,
         condition: Condition,
         folders: Folders,
+        snapshots: Snapshots,
         clock: Clock,
     ) -> None:
         self._payloads, self._runner, self._intake = payloads, runner, intake
         self._condition, self._folders, self._clock = condition, folders, clock
+        self._snapshots = snapshots
         self._load = CpuLoad()
 
     def routes(self) -> list[web.RouteDef]:
@@ -218,20 +219,12 @@ class Api:
             raise Refused(404, "result_gone", message) from None
 
     async def _snapshot(self, request: web.Request, payload: Payload) -> web.StreamResponse:
-        self._condition.check_space(0)
-        path = self._folders.staging()
-        try:
-            await self._runner.snapshot(payload, path)
-            file = path.open("rb")
-        finally:
-            self._folders.discard(path)  # the open file keeps the bytes until they are sent
-        with file:
+        async with self._snapshots.of(payload) as snapshot:
             response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/zip"})
-            response.content_length = file.seek(0, 2)
-            file.seek(0)
+            response.content_length = snapshot.size
             await response.prepare(request)
-            while chunk := await asyncio.to_thread(file.read, _CHUNK):
-                await response.write(chunk)
+            async for data in snapshot.pieces():
+                await response.write(data)
         return response
 
 

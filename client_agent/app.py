@@ -36,6 +36,7 @@ from client_agent.sandbox.uids import Uids
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.schema import MIGRATIONS
 from client_agent.settings import AgentSection
+from client_agent.snapshots import Snapshots
 from client_agent.turns import Turns
 from shared.clock import Clock
 from shared.database import Database
@@ -83,7 +84,7 @@ def sandbox_of(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sand
         first = claimed.first + 1
     backend = NoSandbox if settings.sandbox == "none" else Bubblewrap
     try:
-        yield backend(clock, settings.data_dir, sandboxing.settings(settings.min_free, first))
+        yield backend(clock, settings.data_dir, sandboxing.settings(settings.min_free // 2, first))
     finally:
         if claimed is not None:
             claimed.close()
@@ -186,6 +187,8 @@ async def running(
         )
         runner = Runner(house, seats(settings))
         condition = Condition(identity, payloads, folders, watch, grants, clock)
+        snapshots = Snapshots(runner, folders, condition, clock)
+        stack.callback(snapshots.close)
         intake = Intake(
             payloads,
             folders,
@@ -203,7 +206,7 @@ async def running(
         )
         app = web.Application()
         add_front(app, Front(settings, room), answer_problems)
-        app.add_routes(Api(payloads, runner, intake, condition, folders, clock).routes())
+        app.add_routes(Api(payloads, runner, intake, condition, folders, snapshots, clock).routes())
         deadlines = Deadlines(
             settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
         )

@@ -79,8 +79,11 @@ def open_component(parent: int, name: str, flags: int) -> int:
     return fd
 
 
-def open_directory(parent: int, name: str) -> int:
+def open_directory(parent: int, name: str, *, permit: bool = True) -> int:
     """Open a directory for listing, whatever its mode says, if it is ours.
+
+    Args:
+        permit: its mode may be changed for that.
 
     Raises:
         OSError
@@ -88,13 +91,18 @@ def open_directory(parent: int, name: str) -> int:
     try:
         return open_component(parent, name, _DIRECTORY)
     except PermissionError:
+        if not permit:
+            raise
         _permit(parent, name, stat.S_ISDIR, 0o700)
         return open_component(parent, name, _DIRECTORY)
 
 
-def open_file(parent: int, name: str, seen: os.stat_result) -> int:
+def open_file(parent: int, name: str, seen: os.stat_result, *, permit: bool = True) -> int:
     """Open the regular file that ``seen`` describes for reading, whatever its mode says, if it is
     ours.
+
+    Args:
+        permit: its mode may be changed for that.
 
     Raises:
         Changed: it is another file now, or no file.
@@ -103,6 +111,8 @@ def open_file(parent: int, name: str, seen: os.stat_result) -> int:
     try:
         fd = open_component(parent, name, _FILE)
     except PermissionError:
+        if not permit:
+            raise
         _permit(parent, name, stat.S_ISREG, 0o600)
         fd = open_component(parent, name, _FILE)
     found = os.fstat(fd)

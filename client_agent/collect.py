@@ -25,6 +25,7 @@ _LATEST: Final = datetime(2107, 12, 31, 23, 59, 58, tzinfo=UTC)
 
 Extras = Mapping[str, Path | bytes]
 """Our own files: usual name -> a file outside the directory, or its bytes."""
+Room = Callable[[int], None]
 RECEIPT: Final = "ferryman.json"
 
 
@@ -35,26 +36,31 @@ def collect(
     extras: Extras,
     receipt: Callable[[Contents], bytes],
     bounds: Bounds | None = None,
+    room: Room | None = None,
 ) -> Collected:
     """Pack the directory ``fd``, our extras and the receipt.
 
     The directory may be that of a running attempt (a snapshot): what changes while it is read is
-    packed up to the size first seen, or listed.
+    packed up to the size first seen, or listed, and so is what cannot be read as it is.
 
     Args:
         dest: the ZIP, outside the directory; must not exist. Durable on return, gone on an error.
         receipt: made last, from what is in the ZIP by then; stored as ``ferryman.json``.
         bounds: on the number of entries and the length of paths.
+        room: given for a snapshot; told the bytes to come before anything is written, and again
+            and again 0; what it raises ends the packing.
 
     Raises:
         ResultsLimit: too much; nothing was read. See :func:`collect_extras`.
         OSError: ``dest`` cannot be written, or the agent is short of descriptors.
     """
-    walk = Walk(fd, bounds or Bounds())
+    walk = Walk(fd, bounds or Bounds(), permit=room is None)
     census = walk.count(limits.results)
+    if room is not None:
+        room(census.bytes)
     names = own_names([*extras, RECEIPT], census.top)
     contents = Contents(names=names)
-    return _write(dest, _Packer(contents, walk, extras, receipt, limits.results))
+    return _write(dest, _Packer(contents, walk, extras, receipt, limits.results), room)
 
 
 def collect_extras(dest: Path, extras: Extras, receipt: Callable[[Contents], bytes]) -> Collected:
@@ -67,8 +73,8 @@ def collect_extras(dest: Path, extras: Extras, receipt: Callable[[Contents], byt
     return _write(dest, _Packer(contents, None, extras, receipt, 0))
 
 
-def _write(dest: Path, packer: _Packer) -> Collected:
-    with ZipWriter(dest) as out:
+def _write(dest: Path, packer: _Packer, room: Room | None = None) -> Collected:
+    with ZipWriter(dest, (lambda: None) if room is None else (lambda: room(0))) as out:
         packer.pack(out)
         size, sha256 = out.finish(), out.sha256()
     contents = packer.contents

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent import outcome, receipt
-from client_agent.collect import RECEIPT, collect, collect_extras
+from client_agent.collect import RECEIPT, Room, collect, collect_extras
 from client_agent.folders import STREAMS, Folders
 from client_agent.results import Collected, Contents, ResultsLimit
 from client_agent.sandbox.base import Grant, Report, Workspace
@@ -163,11 +163,12 @@ def pack(attempted: Attempted, told: Outcome, folders: Folders, fd: int) -> Outc
     return replace(told, warnings=(*told.warnings, *warnings))
 
 
-def snapshot(attempted: Attempted, folders: Folders, fd: int | None, to: Path) -> None:
+def snapshot(attempted: Attempted, folders: Folders, fd: int | None, to: Path, room: Room) -> None:
     """Write a ZIP of an attempt as it is now.
 
     Args:
         fd: the directory in which it runs; None: only the receipt can be told.
+        room: see :func:`client_agent.collect.collect`.
 
     Raises:
         OSError
@@ -178,8 +179,8 @@ def snapshot(attempted: Attempted, folders: Folders, fd: int | None, to: Path) -
     logs = _logs(folders, attempted.payload.id)
     made = _receipt(attempted, attempted.outcome, logs=True)
     try:
-        collect(fd, to, attempted.payload.limits, logs, made)
-    except ResultsLimit:
+        collect(fd, to, attempted.payload.limits, logs, made, room=room)
+    except (ResultsLimit, PermissionError):
         collect_extras(to, logs, made)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ import structlog
 
 from client_agent import outcome, packing, states
 from client_agent.attempt import RETRY_S, Attempt, House
+from client_agent.collect import Room
 from client_agent.errors import NotNow
 from client_agent.schema import Outcome, Payload
 from shared.clock import wait_for
@@ -84,13 +86,19 @@ class Runner:
             await attempt.settled.wait()
         return await payloads.get(payload_id)
 
-    async def snapshot(self, payload: Payload, to: Path) -> None:
+    async def snapshot(
+        self, payload: Payload, to: Path, threads: ThreadPoolExecutor, room: Room
+    ) -> None:
         """Write a ZIP of what there is of an attempt now: its files, logs and receipt.
+
+        Args:
+            threads: where; not those of the attempts, which would wait.
+            room: see :func:`client_agent.collect.collect`.
 
         Raises:
             OSError
         """
-        house = self._house
+        house, loop = self._house, asyncio.get_running_loop()
         attempt = self._attempts.get(payload.id)
         told = packing.Attempted(
             payload,
@@ -100,11 +108,11 @@ class Runner:
             house.watch.report,
             house.grants.of(payload.service),
         )
-        if attempt is None or payload.state is not S.RUNNING:
-            await house.in_thread(packing.snapshot, told, house.folders, None, to)
-            return
-        async with attempt.reading() as fd:
-            await house.in_thread(packing.snapshot, told, house.folders, fd, to)
+        runs = attempt is not None and payload.state is S.RUNNING
+        async with attempt.reading() if attempt and runs else contextlib.nullcontext() as fd:
+            await loop.run_in_executor(
+                threads, lambda: packing.snapshot(told, house.folders, fd, to, room)
+            )
 
     async def stop(self, seconds: float) -> bool:
         """Stop what runs as interrupted, start nothing more; what waits stays for the next start.

@@ -63,6 +63,7 @@ class Entry:
     """Descriptor of the directory; valid until the next entry is asked for."""
     name: str = ""
     seen: os.stat_result | None = None
+    permit: bool = True
 
     @property
     def shown(self) -> str:
@@ -76,7 +77,7 @@ class Entry:
         """
         if self.seen is None:
             raise IsADirectoryError(errno.EISDIR, "it is a folder", self.name)
-        return beneath.open_file(self.parent, self.name, self.seen)
+        return beneath.open_file(self.parent, self.name, self.seen, permit=self.permit)
 
 
 class Walk:
@@ -84,11 +85,12 @@ class Walk:
 
     Args:
         fd: descriptor of the directory; stays the caller's.
+        permit: modes may be changed so that everything can be read; not while the job runs.
     """
 
-    def __init__(self, fd: int, bounds: Bounds) -> None:
-        self._fd, self._bounds = fd, bounds
-        if os.fstat(fd).st_mode & 0o700 != 0o700:
+    def __init__(self, fd: int, bounds: Bounds, *, permit: bool = True) -> None:
+        self._fd, self._bounds, self._permit = fd, bounds, permit
+        if permit and os.fstat(fd).st_mode & 0o700 != 0o700:
             with suppress(PermissionError):
                 os.fchmod(fd, 0o700)
 
@@ -133,7 +135,7 @@ class Walk:
                         raise ResultsLimit("bytes", most_bytes, total, shown(path))
                 elif stat.S_ISDIR(seen.st_mode):
                     try:
-                        fd = beneath.open_directory(level.fd, name)
+                        fd = beneath.open_directory(level.fd, name, permit=self._permit)
                     except OSError as problem:
                         check_shortage(problem)
                         continue  # listed by the second walk
@@ -188,7 +190,7 @@ class Walk:
                     elif safe in level.taken or (len(stack) == 1 and fold(safe) in ours):
                         skip(_said(raw), "another name here differs only in case or composition")
                     elif stat.S_ISDIR(seen.st_mode):
-                        fd = beneath.open_directory(level.fd, name)
+                        fd = beneath.open_directory(level.fd, name, permit=self._permit)
                         level.take(safe, path, not_portable)
                         below = _Level(fd, f"{raw}/", left + 1)
                         below.safe, below.modified = f"{path}/", seen.st_mtime
@@ -205,6 +207,7 @@ class Walk:
                             parent=level.fd,
                             name=name,
                             seen=seen,
+                            permit=self._permit,
                         )
                 except UnsafeName as problem:
                     skip(_said(raw), problem.why)

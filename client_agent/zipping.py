@@ -14,7 +14,7 @@ import hashlib
 import os
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -52,13 +52,14 @@ class ZipWriter:
 
     Args:
         path: must not exist.
+        on_writeback: called whenever some megabytes were written; may raise to give up.
 
     Raises:
         OSError: here and from every method: the disk may be full.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, on_writeback: Callable[[], None] = lambda: None) -> None:
+        self._path, self._on_writeback = path, on_writeback
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._pending: list[bytes | bytearray] = []
         self._written = self._at = self._handed_over = 0
@@ -177,6 +178,7 @@ class ZipWriter:
         if self._written >= self._handed_over + WRITEBACK_BYTES:
             start_writeback(self._fd, self._handed_over, self._written - self._handed_over)
             self._handed_over = self._written
+            self._on_writeback()
 
 
 class _Entry:

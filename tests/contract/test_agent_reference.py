@@ -111,7 +111,7 @@ async def test_what_is_not_there_is_404_with_an_empty_payload(agent, method, pat
         {"main.sh": b"true"},
         {"run.sh": b"true", "../evil": b"x"},
         {"run.sh": b"true", "/etc/evil": b"x"},
-        {"run.sh": b"true", "a": b"x", "A": b"y"},
+        {"run.sh": b"true", "a": b"x", "a/b": b"y"},
     ],
 )
 async def test_a_bad_bundle_is_400_with_the_reason_and_leaves_nothing(agent, tmp_path, files):

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant, of
 
 _AGENT: Final = "tests/contract/test_agent_server.py::test_"
 _TROUBLES: Final = "tests/unit/client_agent/test_runner_troubles.py::test_"
+_SNAPSHOTS: Final = "tests/unit/client_agent/test_snapshots.py::test_"
 _RUNNER: Final = "tests/unit/client_agent/test_runner.py::test_"
 _METER: Final = "tests/unit/client_agent/sandbox/test_meter.py::test_"
 
@@ -115,5 +116,45 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "if own_disk and problem.errno in _FULL:",
         "if False:",
         f"{_RUNNER}a_disk_that_is_full_is_the_bundles_fault_only_where_it_is_its_own",
+    ),
+    of(
+        "agent",
+        "snapshots are shared by all who ask at once",
+        "snapshots.py",
+        "        shared = self._shared.get(payload.id)",
+        "        shared = None",
+        f"{_SNAPSHOTS}all_who_ask_at_once_read_the_same_snapshot",
+    ),
+    of(
+        "agent",
+        "few snapshots are there at once",
+        "snapshots.py",
+        "            if len(self._shared) >= MOST:",
+        "            if False:",
+        f"{_SNAPSHOTS}no_more_are_there_at_once_than_may_be",
+    ),
+    of(
+        "agent",
+        "a snapshot leaves the space that must stay free",
+        "snapshots.py",
+        "            self._condition.check_space(size)\n",
+        "            pass\n",
+        f"{_SNAPSHOTS}it_leaves_the_space_that_must_stay_free_before_and_while_it_is_written",
+    ),
+    of(
+        "agent",
+        "a snapshot that nobody waits for is not finished",
+        "snapshots.py",
+        "            if not shared.readers:\n                raise",
+        "            if False:\n                raise",
+        f"{_SNAPSHOTS}one_that_nobody_waits_for_any_more_is_not_finished",
+    ),
+    of(
+        "agent",
+        "a slow reader of a snapshot is cut off",
+        "snapshots.py",
+        "            if self._clock.monotonic() > self._until:",
+        "            if False:",
+        f"{_SNAPSHOTS}a_reader_that_is_too_slow_is_cut_off",
     ),
 )

@@ -405,12 +405,16 @@ async def test_after_the_end_only_the_result_is_left_on_disk(rig):
     }
 
 
+async def snapshot(rig, payload, to):
+    await rig.runner.snapshot(payload, to, rig.threads, lambda _: None)
+
+
 async def test_a_snapshot_shows_what_a_running_attempt_has_so_far(rig, tmp_path):
     payload = await rig.submit()
     process = await rig.sandbox.process("1.1")
     process.write("sofar.txt", b"45 of 100")
     process.say(stdout=b"step 45\n")
-    await rig.runner.snapshot(await rig.payloads.get(payload.id), tmp_path / "snap.zip")
+    await snapshot(rig, await rig.payloads.get(payload.id), tmp_path / "snap.zip")
     found = contents(tmp_path / "snap.zip")
     assert (found["sofar.txt"], found["stdout.log"]) == (b"45 of 100", b"step 45\n")
     assert b'"status": "Running"' in found["ferryman.json"]
@@ -423,7 +427,7 @@ async def test_a_snapshot_of_what_waits_is_a_receipt(rig, tmp_path):
         await rig.submit(f"{job}.1")
         await rig.sandbox.process(f"{job}.1")
     payload = await rig.submit("3.1")
-    await rig.runner.snapshot(payload, tmp_path / "snap.zip")
+    await snapshot(rig, payload, tmp_path / "snap.zip")
     assert set(contents(tmp_path / "snap.zip")) == {"ferryman.json"}
 
 
@@ -447,19 +451,19 @@ async def test_killed_in_the_last_moment_before_it_is_written_down_it_never_star
 
 async def test_a_directory_stays_until_a_snapshot_of_it_is_packed(rig, tmp_path, monkeypatch):
     packing_now, go_on = threading.Event(), threading.Event()
-    snapshot = packing.snapshot
+    real = packing.snapshot
 
     def slow(*args):
         packing_now.set()
         go_on.wait(30)
-        snapshot(*args)
+        real(*args)
 
     monkeypatch.setattr(packing, "snapshot", slow)
     payload = await rig.submit()
     process = await rig.sandbox.process("1.1")
     process.write("sofar.txt", b"45")
     running = await rig.payloads.get(payload.id)
-    snapping = asyncio.ensure_future(rig.runner.snapshot(running, tmp_path / "snap.zip"))
+    snapping = asyncio.ensure_future(snapshot(rig, running, tmp_path / "snap.zip"))
     await asyncio.to_thread(packing_now.wait, 30)
     process.finish()
     await rig.ended(payload.id)
