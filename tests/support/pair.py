@@ -29,7 +29,7 @@ class Pair:
         config = folder / "ferryman.toml"
         config.write_text(settings)
         mark = uuid.uuid4().hex
-        self.agent = Program("client_agent", folder, mark)
+        self.agent = Program("client_agent", folder, mark, "--config", str(config))
         flags = ("--config", str(config), "--agent-url", self.agent.url)
         self.server = Program("server", folder, mark, *flags)
 

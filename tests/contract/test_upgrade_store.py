@@ -1,0 +1,90 @@
+"""What the schema's steps make of the rows of the first release, and the way back."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from server.domain.quotas import Service
+from server.ports import Filter
+from server.store.identity import server_identity
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from shared.database import Database
+from shared.wire import JobState
+from tests.contract.test_jobs_store import new
+from tests.support.first_release import lay_out
+from tests.support.running import ROOT
+
+S = JobState
+
+
+async def test_waiting_delayed_and_ended_jobs_are_where_they_belong(tmp_path: Path) -> None:
+    path = lay_out("server", tmp_path / "data")
+    with closing(sqlite3.connect(path)) as before, before:
+        before.execute("UPDATE jobs SET not_before = 5 WHERE id = 6")  # over long ago
+        before.execute("UPDATE jobs SET state = 'Cleaned', bundle_file = NULL WHERE id = 2")
+        before.execute("INSERT INTO idempotency_keys VALUES ('1', 'gone', 2, 9), ('1', 'k', 1, 9)")
+        before.execute("INSERT INTO job_tags VALUES ('t', 1), ('t', 7)")
+    database = await Database.open(path, MIGRATIONS)
+    jobs = SqlJobs(database, lambda job: None)
+    try:
+        ready, _ = await jobs.waiting(Service("example"), "", 9, 9)
+        assert [one.job_id for one in ready] == [7]
+        now = 4_000_000_000_000_000
+        assert await jobs.release_delayed(now) == 1
+        ready, _ = await jobs.waiting(Service("example"), "", 9, 9)
+        assert [one.job_id for one in ready] == [6, 7]
+        listed = {
+            where: [job.id for job in (await jobs.page(where, None, 50))[0]]
+            for where in (
+                Filter(),
+                Filter(user_id="1", state=S.RUNNING),
+                Filter(service="example", tag="t"),
+                Filter(state=S.CANCELLED),
+            )
+        }
+        assert list(listed.values()) == [[7, 6, 5, 4, 3, 2, 1], [5, 4], [7, 1], [3]]
+        assert await jobs.by_idempotency_key("1", "gone") is None
+        known = await jobs.by_idempotency_key("1", "k")
+        assert known is not None
+        assert known.id == 1
+        assert await jobs.cleaned_services() == ["example"]
+        assert await jobs.forget("example", now, 9) == 1
+        assert (await jobs.insert(new(), "queued"))[0].id == 8
+    finally:
+        await database.close()
+
+
+async def test_the_way_back_that_the_guide_describes_makes_another_server(tmp_path: Path) -> None:
+    path = lay_out("server", tmp_path / "data")
+    database = await Database.open(path, MIGRATIONS)
+    assert (await SqlJobs(database, lambda job: None).insert(new(), "queued"))[0].id == 8
+    identity, _ = await server_identity(database, "x")
+    copy = database.upgraded_from
+    await database.close()
+    assert copy is not None
+    guide = (ROOT / "docs/operator-guide.md").read_text()
+    chapter = guide[guide.index("## Upgrade and rollback") :]
+    (statements,) = re.findall(r'^sqlite3 ferryman.sqlite "([^"]*)"$', chapter, re.MULTILINE)
+    assert f"cp -p {copy.name} {path.name}" in chapter
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
+    path.write_bytes(copy.read_bytes())
+    with closing(sqlite3.connect(path)) as older:
+        assert older.execute("SELECT max(version) FROM schema_version").fetchone() == (1,)
+        older.executescript(statements)
+        assert older.execute("SELECT value FROM meta WHERE key = 'server'").fetchone() != (
+            identity,
+        )
+    # What the older version would go on with, as the next upgrade finds it.
+    database = await Database.open(path, MIGRATIONS)
+    try:
+        assert (await SqlJobs(database, lambda job: None).insert(new(), "queued"))[
+            0
+        ].id == 1_000_008
+        assert database.upgraded_from == path.with_name(f"{path.name}.schema-1.2")
+    finally:
+        await database.close()
