@@ -35,7 +35,7 @@ def test_a_link_put_in_place_of_a_folder_is_not_followed(
     (tree / "d").mkdir()
     real = beneath.open_directory
 
-    def swapped(parent: int, name: str) -> int:
+    def swapped(parent: int, name: str, *, permit: bool) -> int:
         (tree / "d").rmdir()
         (tree / "d").symlink_to(tmp_path / "secret")
         return real(parent, name)
@@ -123,7 +123,7 @@ def test_a_file_that_vanishes_is_listed(tree: Path, monkeypatch: pytest.MonkeyPa
     (tree / "f").write_bytes(b"1" * 1000)
     real = beneath.open_file
 
-    def late(parent: int, name: str, seen: os.stat_result) -> int:
+    def late(parent: int, name: str, seen: os.stat_result, *, permit: bool) -> int:
         (tree / "f").unlink()
         return real(parent, name, seen)
 
@@ -157,7 +157,7 @@ def change_after_counting(monkeypatch: pytest.MonkeyPatch, change: Callable[[], 
 def change_before_reading(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     real = beneath.open_file
 
-    def then_changed(parent: int, name: str, seen: os.stat_result) -> int:
+    def then_changed(parent: int, name: str, seen: os.stat_result, *, permit: bool) -> int:
         fd = real(parent, name, seen)
         change()
         return fd
