@@ -142,7 +142,10 @@ async def compose(
         ],
         [
             clock.keep,
-            *(Follower(link, registry, get, clock, on_work=bells.sender.set).run for link in links),
+            *(
+                Follower(link, registry, get, clock, on_change=bells.agent_changed).run
+                for link in links
+            ),
         ],
         [deliver.stop, cancel.stop, poll.stop, get.stop],
     )

@@ -11,7 +11,7 @@ import structlog
 from server.agents.ferryman import FerrymanAgent
 from server.agents.link import Link
 from server.agents.registry import Registry
-from server.ports import AgentError
+from server.ports import AgentError, RefusedByAgent
 from server.stages.get import Get
 from shared.clock import Clock, wait_for
 from shared.wire import AgentHealth
@@ -25,14 +25,14 @@ class Follower:
     """Keeps in touch with one agent.
 
     Args:
-        on_work: called when the agent may have begun to accept work.
+        on_change: called when the agent can be talked to, or accepts work, again.
     """
 
     def __init__(
-        self, link: Link, registry: Registry, get: Get, clock: Clock, on_work: Callable[[], None]
+        self, link: Link, registry: Registry, get: Get, clock: Clock, on_change: Callable[[], None]
     ) -> None:
         self._link, self._registry, self._get = link, registry, get
-        self._clock, self._on_work = clock, on_work
+        self._clock, self._on_change = clock, on_change
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop``."""
@@ -47,6 +47,8 @@ class Follower:
                 continue
             except AgentError as problem:
                 why = str(problem)
+                if isinstance(problem, RefusedByAgent):
+                    why = f"agent {link.name} cannot be reached: it says {why}"
                 if was_up or failures == 0 or link.contacts != contacts:
                     log.warning("agent.down", agent=link.name, error=why)
             except Exception as problem:
@@ -92,4 +94,4 @@ class Follower:
         self._registry.mark_up(link, health)
         if had != (link.reachable, link.accepts_work):
             log.info("agent.up", agent=link.name, accepts_work=link.accepts_work, why=link.trouble)
-            self._on_work()
+            self._on_change()

@@ -31,6 +31,11 @@ class Bells:
             if job.ended or not end_only:
                 watcher.set()
 
+    def agent_changed(self) -> None:
+        """An agent can be talked to, or accepts work, again."""
+        self.sender.set()
+        self.canceller.set()
+
     @contextmanager
     def of(self, job_id: int, *, end_only: bool = False) -> Iterator[asyncio.Event]:
         event = asyncio.Event()

@@ -95,16 +95,20 @@ async def driving(
             file.write_text(extra)
         flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
         found = settings.read(file, flags, environ)
-        composed = await compose(found, stack, machine)
-        sock = listen("127.0.0.1", 0)
-        listener = Listener(composed.application, sock, room(1024), Deadlines(), 1)
-        await listener.start()
-        composed.supervisor.start()
-        session = await stack.enter_async_context(aiohttp.ClientSession())
-        address = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        try:
-            yield Caller(address, session, composed)
-        finally:
-            composed.bells.close()
-            await listener.close()
-            await composed.supervisor.stop()
+        yield await hosted(found, stack, machine)
+
+
+async def hosted(
+    found: settings.ServerSettings, stack: AsyncExitStack, machine: Clock | None = None
+) -> Caller:
+    """The server that these settings ask for, until the stack closes."""
+    composed = await compose(found, stack, machine)
+    sock = listen("127.0.0.1", 0)
+    listener = Listener(composed.application, sock, room(1024), Deadlines(), 1)
+    await listener.start()
+    stack.push_async_callback(composed.supervisor.stop)
+    stack.push_async_callback(listener.close)
+    stack.callback(composed.bells.close)
+    composed.supervisor.start()
+    session = await stack.enter_async_context(aiohttp.ClientSession())
+    return Caller(f"http://127.0.0.1:{sock.getsockname()[1]}", session, composed)

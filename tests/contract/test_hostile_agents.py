@@ -1,0 +1,361 @@
+"""Whatever answers at an agent's address: no job is lost, fails by it, runs twice, or is believed
+dead; nobody gets another's result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from tests.support.fakeagent import (
+    FakeAgent,
+    Held,
+    Trick,
+    elsewhere,
+    page,
+    refuse,
+    said,
+    serving,
+    zipped,
+)
+from tests.support.serving import Caller
+
+STRANGERS = {
+    "404 page": page(404),
+    "502 of a proxy": page(502, "<html>Bad Gateway</html>"),
+    "page for everything": page(200),
+    "JSON for everything": page(200, "{}", "application/json"),
+    "list for everything": page(200, "[]", "application/json"),
+    "empty answers": page(200, "", "application/json"),
+    "healthy, and no agent": page(200, '{"status": "ok"}', "application/json"),
+    "404 in JSON": page(404, '{"detail": "Not Found"}', "application/json"),
+    "redirect": elsewhere,
+}
+stranger = pytest.mark.parametrize("trick", STRANGERS.values(), ids=STRANGERS.keys())
+ONCE = "infra_retries = 0"
+
+
+def on(part: str, answer: Callable[[web.Request], Awaitable[web.StreamResponse] | None]) -> Trick:
+    """A trick at the routes that have ``part`` in their path."""
+
+    async def trick(request: web.Request) -> web.StreamResponse | None:
+        made = answer(request) if part in request.path else None
+        if made is not None:
+            await request.read()
+            return await made
+        return None
+
+    return trick
+
+
+async def result(caller: Caller, job_id: int) -> str:
+    status, kind, body = await caller.get(f"/download/{job_id}")
+    assert (status, kind) == (200, "application/zip"), body
+    return said(body)
+
+
+async def terminate(caller: Caller, job_id: int) -> int:
+    async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
+        await answer.read()
+        return answer.status
+
+
+@pytest.mark.parametrize(
+    ("trick", "url"),
+    [
+        (STRANGERS[name], url)
+        for name in STRANGERS
+        for url in ("url", "three")
+        # that is all a job-orchestrator client says of itself:
+        if (name, url) != ("healthy, and no agent", "three")
+    ],
+)
+async def test_a_stranger_gets_no_bundle_and_fails_no_job(tmp_path, trick, url):
+    agent = FakeAgent(trick=trick)
+    async with serving(tmp_path, agent, extra=ONCE, url=url) as caller:
+        job_id = await caller.upload()
+        health = agent.calls["GET /health"]
+        await agent.until(lambda: agent.calls["GET /health"] > health)
+        assert set(agent.calls) == {"GET /health"}
+        job = await caller.job(job_id, until="Queued")
+        assert "agent fake cannot be reached" in job["queue"]["reason"]
+        agent.trick = None
+        if url == "url":
+            assert (await caller.job(job_id))["status"] == "Completed"
+            assert agent.starts == {f"{job_id}.1": 1}
+
+
+@stranger
+async def test_a_proxy_in_between_ends_no_job_and_calls_none_dead(tmp_path, trick):
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent, extra=ONCE, cancel_patience=0.2) as caller:
+        running, cancelled = [await caller.upload() for _ in range(2)]
+        for job_id in (running, cancelled):
+            await caller.job(job_id, until="Running")
+        agent.trick = trick
+        agent.hang_up()
+        health = agent.calls["GET /health"]
+        assert await terminate(caller, cancelled) == 202
+        await agent.until(lambda: agent.calls["GET /health"] >= health + 2)
+        for job_id in (running, cancelled):
+            assert await caller.states(job_id) == ["Queued", "Processing", "Submitted", "Running"]
+        agent.trick = None
+        await agent.end(agent.held(f"{running}.1"))
+        assert (await caller.job(cancelled))["status"] == "Cancelled"
+        assert (await caller.job(running))["status"] == "Completed"
+        assert await result(caller, running) == f"result of {running}.1"
+        assert set(agent.starts.values()) == {1}
+        assert agent.killed == [f"{cancelled}.1"]
+
+
+async def test_only_its_own_code_says_that_an_agent_has_lost_a_job(tmp_path):
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        agent.payloads.clear()
+        agent.ends = "Completed"
+        agent.hang_up()
+        job = await caller.job(job_id)
+        assert (job["status"], job["attempt"]) == ("Completed", 2)
+
+
+async def test_an_agent_that_may_get_no_work_hands_over_what_it_has(tmp_path):
+    agent = FakeAgent(ends="Running", slots=1)
+    async with serving(tmp_path, agent) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        agent.well = False
+        agent.hang_up()
+        health = agent.calls["GET /health"]
+        await agent.until(lambda: agent.calls["GET /health"] > health)
+        await agent.end(agent.held(f"{job_id}.1"))
+        assert (await caller.job(job_id))["status"] == "Completed"
+        waiting = await caller.job(await caller.upload(), until="Queued")
+        assert "unhealthy: no sandbox" in waiting["queue"]["reason"]
+        status, _, body = await caller.get("/api/v1/agents")
+        told = json.loads(body)["items"][0]
+        assert (status, told["up"], told["reachable"]) == (200, False, True)
+        assert agent.calls["POST /submit"] == 1
+
+
+@pytest.mark.parametrize("says_digest", [True, False], ids=["refuses", "older"])
+async def test_another_bundle_under_the_key_is_never_the_result(tmp_path, says_digest):
+    """As after a restore from a backup: the agent knows the key, and another user's bundle."""
+    agent = FakeAgent(says_digest=says_digest)
+    async with serving(tmp_path, agent) as caller:
+        first = await caller.upload()
+        await caller.job(first)
+        server = agent.held(f"{first}.1").server
+        for number, status in ((1, "Completed"), (2, "Running")):
+            other = agent.new(server, f"{first + number}.1", "d" * 64)
+            other.status, other.result = status, zipped("of another user")
+        agent.hang_up()
+        listed = agent.calls["GET /payloads"]
+        jobs = [await caller.upload() for _ in range(2)]
+        for job_id in jobs:
+            job = await caller.job(job_id)
+            assert (job["status"], job["attempt"]) == ("Completed", 2)
+            assert await result(caller, job_id) == f"result of {job_id}.2"
+        await agent.until(lambda: agent.calls["GET /payloads"] > listed)
+        await agent.until(lambda: all(one.status == "Cleaned" for one in agent.payloads.values()))
+        assert agent.calls["POST /submit"] == 1 + 2 * len(jobs)
+        assert set(agent.starts.values()) == {1}
+
+
+@pytest.mark.parametrize("digest", [None, "d" * 64], ids=["no digest", "a wrong digest"])
+async def test_an_agent_cannot_end_a_job_that_another_has(tmp_path, digest):
+    honest = FakeAgent("honest", ends="Running", slots=4)
+    liar = FakeAgent("liar", slots=0)
+    async with serving(tmp_path, honest, liar) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        server = honest.held(f"{job_id}.1").server
+        forged = Held(77, server, f"{job_id}.1", digest, "Completed", zipped("forged"))
+        await liar.say(forged)
+        await liar.until(lambda: forged.status == "Cleaned")
+        assert (await caller.job(job_id, until="Running"))["status"] == "Running"
+        await honest.end(honest.held(f"{job_id}.1"))
+        assert (await caller.job(job_id))["status"] == "Completed"
+        assert await result(caller, job_id) == f"result of {job_id}.1"
+        assert liar.calls["GET /retrieve_partial/{id}"] == 0
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [{"key": "999.1"}, {"server": "another"}, {"key": None}, {"status": "Exploded"}, {"id": "x"}],
+)
+async def test_an_answer_about_another_payload_is_no_answer(tmp_path, doc):
+    """The submit was taken, and its answer makes no sense: the agent is asked for the key."""
+    agent = FakeAgent()
+    lies = iter([doc])
+
+    def lie(request: web.Request) -> Awaitable[web.StreamResponse] | None:
+        told = next(lies, None)
+        if told is None:
+            return None
+
+        async def answer() -> web.StreamResponse:
+            held = agent.new("sim", "1.1", None)
+            del agent.payloads[held.id]
+            return web.json_response(held.doc() | told)
+
+        return answer()
+
+    agent.trick = on("/submit", lie)
+    async with serving(tmp_path, agent) as caller:
+        job_id = await caller.upload()
+        job = await caller.job(job_id)
+        assert (job["status"], job["attempt"]) == ("Completed", 2)
+        assert agent.refused == {f"{job_id}.1"}
+        assert agent.starts == {f"{job_id}.2": 1}
+
+
+async def test_payloads_of_others_are_left_alone(tmp_path):
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        held = agent.held(f"{job_id}.1")
+        for number, (server, key) in enumerate(
+            [("another", f"{job_id}.1"), (held.server, "no key"), (held.server, "0.0")]
+        ):
+            await agent.say(Held(90 + number, server, key, None, "Completed", zipped("of others")))
+        agent.hang_up()
+        await agent.end(held)
+        assert (await caller.job(job_id))["status"] == "Completed"
+        assert await result(caller, job_id) == f"result of {job_id}.1"
+    assert [agent.payloads[90 + number].status for number in range(3)] == ["Completed"] * 3
+
+
+@pytest.mark.parametrize("size", ["longer", "shorter", "other bytes"])
+async def test_a_result_that_is_not_the_one_announced_is_not_taken(tmp_path, size):
+    agent = FakeAgent()
+    bad = 1
+
+    def lie(request: web.Request) -> Awaitable[web.StreamResponse] | None:
+        nonlocal bad
+        if not bad:
+            return None
+        bad -= 1
+        true = agent.payloads[int(request.match_info["id"])].result
+        body = {"longer": true + b"x", "shorter": true[:-1], "other bytes": b"x" * len(true)}[size]
+
+        async def answer() -> web.StreamResponse:
+            return web.Response(body=body, content_type="application/zip")
+
+        return answer()
+
+    agent.trick = on("/retrieve_partial", lie)
+    async with serving(tmp_path, agent) as caller:
+        job_id = await caller.upload()
+        assert (await caller.job(job_id))["status"] == "Completed"
+        assert await result(caller, job_id) == f"result of {job_id}.1"
+        stored = [path for path in (tmp_path / "data" / "results").rglob("*") if path.is_file()]
+        assert len(stored) == 1
+
+
+async def test_downloads_that_hang_hold_up_their_own_agent_only(tmp_path):
+    """Its kills too, and another agent's results, go on while a hundred of its transfers hang."""
+    slow, quick = FakeAgent("slow", slots=24, ends="Running"), FakeAgent("quick", slots=1)
+    never = asyncio.Event()
+    hanging = 0
+
+    async def trickle(request: web.Request) -> web.StreamResponse | None:
+        nonlocal hanging
+        if "/retrieve_partial" not in request.path:
+            return None
+        answer = web.StreamResponse(headers={"Content-Type": "application/zip"})
+        await answer.prepare(request)
+        await answer.write(b"PK")
+        hanging += 1
+        await never.wait()
+        return answer
+
+    quick.well = False
+    slow.trick = trickle
+    many = "runs_per_user = 99\nmax_runs = 99"
+    async with serving(tmp_path, slow, quick, extra=many) as caller:
+        ids = [await caller.upload() for _ in range(21)]
+        for job_id in ids:
+            await caller.job(job_id, until="Running")
+        for job_id in ids[:-1]:
+            await slow.end(slow.held(f"{job_id}.1"))
+        await slow.until(lambda: hanging >= 8)
+        slow.slots = 0
+        quick.well = True
+        for agent in (slow, quick):
+            agent.hang_up()
+        assert await terminate(caller, ids[-1]) == 200
+        job = await caller.job(await caller.upload())
+        assert (job["status"], job["agent"]) == ("Completed", "quick")
+        assert hanging == 8
+        never.set()
+
+
+async def test_a_bundle_that_is_being_taken_is_not_sent_again(tmp_path):
+    """The agent is slow to answer and says so when it is asked for the key."""
+    agent = FakeAgent()
+    under_way = 2
+
+    async def slow(request: web.Request) -> web.StreamResponse | None:
+        nonlocal under_way
+        if request.path == "/submit" and agent.calls["POST /submit"] == 1:
+            await agent.submit(request)
+            assert request.transport is not None
+            request.transport.abort()
+        elif "/settle" in request.path and under_way:
+            under_way -= 1
+            return refuse(409, "submit_in_progress", **{"Retry-After": "0"})
+        return None
+
+    agent.trick = slow
+    async with serving(tmp_path, agent) as caller:
+        job = await caller.job(await caller.upload())
+        assert (job["status"], job["attempt"]) == ("Completed", 1)
+        assert (agent.calls["POST /submit"], under_way) == (1, 0)
+        assert set(agent.starts.values()) == {1}
+
+
+async def test_a_result_that_comes_after_the_attempt_was_given_up_saves_another_one(tmp_path):
+    agent = FakeAgent(ends="Running")
+    async with serving(
+        tmp_path, agent, agent_unreachable_after=0.05, agent_lost_after=0.1
+    ) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        agent.trick = page(502)
+        agent.hang_up()
+        await caller.job(job_id, until="Queued")
+        agent.held(f"{job_id}.1").status = "Completed"
+        agent.held(f"{job_id}.1").result = zipped("late")
+        agent.slots = 0
+        agent.trick = None
+        job = await caller.job(job_id)
+        assert (job["status"], job["attempt"]) == ("Completed", 1)
+        assert await result(caller, job_id) == "late"
+        assert set(agent.starts.values()) == {1}
+        history = await caller.states(job_id)
+        assert history[-4:] == ["Queued", "Processing", "Submitted", "Running", "Completed"][-4:]
+
+
+@pytest.mark.parametrize("body", [b"{" * (1 << 20), b'{"seq": 1, "payload": 7}\n', b"\xff\n"])
+async def test_an_event_stream_of_nonsense_is_silence(tmp_path, body):
+    agent = FakeAgent(ends="Running")
+
+    async def nonsense(request: web.Request) -> web.StreamResponse | None:
+        return web.Response(body=body) if request.path == "/events" else None
+
+    async with serving(tmp_path, agent, extra=ONCE) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        agent.trick = nonsense
+        agent.hang_up()
+        streams = agent.calls["GET /events"]
+        await agent.until(lambda: agent.calls["GET /events"] >= streams + 2)
+        await agent.end(agent.held(f"{job_id}.1"))  # the list that comes first still tells of it
+        assert (await caller.job(job_id))["status"] == "Completed"
