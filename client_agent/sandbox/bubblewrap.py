@@ -27,7 +27,7 @@ class Bubblewrap(HostSandbox):
         self._testing = asyncio.Lock()
 
     async def self_test(self) -> Report:
-        self.check_hard()
+        await self.check_hard()
         async with self._testing:  # two tests would have the same name and uid
             return await selftest.run(self)
 

@@ -145,8 +145,9 @@ class HostSandbox(ABC):
             )
         return self._host
 
-    def check_hard(self) -> None:
+    async def check_hard(self) -> None:
         """Raises SandboxBroken where the operator wants hard limits and some are soft."""
+        await self.clear()  # before the host is examined, which leaves files that stay
         if self.settings.require_hard_limits and self.host.soft:
             raise SandboxBroken(
                 f"require_hard_limits is set, but soft here are {', '.join(self.host.soft)}. "

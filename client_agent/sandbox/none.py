@@ -45,7 +45,7 @@ class NoSandbox(HostSandbox):
         """Pids of the attempts under way: children of ours that are not adopted."""
 
     async def self_test(self) -> Report:
-        self.check_hard()
+        await self.check_hard()
         find_program("setpriv", "util-linux")
         await self.clear()
         advice = ("bundles run without isolation: use the bubblewrap backend", *self.host.advice)

@@ -85,7 +85,8 @@ def test_the_agents_sandbox_holds_with_the_units_capabilities(tmp_path):
     tmp_path.chmod(0o755)
     state = tmp_path / "state"
     state.mkdir(mode=int(unit.keys["StateDirectoryMode"][0], 8))
-    (tmp_path / "agent.toml").write_text("[agent]\n")
+    settings = "[agent.sandboxing]\nrequire_hard_limits = true\n"
+    (tmp_path / "agent.toml").write_text(settings)
     places = {"/var/lib/ferryman-agent": state, "/etc/ferryman": tmp_path}
     command = [*unit.confinement(), *unit.command(places), "check", "--json"]
     done = subprocess.run(
