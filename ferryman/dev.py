@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from asyncio.subprocess import Process
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NoReturn
 
 from ferryman.client import Client
 from ferryman.errors import FerrymanError
@@ -37,22 +38,11 @@ class Plan:
     config: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    """One of the two programs."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    end: asyncio.Future[int]
-    """The return code, as ``Popen`` tells it."""
-    ready: asyncio.StreamReader
-    """Gets the port on one line when the program listens, and ends when it has ended."""
-
-
 class Ended(Exception):
     """One of the two has ended though nobody asked it to; its own words are on stderr."""
 
     def __init__(self, name: str, code: int) -> None:
+        """Args: the return code as ``Popen`` gives it."""
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         super().__init__(f"the {name} {how}; what it said stands above")
         self.code = 128 - code if code < 0 else code or 1
@@ -71,60 +61,118 @@ async def run(plan: Plan, say: Callable[[str], None] = lambda line: print(line, 
     Returns:
         Exit code: 0 when asked to stop, otherwise the code of the program that ended first.
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    children: list[Child] = []
+    if sys.version_info < (3, 12):
+        # A watcher without threads, the default since 3.12; see dies_with_us.
+        watcher = asyncio.PidfdChildWatcher()
+        watcher.attach_loop(asyncio.get_running_loop())
+        asyncio.set_child_watcher(watcher)
+    children: dict[str, Process] = {}
+    living = asyncio.create_task(_live(plan, children, say))
 
     def asked() -> None:
-        if stop.is_set():  # asked twice: now
+        if not living.cancel():  # asked twice: now
             _signal(children, signal.SIGKILL)
-        stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked)
+        asyncio.get_running_loop().add_signal_handler(number, asked)
     try:
-        async with _ending(children):
-            await _start_both(plan, children, stop, say)
-            await _first_to_end(children, stop)
+        await living
+    except asyncio.CancelledError:
+        return 0
     except Ended as problem:
         print(f"ferryman dev: {problem}", file=sys.stderr, flush=True)  # noqa: T201
         return problem.code
-    return 0
+    finally:
+        await _end(children)
 
 
-async def _start_both(
-    plan: Plan, children: list[Child], stop: asyncio.Event, say: Callable[[str], None]
-) -> None:
+async def _live(plan: Plan, children: dict[str, Process], say: Callable[[str], None]) -> NoReturn:
+    """Start both, and wait for the first to end; cancelled when asked to stop.
+
+    Raises:
+        Ended
+    """
     config = [] if plan.config is None else ["--config", str(plan.config)]
     common = [*config, "--log-format", "auto"]
     folders = {name: plan.data_dir / name for name in ("server", "agent")}
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
-    flags = ["--host", LOOPBACK, "--port", str(plan.agent_port)]
-    agent = await _start(
-        "agent", "client_agent", [*flags, "--data-dir", str(folders["agent"]), *common]
+    flags = ["--host", LOOPBACK, "--port", str(plan.agent_port), *common]
+    agent_port = await _start(
+        children, "agent", "client_agent", [*flags, "--data-dir", str(folders["agent"])]
     )
-    children.append(agent)
-    agent_port = await _port(agent, stop)
-    if agent_port is None:
-        return
-    flags = ["--host", plan.host, "--port", str(plan.port)]
-    agent_url = f"http://{LOOPBACK}:{agent_port}"
-    server = await _start(
-        "server",
-        "server",
-        [*flags, "--data-dir", str(folders["server"]), "--agent-url", agent_url, *common],
+    flags = ["--host", plan.host, "--port", str(plan.port), *common]
+    agent = ["--agent-url", f"http://{LOOPBACK}:{agent_port}"]
+    port = await _start(
+        children, "server", "server", [*flags, *agent, "--data-dir", str(folders["server"])]
     )
-    children.append(server)
-    port = await _port(server, stop)
-    if port is None:
-        return
     host = _ANYWHERE.get(plan.host, plan.host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     lines = _welcome(url, await _a_service(url), plan.data_dir)
-    await asyncio.get_running_loop().shutdown_default_executor()  # no threads: see _end_of
+    await asyncio.get_running_loop().shutdown_default_executor()  # no threads: see dies_with_us
     for line in lines:
         say(line)
+    waits = {asyncio.create_task(process.wait()): name for name, process in children.items()}
+    done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    first = done.pop()
+    raise Ended(waits[first], first.result())
+
+
+async def _start(children: dict[str, Process], name: str, module: str, arguments: list[str]) -> int:
+    """Start a program; returns its port once it listens.
+
+    Raises:
+        Ended
+    """
+    read, write = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(*dies_with_us(), sys.executable, "-P", "-m", module, *arguments),
+            *("--ready-fd", str(write)),
+            env={key: value for key, value in os.environ.items() if key not in _ONE_PROGRAMS},
+            stdin=subprocess.DEVNULL,
+            pass_fds=(write,),
+            # Ctrl-C at a terminal goes to us alone: for the two it would count as asked twice.
+            process_group=0,
+        )
+    finally:
+        os.close(write)
+    children[name] = process
+    ready = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(ready), os.fdopen(read, "rb")
+    )
+    line = await ready.readline()
+    if not line:
+        raise Ended(name, await process.wait())
+    return int(line)
+
+
+def dies_with_us() -> list[str]:
+    """A kill -9 of this process must leave nothing behind: the kernel then ends both gently.
+
+    It sends the signal again for every thread of ours that dies, and for the two asked twice means
+    at once: so this process has one thread.
+    """
+    setpriv = shutil.which("setpriv")
+    return [] if setpriv is None else [setpriv, "--pdeathsig", "TERM", "--"]
+
+
+async def _end(children: Mapping[str, Process]) -> None:
+    """Afterwards both have ended."""
+    _signal(children, signal.SIGTERM)
+    waits = [asyncio.create_task(process.wait()) for process in children.values()]
+    if waits:
+        _, late = await asyncio.wait(waits, timeout=GRACE_S)
+        if late:
+            _signal(children, signal.SIGKILL)
+            await asyncio.wait(late)
+
+
+def _signal(children: Mapping[str, Process], number: signal.Signals) -> None:
+    for process in children.values():
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
 
 
 def _welcome(url: str, service: str, data_dir: Path) -> list[str]:
@@ -148,109 +196,3 @@ async def _a_service(url: str) -> str:
         return str(offered[0]["name"])
     except (FerrymanError, LookupError):
         return "example"  # a token is asked for, or it tells its services otherwise
-
-
-async def _start(name: str, module: str, arguments: list[str]) -> Child:
-    read, write = os.pipe()
-    try:
-        process = _spawn(module, [*arguments, "--ready-fd", str(write)], write)
-    finally:
-        os.close(write)
-    ready = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(ready), os.fdopen(read, "rb")
-    )
-    return Child(name, process, _end_of(process), ready)
-
-
-def _spawn(module: str, arguments: list[str], ready_fd: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*dies_with_us(), sys.executable, "-P", "-m", module, *arguments],
-        env={key: value for key, value in os.environ.items() if key not in _ONE_PROGRAMS},
-        stdin=subprocess.DEVNULL,
-        pass_fds=(ready_fd,),
-        # Ctrl-C at a terminal goes to us alone: for the two it would count as asked twice.
-        process_group=0,
-    )
-
-
-def _end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
-    """Without asyncio's own subprocesses, which have a thread each: the kernel sends the signal of
-    :func:`dies_with_us` again for every thread that dies, and asked twice means at once.
-    """
-    loop = asyncio.get_running_loop()
-    end = loop.create_future()
-    fd = os.pidfd_open(process.pid)
-
-    def ended() -> None:
-        loop.remove_reader(fd)
-        os.close(fd)
-        end.set_result(process.wait())
-
-    loop.add_reader(fd, ended)
-    return end
-
-
-def dies_with_us() -> list[str]:
-    """A kill -9 of this process must leave nothing behind: the kernel then ends both gently."""
-    setpriv = shutil.which("setpriv")
-    return [] if setpriv is None else [setpriv, "--pdeathsig", "TERM", "--"]
-
-
-async def _port(child: Child, stop: asyncio.Event) -> int | None:
-    """Where the child listens; None: asked to stop meanwhile.
-
-    Raises:
-        Ended
-    """
-    reading = asyncio.ensure_future(child.ready.readline())
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done():
-            return None
-        line = await reading
-    finally:
-        reading.cancel()
-        stopping.cancel()
-    if not line:
-        raise Ended(child.name, await child.end)
-    return int(line)
-
-
-async def _first_to_end(children: list[Child], stop: asyncio.Event) -> None:
-    """Return when asked to stop.
-
-    Raises:
-        Ended
-    """
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        ends: list[asyncio.Future[Any]] = [child.end for child in children]
-        await asyncio.wait([*ends, stopping], return_when=asyncio.FIRST_COMPLETED)
-        for child in children:
-            if child.end.done() and not stop.is_set():
-                raise Ended(child.name, child.end.result())
-    finally:
-        stopping.cancel()
-
-
-@asynccontextmanager
-async def _ending(children: list[Child]) -> AsyncIterator[None]:
-    """Whatever happens inside, afterwards both have ended."""
-    try:
-        yield
-    finally:
-        _signal(children, signal.SIGTERM)
-        ends = [child.end for child in children]
-        if ends:
-            _, late = await asyncio.wait(ends, timeout=GRACE_S)
-            if late:
-                _signal(children, signal.SIGKILL)
-                await asyncio.wait(ends)
-
-
-def _signal(children: list[Child], number: signal.Signals) -> None:
-    for child in children:
-        if not child.end.done():
-            child.process.send_signal(number)
