@@ -58,10 +58,11 @@ class Attempt:
         self._parts, self._launch, self._meter = parts, launch, meter
         self._clock, self._death_timeout_s = clock, death_timeout_s
         self._cause: tuple[Reason | None, str] | None = None
-        self._later: list[str] = []
+        self._later: dict[Reason | None, str] = {}
         self._killed = self._terminating = False
         self._went_at: float | None = None
         self._timers: set[asyncio.Task[None]] = set()
+        self._giving_up: asyncio.Task[None] | None = None
         self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._init_dead = pidfd.watch(parts.init_fd)
         self._end = asyncio.create_task(self._follow())
@@ -86,8 +87,8 @@ class Attempt:
             return
         if self._cause is None:
             self._cause = (reason, message)
-        elif (reason, message) != self._cause and message:
-            self._later.append(message)
+        elif reason != self._cause[0] and message:
+            self._later.setdefault(reason, message)  # gauges find it again at each look
         if self._killed:
             return
         if not grace or self._went_at is None:
@@ -111,12 +112,12 @@ class Attempt:
         return await asyncio.shield(self._end)
 
     def _kill(self) -> None:
-        if self._killed:
+        if self._killed or self._init_dead.done():
             return
         self._killed = True
         pidfd.kill(self._parts.init_fd)
         self._close_gate()
-        self._after(self._death_timeout_s, self._give_up)
+        self._giving_up = self._after(self._death_timeout_s, self._give_up)
 
     def _give_up(self) -> None:
         if not self._given_up.done():
@@ -127,7 +128,7 @@ class Attempt:
             os.close(self._parts.gate)
             self._parts.gate = -1
 
-    def _after(self, seconds: float, action: Callable[[], object]) -> None:
+    def _after(self, seconds: float, action: Callable[[], object]) -> asyncio.Task[None]:
         async def later() -> None:
             await self._clock.sleep(seconds)
             action()
@@ -135,6 +136,7 @@ class Attempt:
         task = asyncio.create_task(later())
         self._timers.add(task)
         task.add_done_callback(self._timers.discard)
+        return task
 
     async def _follow(self) -> Ended:
         try:
@@ -151,6 +153,8 @@ class Attempt:
         certain = await self._or_give_up(self._init_dead)
         ended_at = self._clock.monotonic()
         if certain:
+            if self._giving_up is not None:  # what is left has a time of its own
+                self._giving_up.cancel()
             certain = await self._meter.stop()
             # bwrap itself, and every pipe: all writers are dead, so these end by themselves
             self._after(self._death_timeout_s, self._give_up)
@@ -181,12 +185,11 @@ class Attempt:
             CPU seconds of all, and the peak memory in bytes of the largest one; None: unknown.
         """
         cpu_s, peak = 0.0, 0
-        if self._parts.status is not None:
+        if self._parts.status is not None and pidfd.is_our_zombie(self._parts.init_fd):
             # bwrap ends before its child, the init, does: then that is ours, and so is the account
             # of everything that it has reaped. If not, it is part of bwrap's.
-            with contextlib.suppress(ChildProcessError):
-                _, _, used = os.wait4(self.pid, os.WNOHANG)
-                cpu_s, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+            _, _, used = os.wait4(self.pid, 0)
+            cpu_s, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
         pid, status, used = os.wait4(self._parts.outer.pid, os.WNOHANG)
         if pid == 0:
             return None, None
@@ -206,8 +209,8 @@ class Attempt:
             parts.status.stop()
         parts.stdout.stop()
         parts.stderr.stop()
-        os.close(parts.init_fd)
-        os.close(parts.outer_fd)
+        pidfd.close(parts.init_fd)
+        pidfd.close(parts.outer_fd)
 
     def _exit_code(self) -> int | None:
         if self._parts.status is not None:
@@ -223,7 +226,7 @@ class Attempt:
     def _judge(self, usage: Usage, certain: bool) -> Ended:
         code = self._exit_code()
         found = self._meter.verdict()
-        warnings = [*self._later, *self._meter.warnings()]
+        warnings = [*self._later.values(), *self._meter.warnings()]
         for name, drain in (("stdout", self._parts.stdout), ("stderr", self._parts.stderr)):
             if drain.truncated:
                 warnings.append(

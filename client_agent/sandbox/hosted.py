@@ -165,10 +165,9 @@ class HostSandbox(ABC):
             await asyncio.wait({dead, timer}, return_when=asyncio.FIRST_COMPLETED)
             timer.cancel()
             if not dead.done():
-                dead.cancel()
                 raise SandboxBroken(f"a process of a former life would not die: see {folder}")
         finally:
-            os.close(fd)
+            pidfd.close(fd)
 
     async def _clear_groups(self) -> None:
         """Kill what is left in the cgroups of a former life, and remove them."""

@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.base import SandboxBroken
@@ -50,7 +51,8 @@ def filtered(pid: int) -> bool | None:
 
 
 def open_child(pid: int, parent: int) -> int | None:
-    """A pidfd of ``pid``, if it is a child of ``parent``.
+    """A pidfd of ``pid``, the init of a pid namespace, if it is a child of ``parent``, or ours
+    because ``parent`` has died.
 
     ``parent`` must be a child of ours that we have not reaped: then its own pid cannot have been
     reused, and the descriptor is of the right process for certain.
@@ -63,10 +65,45 @@ def open_child(pid: int, parent: int) -> int | None:
     except ProcessLookupError:
         return None
     fields = stat_fields(pid)
-    if fields is None or int(fields[1]) != parent:
-        os.close(fd)
-        return None
-    return fd
+    above = None if fields is None else int(fields[1])
+    if above == parent or (above == os.getpid() and _is_init(pid)):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _is_init(pid: int) -> bool:
+    """Whether it is the first process of a pid namespace below ours."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            line = next((line for line in file if line.startswith("NSpid:")), "")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    pids = line.split()[1:]
+    return len(pids) > 1 and pids[-1] == "1"
+
+
+def open_orphans(pipe: int) -> list[int]:
+    """pidfds of our children whose standard error is a pipe.
+
+    Args:
+        pipe: number of its inode.
+    """
+    found = []
+    for pid in _children(os.getpid()):
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            same = Path(f"/proc/{pid}/fd/2").stat().st_ino == pipe
+        except OSError:  # it has died, or is nobody's that we may look at
+            same = False
+        if same:
+            found.append(fd)
+        else:
+            os.close(fd)
+    return found
 
 
 def open_started(pid: int, start_time: str) -> int | None:
@@ -108,6 +145,14 @@ def kill_listed(listed: Callable[[], Iterable[int]]) -> None:
                 os.close(fd)
 
 
+def is_our_zombie(pidfd: int) -> bool:
+    """Whether it has died, and is ours to reap."""
+    with contextlib.suppress(ChildProcessError):
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PIDFD, pidfd, flags) is not None
+    return False
+
+
 def reap(pidfd: int) -> None:
     """Take a process that has died out of the process table, if it became our child: an orphan."""
     with contextlib.suppress(ChildProcessError):
@@ -118,7 +163,8 @@ def watch(pidfd: int) -> asyncio.Future[None]:
     """A future that is done when the process is dead; of an init: when its whole namespace is.
 
     The kernel marks the init of a pid namespace as dead only after it has killed and reaped
-    everything else in it (``zap_pid_ns_processes``). The descriptor stays the caller's.
+    everything else in it (``zap_pid_ns_processes``). The descriptor stays the caller's, who ends
+    it with :func:`close`.
     """
     loop = asyncio.get_running_loop()
     dead: asyncio.Future[None] = loop.create_future()
@@ -129,8 +175,14 @@ def watch(pidfd: int) -> asyncio.Future[None]:
             dead.set_result(None)
 
     loop.add_reader(pidfd, on_readable)
-    dead.add_done_callback(lambda _: loop.remove_reader(pidfd))
     return dead
+
+
+def close(pidfd: int) -> None:
+    """Close a descriptor that may be watched. The loop forgets it first: its number may be another
+    attempt's the next moment."""
+    asyncio.get_running_loop().remove_reader(pidfd)
+    os.close(pidfd)
 
 
 def descendants(init: int) -> list[int]:

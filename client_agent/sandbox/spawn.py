@@ -38,6 +38,7 @@ class Pipes:
         self.gate_r, self.gate_w = self._pipe()
         self.out_r, self.out_w = self._pipe()
         self.err_r, self.err_w = self._pipe()
+        self.err_inode = os.fstat(self.err_r).st_ino
         self.status_r, self.status_w = self._pipe()
         for fd in (self.out_r, self.err_r, self.status_r):
             os.set_blocking(fd, False)
@@ -85,6 +86,7 @@ class Start:
         self._outer_fd = -1
         self._outer_dead: asyncio.Future[None] | None = None
         self._init_fd: int | None = None
+        self._orphans: list[int] = []
         self._status: StatusPipe | None = None
         try:
             if not bare:
@@ -208,16 +210,20 @@ class Start:
             raise RuntimeError("spawn first")
         self.pipes.close()
         # stderr is held by every process of the chain
-        deaths = [self._outer_dead]
+        ends = [self._outer_dead, self._stderr.closed]
         if self._init_fd is not None:
-            deaths.append(pidfd.watch(self._init_fd))
-        ends = (*deaths, self._stderr.closed)
-        for kill in (False, True):
+            ends.append(pidfd.watch(self._init_fd))
+        for kill in (False, True, True):  # only what bwrap's death left behind is ours to find
             if kill and not all(end.done() for end in ends):
                 for fd in (self._init_fd, self._outer_fd):
                     if fd is not None:
                         pidfd.kill(fd)
-            timer = asyncio.create_task(clock.sleep(death_timeout_s / 2))
+                # of a bwrap that was killed before it said who its child is, or its child cared
+                for fd in pidfd.open_orphans(self.pipes.err_inode):
+                    self._orphans.append(fd)
+                    pidfd.kill(fd)
+                    ends.append(pidfd.watch(fd))
+            timer = asyncio.create_task(clock.sleep(death_timeout_s / 3))
             while not timer.done() and not all(end.done() for end in ends):
                 await asyncio.wait(
                     {timer, *(end for end in ends if not end.done())},
@@ -226,10 +232,9 @@ class Start:
             timer.cancel()
         if self._outer_dead.done():
             self._outer.wait()
-            if self._init_fd is not None:
-                pidfd.reap(self._init_fd)
-        for death in deaths:
-            death.cancel()
+            for fd in (self._init_fd, *self._orphans):
+                if fd is not None:
+                    pidfd.reap(fd)
         self.close()
 
     def close(self) -> None:
@@ -237,6 +242,6 @@ class Start:
         self.pipes.close()
         for part in self._owned:
             part.stop()
-        for fd in (self._outer_fd, self._init_fd):
+        for fd in (self._outer_fd, self._init_fd, *self._orphans):
             if fd is not None and fd >= 0:
-                os.close(fd)
+                pidfd.close(fd)

@@ -116,6 +116,40 @@ def test_a_sandbox_that_stands_still_at_its_start_is_killed_and_no_zombie_stays(
     assert in_child(lambda home: asyncio.run(still(home)), who) == []
 
 
+KILLED_EARLY = """#!/usr/bin/python3
+import ctypes, os, sys, time
+args = os.pread(int(sys.argv[2]), 1 << 20, 0).split(bytes(1))
+status = int(args[args.index(b"--json-status-fd") + 1])
+assert ctypes.CDLL(None).unshare(0x30000000) == 0
+pid = os.fork()
+if pid == 0:
+    time.sleep(0.1)  # its parent is dead by now
+    if {said}:
+        os.write(status, b'{{"child-pid": %s}}\\n' % os.readlink("/proc/self").encode())
+    os.execv("/usr/bin/sleep", ["sleep", "{seconds}"])
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(("said", "seconds"), [(True, 60), (False, 60), (True, 0)])
+def test_a_bwrap_that_is_killed_early_leaves_no_orphan(
+    said: bool, seconds: int, who: Who, tmp_path: Path
+) -> None:
+    """Whether anybody said who its child is; nor a zombie of one that ends."""
+
+    async def killed(home: Path) -> list[int]:
+        job = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.5, death_timeout_s=0.6))
+        program = script(home, "")
+        program.write_text(KILLED_EARLY.format(said=said, seconds=seconds))
+        async with opened(job, home) as sandbox:
+            sandbox._tools = replace(sandbox.tools, bwrap=str(program))  # type: ignore[union-attr]
+            with pytest.raises(SandboxBroken, match=r"exit code -9|not up within"):
+                await start(sandbox, job, home)
+            return pidfd.descendants(os.getpid())
+
+    assert in_child(lambda home: asyncio.run(killed(home)), who) == []
+
+
 def test_a_start_that_is_cancelled_leaves_nothing(who: Who) -> None:
     async def cancelled(home: Path) -> tuple[list[str], int]:
         async with opened(HELLO, home) as sandbox:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from client_agent.sandbox import pidfd
+from tests.support.sandboxed import turns
 
 
 @pytest.fixture
@@ -96,7 +97,25 @@ async def test_a_watch_ends_with_the_process_and_leaves_the_descriptor_open() ->
     await dead
     assert process.wait() == -signal.SIGKILL
     pidfd.kill(fd)  # of a dead process: no error
-    os.close(fd)
+    pidfd.close(fd)
+
+
+async def test_closing_one_descriptor_ends_no_watch_of_the_next_with_its_number() -> None:
+    first, second = (subprocess.Popen(["sleep", "60"]) for _ in range(2))  # noqa: ASYNC220
+    fd = os.pidfd_open(first.pid)
+    dead = pidfd.watch(fd)
+    dead.cancel()
+    pidfd.close(fd)
+    again = os.pidfd_open(second.pid)
+    assert again == fd
+    watched = pidfd.watch(again)
+    await turns(3)  # whatever the first still had to do
+    second.kill()
+    await watched
+    pidfd.close(again)
+    first.kill()
+    for process in (first, second):
+        process.wait()
 
 
 def test_odd_names_do_not_confuse_the_reader_of_stat() -> None:
