@@ -11,7 +11,7 @@ from server.store.placeholders import batches
 from shared.database import Database
 from shared.wire import JobState
 
-_SLICE: Final = 2_000
+_SLICE: Final = 500
 """Jobs that one page looks at, where a tag and another choice have to be compared."""
 _NO_END: Final = 2**63 - 1
 

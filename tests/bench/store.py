@@ -1,0 +1,148 @@
+"""Lists beside many ended jobs, and dispatch beside many delayed ones, straight from the store."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from server.domain.quotas import Service
+from server.ports import Filter
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from shared.database import Database
+from shared.wire import JobState
+from tests.bench.bulk import fill
+from tests.bench.table import Row, median, percentile
+
+ROUNDS = 20
+
+
+async def cost(call: Callable[[], Awaitable[object]]) -> float:
+    """Median, in seconds."""
+    times = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        await call()
+        times.append(time.perf_counter() - begin)
+    return median(times)
+
+
+async def lists(folder: Path, few: int, many: int) -> list[Row]:
+    """The dearest first page of any choice, and what a sweep waits while lists are read."""
+    found: dict[int, dict[str, float]] = {}
+    rows = []
+    for length in (few, many):
+        path = folder / f"lists{length}.sqlite"
+        await fill(path, length, "Completed")
+        with sqlite3.connect(path) as raw:
+            raw.execute("INSERT INTO job_tags SELECT 'each', id FROM jobs")
+            raw.execute("INSERT INTO job_tags SELECT 'rare', id FROM jobs WHERE id % 1000 = 0")
+        database = await Database.open(path, MIGRATIONS)
+        jobs = SqlJobs(database, lambda job: None)
+        costs = {}
+        for user, service, state, tag in itertools.product(
+            (None, "user3", "nobody"),
+            (None, "example"),
+            (None, JobState.COMPLETED, JobState.FAILED),
+            (None, "each", "rare", "none"),
+        ):
+            where = Filter(user, service, state, tag)
+            costs[str(where)] = await cost(functools.partial(jobs.page, where, None, 50))
+        found[length] = costs
+        if length == many:
+            rows.append(await beside(jobs))
+        await database.close()
+    dearest = max(found[many], key=lambda name: found[many][name])
+    large, small = found[many][dearest], found[few][dearest]
+    rows.insert(
+        0,
+        Row(
+            f"a list page with {many:,} ended jobs, the dearest of {len(found[many])} choices",
+            f"{large * 1e3:.1f} ms",
+            f"with {few:,}: {small * 1e3:.1f} ms",
+            large / small,
+            "≤ 10 ms",
+            large <= 0.010,
+        ),
+    )
+    plain = str(Filter(state=JobState.COMPLETED))
+    large, small = found[many][plain], found[few][plain]
+    rows.insert(
+        1,
+        Row(
+            "… by state alone",
+            f"{large * 1e3:.1f} ms",
+            f"with {few:,}: {small * 1e3:.1f} ms",
+            large / small,
+            "",
+            None,
+        ),
+    )
+    return rows
+
+
+async def beside(jobs: SqlJobs) -> Row:
+    """What the Sender reads, alone and while others read lists without a pause."""
+    waits: dict[bool, list[float]] = {False: [], True: []}
+    for busy, times in waits.items():
+        stop = asyncio.Event()
+
+        async def read(stop: asyncio.Event = stop) -> None:
+            while not stop.is_set():
+                await jobs.page(Filter(tag="each", service="example"), None, 50)
+
+        readers = [asyncio.create_task(read()) for _ in range(8 if busy else 0)]
+        for _ in range(100):
+            begin = time.perf_counter()
+            await jobs.held()
+            times.append(time.perf_counter() - begin)
+        stop.set()
+        await asyncio.gather(*readers)
+    alone, with_lists = (percentile(waits[busy], 0.95) for busy in (False, True))
+    return Row(
+        "a sweep's read (p95) while eight lists are read without a pause",
+        f"{with_lists * 1e3:.2f} ms",
+        f"alone {alone * 1e3:.2f} ms",
+        with_lists / alone,
+        "",
+        None,
+    )
+
+
+async def delayed(folder: Path, many: int) -> list[Row]:
+    """Looking for what may be sent: ten jobs that may, beside none and beside many that may not."""
+    costs = {}
+    for length in (0, many):
+        path = folder / f"delayed{length}.sqlite"
+        await fill(path, length + 10, "Queued")
+        with sqlite3.connect(path) as raw:
+            raw.execute("UPDATE jobs SET user_id = 'user3'")
+            raw.execute("UPDATE jobs SET not_before = 1 << 60 WHERE id > 10")
+            raw.execute("UPDATE jobs SET queued_at = 1")
+        database = await Database.open(path, MIGRATIONS)
+        jobs = SqlJobs(database, lambda job: None)
+
+        async def sweep(jobs: SqlJobs = jobs) -> None:
+            await jobs.anything_queued()
+            await jobs.release_delayed(5)
+            ready, _ = await jobs.waiting(Service("example"), "", 10, 10)
+            assert len(ready) == 10
+
+        costs[length] = await cost(sweep)
+        await database.close()
+    ratio = costs[many] / costs[0]
+    return [
+        Row(
+            f"choosing 10 jobs beside {many:,} delayed ones of the user",
+            f"{costs[many] * 1e3:.2f} ms",
+            f"beside none: {costs[0] * 1e3:.2f} ms",
+            ratio,
+            "≤ 1.5",
+            ratio <= 1.5,
+        )
+    ]

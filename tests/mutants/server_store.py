@@ -1,0 +1,365 @@
+"""The server's store, its Cleaner, its loops, backups, and the database adapter."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_COST: Final = (
+    "tests/contract/test_store_cost.py::test_sweeps_and_lists_cost_the_same_however_much_there_is"
+)
+_JOBS: Final = "tests/contract/test_jobs_store.py::test_"
+_HTTP: Final = "tests/contract/test_store_http.py::test_"
+_GONE: Final = "tests/contract/test_retention.py::test_"
+_BACKUP: Final = "tests/contract/test_backup.py::test_"
+_UPGRADE: Final = "tests/contract/test_upgrade_store.py::test_"
+_DATABASE: Final = "tests/unit/shared/test_database.py::test_"
+_MIGRATE: Final = "tests/unit/shared/test_migrate.py::test_"
+_LOCK: Final = "tests/unit/shared/test_lockfile.py::test_"
+_LOOPS: Final = "tests/unit/server/test_loops.py::test_"
+
+
+def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("store", protection, file, old, new, tests)
+
+
+MUTANTS: Final = (
+    # lists and the queue
+    _of(
+        "lists by state have an index",
+        "server/store/migrations.py",
+        '"CREATE INDEX jobs_by_state ON jobs (state, id)",',
+        "",
+        _COST,
+    ),
+    _of(
+        "delayed jobs are not in the queue's index",
+        "server/store/migrations.py",
+        'WHERE state = \'Queued\' AND not_before = 0\n    """,',
+        'WHERE state = \'Queued\'\n    """,',
+        _COST,
+    ),
+    _of(
+        "the cursor of a list counts",
+        "server/store/pages.py",
+        "before = _NO_END if before_id is None else before_id",
+        "before = _NO_END",
+        f"{_JOBS}pages_hold_each_job_once_while_others_arrive",
+    ),
+    _of(
+        "a list by tag and another choice looks at the whole slice",
+        "server/store/pages.py",
+        "return ids[-1] if len(ids) == _SLICE else 0",
+        "return 0",
+        f"{_JOBS}each_choice_finds_what_a_look_at_every_job_finds",
+    ),
+    _of(
+        "lists are read apart",
+        "shared/database.py",
+        "return await self._read(self._lists, sql, params)",
+        "return await self._read(self._reader, sql, params)",
+        f"{_DATABASE}nobody_waits_behind_a_list",
+    ),
+    _of(
+        "a delayed job waits",
+        "server/store/queue.py",
+        "AND not_before <= :now",
+        "",
+        f"{_JOBS}a_delayed_job_is_not_in_the_queue_until_it_is_due[too early]",
+    ),
+    _of(
+        "a delay does not outlast a clock that was set back",
+        "server/store/queue.py",
+        "AND queued_at > :now",
+        "AND queued_at > :now + 1000",
+        f"{_JOBS}a_delayed_job_is_not_in_the_queue_until_it_is_due[the clock was set back]",
+    ),
+    _of(
+        "those who wait are counted where the job is inserted",
+        "server/store/jobs.py",
+        "if queued >= most_queued:",
+        "if queued > 1_000:",
+        f"{_JOBS}of_fifty_at_once_as_many_are_taken_as_may_wait",
+        f"{_HTTP}a_full_queue_refuses_and_takes_again_when_there_is_room",
+    ),
+    _of(
+        "the place in the queue is told",
+        "server/api/documents.py",
+        "position = 1 + await jobs.queued_before(found)",
+        "position = 1",
+        f"{_HTTP}a_place_in_the_queue_is_told",
+    ),
+    # retention
+    _of(
+        "a key is known for a day",
+        "server/stages/clean.py",
+        "_KEYS_KEPT_S: Final = 86_400.0",
+        "_KEYS_KEPT_S: Final = 0.0",
+        f"{_GONE}an_idempotency_key_is_known_for_a_day",
+    ),
+    _of(
+        "a key goes with the files of its job",
+        "server/store/retention.py",
+        "for names, params in batches(cleaned):",
+        "for names, params in batches([]):",
+        f"{_GONE}an_idempotency_key_does_not_outlive_what_its_job_left",
+    ),
+    _of(
+        "a stop does not wait for the whole Cleaner",
+        "server/stages/clean.py",
+        "_AT_ONCE: Final = 200",
+        "_AT_ONCE: Final = 20_000",
+        f"{_GONE}a_stop_does_not_wait_for_all_that_has_expired",
+    ),
+    _of(
+        "what is left to the Cleaner comes at once",
+        "server/stages/clean.py",
+        "            self._more()",
+        "            pass",
+        f"{_GONE}many_expire_in_few_commits_and_not_all_in_one_sweep",
+    ),
+    _of(
+        "files go after their rows",
+        "server/stages/clean.py",
+        "cleaned = set(await self._jobs.clean(moves))",
+        "await self._files.remove(file for job in expired for file in job.files)\n"
+        "        cleaned = set(await self._jobs.clean(moves))",
+        f"{_GONE}a_crash_before_the_files_are_removed_leaves_orphans_only",
+    ),
+    _of(
+        "a stray file stops nothing",
+        "server/storage/files.py",
+        "if len(entry.name) == _SHELF and entry.is_dir(follow_symlinks=False)",
+        "if entry.name",
+        f"{_GONE}what_others_put_into_the_folder_stops_nothing_and_is_left_alone",
+    ),
+    _of(
+        "what the server did not store is not removed",
+        "server/storage/files.py",
+        "names = [name for name in listed if _NAME.fullmatch(name)]",
+        "names = listed",
+        f"{_GONE}what_others_put_into_the_folder_stops_nothing_and_is_left_alone",
+    ),
+    _of(
+        "0 means that no job is forgotten",
+        "server/stages/clean.py",
+        "            if keep_s:",
+        "            if True:",
+        f"{_GONE}a_cleaned_job_is_forgotten_when_its_service_says",
+    ),
+    _of(
+        "only jobs that have ended can be deleted",
+        "server/store/retention.py",
+        "if job is not None and job.ended:",
+        "if job is not None:",
+        f"{_GONE}an_ended_job_can_be_deleted_and_its_number_is_not_given_again",
+    ),
+    _of(
+        "MAX_AGE counts",
+        "server/settings.py",
+        'if "MAX_AGE" in environ:',
+        'if "MAX_AGES" in environ:',
+        f"{_HTTP}job_orchestrators_maximal_age_is_the_expiry_of_every_service",
+    ),
+    # the adapter
+    _of(
+        "readers cannot write",
+        "shared/database.py",
+        '"PRAGMA query_only=ON"',
+        '"PRAGMA query_only=OFF"',
+        f"{_DATABASE}who_reads_cannot_write[rows]",
+        f"{_DATABASE}who_reads_cannot_write[list_rows]",
+    ),
+    _of(
+        "references are enforced",
+        "shared/database.py",
+        '"foreign_keys=ON"',
+        '"foreign_keys=OFF"',
+        f"{_DATABASE}a_row_that_refers_to_nothing_is_refused",
+    ),
+    _of(
+        "a change waits for another program's",
+        "shared/database.py",
+        '"busy_timeout=10000"',
+        '"busy_timeout=0"',
+        f"{_DATABASE}a_change_waits_for_another_programs_change",
+    ),
+    _of(
+        "a change of nothing does not end trouble",
+        "shared/database.py",
+        "        if written:",
+        "        if True:",
+        f"{_DATABASE}a_full_disk_is_told_until_something_could_be_written",
+    ),
+    _of(
+        "trouble ends by itself",
+        "shared/database.py",
+        "            await self.probe()",
+        "            pass",
+        f"{_HTTP}a_full_database_is_told_as_507_and_health_recovers_by_itself",
+    ),
+    _of(
+        "damage is told until the next start",
+        "shared/database.py",
+        'self._troubles["damage" if found.damaged else which] = found',
+        "self._troubles[which] = found",
+        f"{_DATABASE}damage_is_told_until_the_next_start",
+    ),
+    _of(
+        "a file is checked after a crash",
+        "shared/database.py",
+        "if crashed and",
+        "if False and",
+        f"{_DATABASE}after_a_crash_the_file_is_checked_before_it_is_used",
+    ),
+    _of(
+        "one process has a database open",
+        "shared/database.py",
+        "        lock = _lock(path)",
+        '        lock = FileLock(path.with_name(f"{path.name}.{id(path)}.lock"), path, "database")',
+        f"{_DATABASE}one_process_has_it_open[False]",
+        f"{_HTTP}two_servers_cannot_share_a_database_that_lies_elsewhere",
+    ),
+    _of(
+        "a link leads to the same lock",
+        "shared/database.py",
+        "real = path.resolve()",
+        "real = path",
+        f"{_DATABASE}one_process_has_it_open[True]",
+    ),
+    _of(
+        "what is deleted is given back",
+        "shared/database.py",
+        '"PRAGMA auto_vacuum=INCREMENTAL"',
+        '"PRAGMA auto_vacuum=NONE"',
+        f"{_DATABASE}what_was_deleted_can_be_given_back_to_the_disk",
+    ),
+    _of(
+        "one process has a folder",
+        "shared/lockfile.py",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB",
+        "fcntl.LOCK_SH | fcntl.LOCK_NB",
+        f"{_LOCK}a_folder_is_held_until_its_process_is_killed",
+    ),
+    # upgrade
+    _of(
+        "a copy is made before an upgrade",
+        "shared/migrate.py",
+        "        copy_database(connection, copy)",
+        "        copy.touch()",
+        f"{_MIGRATE}a_copy_is_kept_of_what_was_before",
+    ),
+    _of(
+        "an earlier copy is kept",
+        "shared/migrate.py",
+        "    while found.exists():",
+        "    while False:",
+        f"{_MIGRATE}a_copy_is_kept_of_what_was_before",
+    ),
+    _of(
+        "room for the copy is looked for",
+        "shared/migrate.py",
+        "    if free < needed:",
+        "    if False:",
+        f"{_MIGRATE}without_room_for_the_copy_nothing_is_changed",
+    ),
+    _of(
+        "a newer schema is left alone",
+        "shared/migrate.py",
+        "    if version > len(migrations):",
+        "    if False:",
+        f"{_MIGRATE}a_newer_schema_is_left_alone",
+    ),
+    _of(
+        "keys of cleaned jobs go with an upgrade",
+        "server/store/migrations.py",
+        "WHERE job_id IN (SELECT id FROM jobs WHERE state = 'Cleaned')",
+        "WHERE job_id IN (SELECT id FROM jobs WHERE state = 'Nothing')",
+        f"{_UPGRADE}waiting_delayed_and_ended_jobs_are_where_they_belong",
+    ),
+    # backup and restore
+    _of(
+        "a restored server has an identity of its own",
+        "server/store/copies.py",
+        'values = {"server": fresh,',
+        'values = {"server": found["server"],',
+        f"{_BACKUP}the_restored_server_is_another_and_gives_no_number_twice",
+        "tests/process/test_backup_process.py::"
+        "test_a_restored_server_serves_no_result_of_what_came_after_the_backup",
+    ),
+    _of(
+        "numbers move on",
+        "server/store/copies.py",
+        "UPDATE sqlite_sequence SET seq = seq + :numbers WHERE",
+        "UPDATE sqlite_sequence SET seq = seq WHERE",
+        f"{_BACKUP}the_restored_server_is_another_and_gives_no_number_twice",
+    ),
+    _of(
+        "what agents hold for the former server is ended",
+        "server/agents/follow.py",
+        "        await link.end_former()\n",
+        "",
+        "tests/process/test_backup_process.py::"
+        "test_a_restored_server_serves_no_result_of_what_came_after_the_backup",
+    ),
+    _of(
+        "a rehearsal ends nothing",
+        "server/store/copies.py",
+        "json.dumps(former if follow else [])",
+        "json.dumps(former)",
+        f"{_BACKUP}a_second_restore_knows_both_former_servers_and_a_rehearsal_none",
+    ),
+    _of(
+        "a job without its files is left out",
+        "server/maintenance/backup.py",
+        "copies.leave_out(copy, {file.job_id for file in gone})",
+        "pass",
+        f"{_BACKUP}a_job_that_is_removed_meanwhile_is_left_out",
+    ),
+    _of(
+        "files of a backup are closed to others",
+        "server/maintenance/files.py",
+        "    target.chmod(0o600)",
+        "    target.chmod(0o644)",
+        f"{_BACKUP}backup_and_restored_folder_are_closed_to_others",
+    ),
+    _of(
+        "a backup is restored into an empty folder only",
+        "server/maintenance/restore.py",
+        "        _check_empty(data_dir, db_path)",
+        "        pass",
+        f"{_BACKUP}nothing_is_written_over",
+    ),
+    _of(
+        "a damaged backup is refused",
+        "server/maintenance/restore.py",
+        'if lost > len(manifest["incomplete"]):',
+        "if False:",
+        f"{_BACKUP}a_damaged_backup_is_refused_and_leaves_nothing[results-gone-None]",
+        f"{_BACKUP}a_damaged_backup_is_refused_and_leaves_nothing[results-changed---verify]",
+    ),
+    # loops
+    _of(
+        "a loop goes on after a sweep that failed",
+        "server/loops/runner.py",
+        '                log.exception("sweep.failed", sweep=self.name)',
+        "                raise",
+        f"{_LOOPS}a_sweep_that_fails_is_followed_by_the_next",
+    ),
+    _of(
+        "a wake-up during a sweep is kept",
+        "server/loops/runner.py",
+        "            self._bell.clear()\n",
+        "",
+        f"{_LOOPS}a_sweep_comes_at_its_interval_and_at_once_when_it_is_woken",
+    ),
+    _of(
+        "a loop is healthy only while its sweeps end well",
+        "server/loops/runner.py",
+        "self._clock.monotonic() - self.last_ok < 10 * self._every_s + 60",
+        "True",
+        f"{_LOOPS}a_sweep_that_fails_is_followed_by_the_next",
+        f"{_LOOPS}a_loop_that_is_stuck_is_named",
+    ),
+)
