@@ -18,42 +18,44 @@ LOOK_S: Final = 2.0
 """A file server that takes longer to say whether a folder is there is of no use to a job."""
 
 
-class Trees:
-    """Which folders of the host are there. Asking for one on a file server that is gone may take
-    for ever, and must hold up neither the event loop nor the end of the process.
+class Tree:
+    """A folder of the host that jobs are given.
+
+    Asking for one on a file server that is gone may take for ever, and must hold up neither the
+    event loop, nor the end of the process, nor services that do not use it.
 
     Attributes:
-        there: as of the last look; one that does not answer is not there.
+        there: as of the last answer; one that does not answer is not there.
+        silent: it has not answered in time, and still does not.
     """
 
-    def __init__(self, paths: set[Path], exists: Callable[[Path], bool]) -> None:
-        self.there: set[Path] = set()
-        self._paths, self._exists = sorted(paths), exists
-        self._asking: Path | None = None
-        self._done: asyncio.Event | None = None
-        """Of the look under way; there is one at a time, however long it takes."""
+    def __init__(self, path: Path, exists: Callable[[Path], bool]) -> None:
+        self.there = self.silent = False
+        self._path, self._exists = path, exists
+        self._answered: asyncio.Event | None = None
+        """Of the question under way; there is one at a time, however long it takes."""
 
-    async def look(self, clock: Clock) -> None:
-        if not self._paths:
-            return
-        done = self._done
-        if done is None or done.is_set():
-            done = self._done = asyncio.Event()
+    def ask(self) -> asyncio.Event:
+        """Set once it has answered."""
+        if self._answered is None:
+            self._answered = asyncio.Event()
             loop = asyncio.get_running_loop()
-            threading.Thread(target=self._look, args=(loop, done), daemon=True).start()
-        if not await wait_for(done, LOOK_S, clock) and self._asking is not None:
-            self.there.discard(self._asking)
+            threading.Thread(target=self._look, args=(loop,), daemon=True).start()
+        return self._answered
 
-    def _look(self, loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
-        for path in self._paths:
-            self._asking = path
-            if self._exists(path):
-                self.there.add(path)
-            else:
-                self.there.discard(path)
-        self._asking = None
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            there = self._exists(self._path)
+        except OSError:  # a stale handle, a closed folder above it
+            there = False
         with contextlib.suppress(RuntimeError):  # the loop is over
-            loop.call_soon_threadsafe(done.set)
+            loop.call_soon_threadsafe(self._answer, there)
+
+    def _answer(self, there: bool) -> None:
+        self.there, self.silent = there, False
+        answered, self._answered = self._answered, None
+        if answered is not None:
+            answered.set()
 
 
 class Grants:
@@ -71,14 +73,20 @@ class Grants:
     ) -> None:
         self._common, self._services = common, services
         every = (common, *services.values())
-        self._trees = Trees({path for grant in every for path, _ in grant.read_only}, exists)
+        paths = sorted({path for grant in every for path, _ in grant.read_only})
+        self._trees = {path: Tree(path, exists) for path in paths}
 
     def of(self, service: str) -> Grant:
         return self._services.get(service, self._common)
 
     async def look(self, clock: Clock) -> None:
-        """Look which trees are there; not longer than :data:`LOOK_S`."""
-        await self._trees.look(clock)
+        """Look which trees are there; not longer than :data:`LOOK_S`, and no longer at all for one
+        that is silent since an earlier look."""
+        asked = [(tree, tree.ask()) for tree in self._trees.values()]
+        until = clock.monotonic() + LOOK_S
+        for tree, answered in asked:
+            if not tree.silent and not await wait_for(answered, until - clock.monotonic(), clock):
+                tree.there, tree.silent = False, True
 
     def check(self, service: str, limits: Limits) -> None:
         """Raises Refused where a job would find less than its service was promised, as of the last
@@ -92,7 +100,7 @@ class Grants:
                 "give to it (agent.sandboxing.network)",
             )
         for source, _ in grant.read_only:
-            if source not in self._trees.there:
+            if not self._trees[source].there:
                 raise Refused(
                     503,
                     "not_ready",

@@ -17,7 +17,25 @@ _SETTINGS: Final = "tests/unit/client_agent/test_settings.py::test_"
 _RECOGNISED: Final = f"{BOX}selftest.py::test_"
 _LOOKS: Final = f"{BOX}looks.py::test_"
 
+_TREES: Final = "tests/unit/client_agent/test_openings.py::test_"
+
 AROUND: Final[tuple[Mutant, ...]] = (
+    of(
+        "3",
+        "a file server that is gone refuses only services that use it",
+        "grants.py",
+        "            if not self._trees[source].there:\n",
+        "            if not all(tree.there for tree in self._trees.values()):\n",
+        f"{_TREES}a_file_server_that_does_not_answer_holds_up_nothing",
+    ),
+    of(
+        "3",
+        "and nobody waits for it twice",
+        "grants.py",
+        "            if not tree.silent and not await",
+        "            if not await",
+        f"{_TREES}a_file_server_that_does_not_answer_holds_up_nothing",
+    ),
     of(
         "1",
         "a sandbox that does not hold keeps the agent from starting",
