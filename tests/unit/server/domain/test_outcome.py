@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from server.domain import endings, outcome
-from server.domain.jobs import Bundle, Job
+from server.domain.jobs import Job
 from server.domain.quotas import Service
 from shared.clock import SECOND
-from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason
+from shared.wire import JobState, PayloadDoc, PayloadState, Reason
+from tests.support.jobs import job
 
 S, P = JobState, PayloadState
 NOW = 1_000 * SECOND
@@ -22,22 +21,6 @@ SERVICE = Service(
     infra_retries=1,
     expires_after_s=100.0,
 )
-
-
-def job(**fields) -> Job:
-    start: dict[str, Any] = {
-        "id": 7,
-        "state": S.RUNNING,
-        "user_id": "ann",
-        "service": "s",
-        "created_at": 0,
-        "queued_at": 0,
-        "bundle": Bundle("b", 1, "d"),
-        "limits": Limits(),
-        "timeout_s": 60.0,
-        "attempt": 1,
-    }
-    return Job(**(start | fields))
 
 
 def judged(found: Job, **payload) -> outcome.Verdict:

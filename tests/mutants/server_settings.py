@@ -1,0 +1,65 @@
+"""What the server is told, by its settings and by job-orchestrator's variables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+
+def of(protection: str, old: str, new: str, *tests: str) -> Mutant:
+    names = tuple(f"tests/unit/server/test_settings.py::test_{test}" for test in tests)
+    return Mutant("settings", protection, "server/settings.py", old, new, names)
+
+
+MUTANTS: Final = (
+    of(
+        "MAX_AGE is obeyed",
+        'if "MAX_AGE" in environ:',
+        "if False:",
+        "its_max_age_is_when_results_of_every_service_expire",
+        "its_numbers_are_numbers",
+    ),
+    of(
+        "an agent of job-orchestrator's variables runs its own service only",
+        '{**urls, "services": [service]}',
+        "urls",
+        "its_variables_make_services_and_their_agents",
+    ),
+    of(
+        "PORT is obeyed",
+        'server["port"] = _number(environ, "PORT")',
+        '_number(environ, "PORT")',
+        "its_port_and_folders_are_ours",
+    ),
+    of(
+        "DB_PATH is obeyed",
+        'if "DB_PATH" in environ:',
+        "if False:",
+        "its_port_and_folders_are_ours",
+    ),
+    of(
+        "token_file is read",
+        "return words[0]",
+        "return None",
+        "an_agents_token_comes_from_a_file_or_from_the_settings",
+    ),
+    of(
+        "a token file without a token is refused",
+        "        if not words:\n",
+        "        if False:\n",
+        "a_token_file_that_holds_none_is_refused_at_the_start",
+    ),
+    of(
+        "queue_timeout reaches the service",
+        "queue_timeout_s=self.queue_timeout,",
+        "queue_timeout_s=0.0,",
+        "every_setting_of_a_service_reaches_it",
+    ),
+    of(
+        "services of agents are services that there are",
+        "                if service not in self.services:",
+        "                if False:",
+        "an_agent_offers_services_that_there_are",
+    ),
+)

@@ -1,0 +1,256 @@
+"""Settings of the server, job-orchestrator's variables among them, and what becomes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server import settings
+from server.domain.quotas import Service
+from shared.config import SettingsError
+from shared.wire import Limits
+
+URLS = {
+    f"SERVICE_HADDOCK_{kind}_URL": f"http://node:1/{kind.lower()}"
+    for kind in ("UPLOAD", "DOWNLOAD", "TERMINATE")
+}
+
+
+def read(text: str = "", folder: Any = None, **environ: str) -> settings.ServerSettings:
+    file = None
+    if folder is not None:
+        file = folder / "ferryman.toml"
+        file.write_text(text)
+    return settings.read(file, {}, environ)
+
+
+# -- job-orchestrator's variables
+
+
+def test_its_variables_make_services_and_their_agents() -> None:
+    found = read(**URLS, SERVICE_HADDOCK_RUNS_PER_USER="2", SERVICE_HADDOCK_MAX_RUNS="3")
+    assert found.services.keys() == found.agents.keys() == {"haddock"}
+    service, agent = found.services["haddock"], found.agents["haddock"]
+    assert (service.runs_per_user, service.max_runs) == (2, 3)
+    assert agent.services == ("haddock",)
+    assert (agent.url, agent.upload_url) == (None, "http://node:1/upload")
+    assert agent.download_url == "http://node:1/download"
+    assert agent.terminate_url == "http://node:1/terminate"
+
+
+def test_its_port_and_folders_are_ours() -> None:
+    found = read(PORT="5001", DB_PATH="/d/x.sqlite", DATA_PATH="/d/data").server
+    assert (found.port, found.db_path) == (5001, Path("/d/x.sqlite"))
+    assert found.data_dir == Path("/d/data")
+
+
+def test_its_max_age_is_when_results_of_every_service_expire() -> None:
+    other = {name.replace("HADDOCK", "OTHER"): url for name, url in URLS.items()}
+    found = read(**URLS, **other, MAX_AGE="60")
+    assert {name: one.expires_after for name, one in found.services.items()} == {
+        "haddock": 60.0,
+        "other": 60.0,
+    }
+    assert read(MAX_AGE="60").services["example"].expires_after == 60.0
+
+
+@pytest.mark.parametrize("name", ["PORT", "MAX_AGE", "SERVICE_HADDOCK_MAX_RUNS"])
+def test_its_numbers_are_numbers(name) -> None:
+    with pytest.raises(SettingsError, match=f"{name}: 'many' is not a whole number"):
+        read(**URLS, **{name: "many"})
+
+
+def test_a_service_without_all_three_addresses_is_refused() -> None:
+    del (urls := dict(URLS))["SERVICE_HADDOCK_TERMINATE_URL"]
+    with pytest.raises(SettingsError, match=r"agents\.haddock: give url, or else"):
+        read(**urls)
+
+
+def test_variables_like_it_that_are_not_its_own_mean_nothing() -> None:
+    found = read(SERVICE_ACCOUNT="x", MY_SERVICE_X_MAX_RUNS="7", THE_PORT="1")
+    assert found.services.keys() == {"example"}
+    assert found.server.port == 5000
+
+
+# -- services
+
+
+def test_every_setting_of_a_service_reaches_it(tmp_path) -> None:
+    text = """
+    [services.dock]
+    runs_per_user = 2
+    max_runs = 3
+    queued_per_user = 4
+    timeout = "5s"
+    queue_timeout = "6s"
+    expires_after = "7s"
+    retries = 8
+    retry_delays = ["9s", "10s"]
+    retry_on = ["exit:11", "timeout"]
+    infra_retries = 12
+    [services.dock.limits]
+    cpus = 1.5
+    memory = "1MiB"
+    pids = 3
+    disk = "2MiB"
+    log = "3MiB"
+    results = "4MiB"
+    network = true
+    """
+    limits = Limits(
+        cpus=1.5,
+        memory=1 << 20,
+        pids=3,
+        disk=2 << 20,
+        log=3 << 20,
+        results=4 << 20,
+        network=True,
+    )
+    assert read(text, tmp_path).services["dock"].service("dock") == Service(
+        "dock",
+        runs_per_user=2,
+        max_runs=3,
+        queued_per_user=4,
+        timeout_s=5.0,
+        queue_timeout_s=6.0,
+        expires_after_s=7.0,
+        retries=8,
+        retry_delays_s=(9.0, 10.0),
+        retry_on=frozenset({"exit:11", "timeout"}),
+        infra_retries=12,
+        limits=limits,
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ('retry_on = ["exit:x"]', "neither a reason code nor exit:NUMBER"),
+        ('retry_on = ["exit:"]', "neither a reason code nor exit:NUMBER"),
+        ('retry_on = ["code:3"]', "neither a reason code nor exit:NUMBER"),
+        ('retry_on = ["tired"]', "'tired' is neither"),
+        ("runs_per_user = 0", "services.s.runs_per_user"),
+        ("max_runs = 0", "services.s.max_runs"),
+        ("queued_per_user = -1", "services.s.queued_per_user"),
+        ("retries = -1", "services.s.retries"),
+        ("infra_retries = -1", "services.s.infra_retries"),
+        ('timeout = "0s"', "services.s.timeout"),
+        ('queue_timeout = "-1s"', "services.s.queue_timeout"),
+        ('retry_delays = ["soon"]', "services.s.retry_delays"),
+        ("limits = { cpus = 0 }", "services.s.limits.cpus"),
+        ("limits = { pids = 0 }", "services.s.limits.pids"),
+        ('limits = { memory = "0" }', "services.s.limits.memory"),
+        ("max_run = 1", "did you mean max_runs?"),
+    ],
+)
+def test_a_service_that_makes_no_sense_is_refused_by_its_setting(tmp_path, setting, said) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read(f"[services.s]\n{setting}\n", tmp_path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ['"a b"', '""', '"-x"', f'"{"x" * 65}"'])
+def test_a_service_has_a_name_that_fits_into_an_address(tmp_path, name) -> None:
+    with pytest.raises(SettingsError, match="a name is up to 64"):
+        read(f"[services.{name}]\n", tmp_path)
+    assert read(f"[services.{'x' * 64}]\n", tmp_path).services.keys() == {"x" * 64}
+
+
+# -- agents
+
+
+def agent(tmp_path: Path, *settings_: str) -> settings.AgentTable:
+    return read("\n".join(["[agents.a]", *settings_]), tmp_path).agents["a"]
+
+
+def test_an_agents_token_comes_from_a_file_or_from_the_settings(tmp_path) -> None:
+    (tmp_path / "token").write_text("\n  from-the-file and more\n")
+    url, file = 'url = "http://node:9000"', f'token_file = "{tmp_path / "token"}"'
+    assert agent(tmp_path, url).secret() is None
+    assert agent(tmp_path, url, file).secret() == "from-the-file"
+    assert agent(tmp_path, url, file, 'token = "given"').secret() == "given"
+    assert agent(tmp_path, url, 'token = ""').secret() is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(" \n", "there is no token in it"), (None, "No such")]
+)
+def test_a_token_file_that_holds_none_is_refused_at_the_start(tmp_path, content, said) -> None:
+    if content is not None:
+        (tmp_path / "token").write_text(content)
+    with pytest.raises(SettingsError, match=said):
+        agent(tmp_path, 'url = "http://node:9000"', f'token_file = "{tmp_path / "token"}"')
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        (),
+        ('upload_url = "http://n/u"', 'download_url = "http://n/d"'),
+        (
+            'url = "http://n"',
+            'upload_url = "http://n/u"',
+            'download_url = "http://n/d"',
+            'terminate_url = "http://n/t"',
+        ),
+    ],
+)
+def test_an_agent_is_one_of_ours_or_a_job_orchestrator_client(tmp_path, addresses) -> None:
+    with pytest.raises(SettingsError, match="give url, or else"):
+        agent(tmp_path, *addresses)
+
+
+@pytest.mark.parametrize("url", ["node:9000", "ftp://node", "/run/agent", ""])
+def test_an_agents_address_is_http(tmp_path, url) -> None:
+    with pytest.raises(SettingsError, match="is not an http:// or https:// address"):
+        agent(tmp_path, f'url = "{url}"')
+    with pytest.raises(SettingsError, match=r"--agent-url: .* is not an http"):
+        settings.agent_at(url)
+
+
+def test_an_agent_offers_services_that_there_are(tmp_path) -> None:
+    url = 'url = "https://node:9000"'
+    assert agent(tmp_path, url, 'services = ["example"]').services == ("example",)
+    with pytest.raises(SettingsError, match="there is no service 'nonsense'"):
+        agent(tmp_path, url, 'services = ["nonsense"]')
+
+
+# -- the server
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "port = 65536",
+        "port = -1",
+        'max_upload = "0"',
+        "max_files = 0",
+        'min_free = "-1"',
+        'sender_interval = "0s"',
+        'getter_interval = "0s"',
+        'cleaner_interval = "0s"',
+        'agent_unreachable_after = "0s"',
+        'agent_lost_after = "0s"',
+        'cancel_patience = "0s"',
+        'log_level = "loud"',
+        'log_format = "xml"',
+        'names = "any"',
+        'url_prefix = "ferry"',
+        'url_prefix = "/ferry/"',
+    ],
+)
+def test_a_setting_out_of_its_bounds_is_refused_by_its_name(tmp_path, setting) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read(f"[server]\n{setting}\n", tmp_path)
+    assert f"server.{setting.split()[0]}" in str(caught.value)
+
+
+def test_flags_are_stronger_than_variables_and_these_than_the_file(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "ferryman.toml"
+    file.write_text("[server]\nport = 1\nmax_files = 1\nlog_level = 'error'\n[agent]\nslots = 3\n")
+    monkeypatch.setenv("FERRYMAN_SERVER__PORT", "2")
+    monkeypatch.setenv("FERRYMAN_SERVER__MAX_FILES", "2")
+    found = settings.read(file, {"server": {"port": 3, "max_files": None}}).server
+    assert (found.port, found.max_files, found.log_level) == (3, 2, "error")
