@@ -44,13 +44,7 @@ async def partial(request: web.Request) -> web.StreamResponse:
     if job.result is not None:
         return await _send_result(request, context, job)
     if job.state is S.CLEANED:
-        raise Refusal(
-            HTTPStatus.GONE,
-            "result_cleaned",
-            f"job {job.id} has expired, its files are removed",
-            job_id=job.id,
-            state=job.state,
-        )
+        raise _cleaned(job)
     agent = context.fleet.named(job.agent or "")
     with context.files.staging() as staged:
         if job.state in states.AT_AGENT and agent is not None and job.payload_id is not None:
@@ -70,9 +64,7 @@ async def result(request: web.Request) -> web.StreamResponse:
     if job.state is S.COMPLETED and job.result is not None:
         return await _send_result(request, context, job)
     if job.state is S.CLEANED:
-        raise Refusal(
-            HTTPStatus.GONE, "result_cleaned", f"job {job.id} has expired, its result is removed"
-        )
+        raise _cleaned(job)
     if job.ended:
         why = f"job {job.id} is {job.state}, it has no result: {job.message}"
         if job.result is not None:
@@ -94,6 +86,8 @@ async def _send_result(request: web.Request, context: Context, job: Job) -> web.
     try:
         return await send_file(request, path, name, job.result.sha256)
     except FileNotFoundError:
+        if (await context.jobs.get(job.id)).result is None:  # cleaned since the job was read
+            raise _cleaned(job) from None
         raise Refusal(
             HTTPStatus.INTERNAL_SERVER_ERROR,
             "result_missing",
@@ -101,6 +95,16 @@ async def _send_result(request: web.Request, context: Context, job: Job) -> web.
             job_id=job.id,
             state=documents.reference_state(job.state),
         ) from None
+
+
+def _cleaned(job: Job) -> Refusal:
+    return Refusal(
+        HTTPStatus.GONE,
+        "result_cleaned",
+        f"job {job.id} has expired, its files are removed",
+        job_id=job.id,
+        state=S.CLEANED,
+    )
 
 
 def _only_the_document(job: Job, context: Context) -> bytes:

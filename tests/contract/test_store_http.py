@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from server import settings
+from server.domain.jobs import Move
 from shared.database import Database
 from shared.lockfile import FolderInUse
+from shared.wire import JobState
 from tests.support.orchestrator import Orchestrator
 from tests.support.serving import Caller, driving
 
@@ -87,6 +89,34 @@ async def test_a_full_database_is_told_as_507_and_health_recovers_by_itself(
         while (await caller.get("/health"))[0] != 200:
             pass
         await caller.upload()
+
+
+@pytest.mark.parametrize(
+    ("goes", "status", "code"),
+    [("cleaned", 410, "result_cleaned"), ("deleted", 404, "job_not_found")],
+)
+async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes: str, status: int, code: str
+) -> None:
+    async with driving(tmp_path, Orchestrator()) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id)
+        jobs = caller.server.jobs
+
+        async def gone(*_: object) -> None:
+            job = await jobs.get(job_id)
+            if goes == "deleted":
+                await jobs.delete(job_id)
+            else:
+                none = {"bundle": None, "result": None}
+                await jobs.clean(
+                    [Move(job_id, job.attempt, job.state, JobState.CLEANED, 1, "", None, none)]
+                )
+            raise FileNotFoundError
+
+        monkeypatch.setattr("server.api.downloads.send_file", gone)
+        found, _, body = await caller.get(f"/api/v1/jobs/{job_id}/result")
+        assert (found, json.loads(body)["code"]) == (status, code)
 
 
 async def test_two_servers_cannot_share_a_database_that_lies_elsewhere(tmp_path: Path) -> None:
