@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from server.domain import endings, outcome
 from server.domain.jobs import Job
 from server.domain.quotas import Service
-from shared.clock import SECOND
-from shared.wire import JobState, PayloadDoc, PayloadState, Reason
+from shared.clock import SECOND, iso
+from shared.wire import JobState, PayloadDoc, PayloadState, Reason, Usage
 from tests.support.jobs import job
 
 S, P = JobState, PayloadState
@@ -98,3 +100,64 @@ def test_a_failure_always_has_a_reason_and_a_sentence() -> None:
         verdict = judged(job(), status=status)
         assert verdict.move.reason is not None
         assert verdict.move.message
+
+
+FACTS: dict[str, Any] = {
+    "exit_code": 4,
+    "stderr_tail": "the last lines",
+    "usage": Usage(wall_s=61.0, cpu_s=2.5, peak_memory_bytes=7),
+    "warnings": ["one"],
+    "enforcement": {"memory": "hard"},
+}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"status": P.COMPLETED},
+        {"status": P.KILLED},
+        {"status": P.FAILED, "reason": Reason.MEMORY_LIMIT},
+        {"status": P.FAILED, "reason": Reason.AGENT_ERROR, "interrupted": True},
+    ],
+    ids=["completed", "killed", "failed", "interrupted"],
+)
+def test_what_an_attempt_used_and_said_is_kept_with_the_end_of_its_job(payload) -> None:
+    verdict = judged(job(infra_used=9), **payload, **FACTS)
+    assert {name: verdict.move.changes[name] for name in FACTS} == FACTS
+    assert verdict.keep_result
+
+
+def test_a_success_says_how_long_it_took() -> None:
+    verdict = judged(job(), status=P.COMPLETED, usage=FACTS["usage"])
+    assert verdict.move.message == "run.sh ended well after 1m 1s"
+
+
+def test_a_job_that_is_cancelled_instead_of_retried_keeps_what_it_left() -> None:
+    verdict = judged(job(cancel_requested_at=1), status=P.FAILED, reason=Reason.TIMEOUT)
+    assert (verdict.move.to, verdict.keep_result) == (S.CANCELLED, True)
+
+
+def test_who_killed_a_job_is_told() -> None:
+    assert judged(job(), status=P.KILLED).move.message == "killed on the agent"
+    assert judged(job(cancel_requested_at=1), status=P.KILLED).move.message == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("state", "to", "way"),
+    [
+        (S.PROCESSING, S.SUBMITTED, [S.SUBMITTED]),
+        (S.PROCESSING, S.RUNNING, [S.SUBMITTED, S.RUNNING]),
+        (S.SUBMITTED, S.RUNNING, [S.RUNNING]),
+        (S.RUNNING, S.RUNNING, []),
+    ],
+)
+def test_every_step_on_the_way_is_made_with_its_time(state, to, way) -> None:
+    payload = PayloadDoc(id=4, key="7.1", status=P.RUNNING, started_at=iso(NOW - SECOND))
+    moves = outcome.steps(job(state=state, agent="node"), payload, to, NOW)
+    assert [move.to for move in moves] == way
+    assert [move.before for move in moves] == [state, *way][: len(way)]
+    at = {S.SUBMITTED: ("submitted_at", NOW), S.RUNNING: ("started_at", NOW - SECOND)}
+    for move in moves:
+        field, when = at[move.to]
+        assert move.changes == {field: when, "payload_id": 4}
+        assert move.at == when

@@ -1,0 +1,112 @@
+"""Who is sent when, who is given up, what waiting jobs are told, what an end keeps."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_SEND: Final = "server/stages/send.py"
+_DOCUMENTS: Final = "server/api/documents.py"
+_OUTCOME: Final = "server/domain/outcome.py"
+
+
+def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    names = tuple(f"tests/contract/test_dispatch.py::test_{test}" for test in tests)
+    return Mutant("send", protection, file, old, new, names)
+
+
+def outcome(protection: str, old: str, new: str, *tests: str) -> Mutant:
+    names = tuple(f"tests/unit/server/domain/test_outcome.py::test_{test}" for test in tests)
+    return Mutant("outcome", protection, _OUTCOME, old, new, names)
+
+
+_TOO_LONG: Final = "a_job_that_waits_too_long_fails_with_the_reason"
+_PLACE: Final = "a_job_is_told_its_place_and_whom_it_waits_for"
+_FACTS: Final = "what_an_attempt_used_and_said_is_kept_with_the_end_of_its_job"
+
+MUTANTS: Final = (
+    of(
+        "queue_timeout is kept",
+        _SEND,
+        "given_up += await self._give_up_waiting(service)",
+        "pass",
+        _TOO_LONG,
+    ),
+    of(
+        "without a queue_timeout a job waits for ever",
+        _SEND,
+        "        if not service.queue_timeout_s:\n            return 0\n        now",
+        "        now",
+        _TOO_LONG,
+    ),
+    of(
+        "turns go on where they ended",
+        _SEND,
+        "self._served[service.name] = waiting.user_id",
+        "pass",
+        "turns_go_round_the_users_whoever_came_first[7]",
+    ),
+    of(
+        "what was claimed in this sweep counts as load",
+        _SEND,
+        "load[agent.name] += 1",
+        "pass",
+        "jobs_are_spread_over_agents_by_their_free_slots",
+    ),
+    of(
+        "a job is told its place",
+        _DOCUMENTS,
+        "position = 1 + await jobs.queued_before(found)",
+        "position = 1",
+        _PLACE,
+    ),
+    of(
+        "a job is told that its user has enough",
+        _DOCUMENTS,
+        "elif mine >= service.runs_per_user:",
+        "elif False:",
+        _PLACE,
+    ),
+    of(
+        "a job is told that its service has enough",
+        _DOCUMENTS,
+        "elif all_users >= service.max_runs:",
+        "elif False:",
+        _PLACE,
+    ),
+    of(
+        "a job is told when it is tried again",
+        _DOCUMENTS,
+        "if found.not_before > now:",
+        "if False:",
+        "a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then",
+    ),
+    of(
+        "retries that are left are counted",
+        _DOCUMENTS,
+        "(service.retries if service else 0) - found.retries_used",
+        "(service.retries if service else 0)",
+        "a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then",
+    ),
+    outcome("the exit code is kept", '        "exit_code": payload.exit_code,\n', "", _FACTS),
+    outcome("the usage is kept", '        "usage": payload.usage,\n', "", _FACTS),
+    outcome(
+        "the enforcement is kept",
+        '        "enforcement": payload.enforcement,\n',
+        "",
+        _FACTS,
+    ),
+    outcome(
+        "a cancelled retry keeps its result",
+        "keep_result=move.to is S.CANCELLED",
+        "keep_result=False",
+        "a_job_that_is_cancelled_instead_of_retried_keeps_what_it_left",
+    ),
+    outcome(
+        "a job tells when it started, not when that was heard",
+        "from_iso(payload.started_at) if payload.started_at else now",
+        "now",
+        "every_step_on_the_way_is_made_with_its_time",
+    ),
+)
