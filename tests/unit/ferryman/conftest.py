@@ -35,7 +35,7 @@ Call = Callable[..., Awaitable[Said]]
 def ferryman(capfd, monkeypatch, tmp_path) -> Call:
     """Runs a command line in a thread of this process; the loop here serves."""
     for name in list(os.environ):
-        if name.startswith("FERRYMAN_"):
+        if name.startswith("FERRYMAN_") and not name.startswith("FERRYMAN_TEST_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(options, "BRIEF_S", 0.0)

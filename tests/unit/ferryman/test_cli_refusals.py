@@ -198,3 +198,15 @@ async def test_programs_get_every_argument_and_take_the_place_of_this_process(
             "-x",
         ]
     ]
+
+
+@pytest.mark.parametrize("command", ["server", "agent", "dev", "backup", "restore"])
+async def test_without_the_extra_a_program_says_what_to_install(ferryman, monkeypatch, command):
+    wanted = ["aiohttp>=3", "no-such.package<2,>=1; extra == 'server'"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: wanted)
+    for start in ("os.execv", "ferryman.dev.run"):
+        monkeypatch.setattr(start, lambda *_: pytest.fail("it was started"))
+    said = await ferryman(command)
+    assert (said.code, said.out) == (69, "")
+    assert "(no-such.package): pip install 'ferryman[server]'" in said.err
+    assert said.err.count("\n") == 1

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from ferryman import errors
-from ferryman.bundle import gather
 from tests.unit.ferryman.stand_in import job
 
 REFUSED: Any = (409, "a_code", "a sentence")
@@ -43,11 +42,15 @@ def test_every_error_comes_back_from_pickle_as_it_was(kind):
         assert again.__dict__ == error.__dict__
 
 
+def refuse() -> None:
+    raise errors.NotFound(*REFUSED, request_id="r-1")
+
+
 def test_an_error_of_a_process_pool_reaches_its_caller():
     spawning = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(1, mp_context=spawning) as pool,
-        pytest.raises(errors.BadBundle, match="No such file") as caught,
+        pytest.raises(errors.NotFound, match="a sentence") as caught,
     ):
-        pool.submit(gather, "/nonexistent").result(60)
-    assert caught.value.path == Path("/nonexistent")
+        pool.submit(refuse).result(60)
+    assert (caught.value.status, caught.value.request_id) == (409, "r-1")
