@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import resource
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -100,17 +101,32 @@ class Connections:
         self.room = room
         self._peers: dict[Closable, str] = {}
         self._idle: dict[str, dict[Closable, None]] = {}
-        self._count: dict[str, int] = {}
+        self._count: Counter[str] = Counter()
+        self._taken = 0
 
     def __len__(self) -> int:
-        return len(self._peers)
+        return self._taken
 
     def admit(self, peer: str) -> bool:
-        """Whether one more of this peer may come in; closes another one where it has to."""
+        """Whether one more of this peer may come in; closes another one where it has to. Its place
+        is taken from here on: :meth:`add` it, or :meth:`give_back` the place.
+        """
         counted = self.room.everywhere or not is_loopback(peer)
-        if counted and self._count.get(peer, 0) >= self.room.per_peer:
-            return self._drop_one(peer)
-        return len(self._peers) < self.room.connections or self.make_room()
+        if counted and self._count[peer] >= self.room.per_peer:
+            admitted = self._drop_one(peer)
+        else:
+            admitted = len(self) < self.room.connections or self.make_room()
+        if admitted:
+            self._count[peer] += 1
+            self._taken += 1
+        return admitted
+
+    def give_back(self, peer: str) -> None:
+        """A place is free again."""
+        self._count[peer] -= 1
+        self._taken -= 1
+        if not self._count[peer]:
+            del self._count[peer]
 
     def make_room(self) -> bool:
         """Close an idle connection; whether there was one."""
@@ -127,8 +143,8 @@ class Connections:
         return True
 
     def add(self, connection: Closable, peer: str) -> None:
+        """One that was admitted is there."""
         self._peers[connection] = peer
-        self._count[peer] = self._count.get(peer, 0) + 1
         self.idle(connection)
 
     def idle(self, connection: Closable) -> None:
@@ -151,6 +167,4 @@ class Connections:
         self.busy(connection)
         peer = self._peers.pop(connection, None)
         if peer is not None:
-            self._count[peer] -= 1
-            if not self._count[peer]:
-                del self._count[peer]
+            self.give_back(peer)

@@ -21,6 +21,7 @@ from aiohttp import hdrs, web
 from shared.clock import Clock, wait_for
 from shared.http.access import NOBODY, PRINCIPAL, Principal, Tokens
 from shared.http.connections import Room, peer_of
+from shared.http.numbers import whole_number
 from shared.http.origins import (
     ALLOWED_HEADERS,
     ALLOWED_METHODS,
@@ -115,8 +116,6 @@ class Front:
 
     def _log(self, request: web.Request, status: int, kind: str = "") -> None:
         """One line; reads that went well are left to ``debug``."""
-        named = request.match_info.get("id", "")
-        job = request.get(JOB) or (int(named) if named.isascii() and named.isdigit() else None)
         fields = {
             "method": request.method,
             "path": request.path[:200],
@@ -124,7 +123,7 @@ class Front:
             "peer": peer_of(request.transport and request.transport.get_extra_info("peername")),
             "principal": request.get(PRINCIPAL, NOBODY).name,
             "code": request.get(OUTCOME),
-            "job_id": job if job is None or job < 1 << 63 else None,
+            "job_id": request.get(JOB) or whole_number(request.match_info.get("id", "")),
         }
         fields = {name: value for name, value in fields.items() if value is not None}
         if not status:
@@ -165,6 +164,10 @@ class Front:
             self._working += 1
             try:
                 return await handler(request)
+            except RuntimeError as problem:
+                if request.transport is None:  # aiohttp's word where a body is read too late
+                    raise ConnectionError("the peer is gone") from problem
+                raise
             finally:
                 self._working -= 1
 

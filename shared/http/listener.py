@@ -52,6 +52,7 @@ class Listener:
         answers_s: float,
     ) -> None:
         self._sock, self._table = sock, Connections(room)
+        self._at_once = max(1, min(_AT_ONCE, (room.connections - room.requests) // 2))
         self._runner = _Runner(application, self._table, deadlines, shutdown_timeout=answers_s)
         self._loop = asyncio.get_running_loop()
         self._making: set[asyncio.Task[Any]] = set()
@@ -84,7 +85,8 @@ class Listener:
         self._loop.add_reader(self._sock, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(_AT_ONCE):
+        # Those that are being made cannot make room yet: the others wait in the kernel meanwhile.
+        while len(self._making) < self._at_once:
             try:
                 connection, address = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -92,26 +94,35 @@ class Listener:
             except OSError as problem:
                 self._cannot(problem)
                 return
-            if not self._table.admit(peer_of(address)):
+            peer = peer_of(address)
+            if not self._table.admit(peer):
                 connection.close()
                 if (count := self._refused.due()) is not None:
                     why = "all connections are at work, or all that its address may have"
-                    peer = peer_of(address)
                     log.warning("connection.refused", peer=peer, why=why, also_refused=count)
                 continue
             connection.setblocking(False)
-            task = self._loop.create_task(self._make(connection))
+            task = self._loop.create_task(self._make(connection, peer))
             self._making.add(task)
             task.add_done_callback(self._making.discard)
 
-    async def _make(self, connection: socket.socket) -> None:
+    async def _make(self, connection: socket.socket, peer: str) -> None:
         server = self._runner.server
+        made = False
+
+        def make() -> web.RequestHandler:
+            nonlocal made
+            assert isinstance(server, HttpServer)
+            made = True
+            return server.connection(peer)
+
         try:
-            if server is None:
-                raise ConnectionError
-            await self._loop.connect_accepted_socket(server, connection)
+            await self._loop.connect_accepted_socket(make, connection)
         except OSError:  # it is gone already
             connection.close()
+        finally:
+            if not made:
+                self._table.give_back(peer)
 
     def _cannot(self, problem: OSError) -> None:
         """Out of descriptors or memory: give some back, and look again in a moment."""

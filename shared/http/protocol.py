@@ -17,14 +17,12 @@ import structlog
 from aiohttp import web
 
 from shared.http.access import PRINCIPAL
-from shared.http.connections import Connections, peer_of
+from shared.http.connections import Connections
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 LEAST_RATE: Final = 512
 """Bytes a second that the reader of an answer must take."""
-LINGER_S: Final = 2.0
-"""For which the rest of a refused request is thrown away, so that its sender reads the answer."""
 _LATE: Final = (
     b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n"
     b"X-Request-ID: %s\r\n\r\n"
@@ -38,12 +36,14 @@ class Deadlines:
     head_s: float = 20.0
     keepalive_s: float = 75.0
     send_s: float = 60.0
+    linger_s: float = 2.0
+    """For the rest of a refused request to be thrown away, so that its sender reads the answer."""
 
 
 class Connection(web.RequestHandler):
     """What aiohttp makes of one connection, and its deadlines."""
 
-    __slots__ = ("_deadlines", "_gone", "_head", "_sending", "_table", "_waiting", "_wire")
+    __slots__ = ("_deadlines", "_gone", "_head", "_sending", "_table", "_waiting", "_wire", "peer")
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class Connection(web.RequestHandler):
         loop: asyncio.AbstractEventLoop,
         table: Connections,
         deadlines: Deadlines,
+        peer: str,
     ) -> None:
         super().__init__(
             manager,
@@ -60,7 +61,7 @@ class Connection(web.RequestHandler):
             lingering_time=0,
             auto_decompress=False,
         )
-        self._table, self._deadlines = table, deadlines
+        self._table, self._deadlines, self.peer = table, deadlines, peer
         self._head: asyncio.TimerHandle | None = None
         self._sending: asyncio.TimerHandle | None = None
         self._gone = loop.create_future()
@@ -73,7 +74,7 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
         self._wire = transport
-        self._table.add(self, peer_of(transport.get_extra_info("peername")))
+        self._table.add(self, self.peer)
         self._head = self._loop.call_later(self._deadlines.head_s, self._head_is_late, False)
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -139,7 +140,7 @@ class Connection(web.RequestHandler):
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
             raise ConnectionError("the peer is gone") from exc
         request_id = secrets.token_hex(8)
-        peer = peer_of(self.peername)
+        peer = self.peer
         if status < 500:
             why = " ".join((message or "").split())[:200]
             log.info("request.malformed", peer=peer, why=why, request_id=request_id)
@@ -192,7 +193,7 @@ class Connection(web.RequestHandler):
             wire.resume_reading()
         if wire.can_write_eof():
             wire.write_eof()
-        await asyncio.wait([self._gone], timeout=LINGER_S)
+        await asyncio.wait([self._gone], timeout=self._deadlines.linger_s)
 
     # -- answers
 
@@ -218,18 +219,18 @@ class Connection(web.RequestHandler):
             return
         taken = before - self._wire.get_write_buffer_size()
         if taken < LEAST_RATE * self._deadlines.send_s:
-            log.info("answer.cut_off", peer=peer_of(self.peername), why="it is not being read")
+            log.info("answer.cut_off", peer=self.peer, why="it is not being read")
             self._wire.abort()
         else:
             self._watch_reader()
 
 
 class HttpServer(web.Server):
-    """Makes a :class:`Connection` of whatever is accepted."""
+    """Makes a :class:`Connection` of whatever was admitted."""
 
     def __init__(self, made: web.Server, table: Connections, deadlines: Deadlines) -> None:
         super().__init__(made.request_handler, request_factory=made.request_factory)
         self.table, self._deadlines = table, deadlines
 
-    def __call__(self) -> web.RequestHandler:
-        return Connection(self, self._loop, self.table, self._deadlines)
+    def connection(self, peer: str) -> Connection:
+        return Connection(self, self._loop, self.table, self._deadlines, peer)

@@ -38,6 +38,8 @@ class Program:
         self.name, self.mark, self.port = name, mark, free_port()
         self.data, self._log = folder / name, folder / f"{name}.log"
         self._flags = flags
+        self.prefix: tuple[str, ...] = ()
+        """Words before its own, such as ``prlimit --nofile=300``."""
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -53,7 +55,7 @@ class Program:
         ours = ["--port", str(self.port), "--data-dir", str(self.data), "--log-format", "json"]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", self.name, *ours, *self._flags],
+                [*self.prefix, sys.executable, "-P", "-m", self.name, *ours, *self._flags],
                 env=environment(self.mark),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

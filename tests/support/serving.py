@@ -102,9 +102,10 @@ async def hosted(
     found: settings.ServerSettings, stack: AsyncExitStack, machine: Clock | None = None
 ) -> Caller:
     """The server that these settings ask for, until the stack closes."""
-    composed = await compose(found, stack, machine)
+    fits = room(1024, most=found.server.max_connections)
+    composed = await compose(found, stack, machine, fits)
     sock = listen("127.0.0.1", 0)
-    listener = Listener(composed.application, sock, room(1024), Deadlines(), 1)
+    listener = Listener(composed.application, sock, fits, Deadlines(), 1)
     await listener.start()
     stack.push_async_callback(composed.supervisor.stop)
     stack.push_async_callback(listener.close)

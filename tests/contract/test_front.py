@@ -1,0 +1,443 @@
+"""Who may come in, of both programs: names, pages, tokens, bodies; and what the log says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from client_agent.folders import Folders
+from server.storage.files import FolderFiles
+from shared.database import DatabaseUnavailable
+from tests.support.agenthttp import calling
+from tests.support.orchestrator import Orchestrator
+from tests.support.serving import driving
+
+TOKEN = "a-token-of-somebody"
+OTHER = "a-token-of-another"
+PORTAL = "https://portal.example.org"
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def told(self) -> dict[str, object]:
+        return dict(json.loads(self.body))
+
+
+@dataclass
+class Program:
+    """One of the two, spoken to byte by byte."""
+
+    name: str
+    port: int
+    caller: Any
+
+    async def unfinished(self) -> str:
+        """The path of something that has not ended."""
+        if self.name == "server":
+            return f"/download/{await self.caller.upload()}"
+        status, told = await self.caller.submit("1.1")
+        assert status == 200
+        return f"/retrieve/{told['id']}"
+
+    @contextlib.asynccontextmanager
+    async def holding(self, data: str) -> AsyncIterator[None]:
+        """A connection that has sent this and stays."""
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(data.encode())
+            await writer.drain()
+            yield
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def wait(self, path: str) -> Answer:
+        """A long poll that ends soon, on the program's own clock."""
+        asked = asyncio.create_task(self.ask("GET", f"{path}?wait=0.01"))
+        while not asked.done():
+            if self.name == "agent":
+                await self.caller.clock.advance(0.01)
+            await asyncio.wait([asked], timeout=0.01)
+        return await asked
+
+    async def send(self, data: bytes) -> bytes:
+        """Everything that comes back until the program closes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(data)
+            return await reader.read()
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def ask(self, method: str, path: str, body: str = "", **headers: str) -> Answer:
+        given = {"Host": f"127.0.0.1:{self.port}", "Connection": "close"}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        if body or method == "POST":
+            given["Content-Length"] = str(len(body))
+        lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+        raw = await self.send(f"{method} {path} HTTP/1.1\r\n{lines}\r\n{body}".encode("latin-1"))
+        head, _, content = raw.partition(b"\r\n\r\n")
+        first, *rest = head.decode("latin-1").split("\r\n")
+        found = {name.lower(): value for name, _, value in (line.partition(": ") for line in rest)}
+        return Answer(int(first.split()[1]), found, content)
+
+    @property
+    def private(self) -> str:
+        """A route for callers with a token."""
+        return "/api/v1/jobs" if self.name == "server" else "/load"
+
+    @property
+    def change(self) -> str:
+        return "/terminate/1" if self.name == "server" else "/kill/1"
+
+    @property
+    def upload(self) -> str:
+        return "/upload" if self.name == "server" else "/submit"
+
+
+@contextlib.asynccontextmanager
+async def serving(name: str, tmp_path, **settings) -> AsyncIterator[Program]:
+    async with contextlib.AsyncExitStack() as stack:
+        if name == "server":
+            caller: Any = await stack.enter_async_context(
+                driving(tmp_path, Orchestrator(), **settings)
+            )
+        else:
+            caller = await stack.enter_async_context(calling(tmp_path, **settings))
+        yield Program(name, int(str(caller.url).rpartition(":")[2].strip("/")), caller)
+
+
+@pytest.fixture(params=["server", "agent"])
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+async def program(name, tmp_path):
+    async with serving(name, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def guarded(name, tmp_path):
+    async with serving(name, tmp_path, tokens=[TOKEN, OTHER], allowed_origins=[PORTAL]) as found:
+        yield found
+
+
+# -- hosts
+
+STRANGE = ["evil.example", "evil.example:5000", "127.0.0.1.evil.example", "x", "", "10.0.0.1", "[:"]
+
+
+@pytest.mark.parametrize("host", STRANGE)
+async def test_a_name_that_somebody_else_points_here_is_not_answered(program, host):
+    answer = await program.ask("GET", program.private, Host=host)
+    assert (answer.status, answer.told["code"]) == (421, "unknown_host")
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:5"]
+)
+async def test_names_of_this_machine_are_answered(program, host):
+    assert (await program.ask("GET", program.private, Host=host)).status == 200
+
+
+async def test_names_from_the_settings_are_answered(name, tmp_path):
+    hosts = ["jobs.example.org", "*.lab.example"]
+    async with serving(name, tmp_path, allowed_hosts=hosts) as program:
+        for host, status in {
+            "Jobs.Example.Org:443": 200,
+            "a.lab.example": 200,
+            "lab.example": 421,
+            "evil-lab.example": 421,
+        }.items():
+            assert (await program.ask("GET", program.private, Host=host)).status == status, host
+
+
+# -- pages
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site", "Origin": "http://other.localhost"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+    ],
+)
+async def test_a_strangers_page_changes_nothing(program, headers):
+    for path in (program.change, program.upload):
+        answer = await program.ask("POST", path, **headers)
+        assert (answer.status, answer.told["code"]) == (403, "foreign_origin")
+        assert "access-control-allow-origin" not in answer.headers
+    if program.name == "agent":
+        assert (await program.ask("DELETE", "/payloads/1", **headers)).status == 403
+
+
+async def test_our_own_pages_and_programs_may_change_things(program):
+    own = f"http://127.0.0.1:{program.port}"
+    for headers in ({}, {"Origin": own}, {"Origin": own, "Sec_Fetch_Site": "same-origin"}):
+        assert (await program.ask("POST", program.change, **headers)).status == 404
+
+
+async def test_a_trusted_page_may_call_and_read_the_answer(guarded):
+    answer = await guarded.ask(
+        "OPTIONS",
+        guarded.upload,
+        Origin=PORTAL,
+        Access_Control_Request_Method="POST",
+        Sec_Fetch_Site="cross-site",
+    )
+    assert answer.status == 204
+    assert answer.headers["access-control-allow-origin"] == PORTAL
+    assert "POST" in answer.headers["access-control-allow-methods"]
+    assert "Authorization" in answer.headers["access-control-allow-headers"]
+    shown = {"Authorization": f"Bearer {TOKEN}", "Origin": PORTAL, "Sec_Fetch_Site": "cross-site"}
+    answer = await guarded.ask("POST", guarded.change, **shown)
+    assert answer.status == 404
+    assert answer.headers["access-control-allow-origin"] == PORTAL
+    assert "X-Request-ID" in answer.headers["access-control-expose-headers"]
+    # It may come in; it still needs a token.
+    assert (await guarded.ask("POST", guarded.change, Origin=PORTAL)).status == 401
+
+
+async def test_other_pages_are_told_no_before_they_ask(guarded):
+    for origin in ("https://evil.example", f"{PORTAL}.evil.example", "http://portal.example.org"):
+        answer = await guarded.ask(
+            "OPTIONS", guarded.upload, Origin=origin, Access_Control_Request_Method="POST"
+        )
+        assert answer.status == 403
+        answer = await guarded.ask("GET", guarded.private, Origin=origin)
+        assert "access-control-allow-origin" not in answer.headers
+        assert answer.headers["vary"] == "Origin"
+
+
+# -- tokens
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer \xff",
+        f"Basic {TOKEN}",
+        TOKEN,
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        "Bearer " + "9" * 7_000,
+    ],
+)
+async def test_who_shows_no_token_is_not_let_in(guarded, shown):
+    for method, path in (("GET", guarded.private), ("POST", guarded.upload), ("GET", "/nowhere")):
+        answer = await guarded.ask(method, path, Authorization=shown)
+        assert answer.status == 401, (method, path)
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("shown", [f"Bearer {TOKEN}", f"bearer  {OTHER} "])
+async def test_who_shows_any_of_the_tokens_is_let_in(guarded, shown):
+    assert (await guarded.ask("GET", guarded.private, Authorization=shown)).status == 200
+
+
+@pytest.mark.parametrize("path", ["", "?service=no-such-service"])
+async def test_asking_before_the_body_passes_the_same_guard(guarded, path):
+    answer = await guarded.ask(
+        "POST",
+        guarded.upload + path,
+        Expect="100-continue",
+        Content_Type="multipart/form-data; boundary=b",
+    )
+    assert answer.status == 401
+    assert b"service" not in answer.body
+
+
+async def test_without_a_token_health_tells_only_whether_all_is_well(guarded):
+    answer = await guarded.ask("GET", "/health")
+    assert answer.status == 200
+    said = {key: value for key, value in answer.told.items() if value not in (None, "", {}, 0)}
+    assert said == {"status": "ok", "database": "ok"}
+    full = await guarded.ask("GET", "/health", Authorization=f"Bearer {TOKEN}")
+    assert full.told["version"]
+
+
+async def test_looking_at_health_often_does_not_look_at_the_disk_often(tmp_path, monkeypatch):
+    looks: list[int] = []
+    for kind in (Folders, FolderFiles):
+        monkeypatch.setattr(kind, "check_writable", lambda _: looks.append(1))
+    for name in ("server", "agent"):
+        looks.clear()
+        async with serving(name, tmp_path / name) as program:
+            for _ in range(20):
+                assert (await program.ask("GET", "/health")).status == 200
+        assert len(looks) <= 3
+
+
+# -- bodies and numbers
+
+
+async def test_a_compressed_body_is_not_taken(program):
+    answer = await program.ask(
+        "POST",
+        program.upload,
+        "x" * 10,
+        Content_Encoding="gzip",
+        Content_Type="multipart/form-data; boundary=b",
+    )
+    assert (answer.status, answer.told["code"]) == (415, "content_encoding")
+
+
+@pytest.mark.parametrize("number", ["9" * 7_000, "²", "%C2%B2", "%D9%A3", "-1", "1e3", "9" * 19])
+async def test_numbers_that_are_none_are_refused(program, number):
+    paths = {
+        "server": [
+            f"/download/{number}",
+            f"/api/v1/jobs/{number}",
+            f"/api/v1/jobs?limit={number}",
+            f"/api/v1/jobs?cursor={number}",
+            f"/api/v1/jobs/1/events?after={number}",
+        ],
+        "agent": [f"/retrieve/{number}", f"/events?after={number}"],
+    }[program.name]
+    for path in paths:
+        answer = await program.ask("GET", path.encode().decode("latin-1"))
+        assert 400 <= answer.status < 500, path
+        assert len(answer.body) < 8_500
+
+
+async def test_what_is_no_number_of_a_job_is_told_as_it_was_written(tmp_path):
+    async with serving("server", tmp_path) as server:
+        answer = await server.ask("GET", "/download/abc")
+        assert (answer.status, answer.told["code"]) == (404, "job_not_found")
+        assert "'abc'" in str(answer.told["message"])
+
+
+async def test_another_method_is_told_which_one_would_do(program):
+    answer = await program.ask("PUT", program.upload)
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+
+
+# -- ids and logs
+
+
+async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(guarded):
+    shown = {"Authorization": f"Bearer {OTHER}"}
+    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        answers = [
+            await guarded.ask("POST", guarded.change, **shown),
+            await guarded.ask("GET", guarded.private),
+            await guarded.ask("POST", guarded.upload, "x", **shown),
+            await guarded.ask("GET", "/nowhere", **shown),
+            await guarded.ask("GET", "/", Host="evil.example"),
+            await guarded.ask("GET", guarded.private, **shown),
+        ]
+        malformed = await guarded.send(b"nonsense\r\n\r\n")
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert len(set(ids)) == len(ids)
+    by_id = {line["request_id"]: line for line in lines if "request_id" in line}
+    told = [by_id[one] for one in ids]
+    assert [line["status"] for line in told] == [answer.status for answer in answers]
+    assert [line["principal"] for line in told] == [
+        "token-2", "nobody", "token-2", "token-2", "nobody", "token-2",
+    ]  # fmt: skip
+    assert {line["event"] for line in told} == {"request.done", "request.denied"}
+    assert told[0]["job_id"] == 1
+    assert {line["peer"] for line in told} == {"127.0.0.1"}
+    assert told[-1]["log_level"] == "debug"
+    assert b"X-Request-ID: " in malformed
+    assert TOKEN not in str(lines)
+    assert OTHER not in str(lines)
+
+
+async def test_a_flood_of_refusals_does_not_fill_the_log(guarded):
+    with capture_logs() as lines:
+        for _ in range(60):
+            await guarded.ask("GET", guarded.private)
+    assert 0 < sum(line["event"] == "request.denied" for line in lines) < 40
+
+
+async def test_whoever_goes_away_leaves_no_traceback(program):
+    with capture_logs() as lines:
+        _, writer = await asyncio.open_connection("127.0.0.1", program.port)
+        writer.write(
+            f"POST {program.upload} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+            "Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n".encode()
+        )
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        while not any(line["event"] in ("request.aborted", "request.done") for line in lines):
+            await program.ask("GET", "/")
+    assert not any("exc_info" in line or line["log_level"] == "error" for line in lines)
+
+
+# -- limits, and how troubles are told
+
+
+async def test_more_requests_than_fit_are_sent_away_and_health_is_not(name, tmp_path):
+    async with (
+        serving(name, tmp_path, max_connections=8) as program,
+        contextlib.AsyncExitStack() as held,
+    ):
+        head = (
+            f"POST {program.upload} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+            "Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
+        )
+        for _ in range(6):
+            await held.enter_async_context(program.holding(head))
+        while (answer := await program.ask("GET", program.private)).status != 503:
+            pass
+        assert answer.told["code"] == "too_many_requests"
+        assert answer.headers["retry-after"]
+        assert (await program.ask("GET", "/health")).status == 200
+        await held.aclose()
+        while (await program.ask("GET", program.private)).status != 200:
+            pass
+
+
+async def test_more_waits_than_fit_are_sent_away(name, tmp_path):
+    async with serving(name, tmp_path, max_connections=8) as program:
+        path = await program.unfinished()
+        head = f"GET {path}?wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        async with program.holding(head):
+            async with program.holding(head):
+                while (answer := await program.wait(path)).status != 429:
+                    pass
+                assert answer.told["code"] == "too_many_waits"
+                assert (await program.ask("GET", path)).status == 200
+            # One of the two is gone, and its wait with it.
+            while (await program.wait(path)).status != 200:
+                pass
+
+
+async def test_a_full_database_is_507_and_another_trouble_503(name, tmp_path, monkeypatch):
+    async with serving(name, tmp_path) as program:
+        for text, status in {"database or disk is full": 507, "disk I/O error": 503}.items():
+            trouble = DatabaseUnavailable(sqlite3.OperationalError(text))
+            for where in ("server.store.jobs.SqlJobs.get", "client_agent.payloads.Payloads.get"):
+                monkeypatch.setattr(where, AsyncMock(side_effect=trouble))
+            path = {"server": "/api/v1/jobs/1", "agent": "/retrieve/1"}[name]
+            answer = await program.ask("GET", path)
+            assert (answer.status, answer.told["code"]) == (status, "database_unavailable")
+            assert answer.headers["retry-after"]

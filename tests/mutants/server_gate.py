@@ -1,0 +1,228 @@
+"""Who may come in, from where, and how fast: of both programs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_FRONT: Final = "tests/contract/test_front.py::test_"
+_SLOW: Final = "tests/unit/shared/http/test_deadlines.py::test_"
+_COUNT: Final = "tests/unit/shared/http/test_connections.py::test_"
+_SET: Final = "tests/unit/shared/http/test_settings.py::test_"
+_HTTP: Final = "shared/http/"
+
+
+def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("gate", protection, file, old, new, tests)
+
+
+MUTANTS: Final = (
+    _of(
+        "a name that somebody else points here is not answered",
+        f"{_HTTP}front.py",
+        "            self._check_host(request)\n",
+        "",
+        f"{_FRONT}a_name_that_somebody_else_points_here_is_not_answered",
+    ),
+    _of(
+        "a stranger's page changes nothing",
+        f"{_HTTP}front.py",
+        "            self._check_origin(request)\n",
+        "",
+        f"{_FRONT}a_strangers_page_changes_nothing",
+    ),
+    _of(
+        "an origin that only begins like a trusted one is foreign",
+        f"{_HTTP}origins.py",
+        "normal_origin(origin) in self._allowed else None",
+        "any(origin.startswith(str(one)) for one in self._allowed) else None",
+        f"{_FRONT}other_pages_are_told_no_before_they_ask",
+    ),
+    _of(
+        "a token is asked for",
+        f"{_HTTP}front.py",
+        "if not found.known:",
+        "if False:",
+        f"{_FRONT}who_shows_no_token_is_not_let_in",
+    ),
+    _of(
+        "Expect is answered after the guard, not before",
+        "server/api/routes.py",
+        "route.method, route.path, route.handler, expect_handler=no_expect\n        )\n        if",
+        "route.method, route.path, route.handler\n        )\n        if",
+        "tests/contract/test_upload_http.py::"
+        "test_what_is_known_from_the_head_is_refused_before_the_body",
+    ),
+    _of(
+        "short tokens are refused",
+        f"{_HTTP}settings.py",
+        "if len(token) < MIN_TOKEN:",
+        "if False:",
+        f"{_SET}a_token_that_can_be_guessed_is_refused_at_start",
+    ),
+    _of(
+        "a tokens_file without a token is refused",
+        f"{_HTTP}settings.py",
+        "if not given:",
+        "if False:",
+        f"{_SET}a_file_without_tokens_is_refused_at_start",
+    ),
+    _of(
+        "the server's tokens_file counts",
+        f"{_HTTP}settings.py",
+        "found.append(line.strip())",
+        "pass",
+        f"{_SET}tokens_come_from_both_places",
+    ),
+    _of(
+        "an agent's token_file counts",
+        "server/settings.py",
+        "return words[0]",
+        "return None",
+        f"{_SET}the_token_for_an_agent_comes_from_its_file",
+    ),
+    _of(
+        "a compressed body is not taken",
+        f"{_HTTP}front.py",
+        'if encoding not in ("", "identity"):',
+        "if False:",
+        f"{_FRONT}a_compressed_body_is_not_taken",
+    ),
+    _of(
+        "every answer has its id",
+        f"{_HTTP}front.py",
+        'response.headers["X-Request-ID"] = request.get(REQUEST_ID, "")',
+        "pass",
+        f"{_FRONT}every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log",
+    ),
+    _of(
+        "refusals in the log are limited",
+        f"{_HTTP}front.py",
+        "if (count := self._denied.due()) is not None:",
+        "if (count := self._denied.due() or 0) is not None:",
+        f"{_FRONT}a_flood_of_refusals_does_not_fill_the_log",
+    ),
+    _of(
+        "numbers of strangers are bounded",
+        f"{_HTTP}numbers.py",
+        " or len(text) > 64:\n        return None\n    digits = text.lstrip"
+        '("0") or "0"\n    if len(digits) > _DIGITS:',
+        ":\n        return None\n    digits = text\n    if False:",
+        f"{_FRONT}numbers_that_are_none_are_refused",
+    ),
+    _of(
+        "health is told to callers with a token only",
+        "server/api/service.py",
+        "if request[PRINCIPAL].known:",
+        "if True:",
+        f"{_FRONT}without_a_token_health_tells_only_whether_all_is_well[server]",
+    ),
+    _of(
+        "an agent's health is told to callers with a token only",
+        "client_agent/api.py",
+        "if not request[PRINCIPAL].known:",
+        "if False:",
+        f"{_FRONT}without_a_token_health_tells_only_whether_all_is_well[agent]",
+    ),
+    _of(
+        "a head has a deadline",
+        f"{_HTTP}protocol.py",
+        "        self._head = None\n        if self._waiter is None",
+        "        return\n        if self._waiter is None",
+        f"{_SLOW}a_head_that_does_not_come_in_time_ends_the_connection",
+        f"{_SLOW}the_second_head_has_its_deadline_too",
+    ),
+    _of(
+        "a reader that stops is cut off",
+        f"{_HTTP}protocol.py",
+        "        super().pause_writing()\n        self._watch_reader()",
+        "        super().pause_writing()",
+        f"{_SLOW}a_reader_that_stops_is_cut_off",
+    ),
+    _of(
+        "the wait of somebody who is gone ends",
+        f"{_HTTP}protocol.py",
+        "        for task in self._waiting:\n            task.cancel()\n",
+        "",
+        f"{_SLOW}a_wait_ends_when_its_caller_is_gone",
+    ),
+    _of(
+        "the answer to a refused upload arrives",
+        f"{_HTTP}protocol.py",
+        "await self._leave(request)",
+        "self._close = True",
+        f"{_SLOW}the_rest_of_a_refused_body_is_dropped_and_the_answer_still_arrives",
+    ),
+    _of(
+        "of a stranger's refused upload nothing is read",
+        f"{_HTTP}protocol.py",
+        "wire.pause_reading()",
+        "wire.resume_reading()",
+        f"{_SLOW}of_a_stranger_not_even_the_rest_is_read",
+    ),
+    _of(
+        "whoever has most connections makes room",
+        f"{_HTTP}connections.py",
+        "max(self._idle, key=lambda peer: len(self._idle[peer]))",
+        "min(self._idle, key=lambda peer: len(self._idle[peer]))",
+        f"{_COUNT}the_oldest_idle_one_of_whoever_has_most_makes_room",
+    ),
+    _of(
+        "an address has no more than its share",
+        f"{_HTTP}connections.py",
+        "if counted and self._count.get(peer, 0) >= self.room.per_peer:",
+        "if False:",
+        f"{_COUNT}an_address_with_its_share_makes_room_among_its_own",
+        f"{_COUNT}who_has_no_idle_one_gets_no_more",
+    ),
+    _of(
+        "requests at work leave connections for others",
+        f"{_HTTP}front.py",
+        "if self._working >= self._room.requests:",
+        "if False:",
+        f"{_FRONT}more_requests_than_fit_are_sent_away_and_health_is_not",
+    ),
+    _of(
+        "waits are limited",
+        f"{_HTTP}front.py",
+        "if full or self._waits[caller] >= self._room.waits_per_caller:",
+        "if False:",
+        f"{_FRONT}more_waits_than_fit_are_sent_away",
+    ),
+    _of(
+        "a disk that hangs does not hang /health",
+        "shared/probe.py",
+        "not await wait_for(self._done, PATIENCE_S, self._clock)",
+        "not await self._done.wait()",
+        "tests/unit/shared/test_probe.py::test_a_look_that_hangs_is_itself_the_trouble",
+    ),
+    _of(
+        "If-Match is heeded",
+        f"{_HTTP}sending.py",
+        "if request.if_match is not None and not _matches(request.if_match, sha256):",
+        "if False:",
+        "tests/unit/shared/http/test_sending.py::test_conditions_and_ranges",
+    ),
+    _of(
+        "the last nought bytes are none",
+        f"{_HTTP}sending.py",
+        "return size, size  # the last",
+        "return None  # the last",
+        "tests/unit/shared/http/test_sending.py::test_conditions_and_ranges",
+    ),
+    _of(
+        "tracebacks show no values",
+        "shared/logs.py",
+        "exception_formatter=structlog.dev.plain_traceback,",
+        "",
+        "tests/unit/shared/test_logs.py::test_a_traceback_shows_no_values",
+    ),
+    _of(
+        "a full database is 507",
+        "server/api/problems.py",
+        "HTTPStatus.INSUFFICIENT_STORAGE if problem.full else 503",
+        "503",
+        f"{_FRONT}a_full_database_is_507_and_another_trouble_503",
+    ),
+)

@@ -1,0 +1,112 @@
+"""Slow clients by the hundred, and few descriptors: `/health` is answered, own work goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import Program, until
+
+FILES = 300
+MANY = 120
+UPLOAD = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 9000\r\n\r\n--b\r\n"
+BODY = (
+    b'--b\r\nContent-Disposition: form-data; name="user_id"\r\n\r\n1\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="service"\r\n\r\nexample\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\ntrue\r\n--b--\r\n'
+)
+SLOW = {
+    "server": {
+        "silent": "",
+        "head": "GET /health HTTP/1.1\r\nHost: local",
+        "body": f"POST /upload HTTP/1.1\r\nHost: localhost\r\n{UPLOAD}",
+        "refused": f"POST /nowhere HTTP/1.1\r\nHost: localhost\r\n{UPLOAD}",
+        "wait": "GET /download/1?wait=100 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "unread": "GET /swagger/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    },
+    "client_agent": {
+        "silent": "",
+        "head": "GET /health HTTP/1.1\r\nHost: local",
+        "body": f"POST /submit HTTP/1.1\r\nHost: localhost\r\n{UPLOAD}",
+        "wait": "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "idle": "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    },
+}
+
+
+def started(name: str, tmp_path: Path, settings: str = "") -> Program:
+    table = {"server": "server", "client_agent": "agent"}[name]
+    file = tmp_path / "settings.toml"
+    file.write_text(
+        f"[{table}]\n{settings}\n[agents.a]\nurl = 'http://127.0.0.1:9'\n"
+        "[agent.sandboxing]\nnofile = 100\n"
+    )
+    found = Program(name, tmp_path, uuid.uuid4().hex, "--config", str(file))
+    found.prefix = ("prlimit", f"--nofile=64:{FILES}")
+    found.start()
+    return found
+
+
+@contextlib.contextmanager
+def slow(
+    program: Program, what: str, count: int = MANY, source: str = "127.0.0.1"
+) -> Iterator[None]:
+    """So many connections that send this and then nothing, and never read."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            line = stack.enter_context(socket.socket())
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.bind((source, 0))
+            line.settimeout(20)
+            line.connect(("127.0.0.1", program.port))
+            with contextlib.suppress(ConnectionError):  # it may have been closed to make room
+                line.sendall(what.encode())
+        yield
+
+
+def ask(program: Program, path: str, body: bytes | None = None) -> tuple[int, dict[str, object]]:
+    line = http.client.HTTPConnection("127.0.0.1", program.port, timeout=20)
+    try:
+        kind = {"Content-Type": "multipart/form-data; boundary=b"} if body else {}
+        line.request("POST" if body else "GET", path, body, kind)
+        answer = line.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        line.close()
+
+
+@pytest.mark.parametrize("name", ["server", "client_agent"])
+def test_health_is_answered_whatever_hundreds_of_slow_clients_do(tmp_path, name):
+    program = started(name, tmp_path)
+    assert program.process is not None
+    if name == "server":
+        assert ask(program, "/upload", BODY)[0] == 201
+    with contextlib.ExitStack() as stack:
+        for what in SLOW[name].values():
+            stack.enter_context(slow(program, what))
+            assert ask(program, "/health")[0] == 200
+        used = len(list(Path(f"/proc/{program.process.pid}/fd").iterdir()))
+        assert used < FILES - 40  # the soft limit was raised, and a reserve is kept
+    assert "Too many open files" not in program.log
+    until(lambda: ask(program, "/load" if name != "server" else "/api/v1/jobs")[0] == 200, "busy")
+    assert program.kill() == -9
+
+
+def test_one_address_leaves_room_for_the_work_of_others(tmp_path):
+    program = started("server", tmp_path, "connections_per_peer = 60")
+    with contextlib.ExitStack() as stack:
+        for what in SLOW["server"].values():
+            stack.enter_context(slow(program, what, source="127.0.0.2"))
+        status, told = ask(program, "/upload", BODY)
+        assert status == 201, told
+        assert ask(program, "/download/1?wait=0.01")[0] == 200
+    assert "connection.refused" in program.log
+    assert len(program.log.splitlines()) < 100
+    program.kill()

@@ -1,0 +1,218 @@
+"""Connections that send or take too slowly are closed; others are not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+
+from shared.http.access import LOCAL, NOBODY, PRINCIPAL
+from shared.http.connections import room
+from shared.http.listener import Listener
+from shared.http.protocol import Connection, Deadlines
+from shared.web import listen
+
+LATER = 600.0
+SOON = 0.05
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+REFUSED = b"POST /refuse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 64000000\r\n\r\n"
+BIG = 32 << 20
+
+
+class App:
+    """A small application that listens."""
+
+    def __init__(self) -> None:
+        self.cut = asyncio.Event()
+        self.read = 0
+        self.waiting = asyncio.Event()
+        self.known = True
+        self.transport: asyncio.Transport | None = None
+
+    async def get(self, _: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    async def refuse(self, request: web.Request) -> web.Response:
+        request[PRINCIPAL] = LOCAL if self.known else NOBODY
+        assert isinstance(request.transport, asyncio.Transport)
+        self.transport = request.transport
+        response = web.Response(status=413, text="no")
+        response.force_close()
+        return response
+
+    async def take(self, request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
+
+    async def big(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            for _ in range(BIG >> 18):
+                await response.write(bytes(1 << 18))
+        except ConnectionError:
+            self.cut.set()
+            raise
+        return response
+
+    async def wait(self, request: web.Request) -> web.Response:
+        task = asyncio.current_task()
+        assert isinstance(request.protocol, Connection)
+        assert task is not None
+        request.protocol.end_with_connection(task)
+        self.waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cut.set()
+        raise AssertionError
+
+
+@contextlib.asynccontextmanager
+async def serving(**deadlines: float) -> AsyncIterator[tuple[App, int]]:
+    app, application = App(), web.Application(client_max_size=1 << 30)
+    application.router.add_get("/", app.get)
+    application.router.add_get("/big", app.big)
+    application.router.add_get("/wait", app.wait)
+    application.router.add_post("/refuse", app.refuse)
+    application.router.add_post("/take", app.take)
+    sock = listen("127.0.0.1", 0)
+    given = {"head_s": LATER, "keepalive_s": LATER, "send_s": LATER} | deadlines
+    listener = Listener(application, sock, room(1024), Deadlines(**given), 0.1)
+    port = sock.getsockname()[1]
+    await listener.start()
+    try:
+        yield app, port
+    finally:
+        await listener.close()
+
+
+async def gone(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHos"])
+async def test_a_head_that_does_not_come_in_time_ends_the_connection(sent):
+    async with serving(head_s=SOON) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        assert b" 408 " in await reader.read()
+        await gone(writer)
+
+
+async def test_a_head_that_trickles_does_not_win_time():
+    async with serving(head_s=SOON) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        end = asyncio.create_task(reader.read())
+        writer.write(b"GET / HTTP/1.1\r\nX: ")
+        with contextlib.suppress(ConnectionError):
+            while not end.done():  # with a deadline for each byte this would go on for ever
+                writer.write(b"y")
+                await writer.drain()
+                await asyncio.wait([end], timeout=SOON / 10)
+        with contextlib.suppress(ConnectionError):
+            await end
+        await gone(writer)
+
+
+async def test_the_second_head_has_its_deadline_too():
+    async with serving(head_s=SOON) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        assert b"hello" in await reader.readuntil(b"hello")
+        writer.write(b"GET /")
+        assert b" 408 " in await reader.read()
+        await gone(writer)
+
+
+async def test_an_idle_connection_is_kept_for_a_while_and_closed_without_a_word():
+    async with serving(keepalive_s=SOON) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        assert (await reader.read()).count(b"HTTP/1.1") == 1
+        await gone(writer)
+
+
+async def test_a_body_may_take_longer_than_a_head():
+    async with serving(head_s=SOON, keepalive_s=SOON) as (_, port):
+        idle_reader, idle = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /take HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nab")
+        await idle_reader.read()  # the deadline of heads is over
+        writer.write(b"cd")
+        assert await reader.readuntil(b"4")
+        await gone(writer)
+        await gone(idle)
+
+
+async def test_a_reader_that_stops_is_cut_off():
+    async with serving(send_s=SOON) as (app, port):
+        with capture_logs() as lines, socket.socket() as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(line, ("127.0.0.1", port))
+            await loop.sock_sendall(line, GET.replace(b"/ ", b"/big "))
+            await app.cut.wait()
+    # Not by the kernel, which would notice it later, too.
+    assert [one["event"] for one in lines] == ["answer.cut_off"]
+
+
+async def test_a_reader_that_reads_gets_everything():
+    async with serving(send_s=1.0) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            GET.replace(b"/ ", b"/big ").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        )
+        assert len(await reader.read()) > BIG
+        await gone(writer)
+
+
+async def test_a_wait_ends_when_its_caller_is_gone():
+    async with serving() as (app, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET.replace(b"/ ", b"/wait "))
+        await app.waiting.wait()
+        await gone(writer)
+        await app.cut.wait()
+
+
+async def test_the_rest_of_a_refused_body_is_dropped_and_the_answer_still_arrives():
+    async with serving() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            b"POST /refuse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 64000000\r\n\r\n"
+        )
+        for _ in range(64):
+            writer.write(bytes(1_000_000))
+            await writer.drain()
+        assert b" 413 " in await reader.read()
+        await gone(writer)
+
+
+async def test_of_a_stranger_not_even_the_rest_is_read():
+    async with serving(linger_s=LATER) as (app, port):
+        app.known = False
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(REFUSED)
+        assert b" 413 " in await reader.read()
+        assert app.transport is not None
+        assert not app.transport.is_reading()
+        await gone(writer)
+
+
+async def test_what_is_no_http_is_answered_without_a_traceback(caplog):
+    async with serving() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x16\x03\x01\x02\x00\x01\r\n\r\n")
+        answer = await reader.read()
+        assert b" 400 " in answer
+        assert b"X-Request-ID" in answer
+        await gone(writer)
+    assert not [record for record in caplog.records if record.exc_info]

@@ -1,0 +1,51 @@
+"""What logs show, and how much of it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from shared.logs import Limiter
+from tests.support.running import environment
+
+_FAILS = """
+import structlog
+from shared import logs
+logs.configure(FORM)
+def fail():
+    token = "-".join(["a", "secret"])
+    raise ValueError("it broke")
+try:
+    fail()
+except ValueError:
+    structlog.get_logger().exception("request.failed")
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_traceback_shows_no_values(form):
+    done = subprocess.run(
+        [sys.executable, "-c", _FAILS.replace("FORM", repr(form))],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "it broke" in done.stderr
+    assert "Traceback" in done.stderr
+    assert "a-secret" not in done.stderr
+
+
+async def test_what_is_too_much_is_counted(monkeypatch):
+    at = [100.0]
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: at[0])
+    limiter = Limiter(2.0)
+    assert [limiter.due() for _ in range(5)] == [0, 0, None, None, None]
+    at[0] += 0.5
+    assert [limiter.due() for _ in range(2)] == [3, None]
+    at[0] += 3_600
+    assert [limiter.due() for _ in range(3)] == [1, 0, None]
