@@ -143,7 +143,8 @@ class Send:
                 found = [waiting for waiting in found if waiting.user_id <= start]
             queue += found
             chosen = fairshare.pick(queue, held, service, free)
-            if len(chosen) == free or (wrapped and (last is None or last >= start > "")):
+            users = {one.user_id for one in chosen}  # nobody gets two while another waits for one
+            if len(users) == free or (wrapped and (last is None or last >= start > "")):
                 break
             wrapped, after = (True, "") if last is None else (wrapped, last)
         return chosen

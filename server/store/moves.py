@@ -15,6 +15,20 @@ _EVENT: Final = """
     INSERT INTO events (job_id, at, attempt, before, state, reason, message)
     VALUES (:job_id, :at, :attempt, :before, :state, :reason, :message)
 """
+_FOLD: Final = """
+    WITH same AS (
+        SELECT max(seq) AS seq FROM events WHERE job_id = :job_id AND state = :state
+        AND before = :before AND reason IS NULL AND message = :message
+    )
+    DELETE FROM events WHERE job_id = :job_id AND seq IN (
+        SELECT seq FROM same
+        UNION ALL
+        SELECT min(events.seq) FROM events, same
+        WHERE events.job_id = :job_id AND events.seq > same.seq
+    )
+"""
+"""A send that comes to nothing again as it did before: that one's two events give way, so that the
+history of a job that nobody takes does not grow for ever, and is still without a gap."""
 
 
 async def make_move(
@@ -42,18 +56,18 @@ async def make_move(
 async def append_event(
     tx: Transaction, job: Job, before: JobState | None, at: Micros, message: str
 ) -> None:
-    await tx.rows(
-        _EVENT,
-        {
-            "job_id": job.id,
-            "at": at,
-            "attempt": job.attempt,
-            "before": before,
-            "state": job.state,
-            "reason": job.reason,
-            "message": message,
-        },
-    )
+    values = {
+        "job_id": job.id,
+        "at": at,
+        "attempt": job.attempt,
+        "before": before,
+        "state": job.state,
+        "reason": job.reason,
+        "message": message,
+    }
+    if before is JobState.PROCESSING and job.state is JobState.QUEUED and job.reason is None:
+        await tx.rows(_FOLD, values)
+    await tx.rows(_EVENT, values)
 
 
 async def get_job(source: Database | Transaction, job_id: int) -> Job:

@@ -112,6 +112,18 @@ async def test_a_proxy_in_between_ends_no_job_and_calls_none_dead(tmp_path, tric
         assert agent.killed == [f"{cancelled}.1"]
 
 
+@stranger
+async def test_a_page_in_place_of_the_answer_to_a_bundle_fails_no_job(tmp_path, trick):
+    agent = FakeAgent(trick=on("/submit", trick))
+    async with serving(tmp_path, agent, extra=ONCE) as caller:
+        job_id = await caller.upload()
+        await agent.until(lambda: agent.refused == {f"{job_id}.1", f"{job_id}.2"})
+        agent.trick = None
+        job = await caller.job(job_id)
+        assert job["status"] == "Completed"
+        assert set(agent.starts.values()) == {1}
+
+
 async def test_only_its_own_code_says_that_an_agent_has_lost_a_job(tmp_path):
     agent = FakeAgent(ends="Running")
     async with serving(tmp_path, agent) as caller:

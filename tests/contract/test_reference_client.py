@@ -126,6 +126,53 @@ async def test_defect_04_errors_for_ever_free_the_slot_in_the_end(tmp_path, clie
         assert "Unknown" in await caller.states(job_id)
 
 
+async def test_a_page_in_place_of_a_payload_is_silence(tmp_path, client):
+    client.then, client.page = "Running", "<html>"
+    once = "[services.my_service]\ninfra_retries = 0\n"
+    short: dict[str, Any] = {"agent_unreachable_after": 0.1, "agent_lost_after": 0.3}
+    async with driving(tmp_path, client, extra=once, **short) as caller:
+        job = await caller.job(await caller.upload())
+        assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
+        assert "an answer that is not a job-orchestrator client's" in job["message"]
+        assert "Unknown" in await caller.states(job["id"])
+
+
+async def test_each_attempt_has_its_own_time_until_it_is_given_up(tmp_path, client):
+    client.then, client.broken = "Running", True
+    twice = "[services.my_service]\ninfra_retries = 1\n"
+    short: dict[str, Any] = {"agent_unreachable_after": 0.1, "agent_lost_after": 0.3}
+    async with driving(tmp_path, client, extra=twice, **short) as caller:
+        job = await caller.job(await caller.upload())
+        assert (job["status"], job["attempt"]) == ("Failed", 2)
+        assert (await caller.states(job["id"])).count("Unknown") == 2
+
+
+async def test_the_wall_time_there_is_retried_as_the_service_says(tmp_path, client, monkeypatch):
+    monkeypatch.setattr("server.stages.poll._SPARE_S", 0.0)
+    client.then = "Running"
+    again = '[services.my_service]\ntimeout = "0.1s"\nretries = 1\nretry_delays = ["0s"]\n'
+    async with driving(tmp_path, client, extra=again) as caller:
+        job = await caller.job(await caller.upload())
+        assert (job["status"], job["reason"], job["attempt"]) == ("Failed", "timeout", 2)
+        _, kind, body = await caller.get(f"/download_partial/{job['id']}")
+        assert kind == "application/zip"
+        assert zipfile.ZipFile(io.BytesIO(body)).read("output.txt") == b"of payload 2"
+    assert client.killed == [1, 2]
+
+
+async def test_a_404_alone_does_not_say_that_a_job_is_dead(tmp_path, client):
+    client.then, client.kill_status = "Running", 404
+    async with driving(tmp_path, client, cancel_patience=0.1) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
+            assert answer.status == 202
+        assert "/retrieve/1" in client.asked, "the payload's own address knows better"
+        client.payloads.clear()
+        async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
+            assert (answer.status, (await answer.json())["status"]) == (200, "Killed")
+
+
 async def test_defect_05_what_is_prepared_there_counts_against_the_quota(tmp_path, client):
     client.then = "Prepared"
     async with driving(tmp_path, client) as caller:

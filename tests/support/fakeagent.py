@@ -216,7 +216,7 @@ class FakeAgent:
             await self._notify()
             return answer
 
-        application = web.Application(middlewares=[first])
+        application = web.Application(middlewares=[first], client_max_size=1 << 30)
         for prefix in ("", "/elsewhere"):
             application.add_routes(
                 [

@@ -43,12 +43,16 @@ class Orchestrator:
     Attributes:
         then: what becomes of each new payload at once; a state of its wire.
         broken: answers every retrieve with 500.
+        page: what it answers every retrieve with: a proxy's page.
+        kill_status: what it answers every kill with.
         silent: takes a submit and cuts the connection instead of answering.
     """
 
     payloads: dict[int, Held] = field(default_factory=dict)
     then: str = "Completed"
     broken: bool = False
+    page: str = ""
+    kill_status: int = 200
     silent: bool = False
     killed: list[int] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -83,6 +87,8 @@ class Orchestrator:
         held = self._held(request)
         if self.broken:
             raise web.HTTPInternalServerError
+        if self.page:
+            return web.Response(text=self.page, content_type="text/html")
         if held.status == "Completed":
             return _zip(held)
         return web.json_response(held.doc())
@@ -92,6 +98,8 @@ class Orchestrator:
 
     async def kill(self, request: web.Request) -> web.StreamResponse:
         held = self._held(request)
+        if self.kill_status != 200:
+            return web.Response(status=self.kill_status)
         held.status = "Killed"
         self.killed.append(held.id)
         return web.Response()

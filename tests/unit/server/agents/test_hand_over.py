@@ -1,0 +1,132 @@
+"""How long the answer to a bundle is waited for: as long as its agent lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from server.agents.ferryman import FerrymanAgent
+from server.agents.link import Sessions
+from server.agents.registry import Registry
+from server.domain.jobs import Bundle
+from server.ports import Unreachable
+from tests.support.fakeagent import FakeAgent
+from tests.support.jobs import job
+from tests.support.simclock import SimClock
+
+HOUR_S = 3_600
+
+
+class Line:
+    """A link to a fake agent, on simulated time."""
+
+    def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
+        self.agent, self.clock = agent, SimClock()
+        sessions = Sessions(session, session)
+        self.link = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
+        self.registry = Registry([self.link], self.clock)
+
+    async def connect(self) -> None:
+        self.registry.mark_up(self.link, await self.link.ask_health())
+
+    def submit(self, bundle: Path) -> asyncio.Task[Any]:
+        stored = Bundle("b", bundle.stat().st_size, "d" * 64)
+        return asyncio.create_task(self.link.submit(job(bundle=stored), bundle))
+
+    async def pass_time(self, seconds: int, submit: asyncio.Task[Any]) -> None:
+        """At most; no longer than the submit takes."""
+        for _ in range(seconds // 5):
+            asleep = asyncio.create_task(self.clock.until_asleep(5.0))
+            await asyncio.wait({asleep, submit}, return_when=asyncio.FIRST_COMPLETED)
+            asleep.cancel()
+            if submit.done():
+                break
+            await self.clock.advance(5.0)
+
+
+@asynccontextmanager
+async def line(agent: FakeAgent) -> AsyncIterator[Line]:
+    async with agent.listening(), aiohttp.ClientSession() as session:
+        found = Line(agent, session)
+        await found.connect()
+        yield found
+
+
+class SlowDisk:
+    """Takes the whole body, and answers when it is told to."""
+
+    def __init__(self, agent: FakeAgent) -> None:
+        self._agent, self.taken, self.done = agent, asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse | None:
+        if request.path != "/submit":
+            return None
+        answer = await self._agent.submit(request)
+        self.taken.set()
+        await self.done.wait()
+        return answer
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    path = tmp_path / "bundle"
+    with path.open("wb") as file:
+        file.truncate(32 << 20)
+    return path
+
+
+async def test_an_agent_that_has_it_may_take_all_the_time_it_needs(bundle):
+    agent = FakeAgent(ends="Running")
+    agent.trick = disk = SlowDisk(agent)
+    async with line(agent) as found:
+        submit = found.submit(bundle)
+        await disk.taken.wait()
+        await found.pass_time(HOUR_S, submit)
+        assert not submit.done()
+        disk.done.set()
+        assert (await submit).key == "7.1"
+        assert agent.calls["POST /submit"] == 1
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["gone", "gone and back"])
+async def test_an_agent_that_went_away_meanwhile_may_have_it(bundle, back):
+    agent = FakeAgent(ends="Running")
+    agent.trick = disk = SlowDisk(agent)
+    async with line(agent) as found:
+        submit = found.submit(bundle)
+        await disk.taken.wait()
+        await found.pass_time(60, submit)
+        found.registry.mark_down(found.link, "gone")
+        if back:
+            await found.connect()
+        await found.pass_time(5, submit)
+        with pytest.raises(Unreachable, match="went away before it answered") as problem:
+            await submit
+        assert problem.value.sent
+
+
+async def test_an_agent_that_stops_taking_a_bundle_does_not_have_it(bundle):
+    agent, never = FakeAgent(), asyncio.Event()
+
+    async def stuck(request: web.Request) -> web.StreamResponse | None:
+        if request.path == "/submit":
+            await never.wait()
+        return None
+
+    agent.trick = stuck
+    async with line(agent) as found:
+        submit = found.submit(bundle)
+        await agent.until(lambda: agent.calls["POST /submit"] == 1)
+        await found.pass_time(HOUR_S, submit)
+        assert 120 < found.clock.monotonic() < 600
+        with pytest.raises(Unreachable, match="stopped taking the bundle") as problem:
+            await submit
+        assert not problem.value.sent
+        never.set()

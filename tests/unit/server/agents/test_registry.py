@@ -1,0 +1,138 @@
+"""Who gets the next job, and why nobody does."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from server.agents.link import Sessions
+from server.agents.orchestrator import OrchestratorClient
+from server.agents.registry import Registry
+from shared.wire import AgentHealth
+from tests.support.simclock import SimClock
+
+NO_CALLS = cast(Sessions, None)
+
+
+class Fleet:
+    """Agents by name and slots, all of them up."""
+
+    def __init__(self, **slots: int | None) -> None:
+        self.clock = SimClock()
+        self.links = {
+            name: OrchestratorClient(name, "", "", "", NO_CALLS, self.clock) for name in slots
+        }
+        self.registry = Registry(list(self.links.values()), self.clock)
+        for name, count in slots.items():
+            self.up(name, slots=count)
+
+    def up(self, name: str, **health) -> None:
+        told = AgentHealth(**{"status": "ok", "agent": name} | health)
+        self.registry.mark_up(self.links[name], told)
+
+    def chosen(self, service: str = "s", held: dict[str, int] | None = None) -> str | None:
+        link = self.registry.choose(service, held or {})
+        return link.name if link else None
+
+    def refuse(self, name: str, *, offered: bool = True, at_least_s: float = 0.0) -> float:
+        why = f"{name} is busy"
+        return self.registry.refused(name, "s", why, offered=offered, at_least_s=at_least_s)
+
+
+def test_two_equal_agents_share_the_load() -> None:
+    fleet, held = Fleet(a=4, b=4), {"a": 0, "b": 0}
+    for _ in range(8):
+        held[fleet.chosen(held=held) or ""] += 1
+    assert held == {"a": 4, "b": 4}
+
+
+def test_the_smallest_share_of_slots_in_use_gets_the_next_job_and_none_gets_too_many() -> None:
+    fleet, held = Fleet(small=1, big=8), {"small": 0, "big": 0}
+    order = []
+    while (name := fleet.chosen(held=held)) is not None:
+        held[name] += 1
+        order.append(name)
+    assert held == {"small": 1, "big": 8}
+    assert order[:3] == ["big", "small", "big"]
+    assert fleet.registry.free_slots("s", held) == 0
+    assert fleet.registry.free_slots("s", {"big": 5}) == 4
+    told = fleet.registry.why_none("s", held)
+    assert told == "all 9 slots of the 2 agents that can take it are taken"
+
+
+def test_an_agent_that_names_no_slots_is_not_bounded() -> None:
+    assert Fleet(a=None).chosen(held={"a": 10_000}) == "a"
+
+
+def test_only_services_that_operator_and_agent_name_are_given() -> None:
+    fleet = Fleet(a=1, b=1)
+    fleet.links["a"].services = frozenset({"other"})
+    fleet.up("b", services=["third"])
+    assert fleet.chosen("s") is None
+    assert (fleet.chosen("other"), fleet.chosen("third")) == ("a", "b")
+    assert not fleet.registry.offered("s")
+    assert fleet.registry.why_none("s", {}) == "no agent of this server offers the service s"
+
+
+def test_a_refusal_rests_longer_each_time_and_at_least_as_long_as_the_agent_asks() -> None:
+    fleet = Fleet(a=4)
+    rests = []
+    for _ in range(9):
+        rests.append(fleet.refuse("a"))
+        fleet.clock._move(fleet.clock.monotonic() + rests[-1])
+    assert rests == [5, 10, 20, 40, 80, 160, 320, 600, 600]
+    fleet.registry.accepted("a", "s")
+    assert fleet.refuse("a", at_least_s=7.0) == 7.0
+
+
+async def test_while_it_rests_it_gets_none_and_then_one_job_tries_it_out() -> None:
+    fleet = Fleet(a=4)
+    fleet.refuse("a")
+    assert fleet.refuse("a") == 5.0, "another job of the same sweep does not make it longer"
+    assert fleet.chosen() is None
+    assert fleet.chosen("other") == "a"
+    assert fleet.registry.why_none("s", {}) == "a is busy"
+    await fleet.clock.advance(5.0)
+    assert fleet.chosen() == "a"
+    fleet.registry.claimed("a", "s")
+    assert fleet.chosen() is None
+    fleet.registry.accepted("a", "s")
+    assert fleet.chosen() == "a"
+
+
+def test_a_service_is_offered_as_long_as_one_agent_has_not_denied_it() -> None:
+    fleet = Fleet(a=1, b=1)
+    fleet.registry.mark_down(fleet.links["b"], "away")
+    fleet.refuse("a", offered=False)
+    assert fleet.registry.offered("s")
+    fleet.up("b")
+    fleet.refuse("b", offered=False)
+    assert not fleet.registry.offered("s")
+
+
+@pytest.mark.parametrize("why", ["drained", "unhealthy"])
+def test_what_may_get_no_work_can_be_talked_to_all_the_same(why: str) -> None:
+    fleet = Fleet(a=1)
+    if why == "drained":
+        fleet.links["a"].drain = True
+    else:
+        fleet.up("a", status="error", message="the sandbox broke")
+    assert fleet.chosen() is None
+    assert fleet.links["a"].reachable
+    assert fleet.registry.silent_s("a") is None
+    assert ("drain" if why == "drained" else "broke") in fleet.registry.why_none("s", {})
+
+
+async def test_silence_is_counted_on_the_clock_that_does_not_jump() -> None:
+    fleet = Fleet(a=1)
+    fleet.registry.mark_down(fleet.links["a"], "away")
+    fleet.clock.jump(86_400.0 * 3)
+    assert fleet.registry.silent_s("a") == 0.0
+    await fleet.clock.advance(7.0)
+    fleet.registry.mark_down(fleet.links["a"], "still away")
+    assert fleet.registry.silent_s("a") == 7.0
+    assert fleet.registry.silent_s("taken out") == 7.0, "since the server started"
+    fleet.up("a")
+    assert fleet.registry.silent_s("a") is None
+    assert fleet.links["a"].contacts == 2

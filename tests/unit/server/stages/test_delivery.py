@@ -1,0 +1,289 @@
+"""Claiming and sending, step by step on simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.api import documents
+from server.domain.quotas import Service
+from server.ports import RefusedByAgent, Unreachable
+from shared.wire import JobState, PayloadState, Reason
+from tests.support.simworld import World
+
+S, P = JobState, PayloadState
+SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path, dict(SERVICES), lost_after_s=3_600.0)
+    with world.inline():
+        yield world
+    if hasattr(world, "database"):
+        world.database.close()
+
+
+async def sweep(world: World) -> None:
+    await world.send.run_once()
+    await world.settle()
+
+
+async def pass_time(world: World, seconds: float) -> None:
+    """With a sweep each second."""
+    for _ in range(round(seconds)):
+        await world.clock.advance(1.0)
+        await sweep(world)
+
+
+async def state(world: World, job_id: int) -> JobState:
+    return (await world.jobs.get(job_id)).state
+
+
+def always(agent: Any, problem: Exception, calls: Counter[str]) -> None:
+    """Each submit to the agent ends so."""
+
+    async def submit(*_: Any) -> Any:
+        calls[agent.name] += 1
+        raise problem
+
+    agent.submit = submit
+
+
+async def test_no_agent_gets_more_than_its_slots_and_the_rest_waits_with_a_reason(world):
+    await world.start()
+    jobs = [await world.upload("ann", "s") for _ in range(6)]
+    await sweep(world)
+    await sweep(world)
+    assert [len(agent.payloads) for agent in world.agents] == [1, 2]
+    assert [await state(world, job_id) for job_id in jobs] == [S.SUBMITTED] * 3 + [S.QUEUED] * 3
+    waiting = await documents.why_waiting(
+        await world.jobs.get(jobs[3]), SERVICES["s"], world.jobs, world.registry, 0
+    )
+    assert waiting is not None
+    assert waiting.reason == "all 3 slots of the 2 agents that can take it are taken"
+    sent = await documents.why_waiting(
+        await world.jobs.get(jobs[0]), SERVICES["s"], world.jobs, world.registry, 0
+    )
+    assert sent is not None
+    assert "starts it when a slot is free" in sent.reason
+
+
+async def test_a_slot_is_free_as_soon_as_the_attempt_has_ended_not_when_its_result_is_here(world):
+    await world.start()
+    jobs = [await world.upload("ann", "s") for _ in range(4)]
+    await sweep(world)
+    south = world.agents[1]
+    south.faults = ["slow"]
+    first = next(iter(south.payloads.values()))
+    south.start(first)
+    south.end(first, P.COMPLETED)
+    await world.settle()
+    assert await state(world, first.key.job_id) is not S.COMPLETED, "its result is on its way"
+    await sweep(world)
+    assert await state(world, jobs[3]) is not S.QUEUED
+
+
+async def test_users_take_turns_also_where_slots_are_few(world):
+    await world.start()
+    world.agents[0].drop()
+    order: list[str] = []
+    for user in ("ann", "bob", "cy"):
+        for _ in range(4):
+            await world.upload(user, "s")
+    south = world.agents[1]
+    for _ in range(6):
+        await sweep(world)
+        for payload in list(south.payloads.values()):
+            if payload.status is P.PREPARED:
+                order.append((await world.jobs.get(payload.key.job_id)).user_id)
+                south.start(payload)
+                south.end(payload, P.COMPLETED)
+        await world.settle()
+    assert sorted(order) == ["ann"] * 4 + ["bob"] * 4 + ["cy"] * 4
+    assert all(set(order[n : n + 3]) == {"ann", "bob", "cy"} for n in range(0, 12, 3))
+
+
+async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
+    """The first attempt's question sleeps while the second attempt's bundle is on its way."""
+    await world.start()
+    world.agents[0].drop()
+    south = world.agents[1]
+    south.faults = ["lost", "unreachable"]
+    job_id = await world.upload("ann", "s")
+    await sweep(world)
+    assert world.clock.sleeping == 1, "the question was not answered, and is asked again soon"
+    first = await world.jobs.get(job_id)
+    south.refused.add(first.key)
+    await world.get.lost(first, "given up meanwhile")
+
+    arrived = asyncio.Event()
+    honest, submits = south.submit, []
+
+    async def slow(job: Any, bundle: Path) -> Any:
+        submits.append(job.key)
+        await arrived.wait()
+        return await honest(job, bundle)
+
+    south.submit = slow
+    await sweep(world)
+    assert (await world.jobs.get(job_id)).attempt == 2
+    await pass_time(world, 10)
+    assert south.refused == {first.key}, "the key of the delivery under way was settled"
+    arrived.set()
+    await world.settle()
+    assert await state(world, job_id) is S.SUBMITTED
+    assert [key.attempt for key in submits] == [2]
+
+
+async def test_what_cannot_be_sent_is_sent_again_after_growing_delays(world):
+    await world.start()
+    world.agents[0].drop()
+    calls: Counter[str] = Counter()
+    always(world.agents[1], Unreachable("cut", sent=True), calls)
+    job_id = await world.upload("ann", "s")
+    await sweep(world)
+    await pass_time(world, 90)
+    assert 5 <= calls["south"] <= 8, "at once, and after 1, 2, 4, 8, 16, 32 s"
+    assert not (await world.jobs.get(job_id)).ended
+
+
+async def test_a_refusing_agent_is_asked_seldom_and_the_history_does_not_grow_with_it(world):
+    await world.start()
+    world.agents[0].drop()
+    calls: Counter[str] = Counter()
+    busy = RefusedByAgent("disk_full", "the disk is full", final=False, retry_after_s=1.0)
+    always(world.agents[1], busy, calls)
+    world.services["s"] = Service("s", runs_per_user=50, max_runs=50)
+    jobs = [await world.upload("ann", "s") for _ in range(5)]
+    await sweep(world)
+    assert calls["south"] == 2, "its slots; the others were not even offered"
+    await pass_time(world, 1_000)
+    assert calls["south"] <= 2 + 8, "after 5, 10, 20, 40, 80, 160, 320 s, one job each time"
+    events = [len(await world.jobs.events(job_id)) for job_id in jobs]
+    assert max(events) <= 4
+    assert [await state(world, job_id) for job_id in jobs] == [S.QUEUED] * 5
+    del world.agents[1].submit
+    await pass_time(world, 700)
+    assert await state(world, jobs[0]) is S.SUBMITTED
+
+
+async def test_the_queue_timeout_ends_what_waited_too_long(world):
+    await world.start()
+    for agent in world.agents:
+        agent.drop()
+    job_id = await world.upload("ann", "s")
+    await world.clock.advance(98.0)
+    await sweep(world)
+    assert await state(world, job_id) is S.QUEUED
+    await world.clock.advance(4.0)
+    await sweep(world)
+    job = await world.jobs.get(job_id)
+    assert (job.state, job.reason) == (S.FAILED, Reason.QUEUE_TIMEOUT)
+
+
+async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(world):
+    await world.start()
+    job_id = await world.upload("ann", "s")
+    del world.services["s"]
+    await world.clock.advance(3_599.0)
+    await sweep(world)
+    job = await world.jobs.get(job_id)
+    waiting = await documents.why_waiting(job, None, world.jobs, world.registry, 0)
+    assert waiting is not None
+    assert waiting.reason == "the server has no service s in its settings (any more)"
+    await world.clock.advance(1.0)
+    await sweep(world)
+    job = await world.jobs.get(job_id)
+    assert (job.state, job.reason) == (S.FAILED, Reason.NOT_OFFERED)
+
+
+async def test_a_job_is_not_refused_for_good_while_an_agent_that_is_away_may_take_it(world):
+    await world.start()
+    world.agents[0].drop()
+    calls: Counter[str] = Counter()
+    denied = RefusedByAgent("not_offered", "no", final=True)
+    always(world.agents[1], denied, calls)
+    job_id = await world.upload("ann", "s")
+    await sweep(world)
+    assert (await state(world, job_id), calls["south"]) == (S.QUEUED, 1)
+    await world.agents[0].connect()
+    await pass_time(world, 61)
+    assert (await world.jobs.get(job_id)).agent == "north"
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_an_agent_that_was_taken_out_of_the_settings_kills_nothing(world, cancelled):
+    await world.start()
+    job_id = await world.upload("ann", "s")
+    await sweep(world)
+    world.registry._links.clear()
+    if cancelled:
+        job = await world.cancel(job_id, 0.0)
+        await world.settle()
+        assert (job.state, job.ended) == (S.SUBMITTED, False)
+    await world.clock.advance(61.0)
+    await world.poll.run_once()
+    assert await state(world, job_id) is S.UNKNOWN
+    await world.clock.advance(3_600.0)
+    await world.poll.run_once()
+    job = await world.jobs.get(job_id)
+    assert job.state is (S.CANCELLED if cancelled else S.QUEUED)
+    assert "is not in the server's settings for" in job.message
+    assert ("whether its processes are dead is not known" in job.message) is cancelled
+
+
+async def test_a_cancel_asks_once_while_the_result_is_on_its_way(world):
+    await world.start()
+    job_id = await world.upload("ann", "s")
+    await sweep(world)
+    agent = next(one for one in world.agents if one.payloads)
+    payload = next(iter(agent.payloads.values()))
+    agent.start(payload)
+    agent.faults = ["slow"]
+    agent.end(payload, P.COMPLETED)
+    await world.settle()
+    asked = 0
+    honest = agent.settle
+
+    async def counted(*args: Any, **how: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await honest(*args, **how)
+
+    agent.settle = counted
+    wish = asyncio.ensure_future(world.cancel(job_id, 60.0))
+    await world.clock.advance(29.0)
+    assert asked <= 6
+    await world.clock.advance(2.0)
+    with pytest.raises(Exception, match="Completed"):
+        await wish
+
+
+async def test_jobs_of_agents_that_send_events_are_not_read_at_every_sweep(world, monkeypatch):
+    await world.start()
+    for _ in range(3):
+        await world.upload("ann", "s")
+    await sweep(world)
+    reads = Counter[str]()
+    honest = world.jobs.in_states
+
+    async def counted(states: Any, agent: str | None = None) -> Any:
+        reads[agent or ""] += 1
+        return await honest(states, agent)
+
+    monkeypatch.setattr(world.jobs, "in_states", counted)
+    for _ in range(5):
+        await world.poll.run_once()
+    assert not reads
+    world.agents[0].drop()
+    await world.poll.run_once()
+    assert not reads, "nothing is judged yet"
+    await world.clock.advance(61.0)
+    assert await world.poll.run_once() == 1
+    assert reads == {"north": 1}
