@@ -361,6 +361,14 @@ class Agent(Protocol):
         """
         ...
 
+    async def partial(self, job: Job, to: Path) -> Fetched:
+        """Download what there is of the job's current attempt, and of no other.
+
+        Raises:
+            NoSuchPayload
+        """
+        ...
+
     async def kill(self, payload_id: int) -> PayloadDoc | None:
         """Return once its processes are dead: the payload as it is then (None: the agent does not
         say).

@@ -81,6 +81,12 @@ class FerrymanAgent(Link):
     async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
         return await self._download(f"{self.base}/retrieve_partial/{payload_id}", to, most)
 
+    async def partial(self, job: Job, to: Path) -> Fetched:
+        payload = await self.settle(job)  # by its key: a number may be another job's by now
+        if payload is None or not outcome.is_of(job, payload, self.name):
+            raise NoSuchPayload(f"agent {self.name} does not have job {job.id}")
+        return await self.fetch(payload.id, to)
+
     async def kill(self, payload_id: int) -> PayloadDoc | None:
         async with self._call("POST", f"{self.base}/kill/{payload_id}") as answer:
             payload = await answers.document(answer, PayloadDoc)

@@ -68,6 +68,10 @@ class OrchestratorClient(Link):
     async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
         return await self._download(f"{self._partial}/{payload_id}", to, most)
 
+    async def partial(self, job: Job, to: Path) -> Fetched:
+        assert job.payload_id is not None, "set by the move to Submitted"
+        return await self.fetch(job.payload_id, to)
+
     async def kill(self, payload_id: int) -> PayloadDoc | None:
         try:
             async with self._call("POST", f"{self._terminate}/{payload_id}") as answer:

@@ -49,7 +49,7 @@ async def partial(request: web.Request) -> web.StreamResponse:
     with context.files.staging() as staged:
         if job.state in states.AT_AGENT and agent is not None and job.payload_id is not None:
             try:
-                await agent.fetch(job.payload_id, staged)
+                await agent.partial(job, staged)
             except AgentError:
                 staged.unlink(missing_ok=True)  # then only what we know ourselves
         if not staged.exists():

@@ -5,7 +5,9 @@ dead; nobody gets another's result.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import zipfile
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -242,6 +244,21 @@ async def test_payloads_of_others_are_left_alone(tmp_path):
         assert (await caller.job(job_id))["status"] == "Completed"
         assert await result(caller, job_id) == f"result of {job_id}.1"
     assert [agent.payloads[90 + number].status for number in range(3)] == ["Completed"] * 3
+
+
+async def test_a_partial_result_is_that_of_the_job_whatever_its_number_is_by_now(tmp_path):
+    """The agent's data were lost, and its numbers begin anew with another user's payload."""
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        held = agent.held(f"{job_id}.1")
+        held.result = zipped("so far")
+        status, _, body = await caller.get(f"/download_partial/{job_id}")
+        assert (status, said(body)) == (200, "so far")
+        agent.payloads[held.id] = Held(held.id, "another", "5.1", None, result=zipped("of others"))
+        status, _, body = await caller.get(f"/download_partial/{job_id}")
+        assert zipfile.ZipFile(io.BytesIO(body)).namelist() == ["ferryman.json"]
 
 
 @pytest.mark.parametrize("size", ["longer", "shorter", "other bytes"])

@@ -80,6 +80,13 @@ MUTANTS: Final = (
         f"{_HOSTILE}an_agent_cannot_end_a_job_that_another_has",
     ),
     _of(
+        "a partial result is asked for by the job's key",
+        "agents/ferryman.py",
+        "payload = await self.settle(job)  # by its key",
+        "return await self.fetch(job.payload_id or 0, to)  # by its key",
+        f"{_HOSTILE}a_partial_result_is_that_of_the_job_whatever_its_number_is_by_now",
+    ),
+    _of(
         "an unhealthy agent can be talked to",
         "agents/link.py",
         "accepted=frozenset({200, 503})",

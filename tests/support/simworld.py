@@ -289,6 +289,9 @@ class SimAgent(Link):
             payload.status, payload.result = P.CLEANED, b""
         self._answered(fault)
 
+    async def partial(self, job: Job, to: Path) -> Fetched:
+        raise AssertionError("nobody asks for partial results here")
+
     async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
         raise AssertionError("only job-orchestrator clients are polled")
 
