@@ -22,7 +22,7 @@ from client_agent.errors import (
 from client_agent.folders import Folders
 from client_agent.intake import Intake
 from client_agent.load import CpuLoad
-from client_agent.payloads import Payloads
+from client_agent.payloads import BATCH, Payloads
 from client_agent.runner import Runner
 from client_agent.schema import Payload
 from client_agent.snapshots import Snapshots
@@ -37,8 +37,6 @@ from shared.http.sending import send_file
 from shared.ids import AttemptKey
 from shared.wire import (
     AgentHealth,
-    PayloadDoc,
-    PayloadList,
     PayloadState,
     ResultInfo,
     Settled,
@@ -158,15 +156,23 @@ class Api:
         return _json(Settled(payload=None if payload is None else payload.doc()))
 
     async def list(self, request: web.Request) -> web.StreamResponse:
+        """Page by page: an agent may hold many. One that changes meanwhile may come twice: what
+        comes later counts."""
         server = request.query.get("server")
         seq = self._payloads.seq  # before the rows: what is told may be newer, never older
-        found: dict[int, PayloadDoc] = {}
-        after = 0
-        while rows := await self._payloads.changed_after(after, server):
-            for row in rows:  # one that changed between two reads is read again: the later counts
-                found[row.id] = row.doc()
-            after = rows[-1].changed
-        return _json(PayloadList(seq=seq, payloads=list(found.values())))
+        rows = await self._payloads.changed_after(0, server)
+        response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/json"})
+        await response.prepare(request)
+        await response.write(b'{"seq":%d,"payloads":[' % seq)
+        between = b""
+        while rows:
+            docs = b",".join(row.doc().model_dump_json().encode() for row in rows)
+            await response.write(between + docs)
+            between = b","
+            full = len(rows) == BATCH
+            rows = await self._payloads.changed_after(rows[-1].changed, server) if full else []
+        await response.write_eof(b"]}")
+        return response
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         after = whole_number(request.query.get("after") or "0")

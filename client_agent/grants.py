@@ -18,6 +18,11 @@ LOOK_S: Final = 2.0
 """A file server that takes longer to say whether a folder is there is of no use to a job."""
 
 
+FRESH_S: Final = 1.0
+"""What was there then is taken to be there: orders come by the hundred, and each look costs a
+thread."""
+
+
 class Tree:
     """A folder of the host that jobs are given.
 
@@ -75,18 +80,23 @@ class Grants:
         every = (common, *services.values())
         paths = sorted({path for grant in every for path, _ in grant.read_only})
         self._trees = {path: Tree(path, exists) for path in paths}
+        self._fresh_until = float("-inf")
 
     def of(self, service: str) -> Grant:
         return self._services.get(service, self._common)
 
     async def look(self, clock: Clock) -> None:
         """Look which trees are there; not longer than :data:`LOOK_S`, and no longer at all for one
-        that is silent since an earlier look."""
+        that is silent since an earlier look. While nothing is missing, once in :data:`FRESH_S`."""
+        if clock.monotonic() < self._fresh_until:
+            return
         asked = [(tree, tree.ask()) for tree in self._trees.values()]
         until = clock.monotonic() + LOOK_S
         for tree, answered in asked:
             if not tree.silent and not await wait_for(answered, until - clock.monotonic(), clock):
                 tree.there, tree.silent = False, True
+        if all(tree.there or tree.silent for tree in self._trees.values()):
+            self._fresh_until = clock.monotonic() + FRESH_S
 
     def check(self, service: str, limits: Limits) -> None:
         """Raises Refused where a job would find less than its service was promised, as of the last

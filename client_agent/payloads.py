@@ -21,7 +21,8 @@ from shared.wire import PayloadState
 
 S = PayloadState
 
-_BATCH: Final = 200  # rows in one sweep's transaction
+BATCH: Final = 200
+"""Rows that are read, or changed in one sweep's transaction, at once."""
 _ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(states.ENDED))
 
 
@@ -185,7 +186,7 @@ class Payloads:
                 SELECT id FROM payloads WHERE ended_at <= :before AND cleaned_at IS NULL
                 ORDER BY ended_at LIMIT :batch
                 """,
-                {"before": now - round(retention_s * SECOND), "batch": _BATCH},
+                {"before": now - round(retention_s * SECOND), "batch": BATCH},
             )
             cleaned: list[Row] = []
             for row in due:
@@ -214,7 +215,7 @@ class Payloads:
                     SELECT id FROM payloads WHERE cleaned_at <= :before LIMIT :batch
                 ) RETURNING id
                 """,
-                {"before": now - round(retention_s * SECOND), "batch": _BATCH},
+                {"before": now - round(retention_s * SECOND), "batch": BATCH},
             )
             await keys.forget(tx, now, retention_s)
             return len(pruned)
@@ -244,7 +245,7 @@ class Payloads:
         return [payload(row) for row in rows]
 
     async def changed_after(
-        self, after: int, server: str | None, limit: int = _BATCH
+        self, after: int, server: str | None, limit: int = BATCH
     ) -> Sequence[Payload]:
         """Payloads not acknowledged whose latest change is later, in the order of the changes."""
         rows = await self._database.rows(

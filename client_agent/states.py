@@ -22,7 +22,3 @@ NEXT: Final[dict[PayloadState, frozenset[PayloadState]]] = {
 
 ENDED: Final = frozenset(s for s, after in NEXT.items() if S.CLEANED in after) | {S.CLEANED}
 LIVE: Final = frozenset(S) - ENDED
-HAS_BUNDLE: Final = frozenset({S.PREPARED})
-"""Its bundle is still to be unpacked; after that nobody reads it again."""
-HAS_RESULT: Final = ENDED - {S.CLEANED}
-"""It may have left a result."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from client_agent.payloads import Payloads
+from client_agent.payloads import BATCH, Payloads
 from shared.clock import Clock, wait_for
 from shared.wire import AgentEvent
 
 KEEPALIVE_S: Final = 15.0
-BATCH: Final = 200
 
 
 async def follow(

@@ -37,7 +37,7 @@ _RETRY: Final = frozenset(
         HTTPStatus.TOO_MANY_REQUESTS,
     }
 )
-_NEW_ATTEMPT: Final = frozenset({"stale_attempt", "key_refused"})
+_NEW_ATTEMPT: Final = frozenset({"stale_attempt", "key_refused", "digest_mismatch"})
 
 
 async def read(answer: aiohttp.ClientResponse, most: int = MOST_BYTES) -> bytes:

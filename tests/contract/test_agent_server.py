@@ -9,12 +9,13 @@ import threading
 
 import pytest
 
-from client_agent import intake
+from client_agent import api, intake
 from client_agent.folders import Folders
 from client_agent.intake import SETTLE_WAIT_S
+from client_agent.payloads import Payloads
 from server.settings import ServerTable
 from shared.files.bundle import MAX_FILES
-from shared.wire import AgentHealth, PayloadDoc, Settled
+from shared.wire import AgentHealth, PayloadDoc, PayloadList, Settled
 from tests.support.agent import LIMITS, SERVER
 from tests.support.agenthttp import HELLO, Caller, calling
 
@@ -456,6 +457,36 @@ async def test_what_runs_cannot_be_acknowledged(agent):
     await agent.sandbox.process("1.1")
     status, refusal = await agent.call("DELETE", f"/payloads/{told['id']}")
     assert (status, refusal["code"]) == (409, "not_ended")
+
+
+# -- the list
+
+
+async def test_the_list_comes_page_by_page_and_tells_what_changes_meanwhile(agent, monkeypatch):
+    ids = [await agent.completed(f"{number}.1") for number in range(1, 6)]
+    pages: list[int] = []
+    real = Payloads.changed_after
+
+    async def two_at_a_time(self, after, server):
+        rows = await real(self, after, server, 2)
+        if not pages:
+            await agent.call("DELETE", f"/payloads/{ids[4]}")
+            _, told = await agent.submit("9.1")
+            ids.append(told["id"])
+        pages.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(api, "BATCH", 2)
+    monkeypatch.setattr(Payloads, "changed_after", two_at_a_time)
+    _, told = await agent.call("GET", f"/payloads?server={SERVER}")
+    listed = PayloadList.model_validate(told)
+    assert [one.id for one in listed.payloads] == [*ids[:4], ids[5]]
+    assert pages == [2, 2, 1]
+    (await agent.sandbox.process("9.1")).finish()
+
+
+async def test_the_list_of_an_agent_that_holds_nothing_is_empty(agent):
+    assert await agent.call("GET", "/payloads") == (200, {"seq": 0, "payloads": []})
 
 
 # -- health and tokens

@@ -157,4 +157,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "            if False:",
         f"{_SNAPSHOTS}a_reader_that_is_too_slow_is_cut_off",
     ),
+    of(
+        "agent",
+        "the list of payloads comes page by page",
+        "api.py",
+        "            full = len(rows) == BATCH\n",
+        "            full = False\n",
+        f"{_AGENT}the_list_comes_page_by_page_and_tells_what_changes_meanwhile",
+    ),
 )

@@ -11,11 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from client_agent.errors import Refused
-from client_agent.grants import LOOK_S, Grants
+from client_agent.grants import FRESH_S, LOOK_S, Grants
 from client_agent.openings import Sandboxing
 from client_agent.sandbox.base import Grant
 from client_agent.settings import AgentSection
-from shared.clock import RealClock
 from shared.wire import Limits
 from tests.support.sandboxed import until
 from tests.support.simclock import SimClock
@@ -83,7 +82,7 @@ def test_the_network_needs_the_agents_word_too():
 
 async def test_what_is_not_there_now_may_be_there_later(tmp_path):
     found = grants(services={"a": {"read_only": [f"{tmp_path}/tree:/tree"]}})
-    clock = RealClock()
+    clock = SimClock()
     await found.look(clock)
     with pytest.raises(Refused, match="/tree, which the jobs of 'a' need") as refused:
         found.check("a", Limits())
@@ -92,6 +91,7 @@ async def test_what_is_not_there_now_may_be_there_later(tmp_path):
     (tmp_path / "tree").mkdir()
     await found.look(clock)
     found.check("a", Limits())
+    await clock.advance(FRESH_S)
     (tmp_path / "tree").rmdir()
     await found.look(clock)
     with pytest.raises(Refused):
@@ -124,8 +124,26 @@ async def test_a_file_server_that_does_not_answer_holds_up_nothing():
     await until(lambda: found._trees[Path("/far")].there)
     found.check("far", Limits())
     found.check("near", Limits())
+    await clock.advance(FRESH_S)
     await found.look(clock)
     assert asked.count("/far") == 2
+
+
+async def test_many_orders_at_once_are_one_look():
+    asked = []
+
+    def exists(path: Path) -> bool:
+        asked.append(path)
+        return True
+
+    found = Grants(Grant(read_only=((Path("/x"), "/x"),)), {}, exists)
+    clock = SimClock()
+    for _ in range(20):
+        await found.look(clock)
+    assert len(asked) == 1
+    await clock.advance(FRESH_S)
+    await found.look(clock)
+    assert len(asked) == 2
 
 
 async def test_a_folder_that_cannot_be_asked_for_is_not_there():
