@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import io
 import os
+import signal
 import sys
 from collections.abc import Generator
+from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
 # Programs that tests start find compiled code and load no certificates: a third of a second each.
@@ -23,6 +27,8 @@ settings.register_profile("soak", parent=settings.get_profile("test"), derandomi
 settings.load_profile("soak" if "SOAK_SECONDS" in os.environ else "test")
 
 SLOW_TIMEOUT_S = 900
+TIMEOUT_AGAIN_S = 1.0
+KILLED_AFTER_S = 60.0
 MAY_SKIP_IN_CI = (
     # Machines of CI are containers that do not hold it.
     "without CAP_SYS_RESOURCE: that oom_score_adj is held is not proved",
@@ -36,6 +42,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(0))
         elif item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, object, object]:
+    """End a test that ran out of time for certain: what is raised in a task of asyncio ends that
+    task only, so it is raised again and again; and if even that is not enough, the process ends.
+    """
+    done = yield
+    if settings.timeout:
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout, TIMEOUT_AGAIN_S)
+        stderr = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(settings.timeout + KILLED_AFTER_S, exit=True, file=stderr)
+    return done
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except BaseException:  # its fixtures have the rest of KILLED_AFTER_S to clear away
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> Generator[None, object, object]:
+    faulthandler.cancel_dump_traceback_later()
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

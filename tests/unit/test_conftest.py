@@ -25,6 +25,17 @@ async def test_waits():
 
 
 @pytest.mark.timeout(0.2)
+async def test_spins():
+    async def somewhere():
+        while True:
+            sum(range(10_000))
+            await asyncio.sleep(0)
+
+    spinning = [asyncio.create_task(somewhere()) for _ in range(3)]
+    await asyncio.Event().wait()
+
+
+@pytest.mark.timeout(0.2)
 def test_hangs():
     threading.Event().wait()
 
@@ -73,7 +84,7 @@ def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
         failed = {word[1].partition("::")[2] for word in words if word[0] == "FAILED"}
         return passed, failed, done.stdout
 
-    hang = {"test_waits", "test_hangs"}
+    hang = {"test_waits", "test_spins", "test_hangs"}
     passed, failed, output = outcome()
     assert (passed, failed) == ({"test_fine"}, hang | {"test_silent"}), output
     assert "in somewhere" in output
