@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from aiohttp import hdrs, web
 
 from client_agent import states
-from client_agent.condition import RETRY_AFTER_S, Condition
+from client_agent.condition import Condition
 from client_agent.errors import (
-    DigestMismatch,
-    KeyRefused,
-    NoSuchPayload,
-    NotEnded,
     Refused,
-    StaleAttempt,
-    SubmitInProgress,
 )
 from client_agent.folders import Folders
 from client_agent.intake import Intake
@@ -28,11 +21,10 @@ from client_agent.schema import Payload
 from client_agent.snapshots import Snapshots
 from client_agent.stream import follow
 from shared.clock import Clock, wait_for
-from shared.database import DatabaseUnavailable
 from shared.http.access import PRINCIPAL
-from shared.http.front import FRONT, JOB, OUTCOME, Handler, go_on, no_expect
+from shared.http.bodies import go_on, no_expect
+from shared.http.front import FRONT, JOB
 from shared.http.numbers import whole_number
-from shared.http.refusals import Denied
 from shared.http.sending import send_file
 from shared.ids import AttemptKey
 from shared.wire import (
@@ -49,14 +41,6 @@ _MAX_WAIT_S: Final = 60.0
 _LONGEST: Final = 32
 """Characters of a number that can mean something."""
 _ID: Final = "{id:[0-9]{1,18}}"
-_EMPTY: Final[dict[str, Any]] = {
-    "id": 0,
-    "status": "Unknown",  # no state of ours: what a job-orchestrator server can read
-    "loc": "",
-    "pid": 0,
-    "killed": False,
-    "input": {},
-}
 
 
 class Api:
@@ -232,61 +216,6 @@ class Api:
             async for data in snapshot.pieces():
                 await response.write(data)
         return response
-
-
-@web.middleware
-async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever goes wrong into an answer."""
-    try:
-        return await handler(request)
-    except ConnectionError:
-        raise
-    except Exception as problem:  # noqa: BLE001 - defects too: whoever asked gets an answer
-        status, body, headers = _refusal(request, problem)
-    request[OUTCOME] = body["code"]
-    response = web.json_response(body, status=status, headers=headers)
-    if request.body_exists and not request.content.at_eof():
-        response.force_close()  # the rest of a refused body is of no interest
-    return response
-
-
-def _refusal(
-    request: web.Request, problem: Exception
-) -> tuple[int, dict[str, Any], Mapping[str, str]]:
-    """Status, body and headers of the answer that an exception means."""
-    status, code, message = 500, "internal_error", "the agent failed to answer; its log says why"
-    headers: dict[str, str] = {}
-    match problem:
-        case Denied():
-            code = "unauthorized" if problem.status == 401 else problem.code
-            return problem.status, {"code": code, "message": problem.message}, problem.headers
-        case Refused():
-            status, code, message = problem.status, problem.code, problem.message
-        case NoSuchPayload():
-            return 404, _EMPTY | {"code": "payload_not_found", "message": str(problem)}, {}
-        case NotEnded():
-            status, code, message = 409, "not_ended", str(problem)
-        case KeyRefused():
-            status, code, message = 409, "key_refused", str(problem)
-        case DigestMismatch():
-            status, code, message = 409, "digest_mismatch", str(problem)
-        case SubmitInProgress():
-            status, code, message = 409, "submit_in_progress", str(problem)
-            headers = {hdrs.RETRY_AFTER: "1"}
-        case StaleAttempt():
-            status, code, message = 409, "stale_attempt", str(problem)
-        case DatabaseUnavailable():
-            status, code = 507 if problem.full else 503, "database_unavailable"
-            message = str(problem)
-        case web.HTTPException():
-            status, code = problem.status, "no_such_route"
-            message = f"{request.path}: {problem.reason}"
-            headers = {hdrs.ALLOW: problem.headers[hdrs.ALLOW]} if status == 405 else {}
-        case _:
-            log.error("request.failed", method=request.method, path=request.path, exc_info=problem)
-    if status in (503, 507):
-        headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S)
-    return status, {"code": code, "message": message}, headers
 
 
 def _json(model: Wire, status: int = 200) -> web.Response:

@@ -20,12 +20,13 @@ import structlog
 from aiohttp import web
 
 from client_agent import lastcheck, recovery
-from client_agent.api import Api, answer_problems
+from client_agent.api import Api
 from client_agent.attempt import House
 from client_agent.condition import Condition, Identity
 from client_agent.folders import Folders
 from client_agent.intake import Defaults, Intake
 from client_agent.payloads import Payloads
+from client_agent.problems import answer_problems
 from client_agent.runner import Runner
 from client_agent.sandbox import check as sandbox_check
 from client_agent.sandbox.base import Sandbox

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from server.api import downloads, jobs, openapi, service, upload
 from server.api.context import CONTEXT
 from shared import wire
-from shared.http.front import no_expect
+from shared.http.bodies import no_expect
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from aiohttp import web
 
 from server.api.context import CONTEXT, Context
 from server.api.problems import Refusal
-from shared.http.front import JOB, go_on
+from shared.http.bodies import go_on
+from shared.http.front import JOB
 from shared.limits import FIELDS
 from shared.multipart import receive
 from shared.sizes import say_size

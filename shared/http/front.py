@@ -20,6 +20,7 @@ from aiohttp import hdrs, web
 
 from shared.clock import Clock, wait_for
 from shared.http.access import NOBODY, PRINCIPAL, Principal, Tokens
+from shared.http.bodies import check_body
 from shared.http.connections import Room, peer_of
 from shared.http.numbers import whole_number
 from shared.http.origins import (
@@ -151,7 +152,7 @@ class Front:
                 return self._preflight(request)
             self._check_origin(request)
             request[PRINCIPAL] = self._principal(request)
-            _check_body(request)
+            check_body(request)
             if request.path in ALWAYS:
                 return await handler(request)
             if self._working >= self._room.requests:
@@ -273,32 +274,3 @@ def add_front(
     application.middlewares.extend([front.record, answer_problems, front.admit])
     application.on_response_prepare.append(front.set_headers)
     application[FRONT] = front
-
-
-def _check_body(request: web.Request) -> None:
-    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
-    if encoding not in ("", "identity"):
-        raise Denied(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            "content_encoding",
-            f"a body with Content-Encoding {encoding[:32]!r} is not taken; send it as it is",
-            {"Accept-Encoding": "identity"},
-        )
-    expect = request.headers.get(hdrs.EXPECT, "")
-    if expect and expect.strip().lower() != "100-continue":
-        raise Denied(
-            HTTPStatus.EXPECTATION_FAILED, "expectation", f"Expect: {expect[:32]!r} is not known"
-        )
-
-
-async def no_expect(_: web.Request) -> None:
-    """For routes: aiohttp asks this before any middleware, so it says nothing yet. A handler that
-    reads a body calls :func:`go_on` first.
-    """
-
-
-async def go_on(request: web.Request) -> None:
-    """Ask for the body, if the peer waits for that."""
-    if request.headers.get(hdrs.EXPECT):
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # what was sent so far is not the answer's headers

@@ -1,0 +1,89 @@
+"""How the programs take a hangup, a defect of their own, and an address of version 6."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import Program, until
+from tests.support.running import environment
+
+
+@pytest.mark.parametrize("name", ["server", "client_agent"])
+def test_a_hangup_ends_nothing(tmp_path: Path, name: str) -> None:
+    program = Program(name, tmp_path, uuid.uuid4().hex)
+    program.start()
+    assert program.process is not None
+    for times in (1, 2):
+        program.process.send_signal(signal.SIGHUP)
+        until(lambda n=times: program.log.count("settings.not_reloaded") == n, "it says nothing")
+    assert program.kill(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("name", ["server", "client_agent"])
+def test_a_defect_at_the_start_shows_where_it_is(tmp_path: Path, name: str) -> None:
+    """A ValueError of ours is no mistake in the settings."""
+    where = {"server": "server.life", "client_agent": "client_agent.app"}[name]
+    program = (
+        f"import sys, runpy, {where} as module\n"
+        "async def broken(*_): raise ValueError('a defect')\n"
+        "module.serve = broken\n"
+        f"sys.argv = ['{name}', '--data-dir', '{tmp_path}']\n"
+        f"runpy.run_module('{name}', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env=environment(),
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" in done.stderr
+    assert "ValueError: a defect" in done.stderr
+
+
+@pytest.mark.parametrize("given", ["no-address", "ftp://x"])
+def test_a_wrong_address_of_the_agent_is_a_mistake_in_a_word(tmp_path: Path, given: str) -> None:
+    program = Program("server", tmp_path, uuid.uuid4().hex, "--agent-url", given)
+    program.begin()
+    assert program.process is not None
+    assert program.process.wait(30) == 2
+    assert "Traceback" not in program.log
+    assert "pydantic" not in program.log
+    assert f"--agent-url: '{given}'" in program.log
+
+
+@pytest.mark.parametrize("name", ["server", "client_agent"])
+def test_it_listens_on_version_6_and_says_where(tmp_path: Path, name: str) -> None:
+    if not _has_v6():
+        pytest.fail("this machine has no ::1: listening on IPv6 is not proved")
+    program = Program(name, tmp_path, uuid.uuid4().hex, "--host", "::1")
+    program.begin()
+    until(lambda: "listening" in program.log, "it does not listen", lambda: program.log)
+    assert f"http://[::1]:{program.port}" in program.log
+    line = http.client.HTTPConnection("::1", program.port, timeout=20)
+    line.request("GET", "/health")  # with `Host: [::1]:port`
+    answer = line.getresponse()
+    assert (answer.status, json.loads(answer.read())["status"]) == (200, "ok")
+    line.close()
+    assert program.kill(signal.SIGTERM) == 0
+
+
+def _has_v6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
