@@ -73,7 +73,7 @@ class Download:
             Unreachable, NotUnderstood, Refused, and what ``refuse`` raises
             OSError: the file cannot be written.
         """
-        file = await asyncio.to_thread(self._half.open, "xb")
+        file = self._create()
         try:
             try:
                 await self._fetch(file)
@@ -88,6 +88,10 @@ class Download:
         return Downloaded(
             self._target, self._have, self._sum.hexdigest(), self._expected is not None
         )
+
+    def _create(self) -> IO[bytes]:
+        # Not in a thread: whoever is cancelled while one makes the file could not remove it.
+        return self._half.open("xb")
 
     async def _fetch(self, file: IO[bytes]) -> None:
         while True:

@@ -9,9 +9,11 @@ import asyncio
 import base64
 import hashlib
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import aiohttp
 
@@ -139,7 +141,7 @@ async def store(
         Unreachable, OSError, TimeoutError
     """
     digest, size, floor = hashlib.sha256(), 0, RateFloor(clock)
-    with await asyncio.to_thread(to.open, "wb") as file:
+    async with _created(to) as file:
         while chunk := await answer.content.readany():
             size += len(chunk)
             if most is not None and size > most:
@@ -155,6 +157,24 @@ async def store(
         if expected != digest.digest():
             raise Unreachable("the result arrived damaged: wrong digest", sent=True)
     return Fetched(size, digest.hexdigest())
+
+
+@asynccontextmanager
+async def _created(path: Path) -> AsyncIterator[IO[bytes]]:
+    """A new file; closed, too, when the caller is cancelled while a thread still opens it."""
+    opening: asyncio.Future[IO[bytes]] = asyncio.ensure_future(asyncio.to_thread(path.open, "wb"))
+    try:
+        file = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+    with file:
+        yield file
+
+
+def _close(opening: asyncio.Future[IO[bytes]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _write(file: Any, digest: Any, chunk: bytes) -> None:

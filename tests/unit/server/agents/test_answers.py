@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -105,3 +108,26 @@ async def test_refusals(status, code, header, final, wait_s):
     assert isinstance(found, RefusedByAgent)
     assert (found.code, str(found)) == (code, "no")
     assert (found.final, found.retry_after_s) == (final, wait_s)
+
+
+async def test_a_file_that_is_opened_for_somebody_who_has_gone_is_closed(tmp_path, monkeypatch):
+    opened: list[IO[bytes]] = []
+    begun, go_on = threading.Event(), threading.Event()
+    real = Path.open
+
+    def slow(path: Path, mode: str) -> IO[bytes]:
+        begun.set()
+        assert go_on.wait(30)
+        opened.append(real(path, mode))
+        return opened[0]
+
+    monkeypatch.setattr(Path, "open", slow)
+    storing = asyncio.create_task(answers._created(tmp_path / "result").__aenter__())
+    await asyncio.to_thread(begun.wait, 30)
+    storing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await storing
+    opening = asyncio.all_tasks() - {asyncio.current_task()}
+    go_on.set()
+    await asyncio.gather(*opening)
+    assert opened[0].closed
