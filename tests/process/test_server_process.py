@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.disks import mounted
+from tests.support.pair import Pair
 from tests.support.programs import Program, until
 
 BODY = (
@@ -28,6 +29,10 @@ END = b"--b--\r\n"
 MORE = b'--b\r\nContent-Disposition: form-data; name="f"; filename="big"\r\n\r\n'
 BIG = MORE + bytes(3 << 20)
 """A part too large to be kept in memory."""
+SETTINGS = """
+[services.example]
+limits = { disk = "32MiB", memory = "64MiB" }
+"""
 
 
 def program(folder: Path, *flags: str) -> Program:
@@ -85,6 +90,36 @@ def test_sigterm_finishes_an_upload_in_flight_and_ends_waits(server: Program) ->
     assert server.process.wait(30) == 0
     server.start()
     assert call(server, "GET", "/api/v1/jobs/2")[1]["status"] == "Queued"
+
+
+def test_what_does_not_end_within_the_shutdown_grace_is_broken_off_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "ferryman.toml"
+    config.write_text('[server]\nshutdown_grace = "0.3s"\n')
+    server = program(tmp_path, "--config", str(config))
+    server.start()
+    assert server.process is not None
+    with socket.create_connection(("127.0.0.1", server.port)) as sending:
+        head = "POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n"
+        kind = "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+        sending.sendall((head + kind).encode() + BODY + BIG)
+        until(lambda: bool(files(server)), "the upload has not begun")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+        assert "server.cut_off" in server.log
+        with suppress(ConnectionResetError):
+            assert b" 201 " not in sending.recv(4096)
+    assert files(server) == []
+
+
+def test_it_serves_over_ipv6(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, SETTINGS, host="::1")
+    with pair.running():
+        job = pair.submit("echo six > out")
+        pair.until(job, "Completed")
+        assert pair.result(job).read("out") == b"six\n"
+        assert f"http://[::1]:{pair.server.port}" in pair.server.log
 
 
 def test_kill_9_in_the_middle_of_an_upload_leaves_nothing(server: Program) -> None:

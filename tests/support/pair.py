@@ -23,15 +23,16 @@ class Pair:
 
     Args:
         settings: the server's TOML.
+        host: where both listen.
     """
 
-    def __init__(self, folder: Path, settings: str) -> None:
+    def __init__(self, folder: Path, settings: str, host: str = "127.0.0.1") -> None:
         config = folder / "ferryman.toml"
         config.write_text(settings)
         mark = uuid.uuid4().hex
-        self.agent = Program("client_agent", folder, mark, "--config", str(config))
+        self.agent = Program("client_agent", folder, mark, "--config", str(config), host=host)
         flags = ("--config", str(config), "--agent-url", self.agent.url)
-        self.server = Program("server", folder, mark, *flags)
+        self.server = Program("server", folder, mark, *flags, host=host)
 
     def get(self, path: str) -> bytes:
         with urlopen(f"{self.server.url}{path}", timeout=PATIENCE_S) as answer:
@@ -45,7 +46,8 @@ class Pair:
         )
         head = "POST /upload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
         head += f"{len(body) + 7}\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", self.server.port), PATIENCE_S) as line:
+        address = (self.server.host, self.server.port)
+        with socket.create_connection(address, PATIENCE_S) as line:
             line.sendall(f"{head}{body}--b--\r\n".encode())
             answer = b"".join(iter(lambda: line.recv(4096), b""))
         assert b" 201 " in answer.partition(b"\r\n")[0], answer

@@ -14,6 +14,7 @@ from client_agent.sandbox.places import Places
 from tests.support.running import cgroups_of, environment, marked
 
 _GIVEN: set[int] = set()
+JSON = ("--log-format", "json")
 
 
 def free_port() -> int:
@@ -34,8 +35,10 @@ def free_port() -> int:
 class Program:
     """One of the two, started, killed and started again on its port and folder."""
 
-    def __init__(self, name: str, folder: Path, mark: str, *flags: str) -> None:
-        self.name, self.mark, self.port = name, mark, free_port()
+    def __init__(
+        self, name: str, folder: Path, mark: str, *flags: str, host: str = "127.0.0.1"
+    ) -> None:
+        self.name, self.mark, self.port, self.host = name, mark, free_port(), host
         self.data, self._log = folder / name, folder / f"{name}.log"
         self._flags = flags
         self.prefix: tuple[str, ...] = ()
@@ -44,7 +47,8 @@ class Program:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
 
     @property
     def log(self) -> str:
@@ -52,10 +56,10 @@ class Program:
 
     def begin(self) -> None:
         """Start it; do not wait."""
-        ours = ["--port", str(self.port), "--data-dir", str(self.data), "--log-format", "json"]
+        ours = ["--host", self.host, "--port", str(self.port), "--data-dir", str(self.data)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.prefix, sys.executable, "-P", "-m", self.name, *ours, *self._flags],
+                [*self.prefix, sys.executable, "-P", "-m", self.name, *ours, *JSON, *self._flags],
                 env=environment(self.mark),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -70,8 +74,9 @@ class Program:
     def _answers(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, f"{self.name} ended: {self.log[-3_000:]}"
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        with socket.socket(family) as probe:
+            return probe.connect_ex((self.host, self.port)) == 0
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
         """Send the signal and wait for the end; its exit code."""
