@@ -77,6 +77,7 @@ def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
             env=environ,
             capture_output=True,
             text=True,
+            timeout=100,
             check=False,
         )
         words = [line.split() for line in done.stdout.splitlines() if "::test_" in line]
