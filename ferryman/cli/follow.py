@@ -28,22 +28,21 @@ async def follow(client: Client, server: Server, job_id: int, *, quiet: bool) ->
     coming = asyncio.ensure_future(anext(events, None))
     pause, told = None, ""  # the history so far comes at once
     try:
-        with show.moving(quiet=quiet) as move:
+        with show.moving(quiet=quiet) as (tell, move):
             while True:
                 done, _ = await asyncio.wait({coming}, timeout=pause)
                 if not done:
                     job = await client.status(job_id)
                     move(show.doing(job))
                     why = job.queue.reason if job.queue is not None else ""
-                    if why not in {"", told} and not quiet:
-                        show.say(show.waiting_line(why))
+                    if why not in {"", told}:
+                        tell(show.waiting_line(why))
                     told, pause = why, min(2 * (pause or 0), LONGEST_LOOK_S)
                     continue
                 event = coming.result()
                 if event is None:
                     break
-                if not quiet:
-                    show.say(show.event_line(event, job.created_at))
+                tell(show.event_line(event, job.created_at))
                 move(str(event.status))
                 pause = FIRST_LOOK_S
                 coming = asyncio.ensure_future(anext(events, None))

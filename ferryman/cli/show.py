@@ -224,18 +224,26 @@ def bar(what: str, *, quiet: bool) -> Iterator[Told | None]:
 
 
 @contextmanager
-def moving(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A line on a terminal that shows what a job does, and since when; call with each news."""
+def moving(*, quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
+    """A line on a terminal that shows what a job does, and since when.
+
+    Yields:
+        What says a line, above that one, and what changes that one; both take a text.
+    """
     if quiet or not sys.stderr.isatty():
-        yield lambda _: None
+        yield (lambda _: None) if quiet else say, lambda _: None
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
         state = ""
+
+        def tell(text: str) -> None:
+            progress.console.print(Text(printable(text)), soft_wrap=True)
 
         def move(text: str) -> None:
             nonlocal state
@@ -244,4 +252,4 @@ def moving(*, quiet: bool) -> Iterator[Callable[[str], None]]:
                 progress.reset(task)
             progress.update(task, description=printable(text), refresh=True)
 
-        yield move
+        yield tell, move

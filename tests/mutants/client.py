@@ -201,7 +201,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _of(
         "why a job waits",
         "cli/follow.py",
-        'if why not in {"", told} and not quiet:',
+        'if why not in {"", told}:',
         "if False:",
         "cli.py::test_waiting_says_once_why_a_job_waits",
     ),
