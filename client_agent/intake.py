@@ -255,6 +255,9 @@ class _Sealing:
     def __init__(self, inner: Sink, form: _Form) -> None:
         self._inner, self._form = inner, form
 
+    def expands(self, part: FilePart) -> bool:
+        return self._inner.expands(part)
+
     def begin(self, part: FilePart) -> None:
         self._inner.begin(part)
 

@@ -44,7 +44,7 @@ def of(ended: Ended, timeout_s: float, enforcement: Mapping[str, str]) -> Outcom
         state = PayloadState.FAILED
     message = ended.message
     if ended.reason is Reason.TIMEOUT:
-        message = f"stopped after {say_duration(timeout_s)}: the wall time limit of the service"
+        message = f"stopped after {say_duration(timeout_s)}: the wall time limit of the job"
     opened = (told for name, told in _OPEN.items() if enforcement.get(name) == NONE)
     return Outcome(
         state=state,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import secrets
 from contextlib import AsyncExitStack
@@ -19,7 +20,9 @@ from server.agents.link import Link, Sessions
 from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
 from server.api.context import CONTEXT, Context
+from server.api.partials import Partials
 from server.api.problems import answer_problems
+from server.api.receiving import Uploads, UploadThreads
 from server.api.routes import OPEN_PATHS, add_routes
 from server.health import Health
 from server.loops.bells import Bells
@@ -48,6 +51,8 @@ from shared.steady_clock import KeptClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 TRANSFERS_PER_HOST: Final = 64
+UPLOADS_CHECKED_S: Final = 5.0
+"""Between two looks for uploads that are too slow."""
 CANCEL_AGAIN_S: Final = 5.0
 """Until a cancel is tried again whose agent could not be reached."""
 
@@ -96,14 +101,14 @@ async def compose(
     if database.upgraded_from is not None:
         log.info("database.upgraded", copy=str(database.upgraded_from))
     identity, former = await server_identity(database, secrets.token_hex(16))
+    bells = Bells()
+    jobs = SqlJobs(database, bells.changed)
+    files = FolderFiles(table.data_dir, functools.partial(secrets.token_hex, 16), table.min_free)
     sessions = Sessions(
         control=await stack.enter_async_context(_session(0)),
         transfers=await stack.enter_async_context(_session(TRANSFERS_PER_HOST)),
+        reserve=files.reserve,
     )
-
-    bells = Bells()
-    jobs = SqlJobs(database, bells.changed)
-    files = FolderFiles(table.data_dir, functools.partial(secrets.token_hex, 16))
     services = {name: one.service(name) for name, one in settings.services.items()}
     links = [
         _link(name, one, sessions, (identity, former), clock)
@@ -132,12 +137,21 @@ async def compose(
     clean = Clean(jobs, files, services, clock, bells.cleaner.set)
     await recover(jobs, files)
 
+    uploads = Uploads(
+        clock,
+        at_once=table.uploads,
+        per_user=table.uploads_per_user,
+        least_rate=table.min_upload_rate,
+        patience_s=table.upload_patience,
+    )
+    upload_threads = UploadThreads()
+    stack.callback(upload_threads.close)
     supervisor = Supervisor(
-        bells,
         [
             Loop("sender", send, table.sender_interval, bells.sender, clock),
             Loop("getter", poll, table.getter_interval, bells.getter, clock),
             Loop("canceller", cancel, CANCEL_AGAIN_S, bells.canceller, clock),
+            Loop("uploads", uploads, UPLOADS_CHECKED_S, asyncio.Event(), clock),
             Loop("cleaner", clean, table.cleaner_interval, bells.cleaner, clock),
         ],
         [
@@ -168,7 +182,9 @@ async def compose(
             max_files=table.max_files,
             portable=table.names == "portable",
         ),
-        min_free=table.min_free,
+        uploads=uploads,
+        upload_threads=upload_threads,
+        partials=Partials(files, clock),
         cancel_patience_s=table.cancel_patience,
         troubles=health.troubles,
         waiting=front.waiting,

@@ -233,12 +233,30 @@ class Files(Protocol):
 
     def free_bytes(self) -> int: ...
 
+    def room(self) -> int:
+        """Bytes that may still be written by whoever reserves; may be negative."""
+        ...
+
+    def reserve(self) -> AbstractContextManager[Reservation]:
+        """For writing one file; what was not used of it is given back at the end."""
+        ...
+
     def check_writable(self) -> None:
         """Raises OSError when a file cannot be made, written and made durable."""
         ...
 
     async def clear_staging(self) -> int:
         """At start: remove what a former life left half done; how many files."""
+        ...
+
+
+class Reservation(Protocol):
+    def take(self, count: int) -> None:
+        """Before writing ``count`` more bytes; for threads, too.
+
+        Raises:
+            OSError: ENOSPC: too little would stay free.
+        """
         ...
 
 

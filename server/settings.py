@@ -39,7 +39,13 @@ class ServerTable(HttpSection):
     names: Literal["linux", "portable"] = "linux"
     """What a bundle's files may be called; "linux": with a warning where others cannot store it."""
     min_free: Size = Field(64 << 20, ge=0)
-    """Uploads are refused with 507 when less disk than this would be left."""
+    """Uploads, results and snapshots always leave this much of the disk; 507 otherwise."""
+    uploads: int = Field(256, ge=1)
+    """Under way at once, in all."""
+    uploads_per_user: int = Field(64, ge=1)
+    min_upload_rate: Size = Field(1024, ge=0)
+    """Bytes a second; an upload that brings less for ``upload_patience`` is cut off."""
+    upload_patience: Duration = Field(30.0, gt=0)
     sender_interval: Duration = Field(0.5, gt=0)
     getter_interval: Duration = Field(0.5, gt=0)
     cleaner_interval: Duration = Field(60.0, gt=0)

@@ -17,7 +17,14 @@ from typing import IO, Any, Final, TypeVar
 
 import aiohttp
 
-from server.ports import AgentError, Fetched, NoSuchPayload, RefusedByAgent, Unreachable
+from server.ports import (
+    AgentError,
+    Fetched,
+    NoSuchPayload,
+    RefusedByAgent,
+    Reservation,
+    Unreachable,
+)
 from shared.clock import Clock
 from shared.wire import Wire
 
@@ -130,11 +137,16 @@ class RateFloor:
 
 
 async def store(
-    answer: aiohttp.ClientResponse, to: Path, clock: Clock, most: int | None = None
+    answer: aiohttp.ClientResponse,
+    to: Path,
+    clock: Clock,
+    space: Reservation,
+    most: int | None = None,
 ) -> Fetched:
     """The body to a file, checked against ``Repr-Digest`` and ``Content-Length`` where given.
 
     Args:
+        space: for the file; it is asked before each piece.
         most: bytes that were announced; more are not taken.
 
     Raises:
@@ -147,6 +159,7 @@ async def store(
             if most is not None and size > most:
                 raise Unreachable(f"the result is longer than the {most} bytes said", sent=True)
             floor.add(len(chunk))
+            space.take(len(chunk))
             if size > _CHUNK:
                 await asyncio.to_thread(_write, file, digest, chunk)
             else:

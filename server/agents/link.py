@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ import aiohttp
 
 from server.agents import answers
 from server.agents.forms import Form
-from server.ports import Agent, AgentError, Fetched, Unreachable
+from server.ports import Agent, AgentError, Fetched, Reservation, Unreachable
 from shared.clock import Clock, wait_for
 from shared.wire import AgentHealth
 
@@ -32,6 +32,8 @@ class Sessions:
 
     control: aiohttp.ClientSession
     transfers: aiohttp.ClientSession
+    reserve: Callable[[], AbstractContextManager[Reservation]]
+    """Space for a result that is to be downloaded."""
 
 
 class Link(Agent):
@@ -103,7 +105,8 @@ class Link(Agent):
         async with self._call("GET", url, transfer=True) as answer:
             if answer.content_type != "application/zip":
                 raise ValueError(f"{answer.content_type} in place of a ZIP")
-            return await answers.store(answer, to, self._clock, most)
+            with self._sessions.reserve() as space:
+                return await answers.store(answer, to, self._clock, space, most)
 
     async def _hand_over(self, url: str, form: Form) -> bytes:
         """Post a bundle, and wait for the answer as long as the agent lives.

@@ -60,7 +60,8 @@ class OrchestratorClient(Link):
         url = f"{self._retrieve}/{payload_id}"
         async with self._call("GET", url, transfer=True) as answer:
             if answer.content_type == "application/zip":
-                fetched = await answers.store(answer, to, self._clock)
+                with self._sessions.reserve() as space:
+                    fetched = await answers.store(answer, to, self._clock, space)
                 return PayloadDoc(id=payload_id, status=PayloadState.COMPLETED), fetched
             payload = _payload(await answers.read(answer), payload_id)
             return payload, None

@@ -10,6 +10,8 @@ from typing import Final
 from aiohttp import web
 
 from server.api import documents
+from server.api.partials import Partials
+from server.api.receiving import Uploads, UploadThreads
 from server.domain.jobs import Job
 from server.domain.quotas import Service
 from server.ports import Files, Fleet, Jobs, Watch
@@ -31,8 +33,9 @@ class Context:
     accept: Accept
     cancel: Cancel
     form_limits: FormLimits
-    min_free: int
-    """Bytes of disk that uploads must leave."""
+    uploads: Uploads
+    upload_threads: UploadThreads
+    partials: Partials
     cancel_patience_s: float
     troubles: Callable[[], Awaitable[list[str]]]
     """What is wrong now, in sentences; empty: all is well."""

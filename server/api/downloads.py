@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import zipfile
 from http import HTTPStatus
+from pathlib import Path
 
 from aiohttp import web
 
@@ -45,16 +47,20 @@ async def partial(request: web.Request) -> web.StreamResponse:
         return await _send_result(request, context, job)
     if job.state is S.CLEANED:
         raise _cleaned(job)
-    agent = context.fleet.named(job.agent or "")
-    with context.files.staging() as staged:
+
+    async def make(path: Path) -> None:
+        agent = context.fleet.named(job.agent or "")
         if job.state in states.AT_AGENT and agent is not None and job.payload_id is not None:
             try:
-                await agent.partial(job, staged)
+                await agent.partial(job, path)
             except AgentError:
-                staged.unlink(missing_ok=True)  # then only what we know ourselves
-        if not staged.exists():
-            staged.write_bytes(_only_the_document(job, context))
-        return await send_file(request, staged, f"job-{job.id}-partial.zip")
+                pass  # then only what we know ourselves
+            else:
+                return
+        await asyncio.to_thread(path.write_bytes, _only_the_document(job, context))
+
+    async with context.partials.snapshot(job.id, make) as path:
+        return await send_file(request, path, f"job-{job.id}-partial.zip")
 
 
 async def result(request: web.Request) -> web.StreamResponse:

@@ -13,6 +13,7 @@ from aiohttp import web
 from server.domain.errors import (
     AlreadyEnded,
     BadField,
+    BundleTooLarge,
     FerrymanError,
     KeyReused,
     NoSuchJob,
@@ -32,6 +33,7 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     AlreadyEnded: HTTPStatus.CONFLICT,
     BadField: HTTPStatus.BAD_REQUEST,
     NotEnded: HTTPStatus.CONFLICT,
+    BundleTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
 }

@@ -2,44 +2,71 @@
 
 from __future__ import annotations
 
+import dataclasses
 from http import HTTPStatus
 
 from aiohttp import web
 
 from server.api.context import CONTEXT, Context
 from server.api.problems import Refusal
+from server.domain.errors import BundleTooLarge
+from server.domain.upload_fields import HEADER, given
 from shared.http.bodies import go_on
 from shared.http.front import JOB
-from shared.limits import FIELDS
-from shared.multipart import receive
+from shared.multipart import BundleSink, FormRefused, Sink, receive
 from shared.sizes import say_size
 from shared.wire import StatusBody
-
-_EARLY = ("service", "user_id", "name", "tags", "timeout", *FIELDS)
-"""Fields that may be given in the query too, where they can be refused before the body is read."""
 
 
 async def upload(request: web.Request) -> web.StreamResponse:
     """Queue the bundle of a multipart form."""
     context = request.app[CONTEXT]
     fields = await _refuse_early(request, context)
-    await go_on(request)
+    with (
+        context.uploads.upload(request.content) as under_way,
+        context.files.staging() as staged,
+        context.files.reserve() as space,
+    ):
+        if "user_id" in fields:
+            under_way.of(fields["user_id"])
 
-    def on_field(name: str, value: str, _: dict[str, str]) -> None:
-        context.accept.check_field(name, value)
+        def on_field(name: str, value: str, _: dict[str, str]) -> None:
+            context.accept.check_field(name, value)
+            if name == "user_id":
+                under_way.of(value)
 
-    with context.files.staging() as staged:
-        received = await receive(
-            request.content.iter_any(),
-            request.headers.get("Content-Type", ""),
-            request.content_length,
-            staging=staged,
-            limits=context.form_limits,
-            naming="filename",
-            on_field=on_field,
-        )
-        wish = context.accept.wish(fields | received.fields)
-        job, fresh = await context.accept(wish, staged, received.bundle)
+        too_large: BundleTooLarge | None = None
+
+        def on_first_file(so_far: dict[str, str]) -> Sink | None:
+            # What is known to be too large for its job need not be read to the end.
+            nonlocal too_large
+            too_large = context.accept.too_large(fields | so_far)
+            if too_large is None or too_large.most >= context.form_limits.max_bytes:
+                too_large = None
+                return None
+            limits = dataclasses.replace(context.form_limits, max_bytes=too_large.most)
+            return BundleSink(staged, limits, "filename", take=space.take)
+
+        await go_on(request)
+        try:
+            received = await receive(
+                under_way.body(),
+                request.headers.get("Content-Type", ""),
+                request.content_length,
+                staging=staged,
+                limits=context.form_limits,
+                naming="filename",
+                on_field=on_field,
+                on_first_file=on_first_file,
+                take=space.take,
+                threads=context.upload_threads.of(fields.get("user_id", "")),
+            )
+        except FormRefused as problem:
+            if problem.code == "too_large" and too_large is not None:
+                raise too_large from None
+            raise
+        asked = context.accept.request(fields | received.fields)
+        job, fresh = await context.accept(asked, staged, received.bundle)
     request[JOB] = job.id
     headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
     if "text/html" in request.headers.get("Accept", ""):
@@ -66,10 +93,10 @@ async def _refuse_early(request: web.Request, context: Context) -> dict[str, str
             "not_multipart",
             f"Multipart error: the upload must be multipart/form-data, not {kind or 'nothing'}",
         )
-    fields = {name: request.query[name] for name in _EARLY if name in request.query}
+    fields = dict(request.query)
     key = request.headers.get("Idempotency-Key")
     if key is not None:
-        fields["idempotency_key"] = key
+        fields[HEADER] = key
     for name, value in fields.items():
         context.accept.check_field(name, value)
     length = request.content_length or 0
@@ -80,14 +107,14 @@ async def _refuse_early(request: web.Request, context: Context) -> dict[str, str
             f"the upload is {say_size(length)}, the most this server takes is "
             f"{say_size(context.form_limits.max_bytes)}",
         )
-    free = context.files.free_bytes()
-    if length + context.min_free > free:
+    if length > context.files.room():
+        free = say_size(context.files.free_bytes())
         raise Refusal(
             HTTPStatus.INSUFFICIENT_STORAGE,
             "disk_full",
-            f"the server's disk has {say_size(free)} free, which is too little for this upload",
+            f"the server's disk has {free} free, which is too little for this upload",
             retry_after_s=60,
         )
     if "service" in fields and "user_id" in fields:
-        await context.accept.check_room(context.accept.wish(fields))
-    return fields
+        await context.accept.check_room(context.accept.request(fields))
+    return given(fields)

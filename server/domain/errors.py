@@ -57,6 +57,20 @@ class BadField(FerrymanError):
         self.field, self.code = field, code
 
 
+class BundleTooLarge(FerrymanError):
+    """The files of a bundle alone are more than a job may have on the disk."""
+
+    code = "bundle_over_disk_limit"
+
+    def __init__(self, service: str, most: int, size: int | None = None) -> None:
+        self.most = most
+        has = "more" if size is None else f"{size} bytes"
+        super().__init__(
+            f"the bundle's files have {has}, a job of service {service} may use {most} bytes of "
+            "disk (limits.disk)"
+        )
+
+
 class QueueFull(FerrymanError):
     """The user has as many jobs waiting as the service allows."""
 

@@ -88,6 +88,9 @@ def judge(
         case PayloadState.FAILED:
             reason = reason or Reason.EXIT_CODE
             message = message or "run.sh failed"
+            if reason is Reason.TIMEOUT and job.timeout_s < service.timeout_s:
+                most = say_duration(service.timeout_s)
+                message += f" (the upload asked for it; service {service.name} allows {most})"
             how = retry.after_failure(job, service, reason, payload.exit_code)
     if how is not None:
         message = f"{message}; it will be tried again"

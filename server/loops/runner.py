@@ -38,6 +38,10 @@ class Loop:
     def healthy(self) -> bool:
         return self._clock.monotonic() - self.last_ok < 10 * self._every_s + 60
 
+    def wake(self) -> None:
+        """Make the next sweep come at once."""
+        self._bell.set()
+
     async def run(self, stop: asyncio.Event) -> None:
         """Return after ``stop`` is set and its bell was rung."""
         while not stop.is_set():

@@ -8,7 +8,6 @@ from typing import Any
 
 import structlog
 
-from server.loops.bells import Bells
 from server.loops.runner import Loop
 
 log = structlog.get_logger()
@@ -24,13 +23,11 @@ class Supervisor:
 
     def __init__(
         self,
-        bells: Bells,
         loops: Sequence[Loop],
         conversations: Sequence[Callable[[asyncio.Event], Coroutine[Any, Any, None]]],
         stages: Sequence[Callable[[], Awaitable[None]]],
     ) -> None:
-        self._bells, self._loops = bells, loops
-        self._conversations, self._stages = conversations, stages
+        self._loops, self._conversations, self._stages = loops, conversations, stages
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._talking: list[asyncio.Task[None]] = []
@@ -44,13 +41,8 @@ class Supervisor:
     async def stop(self) -> None:
         """End sweeps where they end, break off conversations, then stop the stages."""
         self._stop.set()
-        for bell in (
-            self._bells.sender,
-            self._bells.getter,
-            self._bells.canceller,
-            self._bells.cleaner,
-        ):
-            bell.set()
+        for loop in self._loops:
+            loop.wake()
         for task in self._talking:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, *self._talking, return_exceptions=True)

@@ -6,40 +6,20 @@ file, never a job without its bundle.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from server.domain.errors import BadField, KeyReused, QueueFull
+from server.domain.errors import BundleTooLarge, KeyReused, QueueFull
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.quotas import Service
+from server.domain.upload_fields import UploadRequest, check_field, given, upload_request
 from server.ports import Files, Jobs
 from shared.clock import Clock
-from shared.durations import parse_duration
 from shared.files.sealed import Sealed
-from shared.limits import FIELDS, lowered, parse_limit
-from shared.wire import Limits
+from shared.limits import lowered
 
-USER_ID: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_TAG: Final = re.compile(r"[^\s,\x00-\x1f\x7f]{1,64}")
-_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 QUEUED: Final = "Job successfully uploaded"
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What an upload asks for, checked."""
-
-    user_id: str
-    service: Service
-    timeout_s: float
-    limits: Limits
-    name: str | None
-    tags: tuple[str, ...]
-    idempotency_key: str | None
-    warnings: tuple[str, ...] = ()
 
 
 class Accept:
@@ -56,134 +36,75 @@ class Accept:
         Raises:
             BadField
         """
-        match name:
-            case "user_id" if not USER_ID.fullmatch(value):
-                raise BadField(
-                    name,
-                    "invalid_user_id",
-                    "Invalid user_id, should be 1 to 64 characters of A-Z a-z 0-9 . _ @ -"
-                    if value
-                    else "Missing user_id field",
-                )
-            case "service" if value not in self._services:
-                offered = ", ".join(sorted(self._services)) or "none"
-                raise BadField(
-                    name,
-                    "unknown_service",
-                    f"Invalid service {value[:64]!r}; this server has: {offered}"
-                    if value
-                    else "Missing service field",
-                )
-            case "timeout":
-                try:
-                    seconds = parse_duration(value)
-                except ValueError as problem:
-                    raise BadField(name, "invalid_timeout", f"Invalid timeout: {problem}") from None
-                if not seconds:
-                    raise BadField(name, "invalid_timeout", "Invalid timeout: it must be above 0")
-            case _ if name in FIELDS:
-                try:
-                    parse_limit(name, value)
-                except ValueError as problem:
-                    raise BadField(name, f"invalid_{name}", f"Invalid {name}: {problem}") from None
-            case "name" if len(value) > 200 or not value.isprintable():
-                raise BadField(
-                    name, "invalid_name", "Invalid name, should be up to 200 printable characters"
-                )
-            case "tags":
-                tags = _tags(value)
-                if len(tags) > 16 or not all(_TAG.fullmatch(tag) for tag in tags):
-                    raise BadField(
-                        name,
-                        "invalid_tags",
-                        "Invalid tags, should be up to 16 words of up to 64 characters, "
-                        "separated by commas",
-                    )
-            case "idempotency_key" if not _KEY.fullmatch(value):
-                raise BadField(
-                    name,
-                    "invalid_idempotency_key",
-                    "Invalid Idempotency-Key, should be 1 to 255 visible ASCII characters",
-                )
+        check_field(name, value, self._services)
 
-    def wish(self, fields: Mapping[str, str]) -> Wish:
+    def request(self, fields: Mapping[str, str]) -> UploadRequest:
         """What a complete form asks for.
 
         Raises:
             BadField: the first field that is missing or wrong.
         """
-        for needed in ("user_id", "service"):
-            if not fields.get(needed):
-                raise BadField(needed, f"missing_{needed}", f"Missing {needed} field")
-        for name, value in fields.items():
-            self.check_field(name, value)
-        service = self._services[fields["service"]]
-        timeout_s = service.timeout_s
-        if "timeout" in fields:
-            # Lowered, never raised: the service's own limit is the operator's word.
-            timeout_s = min(timeout_s, parse_duration(fields["timeout"]))
-        return Wish(
-            fields["user_id"],
-            service,
-            timeout_s,
-            lowered(service.limits, fields),
-            fields.get("name") or None,
-            _tags(fields.get("tags", "")),
-            fields.get("idempotency_key"),
-        )
+        return upload_request(fields, self._services)
 
-    async def check_room(self, wish: Wish) -> None:
+    def too_large(self, fields: Mapping[str, str]) -> BundleTooLarge | None:
+        """The refusal of a bundle with more bytes than its ``most``, as far as that is known."""
+        service = self._services.get(fields.get("service", ""))
+        if service is None:
+            return None
+        return BundleTooLarge(service.name, lowered(service.limits, given(fields)).disk)
+
+    async def check_room(self, request: UploadRequest) -> None:
         """Refuse early when the user has as many jobs waiting as the service allows; what counts is
         the count that the insert makes.
 
         Raises:
             QueueFull
         """
-        most = wish.service.queued_per_user
+        most = request.service.queued_per_user
         if not most:
             return
-        if await self._jobs.queued(wish.service.name, wish.user_id, most) >= most:
-            if wish.idempotency_key and await self._jobs.by_idempotency_key(
-                wish.user_id, wish.idempotency_key
+        if await self._jobs.queued(request.service.name, request.user_id, most) >= most:
+            if request.idempotency_key and await self._jobs.by_idempotency_key(
+                request.user_id, request.idempotency_key
             ):
                 return  # a repeat of an upload that is in already
-            raise QueueFull(wish.user_id, wish.service.name, most)
+            raise QueueFull(request.user_id, request.service.name, most)
 
-    async def __call__(self, wish: Wish, staged: Path, bundle: Sealed) -> tuple[Job, bool]:
+    async def __call__(
+        self, request: UploadRequest, staged: Path, bundle: Sealed
+    ) -> tuple[Job, bool]:
         """Queue the bundle that lies, whole and synced, at ``staged``.
 
         Returns:
             The job, and whether it is new (False: a repeat under the same Idempotency-Key).
 
         Raises:
-            QueueFull, KeyReused, OSError
+            BundleTooLarge, QueueFull, KeyReused, OSError
         """
+        if bundle.bytes > request.limits.disk:
+            raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
         with self._files.sealing("bundles") as sealing:
             file = await sealing.seal(staged)
             job, fresh = await self._jobs.insert(
                 NewJob(
-                    wish.user_id,
-                    wish.service.name,
+                    request.user_id,
+                    request.service.name,
                     Bundle(file, bundle.size, bundle.digest),
-                    wish.limits,
-                    wish.timeout_s,
+                    request.limits,
+                    request.timeout_s,
                     self._clock.now(),
-                    wish.name,
-                    wish.tags,
-                    wish.idempotency_key,
-                    (*wish.warnings, *bundle.warnings),
+                    request.name,
+                    request.tags,
+                    request.idempotency_key,
+                    (*request.warnings, *bundle.warnings),
                 ),
                 QUEUED,
-                wish.service.queued_per_user,
+                request.service.queued_per_user,
             )
             if fresh:
                 sealing.keep()
             elif (
                 job.bundle and job.bundle.digest != bundle.digest
-            ) or job.service != wish.service.name:
+            ) or job.service != request.service.name:
                 raise KeyReused(job.id)
         return job, fresh
-
-
-def _tags(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(tag for part in text.split(",") if (tag := part.strip())))

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from server.storage.space import Space
 from shared.files import durable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -34,13 +35,16 @@ class FolderFiles:
     Args:
         folder: made if missing.
         token: makes a new name, 32 hex digits.
+        min_free: bytes of disk that stay free.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, token: Callable[[], str]) -> None:
+    def __init__(self, folder: Path, token: Callable[[], str], min_free: int = 0) -> None:
         self._folder, self._token = folder, token
+        self._space = Space(self.free_bytes, min_free)
+        self.room, self.reserve = self._space.room, self._space.reserve
         self._staging = folder / "staging"
         self._fresh: set[str] = set()
         """Sealed, but no row refers to them yet: no orphans."""

@@ -25,7 +25,11 @@ from shared.files.sealed import (
 )
 
 Data = bytes | bytearray | memoryview
+Take = Callable[[int], None]
+"""Called before so many more bytes are written; raises OSError where there is no room for them."""
 _HEAD: Final = 4
+_HEADERS: Final = 256
+"""Bytes of a file's two headers without its two names, and what the ZIP ends with."""
 
 
 class _OpenFile:
@@ -48,6 +52,7 @@ class BundleWriter:
         path: must not exist yet.
         max_files: more are refused.
         max_bytes: of all files together.
+        take: told of all bytes before they are written.
         portable: whether names must be storable on every common system; else they get a warning.
 
     Raises:
@@ -55,8 +60,15 @@ class BundleWriter:
     """
 
     def __init__(
-        self, path: Path, *, max_files: int, max_bytes: int, portable: bool = False
+        self,
+        path: Path,
+        *,
+        max_files: int,
+        max_bytes: int,
+        portable: bool = False,
+        take: Take | None = None,
     ) -> None:
+        self._take = take
         self._path, self._max_files, self._max_bytes = path, max_files, max_bytes
         self._portable = portable
         self._tree = Tree()
@@ -82,6 +94,8 @@ class BundleWriter:
                 "too_many_files", f"the bundle has more than {self._max_files} files", name
             )
         path = self._checked(name, self._tree.add)
+        if self._take is not None:
+            self._take(_HEADERS + 2 * len(path.encode()))
         info = zipfile.ZipInfo(path)
         # Sizes are not known yet: room for 64 bits, as a header cannot grow when it is patched.
         out = self._zip.open(info, "w", force_zip64=True)
@@ -121,6 +135,8 @@ class BundleWriter:
         self._bytes += length
         if self._bytes > self._max_bytes:
             raise too_large(self._max_bytes, file.path)
+        if self._take is not None:
+            self._take(length)
         if len(file.head) < _HEAD:
             file.head += bytes(data[:_HEAD])
         file.size += length

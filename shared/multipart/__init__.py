@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shared.multipart.form import FilePart
 from shared.multipart.limits import FormLimits, FormRefused
+from shared.multipart.pump import Threads
 from shared.multipart.receive import Received, receive
 from shared.multipart.sinks import BundleSink, RawSink, Sink
 
@@ -15,5 +16,6 @@ __all__ = [
     "RawSink",
     "Received",
     "Sink",
+    "Threads",
     "receive",
 ]

@@ -9,10 +9,11 @@ from pathlib import Path
 from shared.files.errors import BundleError
 from shared.files.names import shown
 from shared.files.sealed import Sealed
+from shared.files.writer import Take
 from shared.multipart.form import FilePart, Form
 from shared.multipart.headers import BadHeader, boundary_of
 from shared.multipart.limits import FormLimits, FormRefused
-from shared.multipart.pump import Pump
+from shared.multipart.pump import Pump, Threads
 from shared.multipart.sinks import BundleSink, Naming, Sink
 
 OnField = Callable[[str, str, dict[str, str]], None]
@@ -40,11 +41,13 @@ async def receive(
     archives: bool = True,
     on_field: OnField | None = None,
     on_first_file: OnFirstFile | None = None,
+    take: Take | None = None,
+    threads: Threads | None = None,
 ) -> Received:
     """Stream a ``multipart/form-data`` body into a sealed bundle.
 
-    Holds about two megabytes, however large the body. On any exception, cancellation included,
-    nothing is left on the disk, and no thread works on it any more.
+    Holds about two megabytes, however large the body, and 64 KiB of a small one. On any exception,
+    cancellation included, nothing is left on the disk, and no thread works on it any more.
 
     Args:
         chunks: the body.
@@ -55,6 +58,8 @@ async def receive(
         on_field: may raise to refuse early.
         on_first_file: may raise to refuse early, or return a sink to use instead of a bundle's,
             such as :class:`~shared.multipart.sinks.RawSink`; None: a bundle's.
+        take: called before so many more bytes are written, in a thread; may raise OSError.
+        threads: where blocking work is done.
 
     Raises:
         FormRefused: also when the sender is gone before the form is complete.
@@ -69,8 +74,8 @@ async def receive(
     if content_length is not None and content_length > limits.max_bytes + limits.max_overhead:
         message = f"the files are larger than the limit of {limits.max_bytes} bytes"
         raise FormRefused(413, "too_large", message)
-    default = BundleSink(staging, limits, naming, archives=archives)
-    listener = _Listener(default, on_field, on_first_file)
+    default = BundleSink(staging, limits, naming, archives=archives, take=take)
+    listener = _Listener(default, on_field, on_first_file, threads or Threads())
     form = Form(boundary, limits, listener)
     try:
         await _pour(chunks, content_length, form, listener)
@@ -112,9 +117,14 @@ class _Listener:
     """Keeps the fields and passes the files on."""
 
     def __init__(
-        self, default: Sink, on_field: OnField | None, on_first_file: OnFirstFile | None
+        self,
+        default: Sink,
+        on_field: OnField | None,
+        on_first_file: OnFirstFile | None,
+        threads: Threads,
     ) -> None:
         self._default, self._on_field, self._on_first_file = default, on_field, on_first_file
+        self._threads = threads
         self.fields: dict[str, str] = {}
         self.pump: Pump | None = None
 
@@ -129,7 +139,7 @@ class _Listener:
     def file_begins(self, part: FilePart) -> None:
         if self.pump is None:
             chosen = None if self._on_first_file is None else self._on_first_file(self.fields)
-            self.pump = Pump(chosen or self._default)
+            self.pump = Pump(chosen or self._default, self._threads)
         self.pump.put(part)
 
     def file_data(self, data: bytes | memoryview) -> None:
@@ -143,4 +153,4 @@ class _Listener:
     async def finish(self) -> Sealed:
         if self.pump is None:
             raise FormRefused(400, "no_file", "the form has no file; it needs at least a run.sh")
-        return await self.pump.finish()
+        return await self.pump.finish(self.fields)

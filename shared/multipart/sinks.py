@@ -13,7 +13,7 @@ from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writebac
 from shared.files.errors import BundleError
 from shared.files.reader import MAX_FILES, BundleReader
 from shared.files.sealed import Sealed
-from shared.files.writer import BundleWriter, Data, too_large
+from shared.files.writer import BundleWriter, Data, Take, too_large
 from shared.multipart.form import FilePart
 from shared.multipart.limits import FormLimits
 
@@ -30,6 +30,10 @@ class Sink(Protocol):
         BundleError: the form is refused.
         OSError
     """
+
+    def expands(self, part: FilePart) -> bool:
+        """Whether finishing takes as long as this archive is expanded; asked on the loop."""
+        ...
 
     def begin(self, part: FilePart) -> None: ...
     def write(self, data: Data) -> None: ...
@@ -52,21 +56,30 @@ class BundleSink:
             field's name, as a job-orchestrator server sends it.
         archives: whether a file named ``….zip``, ``.tar``, ``.tar.gz`` or ``.tgz`` in the field
             ``bundle`` is expanded. In other fields, it is a file like others.
+        take: called before so many more bytes are written; may raise OSError.
     """
 
     def __init__(
-        self, staging: Path, limits: FormLimits, naming: Naming, *, archives: bool = True
+        self,
+        staging: Path,
+        limits: FormLimits,
+        naming: Naming,
+        *,
+        archives: bool = True,
+        take: Take | None = None,
     ) -> None:
+        self._take = take
         self._staging, self._limits, self._naming = staging, limits, naming
         self._archives = archives
         self._spool = staging.with_name(staging.name + ".archive")
         self._writer: BundleWriter | None = None
         self._archive: tuple[FilePart, IO[bytes]] | None = None
 
+    def expands(self, part: FilePart) -> bool:
+        return self._archives and part.field == ARCHIVE_FIELD and is_archive_name(part.filename)
+
     def begin(self, part: FilePart) -> None:
-        is_archive = (
-            self._archives and part.field == ARCHIVE_FIELD and is_archive_name(part.filename)
-        )
+        is_archive = self.expands(part)
         if self._archive is not None or (is_archive and self._writer is not None):
             why = "an archive in the field bundle must be the only file of the form"
             raise BundleError("archive_and_files", why, part.filename)
@@ -83,11 +96,14 @@ class BundleSink:
                 max_files=limits.max_files,
                 max_bytes=limits.max_bytes,
                 portable=limits.portable,
+                take=self._take,
             )
         return self._writer
 
     def write(self, data: Data) -> None:
         if self._archive is not None:
+            if self._take is not None:
+                self._take(len(data))
             _write_all(self._archive[1], data)
         else:
             self._open().write(data)
@@ -137,6 +153,9 @@ class RawSink:
         self._out: IO[bytes] | None = None
         self._arriving = Arriving(max_files)
         self._size = self._handed_over = 0
+
+    def expands(self, part: FilePart) -> bool:
+        return False
 
     def begin(self, part: FilePart) -> None:
         if part.field != self._field or self._out is not None:

@@ -94,6 +94,8 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "half a process": (form(part("run.sh"), field("pids", "8.5")), "Invalid pids"),
     "no CPU": (form(part("run.sh"), field("cpus", "-inf")), "Invalid cpus"),
     "no disk": (form(part("run.sh"), field("disk", "0")), "Invalid disk"),
+    "negative time": (form(part("run.sh"), field("timeout", "-5s")), "negative"),
+    "a field that nobody knows": (form(part("run.sh"), field("cpu", "2")), "did you mean cpus?"),
     "traversal": (files("../evil"), "evil"),
     "absolute": (files("/etc/passwd"), "passwd"),
     "control": (files("a\x01b"), "a"),
@@ -145,7 +147,7 @@ async def post(
 ) -> tuple[int, dict[str, str], dict[str, object]]:
     kind = {"Content-Type": "multipart/form-data; boundary=b"}
     async with caller.session.post(
-        f"{caller.url}{path}", data=body, headers=kind | headers
+        f"{caller.url}{path}", data=io.BytesIO(body), headers=kind | headers
     ) as answer:
         return answer.status, dict(answer.headers), await answer.json()
 
@@ -162,6 +164,26 @@ async def test_what_is_refused_is_named_and_leaves_nothing(tmp_path, case):
         assert left(tmp_path) == []
         _, _, body = await caller.get("/api/v1/jobs")
         assert b'"items":[]' in body
+
+
+async def test_unknown_fields_in_the_query_are_refused_and_empty_ones_left_out(tmp_path):
+    async with server(tmp_path) as caller:
+        status, _, told = await post(caller, form(part("run.sh")), "/upload?timeoutt=5m")
+        assert (status, told["code"], told["part"]) == (400, "unknown_field", "timeoutt")
+        empty = field("timeout", "") + field("name", "") + field("memory", "")
+        status, _, told = await post(caller, form(part("run.sh"), empty), "/upload?cpus=&tags=")
+        assert status == 201, told
+
+
+async def test_what_is_cut_to_the_services_limit_is_told(tmp_path):
+    async with server(tmp_path) as caller:
+        asked = field("timeout", "10d") + field("memory", "1TB")
+        _, _, told = await post(caller, form(part("run.sh"), asked))
+        job = await caller.job(int(str(told["id"])), until="Running")
+        assert job["warnings"] == [
+            "timeout: 10d was asked for, service my_service allows 1h",
+            "memory: 1TB was asked for, service my_service allows 2.0 GiB",
+        ]
 
 
 ODD = ("chr1:1000-2000.bed", "aux.h", "Makefile", "makefile", "end.")

@@ -129,4 +129,157 @@ _NAME_MUTANTS: Final = (
     ),
 )
 
-MUTANTS: Final = (*_TEXT_MUTANTS, *_NAME_MUTANTS)
+_SPACE: Final = "tests/unit/server/test_space.py::test_"
+_LIMITS: Final = "tests/contract/test_upload_limits.py::test_"
+_FIELDS: Final = "tests/unit/server/domain/test_upload_fields.py::test_"
+_PARTIALS: Final = "tests/unit/server/test_partials.py::test_"
+
+_SPACE_MUTANTS: Final = (
+    _of(
+        "what is granted and not written counts as used",
+        "server/storage/space.py",
+        "        return self._free() - self._min_free - self._granted",
+        "        return self._free() - self._min_free",
+        f"{_SPACE}what_is_granted_to_one_is_not_there_for_another",
+        f"{_SPACE}however_writers_take_turns_min_free_is_kept",
+    ),
+    _of(
+        "a reservation that ends gives back what it holds",
+        "server/storage/space.py",
+        "                self._granted -= reservation.held",
+        "                pass",
+        f"{_SPACE}what_a_writer_does_not_use_is_given_back_when_it_ends",
+    ),
+    _of(
+        "a small file holds no more than it has written",
+        "server/storage/space.py",
+        "missing + min(self._taken, _MOST_AHEAD)",
+        "missing + _MOST_AHEAD",
+        f"{_SPACE}a_small_file_holds_no_more_than_it_has_written",
+    ),
+    _of(
+        "uploads ask before they write",
+        "shared/files/writer.py",
+        "            self._take(length)",
+        "            pass",
+        f"{_LIMITS}uploads_that_fit_one_by_one_do_not_fill_the_disk_together",
+        f"{_LIMITS}an_archive_stops_expanding_before_the_disk_is_full",
+    ),
+    _of(
+        "so do results",
+        "server/agents/answers.py",
+        "            space.take(len(chunk))",
+        "            pass",
+        f"{_LIMITS}a_result_that_does_not_fit_is_not_fetched_to_the_end",
+    ),
+)
+
+_UPLOAD_MUTANTS: Final = (
+    _of(
+        "uploads at once, in all",
+        "server/api/receiving.py",
+        "        if len(self._under_way) >= self._at_once:",
+        "        if False:",
+        f"{_LIMITS}only_so_many_uploads_at_once",
+    ),
+    _of(
+        "uploads at once, of one user",
+        "server/api/receiving.py",
+        "        if self._of_user[user] >= self._per_user:",
+        "        if False:",
+        f"{_LIMITS}only_so_many_uploads_at_once",
+    ),
+    _of(
+        "an upload that stalls is cut off",
+        "server/api/receiving.py",
+        "        if self._came >= least_rate * waited:",
+        "        if True:",
+        f"{_LIMITS}an_upload_that_stalls_is_cut_off_and_leaves_nothing",
+    ),
+    _of(
+        "one that is slow but steady is not",
+        "server/api/receiving.py",
+        "            self._came += len(chunk)",
+        "            pass",
+        f"{_LIMITS}an_upload_that_is_slow_but_steady_goes_on",
+    ),
+    _of(
+        "archives have threads of their own",
+        "shared/multipart/pump.py",
+        "        if not self._expands:",
+        "        if True:",
+        f"{_LIMITS}archives_wait_for_each_other_and_nobody_for_them",
+    ),
+    _of(
+        "one archive of each user at once",
+        "server/api/receiving.py",
+        "            async with turn.lock, self._room:",
+        "            async with self._room:",
+        f"{_LIMITS}archives_wait_for_each_other_and_nobody_for_them",
+    ),
+    _of(
+        "an upload that stalls holds little memory",
+        "shared/multipart/pump.py",
+        "min(BATCH, max(FIRST_BATCH, self._handed_over // _GROWTH))",
+        "BATCH",
+        "tests/unit/shared/test_multipart_threads.py::test_an_upload_that_stalls_holds_little_memory",
+    ),
+    _of(
+        "a bundle over the disk limit is refused",
+        "server/stages/accept.py",
+        "        if bundle.bytes > request.limits.disk:",
+        "        if False:",
+        f"{_LIMITS}a_bundle_over_the_services_disk_is_refused_before_it_has_come",
+    ),
+    _of(
+        "unknown fields are refused",
+        "server/domain/upload_fields.py",
+        "        case _ if name not in (*NEEDED, *OPTIONAL, HEADER):",
+        "        case _ if False:",
+        f"{_FIELDS}an_unknown_field_is_refused_with_the_nearest_name",
+    ),
+    _of(
+        "empty optional fields count as left out",
+        "server/domain/upload_fields.py",
+        "    if name in OPTIONAL and not value:",
+        "    if False:",
+        f"{_FIELDS}optional_fields_that_are_empty_count_as_left_out",
+    ),
+    _of(
+        "what is cut is told",
+        "server/domain/upload_fields.py",
+        "        if timeout_s < asked:",
+        "        if False:",
+        f"{_FIELDS}what_is_more_than_the_service_allows_is_cut_with_a_warning",
+    ),
+    _of(
+        "who set a wall time limit is told",
+        "server/domain/outcome.py",
+        "if reason is Reason.TIMEOUT and job.timeout_s < service.timeout_s:",
+        "if False:",
+        "tests/unit/server/domain/test_outcome.py::test_a_wall_time_limit_is_told_with_who_set_it",
+    ),
+    _of(
+        "one snapshot for all who ask at once",
+        "server/api/partials.py",
+        "        if mine and (mine[-1].may_be_shared(now) or len(mine) >= MOST_OF_JOB):",
+        "        if False:",
+        f"{_PARTIALS}all_who_ask_at_once_get_one_snapshot",
+    ),
+    _of(
+        "unread snapshots do not add up",
+        "server/api/partials.py",
+        " or len(mine) >= MOST_OF_JOB):",
+        "):",
+        f"{_PARTIALS}unread_snapshots_of_a_job_do_not_add_up",
+    ),
+    _of(
+        "not many snapshots of all jobs",
+        "server/api/partials.py",
+        " for snapshots in self._of_job.values()) >= MOST:",
+        " for snapshots in self._of_job.values()) >= 10**9:",
+        f"{_PARTIALS}there_are_not_many_of_all_jobs",
+    ),
+)
+
+MUTANTS: Final = (*_TEXT_MUTANTS, *_NAME_MUTANTS, *_SPACE_MUTANTS, *_UPLOAD_MUTANTS)

@@ -38,10 +38,10 @@ MUTANTS: Final = (
         "a_wake_up_during_a_sweep_is_not_lost",
     ),
     of(
-        "the cleaner is woken to stop",
+        "loops are woken to stop",
         _SUPERVISOR,
-        "            self._bells.cleaner,\n",
-        "",
+        "            loop.wake()\n",
+        "            pass\n",
         "stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stages_last",
     ),
     of(

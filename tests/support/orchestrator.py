@@ -45,6 +45,7 @@ class Orchestrator:
         broken: answers every retrieve with 500.
         page: what it answers every retrieve with: a proxy's page.
         kill_status: what it answers every kill with.
+        result: what is in each result beside the bundle.
         silent: takes a submit and cuts the connection instead of answering.
     """
 
@@ -54,6 +55,7 @@ class Orchestrator:
     page: str = ""
     kill_status: int = 200
     silent: bool = False
+    result: bytes = b""
     killed: list[int] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     _ids: Any = field(default_factory=lambda: itertools.count(1))
@@ -90,11 +92,11 @@ class Orchestrator:
         if self.page:
             return web.Response(text=self.page, content_type="text/html")
         if held.status == "Completed":
-            return _zip(held)
+            return _zip(held, self.result)
         return web.json_response(held.doc())
 
     async def partial(self, request: web.Request) -> web.StreamResponse:
-        return _zip(self._held(request))
+        return _zip(self._held(request), self.result)
 
     async def kill(self, request: web.Request) -> web.StreamResponse:
         held = self._held(request)
@@ -128,12 +130,14 @@ class Orchestrator:
             await runner.cleanup()
 
 
-def _zip(held: Held) -> web.Response:
+def _zip(held: Held, result: bytes) -> web.Response:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in held.files.items():
             archive.writestr(name, content)
         archive.writestr("output.txt", f"of payload {held.id}")
+        if result:
+            archive.writestr("result", result)
     return web.Response(body=packed.getvalue(), content_type="application/zip")
 
 

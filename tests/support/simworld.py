@@ -396,8 +396,8 @@ class World:
             fields["idempotency_key"] = key
         with self.files.staging() as staged:
             staged.write_text(token)
-            wish = self.accept.wish(fields)
-            job, _ = await self.accept(wish, staged, Sealed(len(token), token, 1, 0))
+            request = self.accept.request(fields)
+            job, _ = await self.accept(request, staged, Sealed(len(token), token, 1, 0))
         self.acknowledged[job.id] = token
         return job.id
 

@@ -188,7 +188,7 @@ async def test_the_wall_time_limit_is_told_in_words(rig):
     await rig.clock.advance(5400)
     ended = await rig.ended(payload.id)
     assert (ended.state, ended.outcome.reason) == (S.FAILED, Reason.TIMEOUT)
-    assert ended.outcome.message == "stopped after 1h 30m: the wall time limit of the service"
+    assert ended.outcome.message == "stopped after 1h 30m: the wall time limit of the job"
     assert not ended.outcome.interrupted
 
 

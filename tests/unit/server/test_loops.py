@@ -112,7 +112,7 @@ async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stage
             ("cleaner", Sweep(clock), bells.cleaner),
         )
     ]
-    supervisor = Supervisor(bells, loops, [follows, fails], [stage, stage])
+    supervisor = Supervisor(loops, [follows, fails], [stage, stage])
     with capture_logs() as logs:
         supervisor.start()
         await clock.settle()
@@ -132,7 +132,7 @@ async def test_a_loop_that_is_stuck_is_named(clock: SimClock) -> None:
     bells, sweep = Bells(), Sweep(clock)
     sweep.go.clear()
     loop = Loop("sender", sweep, 1.0, bells.sender, clock)
-    supervisor = Supervisor(bells, [loop], [], [])
+    supervisor = Supervisor([loop], [], [])
     supervisor.start()
     await clock.advance(69)
     assert supervisor.ill() == []

@@ -12,8 +12,11 @@ import pytest
 
 from server.agents import answers
 from server.ports import NoSuchPayload, RefusedByAgent, Unreachable
+from server.storage.space import Reservation, Space
 from shared.wire import AgentHealth
 from tests.support.simclock import SimClock
+
+SPACE = Reservation(Space(lambda: 1 << 60, 0))
 
 
 class Body:
@@ -40,21 +43,21 @@ async def test_a_body_that_trickles_is_not_waited_for(tmp_path):
     clock = SimClock()
     trickle = [part for _ in range(100) for part in (b"x" * 1000, 1.0)]
     with pytest.raises(TimeoutError, match="too slowly"):
-        await answers.store(answer(*trickle, clock=clock), tmp_path / "f", clock)
+        await answers.store(answer(*trickle, clock=clock), tmp_path / "f", clock, SPACE)
     assert 60.0 <= clock.monotonic() < 62.0
 
 
 async def test_a_body_that_keeps_the_rate_may_take_as_long_as_it_needs(tmp_path):
     clock = SimClock()
     steady = [part for _ in range(100) for part in (b"x" * 70_000, 15.0)]
-    fetched = await answers.store(answer(*steady, clock=clock), tmp_path / "f", clock)
+    fetched = await answers.store(answer(*steady, clock=clock), tmp_path / "f", clock, SPACE)
     assert (fetched.size, clock.monotonic()) == (7_000_000, 1500.0)
     assert (tmp_path / "f").stat().st_size == 7_000_000
 
 
 async def test_no_more_is_taken_than_was_announced(tmp_path):
     with pytest.raises(Unreachable, match="longer than the 5 bytes"):
-        await answers.store(answer(b"123456"), tmp_path / "f", SimClock(), most=5)
+        await answers.store(answer(b"123456"), tmp_path / "f", SimClock(), SPACE, most=5)
 
 
 async def test_a_document_without_end_is_not_read_to_its_end():

@@ -17,6 +17,7 @@ from server.agents.link import Sessions
 from server.agents.registry import Registry
 from server.domain.jobs import Bundle
 from server.ports import Unreachable
+from server.storage.space import Space
 from tests.support.fakeagent import FakeAgent
 from tests.support.jobs import job
 from tests.support.simclock import SimClock
@@ -29,7 +30,7 @@ class Line:
 
     def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
         self.agent, self.clock = agent, SimClock()
-        sessions = Sessions(session, session)
+        sessions = Sessions(session, session, Space(lambda: 1 << 60, 0).reserve)
         self.link = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
         self.registry = Registry([self.link], self.clock)
 

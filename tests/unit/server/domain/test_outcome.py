@@ -161,3 +161,13 @@ def test_every_step_on_the_way_is_made_with_its_time(state, to, way) -> None:
         field, when = at[move.to]
         assert move.changes == {field: when, "payload_id": 4}
         assert move.at == when
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "who"),
+    [(60.0, " (the upload asked for it; service s allows 1h)"), (3_600.0, "")],
+)
+def test_a_wall_time_limit_is_told_with_who_set_it(timeout_s: float, who: str) -> None:
+    found = job(timeout_s=timeout_s, retries_used=2)
+    verdict = judged(found, status=P.FAILED, reason=Reason.TIMEOUT, message="stopped after 1m")
+    assert verdict.move.message == f"stopped after 1m{who}"

@@ -1,0 +1,91 @@
+"""Who may write how much, so that some of the disk stays free at every moment.
+
+Whoever writes a file that is not there yet asks before each piece. What is granted and not yet
+written counts as used: two uploads that fit one by one do not fill the disk together.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_MOST_AHEAD: Final = 4 << 20
+"""Bytes that are granted in advance; at most as many as were written, so that a small or stalled
+file holds next to nothing."""
+
+
+class NoSpace(OSError):
+    """What is to be written would not leave the space that must stay free."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Space:
+    """The free space of one file system.
+
+    Args:
+        free: bytes that are free now.
+        min_free: bytes that must stay free.
+    """
+
+    def __init__(self, free: Callable[[], int], min_free: int) -> None:
+        self._free, self._min_free = free, min_free
+        self._lock = threading.Lock()
+        self._granted = 0  # and not written
+
+    def room(self) -> int:
+        """Bytes that may be granted now; may be negative."""
+        with self._lock:
+            return self._room()
+
+    def _room(self) -> int:
+        return self._free() - self._min_free - self._granted
+
+    @contextmanager
+    def reserve(self) -> Iterator[Reservation]:
+        """For one file; what was granted and not written is given back at the end."""
+        reservation = Reservation(self)
+        try:
+            yield reservation
+        finally:
+            with self._lock:
+                self._granted -= reservation.held
+
+
+class Reservation:
+    """What one file has been granted; one thread at a time.
+
+    Attributes:
+        held: bytes granted and not yet known to be written.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self.held = 0
+        self._taken = self._last = 0
+
+    def take(self, count: int) -> None:
+        """Before writing ``count`` more bytes, and after having written those before.
+
+        Raises:
+            NoSpace
+        """
+        space = self._space
+        with space._lock:
+            space._granted -= self._last
+            self.held -= self._last
+            self._last = 0
+            if (missing := count - self.held) > 0:
+                room = space._room()
+                if room < missing:
+                    raise NoSpace
+                ahead = min(room, missing + min(self._taken, _MOST_AHEAD))
+                space._granted += ahead
+                self.held += ahead
+            self._last = count
+            self._taken += count

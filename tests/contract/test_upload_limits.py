@@ -1,0 +1,280 @@
+"""What uploads may use: places, time, threads, space. The real server over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.api.context import CONTEXT
+from server.storage.files import FolderFiles
+from shared.files.archives import expand
+from tests.contract.test_upload_http import HEAD, bundle, field, form, left, part, post, zipped
+from tests.support.orchestrator import Orchestrator
+from tests.support.serving import RUN, Caller, driving
+from tests.support.simclock import SimClock
+
+MIB = 1 << 20
+
+
+class Sender:
+    """An upload whose sender stops in the middle."""
+
+    def __init__(self, caller: Caller, head: bytes = HEAD, query: str = "") -> None:
+        self._caller, self._head, self._query = caller, head, query
+
+    async def __aenter__(self) -> Sender:
+        host, port = self._caller.url.removeprefix("http://").split(":")
+        self.reader, self.writer = await asyncio.open_connection(host, int(port))
+        self.writer.write(
+            f"POST /upload{self._query} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            "Transfer-Encoding: chunked\r\n"
+            "Content-Type: multipart/form-data; boundary=b\r\n\r\n".encode()
+        )
+        await self.send(self._head)
+        return self
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+        await self.writer.drain()
+
+    async def answer(self) -> tuple[int, dict[str, Any]]:
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        return int(head.split(b" ")[1]), json.loads(await self.reader.readexactly(length))
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+
+def files_of(caller: Caller) -> FolderFiles:
+    files = caller.server.application[CONTEXT].files
+    assert isinstance(files, FolderFiles)
+    return files
+
+
+def open_file(name: str = "run.sh") -> bytes:
+    return part(name, b"")[:-2]
+
+
+async def under_way(caller: Caller, count: int) -> None:
+    """Until so many half uploads have been begun on the disk."""
+    folder = files_of(caller)._folder / "staging"
+    while len(list(folder.iterdir())) < count:
+        await asyncio.get_running_loop().run_in_executor(None, int)
+
+
+async def test_only_so_many_uploads_at_once(tmp_path):
+    async with driving(
+        tmp_path, Orchestrator(then="Running"), uploads=3, uploads_per_user=2
+    ) as caller:
+        big = open_file() + bytes(MIB)
+        other = field("user_id", "8") + field("service", "my_service")
+        async with Sender(caller, HEAD + big), Sender(caller, HEAD + big):
+            await under_way(caller, 2)
+            status, headers, told = await post(caller, form(part("run.sh")))
+            assert (status, told["code"], headers["Retry-After"]) == (429, "too_many_uploads", "5")
+            assert "user 7 has 2 uploads" in str(told["message"])
+            status, _, told = await post(caller, b"", "/upload?user_id=7")
+            assert (status, told["code"]) == (429, "too_many_uploads")
+            assert (await post(caller, form(part("run.sh"), head=other)))[0] == 201
+            async with Sender(caller, other + big):
+                await under_way(caller, 3)
+                status, _, told = await post(caller, form(part("run.sh"), head=other))
+                assert (status, told["code"]) == (429, "too_many_uploads")
+                assert "3 uploads are under way" in str(told["message"])
+        await until_left(tmp_path, 1)
+        assert (await post(caller, form(part("run.sh"))))[0] == 201
+
+
+async def until_left(tmp_path: Path, count: int) -> None:
+    while len(left(tmp_path)) != count:
+        await asyncio.get_running_loop().run_in_executor(None, int)
+
+
+async def test_an_upload_that_stalls_is_cut_off_and_leaves_nothing(tmp_path):
+    clock = SimClock()
+    async with driving(tmp_path, Orchestrator(then="Running"), machine=clock) as caller:
+        async with Sender(caller, HEAD + open_file() + bytes(MIB)) as sender:
+            await under_way(caller, 1)
+            answer = asyncio.create_task(sender.answer())
+            while not answer.done():
+                await clock.advance(5)
+                await asyncio.get_running_loop().run_in_executor(None, int)
+            status, told = await answer
+            assert (status, told["code"]) == (408, "upload_too_slow")
+            assert "less than 1.0 KiB a second of it came for 30 seconds" in told["message"]
+        assert left(tmp_path) == []
+        assert files_of(caller)._space._granted == 0
+
+
+async def test_an_upload_that_is_slow_but_steady_goes_on(tmp_path):
+    clock = SimClock()
+    half = HEAD + open_file() + bytes(70_000)
+    async with (
+        driving(tmp_path, Orchestrator(then="Running"), machine=clock) as caller,
+        Sender(caller, half) as sender,
+    ):
+        await under_way(caller, 1)
+        for _ in range(12):
+            await clock.advance(5)
+            before = sender_bytes(caller)
+            await sender.send(b"x" * 70_000)  # more than a batch, so that it shows on the disk
+            while sender_bytes(caller) == before:
+                await asyncio.get_running_loop().run_in_executor(None, int)
+        await sender.send(b"\r\n--b--\r\n")
+        sender.writer.write(b"0\r\n\r\n")
+        assert (await sender.answer())[0] == 201
+
+
+def sender_bytes(caller: Caller) -> int:
+    folder = files_of(caller)._folder / "staging"
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+async def test_archives_wait_for_each_other_and_nobody_for_them(tmp_path, monkeypatch):
+    real, may, lock = expand, threading.Event(), threading.Lock()
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def slow(archive, filename, *args, **limits):
+        with lock:
+            now[filename] += 1
+            now["all"] += 1
+            for name in (filename, "all"):
+                most[name] = max(most[name], now[name])
+        try:
+            assert may.wait(60)
+            return real(archive, filename, *args, **limits)
+        finally:
+            with lock:
+                now[filename] -= 1
+                now["all"] -= 1
+
+    monkeypatch.setattr("shared.multipart.sinks.expand", slow)
+    archive = zipped(("run.sh", RUN))
+    async with driving(tmp_path, Orchestrator(then="Completed")) as caller:
+        sent = []
+        for number in range(24):
+            user = f"u{number % 3}"
+            head = field("user_id", user) + field("service", "my_service")
+            body = head + part(f"{user}.zip", archive, name="bundle") + b"--b--\r\n"
+            sent.append(asyncio.create_task(post(caller, body)))
+        while now["all"] < 2:
+            await asyncio.get_running_loop().run_in_executor(None, int)
+        # Small uploads and downloads go on, and all threads of the loop are free.
+        status, _, told = await post(caller, form(part("run.sh")))
+        assert status == 201
+        job = int(str(told["id"]))
+        assert (await caller.job(job))["status"] == "Completed"
+        assert (await caller.get(f"/download/{job}"))[1] == "application/zip"
+        assert now["all"] == 2
+        may.set()
+        assert {answer[0] for answer in await asyncio.gather(*sent)} == {201}
+    assert most["all"] == 2
+    assert {most[f"u{n}.zip"] for n in range(3)} == {1}
+
+
+# ---------------------------------------------------------------------------- space
+
+
+class Disk:
+    """A simulated disk under the server's folder; the least that was ever free on it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+        self.size, self.least, self.lock = size, size, threading.Lock()
+        disk = self
+
+        def free_bytes(files: FolderFiles) -> int:
+            used = 0
+            for path in files._folder.rglob("*"):
+                try:
+                    used += path.stat().st_size if "ferryman.sqlite" not in path.name else 0
+                except FileNotFoundError:
+                    continue
+            with disk.lock:
+                disk.least = min(disk.least, disk.size - used)
+            return disk.size - used
+
+        monkeypatch.setattr(FolderFiles, "free_bytes", free_bytes)
+
+
+async def test_uploads_that_fit_one_by_one_do_not_fill_the_disk_together(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch, 16 * MIB)
+    async with driving(tmp_path, Orchestrator(then="Running"), min_free=4 * MIB) as caller:
+        body = form(part("run.sh"), part("big", bytes(7 * MIB)))
+        chunks = [body[at : at + 100_000] for at in range(0, len(body), 100_000)]
+
+        async def upload() -> int:
+            async with Sender(caller, chunks[0]) as sender:
+                try:
+                    for chunk in chunks[1:]:
+                        await sender.send(chunk)
+                    sender.writer.write(b"0\r\n\r\n")
+                    await sender.writer.drain()
+                except ConnectionError:
+                    pass
+                status, told = await sender.answer()
+                assert status == 201 or told["code"] == "disk_full"
+                return status
+
+        statuses = Counter(await asyncio.gather(*(upload() for _ in range(4))))
+        files_of(caller).free_bytes()
+        assert statuses[201] <= 1
+        assert statuses[201] + statuses[507] == 4
+        assert disk.least >= 4 * MIB
+        assert len(left(tmp_path)) == statuses[201]
+        with files_of(caller).reserve() as space:
+            space.take(files_of(caller).room())  # nothing is held any more
+
+
+async def test_an_archive_stops_expanding_before_the_disk_is_full(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch, 12 * MIB)
+    async with driving(tmp_path, Orchestrator(then="Running"), min_free=4 * MIB) as caller:
+        packed = zipped(("run.sh", RUN), ("zeros", bytes(12 * MIB)))
+        assert len(packed) < 100_000
+        status, _, told = await post(caller, bundle(packed, "b.zip"))
+        assert (status, told["code"]) == (507, "disk_full")
+        assert disk.least >= 4 * MIB
+        assert left(tmp_path) == []
+
+
+async def test_a_result_that_does_not_fit_is_not_fetched_to_the_end(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch, 6 * MIB)
+    client = Orchestrator(then="Completed", result=bytes(4 * MIB))
+    async with driving(tmp_path, client, min_free=4 * MIB, agent_unreachable_after=0.1) as caller:
+        status, _, told = await post(caller, form(part("run.sh")))
+        assert status == 201
+        job = await caller.job(int(str(told["id"])), until="Unknown")
+        assert job["status"] == "Unknown"
+        assert disk.least >= 4 * MIB
+        status, _, body = await caller.get(f"/download_partial/{told['id']}")
+        assert (status, json.loads(body)["code"]) == (507, "disk_full")
+        assert disk.least >= 4 * MIB
+        await until_left(tmp_path, 1)  # the bundle
+
+
+async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp_path):
+    own = "[services.my_service]\nlimits = { disk = '8MiB' }\n"
+    async with driving(tmp_path, Orchestrator(then="Running"), extra=own) as caller:
+        files = part("big", bytes(9 * MIB)) + part("run.sh")
+        fields = field("user_id", "7") + field("service", "my_service")
+        for body in (fields + files, files + fields):  # as it comes, or once all is known
+            status, _, told = await post(caller, body + b"--b--\r\n")
+            assert (status, told["code"]) == (413, "bundle_over_disk_limit")
+            assert "may use 8388608 bytes of disk (limits.disk)" in str(told["message"])
+        zeros = bytes(6 * MIB)
+        status, _, told = await post(
+            caller, bundle(zipped(("run.sh", RUN), ("a", zeros), ("b", zeros)), "b.zip")
+        )
+        assert (status, told["code"]) == (413, "bundle_over_disk_limit")
+        asked = fields + field("disk", "4MiB") + part("big", bytes(5 * MIB)) + part("run.sh")
+        status, _, told = await post(caller, asked + b"--b--\r\n")
+        assert (status, told["code"]) == (413, "bundle_over_disk_limit")
+        assert left(tmp_path) == []
+        assert (await post(caller, form(part("run.sh"), part("a", bytes(7 * MIB)))))[0] == 201

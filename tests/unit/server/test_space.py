@@ -1,0 +1,94 @@
+"""Some of the disk stays free at every moment, whoever writes."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.storage.space import NoSpace, Space
+
+MIN_FREE = 1000
+
+
+class Disk:
+    """A simulated disk: what was taken is written when its writer takes the next piece, or ends."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.used, self.least = size, 0, size
+        self.space = Space(self.free, MIN_FREE)
+
+    def free(self) -> int:
+        return self.size - self.used
+
+    def write(self, count: int) -> None:
+        self.used += count
+        self.least = min(self.least, self.free())
+
+
+@given(
+    st.integers(0, 60_000),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9000)), max_size=60),
+)
+def test_however_writers_take_turns_min_free_is_kept(size, turns):
+    disk = Disk(MIN_FREE + size)
+    stack = [disk.space.reserve() for _ in range(4)]
+    writers = [one.__enter__() for one in stack]
+    pending = [0] * 4
+    for number, count in turns:
+        disk.write(pending[number])  # the piece before is on the disk
+        pending[number] = 0
+        try:
+            writers[number].take(count)
+        except NoSpace:
+            continue
+        pending[number] = count
+    for left in pending:
+        disk.write(left)
+    assert disk.least >= MIN_FREE
+    for one in stack:
+        one.__exit__(None, None, None)
+    assert disk.space.room() == disk.free() - MIN_FREE
+
+
+def test_what_is_granted_to_one_is_not_there_for_another():
+    disk = Disk(MIN_FREE + 100)
+    with disk.space.reserve() as first, disk.space.reserve() as second:
+        first.take(60)
+        with pytest.raises(NoSpace) as caught:
+            second.take(60)
+        assert caught.value.errno == errno.ENOSPC
+        second.take(40)
+
+
+def test_what_a_writer_does_not_use_is_given_back_when_it_ends():
+    disk = Disk(MIN_FREE + 100)
+    with disk.space.reserve() as stalled:
+        stalled.take(90)
+        assert disk.space.room() == 10
+    assert disk.space.room() == 100
+
+
+def test_a_small_file_holds_no_more_than_it_has_written():
+    disk = Disk(1 << 40)
+    with disk.space.reserve() as small:
+        before = disk.space.room()
+        small.take(500)
+        small.take(500)
+        assert before - disk.space.room() <= 2000
+
+
+def test_a_large_file_asks_the_disk_now_and_then_only():
+    asked = 0
+
+    def free() -> int:
+        nonlocal asked
+        asked += 1
+        return 1 << 50
+
+    with Space(free, MIN_FREE).reserve() as large:
+        for _ in range(4096):  # 256 MiB
+            large.take(64 << 10)
+    assert asked < 100
