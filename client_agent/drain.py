@@ -1,7 +1,9 @@
 """Reads a job's stdout or stderr for as long as it writes, and keeps a bounded part.
 
-The pipe is always emptied, so a job never stands still because of its own output; what is stored
-and what is held in memory is bounded, whatever it writes.
+The pipe is always emptied, so a job never stands still for good because of its own output; what is
+stored and what is held in memory is bounded, whatever it writes. A job that writes byte by byte is
+read in larger pieces, a little later: it must not cost the agent a core. Files are written in a
+thread, because a disk that hangs must hold up its own jobs only.
 """
 
 from __future__ import annotations
@@ -9,11 +11,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
 
 CHUNK: Final = 1 << 16
 TAIL: Final = 1 << 13
+SMALL: Final = 1 << 12
+"""A read of fewer bytes is a small one,"""
+BURST: Final = 32
+"""and after so many of them the pipe is left alone"""
+REST_S: Final = 0.02
+"""for so long."""
+UNWRITTEN: Final = 1 << 18
+"""Bytes that wait for the disk; with more, the pipe is not read."""
 
 
 class LogDrain:
@@ -26,7 +37,7 @@ class LogDrain:
         hard_limit: bytes read until ``on_flood`` is called, once.
         greeting: the first byte is not the job's but the gate's: it is not stored, see
             ``greeted``.
-        on_chunk: gets every chunk as it comes; the place for a reader of workflow commands.
+        threads: where the file is written.
     """
 
     def __init__(
@@ -37,8 +48,8 @@ class LogDrain:
         limit: int,
         hard_limit: int,
         on_flood: Callable[[], None],
+        threads: Executor,
         greeting: bool = False,
-        on_chunk: Callable[[bytes], None] | None = None,
     ) -> None:
         self.bytes_read = 0
         self.truncated = False
@@ -49,8 +60,13 @@ class LogDrain:
         """Bytes at the end that are stored only when it is known whether something is left out."""
         self._stored = 0
         self._on_flood: Callable[[], None] | None = on_flood
-        self._on_chunk = on_chunk
         self._tail = b""
+        self._threads = threads
+        self._unwritten: list[bytes] = []
+        self._writing: asyncio.Future[None] | None = None
+        self._small = 0
+        self._resting: asyncio.TimerHandle | None = None
+        self._ended = False
         self._loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[bool] = self._loop.create_future()
         """Whether the gate spoke, once that is known."""
@@ -72,8 +88,9 @@ class LogDrain:
         return "\n".join(text.splitlines()[-lines:])
 
     def stop(self) -> None:
-        """Give up before the end of the pipe. May be called at any time."""
-        if not self._closed.done():
+        """Give up before the end of the pipe. May be called at any time. What was read is still
+        written."""
+        if not self._ended:
             self._end()
 
     def _on_readable(self) -> None:
@@ -98,21 +115,56 @@ class LogDrain:
         self.bytes_read += len(data)
         self._tail = data[-TAIL:] if len(data) >= TAIL else (self._tail + data)[-TAIL:]
         self.truncated = self.bytes_read > self._limit
-        if self._on_chunk is not None:
-            self._on_chunk(data)
+        self._hold_back(len(data))
         if self.bytes_read > self._hard_limit and self._on_flood is not None:
             on_flood, self._on_flood = self._on_flood, None
             on_flood()
 
+    def _hold_back(self, size: int) -> None:
+        """Leave the pipe alone for a while where reading on is not worth it."""
+        self._small += size < SMALL
+        if self._small >= BURST:
+            self._small = 0
+            self._resting = self._loop.call_later(REST_S, self._rested)
+        if self._resting is not None or self._full:
+            self._loop.remove_reader(self._fd)
+
+    def _rested(self) -> None:
+        self._resting = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._ended and self._resting is None and not self._full:
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    @property
+    def _full(self) -> bool:
+        return sum(map(len, self._unwritten)) > UNWRITTEN
+
     def _store(self, data: bytes) -> None:
-        if self.store_error is not None:
-            return
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._file, view) :]
-        except OSError as problem:  # the disk is full: go on reading, or the job would hang
-            self.store_error = problem.strerror or str(problem)
+        if self.store_error is None:
+            self._unwritten.append(data)
+            if self._writing is None:
+                self._write()
+
+    def _write(self) -> None:
+        data = b"".join(self._unwritten)
+        self._unwritten.clear()
+        self._writing = self._loop.run_in_executor(self._threads, _write_all, self._file, data)
+        self._writing.add_done_callback(self._written)
+
+    def _written(self, writing: asyncio.Future[None]) -> None:
+        self._writing = None
+        problem = None if writing.cancelled() else writing.exception()
+        if problem is not None:  # the disk is full: go on reading, or the job would hang
+            self.store_error = getattr(problem, "strerror", None) or str(problem)
+            self._unwritten.clear()
+        if self._unwritten:
+            self._write()
+        if self._ended:
+            self._close()
+        else:
+            self._go_on()
 
     def _store_end(self) -> None:
         left = self.bytes_read - self._stored
@@ -124,10 +176,24 @@ class LogDrain:
         self._store(self._tail[-min(left, self._held) :] if self._held else b"")
 
     def _end(self) -> None:
+        self._ended = True
         self._store_end()
+        if self._resting is not None:
+            self._resting.cancel()
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
-        os.close(self._file)
         if not self.greeted.done():
             self.greeted.set_result(False)
-        self._closed.set_result(None)
+        self._close()
+
+    def _close(self) -> None:
+        """Unless something is still to be written."""
+        if self._writing is None:
+            os.close(self._file)
+            self._closed.set_result(None)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

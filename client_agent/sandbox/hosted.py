@@ -48,6 +48,8 @@ class HostSandbox(ABC):
         """The agent is root: jobs run as a uid of their slot."""
         self.places = Places(home, drop=self.drop)
         self._threads: ThreadPoolExecutor | None = None
+        self.log_threads = ThreadPoolExecutor(2, "sandbox-logs")
+        """Apart from other work, some of which takes seconds."""
         self._host: Host | None = None
         self._clearing = asyncio.Lock()
         self._undertakers: set[asyncio.Task[None]] = set()
@@ -119,6 +121,7 @@ class HostSandbox(ABC):
                         cgroups.remove_group(folder)
                     self.places.record_groups(())
         self.places.close()
+        self.log_threads.shutdown(wait=False)
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None

@@ -212,6 +212,10 @@ class Images:
         if oldest is not None:
             oldest.discard()
 
+    def has_room(self, spare: int) -> bool:
+        """Whether one that is put back with ``spare`` will discard none: that is slow."""
+        return len(self._idle) < spare
+
     def close(self) -> None:
         """Discard what is idle."""
         for image in self._idle:

@@ -244,15 +244,18 @@ class HostDiskGauge:
 
     def __init__(self, free: Callable[[], int], floor: int) -> None:
         self._free, self._floor = free, floor
-        self._short = False
+        self._short: bool | None = None
 
     async def poll(self, attempt: Attempt) -> None:
-        if self._free() < self._floor:
+        # in a thread: on a file server that is gone it takes for ever
+        self._short = await asyncio.to_thread(self._free) < self._floor
+        if self._short:
             message = f"the agent's disk has less than {say_size(self._floor)} left"
             attempt.stop(Reason.AGENT_ERROR, message, grace=False)
 
     async def last(self) -> bool:
-        self._short = self._free() < self._floor
+        if self._short is None:  # too short a job to have been looked at
+            self._short = self._free() < self._floor
         return True
 
     def verdict(self) -> Verdict | None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,8 @@ class Logs:
     hard_limit: int
     on_flood: Callable[[str], None]
     """Gets "stdout" or "stderr" when that has passed ``hard_limit``."""
+    threads: Executor
+    """Where they are written."""
 
 
 class Pipes:
@@ -105,6 +108,7 @@ class Start:
             limit=logs.limit,
             hard_limit=logs.hard_limit,
             on_flood=lambda: logs.on_flood(stream),
+            threads=logs.threads,
             greeting=stream == "stdout",
         )
         self.pipes.give(fd)

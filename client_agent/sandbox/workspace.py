@@ -140,7 +140,8 @@ class HostWorkspace(ABC):
                 places.remove(self.folder)
             self.folder = None
 
-        if self._image is not None and self._image.light:
+        keep = images is not None and images.has_room(self.spare_images)
+        if self._image is not None and self._image.light and keep:
             remove()
         else:
             await self._host_sandbox.in_thread(remove)
@@ -188,7 +189,7 @@ class HostWorkspace(ABC):
                 message = f"the job wrote more than {say_size(most)} to {stream}"
                 self.attempt.stop(Reason.LOG_LIMIT, message, grace=False)
 
-        return Logs(self.limits.log, most, on_flood)
+        return Logs(self.limits.log, most, on_flood, self._host_sandbox.log_threads)
 
     def meter(self, launch: Launch, *more: Gauge) -> Meter:
         """Everything that watches the attempt."""

@@ -24,6 +24,7 @@ from client_agent.sandbox.meter import (
 )
 from shared.wire import Limits, Reason
 from tests.support.fakeattempt import FakeAttempt, attempt_of
+from tests.support.sandboxed import turns
 from tests.support.simclock import SimClock
 
 LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
@@ -242,7 +243,7 @@ async def test_a_disk_that_was_full_and_is_not_any_more_is_a_warning() -> None:
 
 
 async def test_a_disk_of_the_host_that_runs_full_ends_the_job_without_blaming_it() -> None:
-    free = iter([1001, 1000, 999, 999, 1000])
+    free = iter([1001, 1000, 999])
     gauge, fake = HostDiskGauge(lambda: next(free), 1000), FakeAttempt()
     await gauge.poll(attempt_of(fake))
     await gauge.poll(attempt_of(fake))
@@ -252,5 +253,22 @@ async def test_a_disk_of_the_host_that_runs_full_ends_the_job_without_blaming_it
     await gauge.last()
     assert gauge.verdict() is None
     assert [warning.partition(":")[0] for warning in gauge.warnings()] == ["agent_disk"]
+
+
+@pytest.mark.parametrize(("free", "told"), [(999, ["agent_disk"]), (1000, [])])
+async def test_a_job_too_short_to_be_looked_at_is_told_of_the_hosts_disk(
+    free: int, told: list[str]
+) -> None:
+    gauge = HostDiskGauge(lambda: free, 1000)
     await gauge.last()
-    assert list(gauge.warnings()) == []
+    assert [warning.partition(":")[0] for warning in gauge.warnings()] == told
+
+
+async def test_a_disk_of_the_host_that_does_not_answer_blocks_nobody_else() -> None:
+    answer = threading.Event()
+    gauge = HostDiskGauge(lambda: answer.wait(60) or 0, -1)
+    polling = asyncio.create_task(gauge.poll(attempt_of(FakeAttempt())))
+    await turns(5)
+    assert not polling.done()
+    answer.set()
+    await polling
