@@ -252,6 +252,17 @@ async def test_each_choice_finds_what_a_look_at_every_job_finds(
         assert await every_page(jobs, where, 3) == expected, where
 
 
+async def test_the_shorter_of_two_lists_is_looked_through(
+    jobs: SqlJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_SLICE", 4)
+    for user, tag in (("bob", "all"), ("ann", "rare"), *[("ann", "all")] * 20):
+        await jobs.insert(new(user, tags=(tag,)), "queued")
+    for where in (Filter(user_id="bob", tag="all"), Filter(user_id="ann", tag="rare")):
+        found, following = await jobs.page(where, None, 9)
+        assert (len(found), following) == (1, None), where
+
+
 async def test_a_job_that_is_not_there_says_so(jobs: SqlJobs) -> None:
     with pytest.raises(NoSuchJob, match="Job 4 not found in the database"):
         await jobs.get(4)

@@ -181,7 +181,7 @@ async def test_what_others_put_into_the_folder_stops_nothing_and_is_left_alone(
     strangers = [
         place.folder / "bundles" / ".DS_Store",
         place.folder / "bundles" / "ab",
-        place.folder / "bundles" / "aa" / "notes.txt",
+        place.folder / "bundles" / "aa" / "aa-notes.txt",
     ]
     for stranger in strangers:
         stranger.write_bytes(b"?")

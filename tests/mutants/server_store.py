@@ -34,10 +34,10 @@ MUTANTS: Final = (
         _COST,
     ),
     _of(
-        "delayed jobs are not in the queue's index",
+        "delayed jobs do not hold up the choice of others",
         "server/store/migrations.py",
-        'WHERE state = \'Queued\' AND not_before = 0\n    """,',
-        'WHERE state = \'Queued\'\n    """,',
+        "(service, user_id, not_before, id)",
+        "(service, user_id, id)",
         _COST,
     ),
     _of(
@@ -48,11 +48,11 @@ MUTANTS: Final = (
         f"{_JOBS}pages_hold_each_job_once_while_others_arrive",
     ),
     _of(
-        "a list by tag and another choice looks at the whole slice",
+        "the shorter of two lists is looked through",
         "server/store/pages.py",
         "return ids[-1] if len(ids) == _SLICE else 0",
         "return 0",
-        f"{_JOBS}each_choice_finds_what_a_look_at_every_job_finds",
+        f"{_JOBS}the_shorter_of_two_lists_is_looked_through",
     ),
     _of(
         "lists are read apart",
@@ -128,10 +128,10 @@ MUTANTS: Final = (
         f"{_GONE}a_crash_before_the_files_are_removed_leaves_orphans_only",
     ),
     _of(
-        "a stray file stops nothing",
+        "a folder that cannot be read stops nothing",
         "server/storage/files.py",
-        "if len(entry.name) == _SHELF and entry.is_dir(follow_symlinks=False)",
-        "if entry.name",
+        "except OSError as problem:  # unreadable",
+        "except EOFError as problem:  # unreadable",
         f"{_GONE}what_others_put_into_the_folder_stops_nothing_and_is_left_alone",
     ),
     _of(

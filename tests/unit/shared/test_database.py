@@ -142,15 +142,20 @@ async def test_a_change_waits_for_another_programs_change(
 
 async def test_nobody_waits_behind_a_list(database: Database) -> None:
     """The list is held up until the other read has been answered."""
-    answered = threading.Event()
+    begun, answered = threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        begun.set()
+        return answered.wait(5)
+
     await database.write(add(1))
-    await database._lists.run(
-        lambda raw: raw.set_progress_handler(lambda: int(not answered.wait(30)), 1)
-    )
-    slow = asyncio.create_task(database.list_rows("SELECT n FROM numbers"))
+    for connection in (database._reader, database._lists):
+        await connection.run(lambda raw: raw.create_function("hold", 0, hold))
+    slow = asyncio.create_task(database.list_rows("SELECT hold() AS held"))
+    await asyncio.to_thread(begun.wait)
     assert await kept(database) == [1]
     answered.set()
-    assert len(await slow) == 1
+    assert (await slow)[0]["held"] == 1
 
 
 async def test_what_was_deleted_can_be_given_back_to_the_disk(
