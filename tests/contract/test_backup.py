@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -26,6 +27,7 @@ from shared.lockfile import FolderLock
 from shared.migrate import copy_database
 from shared.wire import JobState, Limits
 from tests.support.agent import write_bundle
+from tests.support.running import environment
 
 S = JobState
 RESULT = b"what it left"
@@ -74,6 +76,12 @@ class Folder:
         for user, state in (("ann", S.COMPLETED), ("bob", S.SUBMITTED), ("cy", S.QUEUED)):
             await self.add(jobs, user, to=state)
         await database.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in set(os.environ) - set(environment()):
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture

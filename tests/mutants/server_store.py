@@ -217,7 +217,7 @@ MUTANTS: Final = (
         "one process has a database open",
         "shared/database.py",
         "        lock = _lock(path)",
-        '        lock = FileLock(path.with_name(f"{path.name}.{id(path)}.lock"), path, "database")',
+        '        lock = FileLock(path.with_name(f"{os.urandom(8).hex()}.lock"), path, "database")',
         f"{_DATABASE}one_process_has_it_open[False]",
         f"{_HTTP}two_servers_cannot_share_a_database_that_lies_elsewhere",
     ),
