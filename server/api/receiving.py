@@ -175,6 +175,7 @@ class UploadThreads:
         self._receiving = ThreadPoolExecutor(RECEIVING_THREADS, "upload")
         self._expanding = ThreadPoolExecutor(EXPANSIONS, "expand")
         self._room = asyncio.Semaphore(EXPANSIONS)
+        self._parsing = asyncio.Lock()
         self._turns: dict[str, _Turn] = {}
 
     def of(self, user: str) -> Threads:
@@ -183,7 +184,7 @@ class UploadThreads:
         def expanding(fields: dict[str, str]) -> AbstractAsyncContextManager[Executor]:
             return self._expansion(fields.get("user_id", user))
 
-        return Threads(self._receiving, expanding)
+        return Threads(self._receiving, expanding, self._parsing)
 
     def close(self) -> None:
         """Wait for what is under way."""

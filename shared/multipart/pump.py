@@ -48,6 +48,8 @@ class Threads:
     """Bytes to the disk."""
     expanding: Callable[[dict[str, str]], AbstractAsyncContextManager[Executor | None]] = _at_once
     """Gets the form's fields; entered when it is the turn of this archive to be expanded."""
+    parsing: asyncio.Lock | None = None
+    """Shared by forms that take long to parse for their size: one at a time."""
 
 
 class Pump:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from shared.files.errors import BundleError
 from shared.files.names import shown
@@ -15,6 +18,11 @@ from shared.multipart.headers import BadHeader, boundary_of
 from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.pump import Pump, Threads
 from shared.multipart.sinks import BundleSink, Naming, Sink
+
+_DELIMITER: Final = b"\r\n--"
+_MOST_DELIMITERS: Final = 32
+"""In one chunk: parsing each costs as much as copying many kilobytes."""
+_PIECE: Final = 8 << 10
 
 OnField = Callable[[str, str, dict[str, str]], None]
 """Told a text field's name and value as it completes, and all fields so far, it included."""
@@ -97,7 +105,10 @@ async def _pour(
             received += len(chunk)
             if content_length is not None and received > content_length:
                 raise _lying(f"more than the {content_length} bytes")
-            form.feed(chunk)
+            if chunk.count(_DELIMITER) <= _MOST_DELIMITERS:
+                form.feed(chunk)
+            else:
+                await _feed_in_turns(chunk, form, listener.threads)
             if listener.pump is not None:
                 await listener.pump.drain()
     except ConnectionError:
@@ -106,6 +117,18 @@ async def _pour(
     if content_length is not None and received != content_length:
         raise _lying(f"{received} of the {content_length} bytes")
     form.close()
+
+
+async def _feed_in_turns(chunk: bytes, form: Form, threads: Threads) -> None:
+    """Many small parts, or what looks like them: a little at a time, and of all such forms one
+    after another, so that everybody else's turn comes in between.
+    """
+    for at in range(0, len(chunk), _PIECE):
+        async with threads.parsing or nullcontext():
+            form.feed(chunk[at : at + _PIECE])
+            turn = asyncio.get_running_loop().create_future()
+            turn.get_loop().call_soon(turn.set_result, None)
+            await turn
 
 
 def _lying(what: str) -> FormRefused:
@@ -124,7 +147,7 @@ class _Listener:
         threads: Threads,
     ) -> None:
         self._default, self._on_field, self._on_first_file = default, on_field, on_first_file
-        self._threads = threads
+        self.threads = threads
         self.fields: dict[str, str] = {}
         self.pump: Pump | None = None
 
@@ -139,7 +162,7 @@ class _Listener:
     def file_begins(self, part: FilePart) -> None:
         if self.pump is None:
             chosen = None if self._on_first_file is None else self._on_first_file(self.fields)
-            self.pump = Pump(chosen or self._default, self._threads)
+            self.pump = Pump(chosen or self._default, self.threads)
         self.pump.put(part)
 
     def file_data(self, data: bytes | memoryview) -> None:

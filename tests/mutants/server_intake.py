@@ -225,6 +225,22 @@ _UPLOAD_MUTANTS: Final = (
         "tests/unit/shared/test_multipart_threads.py::test_an_upload_that_stalls_holds_little_memory",
     ),
     _of(
+        "a form of many parts lets others have their turn",
+        "shared/multipart/receive.py",
+        "            await turn",
+        "            pass",
+        "tests/unit/shared/test_multipart_work.py::"
+        "test_a_form_of_many_parts_lets_others_have_their_turn",
+    ),
+    _of(
+        "of many such forms one at a time",
+        "shared/multipart/receive.py",
+        "        async with threads.parsing or nullcontext():",
+        "        async with nullcontext():",
+        "tests/unit/shared/test_multipart_work.py::"
+        "test_of_many_such_forms_one_is_parsed_between_two_turns_of_others",
+    ),
+    _of(
         "a bundle over the disk limit is refused",
         "server/stages/accept.py",
         "        if bundle.bytes > request.limits.disk:",
