@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,4 +75,9 @@ def examine(name: str, files: Path, places: Path, settings: SandboxSettings, *, 
         except NoImages as problem:
             images = None
             advice.append(f"disk: {problem}")
+    if images is None and os.statvfs(files.parent).f_flag & os.ST_NOEXEC:
+        advice.append(
+            f"programs: {files.parent} is mounted noexec, so jobs cannot execute what they bring "
+            "or make: choose another data_dir, or mount it with exec"
+        )
     return Host(hierarchy, images, tuple(advice))

@@ -65,14 +65,21 @@ class HostSandbox(ABC):
 
     async def clear(self) -> None:
         """Once in a life, before anything else: kill, then unmount, then remove. In that order
-        nothing is pulled from under a live job."""
+        nothing is pulled from under a live job.
+
+        What would not die (it waits for a disk, say, with its SIGKILL before it) keeps its folder
+        and its cgroup until the next start, and does not keep the agent from working.
+        """
         async with self._clearing:
             if self.cleared:
                 return
+            alive = []
             for folder in self.places.left_over():
-                await self._kill_recorded(folder)
+                if not await self._kill_recorded(folder):
+                    log.warning("attempt.not_dead", folder=str(folder))
+                    alive.append(self.places.quarantine(folder))
             await self._clear_groups()
-            await self.in_thread(self.places.clear)
+            await self.in_thread(self.places.clear, alive)
             self.cleared = True
 
     async def prepare(self, name: str, slot: int, limits: Limits) -> HostWorkspace:
@@ -157,18 +164,18 @@ class HostSandbox(ABC):
                 + " ".join(self.host.advice)
             )
 
-    async def _kill_recorded(self, folder: Path) -> None:
+    async def _kill_recorded(self, folder: Path) -> bool:
+        """Whether it is dead."""
         fd = self.places.recorded_init(folder)
         if fd is None:
-            return
+            return True
         try:
             pidfd.kill(fd)
             dead = pidfd.watch(fd)
             timer = asyncio.create_task(self.clock.sleep(self.settings.death_timeout_s))
             await asyncio.wait({dead, timer}, return_when=asyncio.FIRST_COMPLETED)
             timer.cancel()
-            if not dead.done():
-                raise SandboxBroken(f"a process of a former life would not die: see {folder}")
+            return dead.done()
         finally:
             pidfd.close(fd)
 
@@ -182,23 +189,21 @@ class HostSandbox(ABC):
         deadline = self.clock.monotonic() + self.settings.death_timeout_s
         for top in dict.fromkeys([*recorded, *current]):
             for folder in cgroups.below(top):
-                while cgroups.kill_group(folder):
-                    if self.clock.monotonic() > deadline:
-                        raise SandboxBroken(f"processes of a former life would not die: {folder}")
+                while cgroups.kill_group(folder) and self.clock.monotonic() <= deadline:
                     await self.clock.sleep(0.005)
-                while not self._removed(folder, deadline):
+                while not self._removed(folder) and self.clock.monotonic() <= deadline:
                     await self.clock.sleep(0.005)
-            if top not in current:
-                cgroups.remove_group(top)
+                if folder.exists():
+                    log.warning("cgroup.not_removed", cgroup=str(folder))
+            if top not in current and not self._removed(top):
+                current.append(top)  # the next start tries again
         self.places.record_groups(current)
 
-    def _removed(self, folder: Path, deadline: float) -> bool:
+    def _removed(self, folder: Path) -> bool:
         """The last process leaves its cgroup a moment after its death."""
         try:
             cgroups.remove_group(folder)
         except OSError:
-            if self.clock.monotonic() > deadline:
-                raise
             return False
         return True
 

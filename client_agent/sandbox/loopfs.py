@@ -109,6 +109,7 @@ def attach(fd: int) -> tuple[int, str]:
         A descriptor that keeps it until it is mounted, and its path.
     """
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+    invalid = 0
     try:
         for flags in (_AUTOCLEAR | _DIRECT_IO, _AUTOCLEAR):
             for _ in range(64):
@@ -123,9 +124,12 @@ def attach(fd: int) -> tuple[int, str]:
                     if problem.errno == errno.EBUSY:
                         continue  # somebody else was faster
                     if problem.errno == errno.EINVAL:
+                        invalid += 1
                         break  # no direct I/O on that disk
                     raise
                 return loop, device
     finally:
         os.close(control)
+    if invalid == 2:
+        raise OSError(errno.EINVAL, "this kernel has no LOOP_CONFIGURE, which came with Linux 5.8")
     raise OSError(errno.EBUSY, "no free loop device")

@@ -78,10 +78,12 @@ class Places:
             ) from problem
         return window
 
-    def clear(self) -> None:
-        """Remove what a former life left; it must be dead. Its mounts died with it. Blocking."""
+    def clear(self, alive: Collection[Path] = ()) -> None:
+        """Remove what a former life left, but for folders of what is still alive. Its mounts died
+        with it. Blocking."""
         for folder in self.left_over():
-            remove_tree(folder)
+            if folder not in alive:
+                remove_tree(folder)
         if self.images.is_dir():
             for file in self.images.iterdir():
                 file.unlink()
@@ -189,6 +191,8 @@ class Places:
 
     def quarantine(self, folder: Path) -> Path:
         """Keep a folder apart whose processes would not die; the next start tries again."""
+        if folder.parent == self._quarantine:
+            return folder
         self._quarantine.mkdir(mode=0o700, exist_ok=True)
         place = self._quarantine / folder.name
         serial = 0

@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -124,7 +125,8 @@ def check_binary(bwrap: str) -> str:
     missing = [option for option in NEEDED if option not in help_text]
     if missing:
         raise SandboxBroken(
-            f"{bwrap} is too old: it does not know {', '.join(missing)}; 0.8.0 or newer is needed"
+            f"{bwrap} does not know {', '.join(missing)}: install a bubblewrap whose --help lists "
+            "them (distributions add them to versions of their own)"
         )
     return _say(bwrap, "--version").strip().removeprefix("bubblewrap ")
 
@@ -141,7 +143,19 @@ def _say(bwrap: str, option: str) -> str:
     return done.stdout
 
 
-def advise(message: str, proc: Path = Path("/proc/sys")) -> str:
+def in_container(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is Docker, Podman, Kubernetes, systemd-nspawn or another that says so."""
+    marks = (".dockerenv", "run/.containerenv", "run/systemd/container")
+    names = ("container", "KUBERNETES_SERVICE_HOST")
+    return any((root / mark).exists() for mark in marks) or any(name in environ for name in names)
+
+
+def advise(
+    message: str,
+    proc: Path = Path("/proc/sys"),
+    root: Path = Path("/"),
+    environ: Mapping[str, str] = os.environ,
+) -> str:
     """What to do about a bwrap that does not come up, judged by the host's own switches."""
     limits = {
         "user/max_user_namespaces": (
@@ -166,10 +180,12 @@ def advise(message: str, proc: Path = Path("/proc/sys")) -> str:
             continue
         if value == bad:
             found.append(fix)
-    if not found and "Operation not permitted" in message and Path("/.dockerenv").exists():
+    if not found and "not permitted" in message and in_container(root, environ):
         found.append(
             "this looks like a container: it needs --security-opt seccomp=unconfined (or a profile "
-            "that allows unshare and mount), or use a host of its own"
+            "that allows unshare and mount) and --security-opt systempaths=unconfined (Kubernetes: "
+            "procMount: Unmasked), because a /proc with masked files cannot be mounted again; or "
+            "use a host of its own"
         )
     if shutil.which("bwrap") is None:
         found.append("install it: apt install bubblewrap")

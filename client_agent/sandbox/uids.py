@@ -52,14 +52,14 @@ class Uids:
         taken = ""
         for start in range(first, first + count - need + 1, need):
             block = range(start, start + need)
-            account = _account(block)
             if not any(block[0] in uids and block[-1] in uids for uids in mapped):
                 known = ", ".join(f"{uids[0]} to {uids[-1]}" for uids in mapped)
                 taken = f"this container has only the uids {known}"
-            elif account is not None:
-                taken = f"uid {account.pw_uid} is the account {account.pw_name}"
             elif not self._lock(start, need):
                 taken = "other agents of this host have them"
+            elif (account := _account(block)) is not None:  # may ask a directory service: last
+                self._lock(start, need, fcntl.F_UNLCK)
+                taken = f"uid {account.pw_uid} is the account {account.pw_name}"
             else:
                 self.first = start
                 return
@@ -74,10 +74,10 @@ class Uids:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _lock(self, start: int, count: int) -> bool:
+    def _lock(self, start: int, count: int, kind: int = fcntl.F_WRLCK) -> bool:
         # of the open file description, not of the process: closing another descriptor of the
         # register must not give the block away
-        wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, count, 0)
+        wanted = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, count, 0)
         try:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, wanted)
         except BlockingIOError:

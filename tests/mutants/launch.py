@@ -58,7 +58,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "2.1",
         "no account has the uid of a job",
         "sandbox/uids.py",
-        "if account is not None:",
+        "elif (account := _account(block)) is not None:",
         "if False:",
         f"{BOX}uids.py::test_the_uid_of_an_account_is_passed_over",
     ),
@@ -427,6 +427,15 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "            await self._kill_recorded(folder)",
         "            pass",
         f"{_NEXT_TO}a_restart_in_the_middle_clears_everything",
+    ),
+    of(
+        "3",
+        "what would not die keeps its folder, and no agent from starting",
+        "sandbox/places.py",
+        "            if folder not in alive:\n",
+        "            if True:\n",
+        f"{PROCESS}sandbox_quarantine.py::"
+        "test_a_process_that_will_not_die_keeps_no_agent_from_starting[user]",
     ),
     of(
         "3",

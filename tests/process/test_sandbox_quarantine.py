@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,10 +101,10 @@ def test_a_clearing_that_failed_is_tried_again_before_anything_starts(who: Who) 
             real = sandbox.places.clear
             failures = [OSError(errno.EIO, "Input/output error")]
 
-            def clear() -> None:
+            def clear(alive: Collection[Path] = ()) -> None:
                 if failures:
                     raise failures.pop()
-                real()
+                real(alive)
 
             sandbox.places.clear = clear  # type: ignore[method-assign]
             with pytest.raises(OSError, match="Input/output error"):
@@ -161,3 +162,35 @@ def test_a_cgroup_that_is_busy_for_a_moment_does_not_stop_the_clearing() -> None
     tries, left = in_child(lambda home: asyncio.run(again(home)), "root")
     assert tries > 3
     assert left == []
+
+
+def test_a_process_that_will_not_die_keeps_no_agent_from_starting(who: Who) -> None:
+    """It keeps its folder, and everything else goes."""
+
+    async def again(home: Path) -> tuple[int | None, list[str], list[str], list[str]]:
+        agent = home / "agent"
+        undying = await asyncio.create_subprocess_exec("sleep", "60")
+        places = Places(agent, drop=os.geteuid() == 0)
+        for name, pid in (("undying", undying.pid), ("dead", 2**22 - 1)):
+            folder = places.make(name)
+            places.make_job(folder, None)
+            places.record(folder, pid)
+        places.close()
+        real, pidfd.kill = pidfd.kill, lambda *_: None
+        job = replace(LONG, bundle={"run.sh": "true\n"}, timeout_s=20.0)
+        async with opened(job, home) as sandbox:
+            await sandbox.clear()
+            kept = [p.name for p in (agent / "quarantine").iterdir()]
+            worked = at_work(home)
+            pidfd.kill = real
+            started = await start(sandbox, job, home)
+            started.process.go()
+            code = (await started.process.wait()).exit_code
+            await started.workspace.destroy()
+        async with opened(job, home) as sandbox:
+            await sandbox.clear()
+        await undying.wait()
+        return code, kept, worked, [p.name for p in (agent / "quarantine").iterdir()]
+
+    found = in_child(lambda home: asyncio.run(again(home)), who)
+    assert found == (0, ["undying"], [], [])

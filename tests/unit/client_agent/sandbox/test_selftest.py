@@ -74,7 +74,7 @@ def test_a_setuid_binary_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_old_binary_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SandboxBroken, match=r"too old.*--disable-userns.*0.8.0 or newer"):
+    with pytest.raises(SandboxBroken, match=r"does not know --disable-userns: install"):
         selftest.check_binary(program(tmp_path, "echo --bind-fd --json-status-fd"))
 
 
@@ -107,6 +107,24 @@ def test_the_hosts_own_switches_are_pointed_out(
     (tmp_path / switch).parent.mkdir(parents=True)
     (tmp_path / switch).write_text(value + "\n")
     assert words in selftest.advise("setting up uid map: Permission denied", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mark", "variable"),
+    [
+        *((mark, "") for mark in (".dockerenv", "run/.containerenv", "run/systemd/container")),
+        *(("", name) for name in ("container", "KUBERNETES_SERVICE_HOST")),
+    ],
+)
+def test_a_container_is_told_what_it_needs(tmp_path: Path, mark: str, variable: str) -> None:
+    message = "bwrap: Can't mount proc on /newroot/proc: Operation not permitted"
+    assert "container" not in selftest.advise(message, tmp_path, tmp_path, {})
+    if mark:
+        (tmp_path / mark).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / mark).touch()
+    found = selftest.advise(message, tmp_path, tmp_path, {variable: "1"} if variable else {})
+    assert "seccomp=unconfined" in found
+    assert "procMount: Unmasked" in found
 
 
 def test_without_a_known_cause_bubblewraps_own_words_count(tmp_path: Path) -> None:

@@ -54,6 +54,31 @@ def test_the_uid_of_an_account_is_passed_over(tmp_path):
         Uids(nobody.pw_uid, 1, 1, tmp_path / "uids")
 
 
+def test_the_directory_of_accounts_is_asked_only_for_uids_that_are_free(tmp_path, monkeypatch):
+    """It may be a slow server."""
+    asked = []
+
+    def getpwuid(uid):
+        asked.append(uid)
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    first = Uids(FREE, 100, 50, tmp_path / "uids")
+    second = Uids(FREE, 100, 50, tmp_path / "uids")
+    assert asked == list(range(FREE, FREE + 100))
+    first.close()
+    second.close()
+
+
+def test_a_block_with_an_account_stays_free_for_others(tmp_path):
+    nobody = pwd.getpwnam("nobody")
+    first = Uids(nobody.pw_uid, 4, 2, tmp_path / "uids")
+    second = Uids(nobody.pw_uid + 1, 1, 1, tmp_path / "uids")
+    assert (first.first, second.first) == (nobody.pw_uid + 2, nobody.pw_uid + 1)
+    first.close()
+    second.close()
+
+
 def test_a_refused_claim_leaves_no_descriptor(tmp_path):
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     with pytest.raises(SandboxBroken):

@@ -1,0 +1,67 @@
+"""What an operator is told about the means that this host lacks."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from client_agent.sandbox import host, loopfs
+from client_agent.sandbox.cgroup_tree import Hierarchy, NoCgroups
+from client_agent.sandbox.host import Host, examine
+from client_agent.sandbox.settings import SandboxSettings
+
+
+def examined(home: Path) -> Host:
+    return examine("name", home / "images", home / "work", SandboxSettings(), root=False)
+
+
+@pytest.mark.parametrize("flags", [0, os.ST_NOEXEC])
+def test_a_data_folder_that_executes_nothing_is_noticed(
+    flags: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
+    told = [line for line in examined(tmp_path).advice if "noexec" in line]
+    assert bool(told) == bool(flags)
+
+
+def test_controllers_that_are_missing_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "find", lambda _: Hierarchy(2, {"memory": tmp_path}))
+    found = examined(tmp_path)
+    assert found.soft == ["pids", "cpu", "disk"]
+    assert found.advice[0].startswith("pids, cpu: the cgroup of this agent does not offer")
+
+
+def test_no_cgroups_are_told_in_the_words_of_who_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(name: str) -> Hierarchy:
+        raise NoCgroups("mount cgroup2")
+
+    monkeypatch.setattr(host, "find", find)
+    assert examined(tmp_path).advice[0] == "memory, pids, cpu: mount cgroup2"
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.EINVAL, "Linux 5.8"), (errno.EBUSY, "no free loop device")]
+)
+def test_loop_devices_that_cannot_be_had_are_told(
+    number: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel before 5.8, or somebody who takes each of them first."""
+
+    def ioctl(fd: int, request: int, argument: object = 0) -> int:
+        if argument == 0:
+            return 7  # a free one
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(os, "open", lambda *_: os.dup(0))
+    with pytest.raises(OSError, match=said):
+        loopfs.attach(0)
