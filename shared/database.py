@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 import aiosqlite
 
 from shared.lockfile import FileLock
-from shared.migrate import Migration, NoRoomForCopy, migrate
+from shared.migrate import Migration, NoRoomForCopy, check, file_size, migrate
 
 T = TypeVar("T")
 Row: TypeAlias = sqlite3.Row
@@ -157,7 +157,7 @@ class Database:
         """
         lock = _lock(path)
         opened: list[_Connection] = []
-        crashed = _size(path.with_name(f"{path.name}-wal")) > 0
+        crashed = file_size(path.with_name(f"{path.name}-wal")) > 0
         with contextlib.suppress(OSError):  # SQLite says why it cannot be made
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
@@ -166,7 +166,7 @@ class Database:
                 await connection
                 opened.append(connection)
                 connection.row_factory = sqlite3.Row
-                if not _size(path):  # only a new file can learn to shrink, and only now
+                if not file_size(path):  # only a new file can learn to shrink, and only now
                     await connection.execute_fetchall("PRAGMA auto_vacuum=INCREMENTAL")
                 for pragma in (
                     "busy_timeout=10000",
@@ -179,8 +179,8 @@ class Database:
             for reader in readers:
                 await reader.execute_fetchall("PRAGMA query_only=ON")
             database = cls(*opened)
-            if crashed and _size(path) <= _CHECKED:
-                await writer.run(_check)
+            if crashed and file_size(path) <= _CHECKED:
+                await writer.run(check)
             database.upgraded_from = await writer.run(
                 lambda connection: migrate(connection, path, migrations)
             )
@@ -328,17 +328,3 @@ class Database:
 def _lock(path: Path) -> FileLock:
     real = path.resolve()  # one lock, whatever link leads there
     return FileLock(real.with_name(f"{real.name}.lock"), path, "database")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _check(connection: sqlite3.Connection) -> None:
-    """Raises sqlite3.DatabaseError where the file's structure is damaged."""
-    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise sqlite3.DatabaseError(f"database disk image is malformed: {found}")

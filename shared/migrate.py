@@ -1,4 +1,4 @@
-"""Bring a database file to the schema of this program, and copy it whole while it is in use."""
+"""Database files: check them, bring them to the schema of this program, copy them while in use."""
 
 from __future__ import annotations
 
@@ -102,6 +102,21 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
     except BaseException:
         durable.remove_quietly(partial)
         raise
+
+
+def file_size(path: Path) -> int:
+    """0: it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def check(connection: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError where the file's structure is damaged."""
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise sqlite3.DatabaseError(f"database disk image is malformed: {found}")
 
 
 def _unused(path: Path) -> Path:

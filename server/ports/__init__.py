@@ -1,0 +1,33 @@
+"""What the stages need from outside; ``store``, ``storage``, ``agents``, ``loops`` provide it."""
+
+from __future__ import annotations
+
+from server.ports.agents import (
+    Agent,
+    AgentError,
+    Fetched,
+    Fleet,
+    NoSuchPayload,
+    RefusedByAgent,
+    Unreachable,
+)
+from server.ports.files import Files, Reservation, Sealing
+from server.ports.jobs import Filter, Held, Jobs
+from server.ports.wakeups import Watch
+
+__all__ = [
+    "Agent",
+    "AgentError",
+    "Fetched",
+    "Files",
+    "Filter",
+    "Fleet",
+    "Held",
+    "Jobs",
+    "NoSuchPayload",
+    "RefusedByAgent",
+    "Reservation",
+    "Sealing",
+    "Unreachable",
+    "Watch",
+]

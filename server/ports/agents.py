@@ -1,0 +1,195 @@
+"""Agents, one by one and together, and what can go wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from server.domain.jobs import Job
+from shared.wire import AgentHealth, PayloadDoc
+
+
+class AgentError(Exception):
+    """Base of what an agent, or the way to it, can answer."""
+
+
+class Unreachable(AgentError):
+    """No answer. ``sent``: the request may have arrived all the same."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class RefusedByAgent(AgentError):
+    """A clear no.
+
+    Attributes:
+        final: it will be the same next time.
+        retry_after_s: when to ask again, where the agent said so.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, final: bool, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code, self.final, self.retry_after_s = code, final, retry_after_s
+
+
+class NoSuchPayload(AgentError):
+    """The agent does not know the payload (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A result that was downloaded whole."""
+
+    size: int
+    sha256: str
+
+
+class Agent(Protocol):
+    """One agent. Every call raises Unreachable or RefusedByAgent."""
+
+    name: str
+
+    @property
+    def supports_events(self) -> bool:
+        """Whether it is one of ours (keys, events), as the settings say; a job-orchestrator client
+        is polled.
+        """
+        ...
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it can be talked to: it hands over results, kills, settles."""
+        ...
+
+    @property
+    def accepts_work(self) -> bool:
+        """Whether it may get new jobs."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not accept work, in a sentence; empty: it does."""
+        ...
+
+    @property
+    def slots(self) -> int | None:
+        """How many jobs it runs at once; None: it does not say."""
+        ...
+
+    @property
+    def health(self) -> AgentHealth | None:
+        """What it said of itself last."""
+        ...
+
+    async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
+        """Send the current attempt. With an agent of ours a repeat is harmless."""
+        ...
+
+    async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
+        """The payload under the key of the current attempt, or None and the promise that there will
+        be none. Agents of ours only.
+
+        With ``kill`` its processes are dead when this returns. The payload may be of another
+        bundle, see :func:`server.domain.outcome.is_of`.
+        """
+        ...
+
+    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
+        """Poll: the payload (None: in no state that says anything); a Completed one's result comes
+        with it, at ``to``. job-orchestrator clients only.
+
+        Raises:
+            NoSuchPayload
+        """
+        ...
+
+    async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
+        """Download what an attempt left, ended or running, and check its digest.
+
+        Args:
+            most: bytes that it is said to have; more are refused.
+
+        Raises:
+            NoSuchPayload
+        """
+        ...
+
+    async def partial(self, job: Job, to: Path) -> Fetched:
+        """Download what there is of the job's current attempt, and of no other.
+
+        Raises:
+            NoSuchPayload
+        """
+        ...
+
+    async def kill(self, payload_id: int) -> PayloadDoc | None:
+        """Return once its processes are dead: the payload as it is then (None: the agent does not
+        say).
+
+        Raises:
+            NoSuchPayload
+        """
+        ...
+
+    async def acknowledge(self, payload_id: int) -> None:
+        """The agent may delete it. Repeats are harmless."""
+        ...
+
+
+class Fleet(Protocol):
+    """The agents."""
+
+    def choose(self, service: str, held: Mapping[str, int]) -> Agent | None:
+        """The agent with a free slot that takes the service and has the smallest share in use.
+
+        Args:
+            held: agent's name -> jobs that it has.
+        """
+        ...
+
+    def free_slots(self, service: str, held: Mapping[str, int]) -> int:
+        """How many more jobs of the service :meth:`choose` finds an agent for."""
+        ...
+
+    def claimed(self, name: str, service: str) -> None:
+        """A job was claimed for the agent."""
+        ...
+
+    def refused(
+        self, name: str, service: str, why: str, *, offered: bool, at_least_s: float
+    ) -> float:
+        """It refused one: it gets no job of the service for a while, longer each time.
+
+        Args:
+            offered: False: it does not offer the service at all.
+
+        Returns:
+            For how many seconds.
+        """
+        ...
+
+    def accepted(self, name: str, service: str) -> None:
+        """It took one."""
+        ...
+
+    def offered(self, service: str) -> bool:
+        """Whether an agent offers the service, though perhaps not now."""
+        ...
+
+    def named(self, name: str) -> Agent | None: ...
+
+    def all(self) -> Sequence[Agent]: ...
+
+    def silent_s(self, name: str) -> float | None:
+        """For how many seconds it could not be talked to; None: it can."""
+        ...
+
+    def why_none(self, service: str, held: Mapping[str, int]) -> str:
+        """A sentence for people: why :meth:`choose` finds nobody."""
+        ...

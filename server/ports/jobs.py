@@ -1,0 +1,194 @@
+"""The jobs and their histories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from server.domain.fairshare import Waiting
+from server.domain.jobs import Event, Job, Move, NewJob, Result
+from server.domain.quotas import Service
+from shared.clock import Micros
+from shared.wire import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs a list shows; None: any."""
+
+    user_id: str | None = None
+    service: str | None = None
+    state: JobState | None = None
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Slots that one user's jobs of one service hold on one agent."""
+
+    service: str
+    user_id: str
+    agent: str
+    slots: int
+    running: int = 0
+    """Those of them whose job is Running."""
+
+
+class Jobs(Protocol):
+    """The jobs and their histories; every change is durable when the call returns."""
+
+    async def insert(self, new: NewJob, message: str, most_queued: int = 0) -> tuple[Job, bool]:
+        """Add a job as Queued, with its first event.
+
+        Args:
+            most_queued: jobs of the user and service that may wait, this one included; 0: any
+                number. Counted in the transaction of the insert.
+
+        Returns:
+            The job, and whether it is new: with an ``idempotency_key`` that the user has used
+            before it is the job of that time.
+
+        Raises:
+            QueueFull
+        """
+        ...
+
+    async def get(self, job_id: int) -> Job:
+        """Raises NoSuchJob."""
+        ...
+
+    async def find(self, job_ids: Iterable[int]) -> dict[int, Job]:
+        """Those of them that exist, in one read."""
+        ...
+
+    async def by_idempotency_key(self, user_id: str, key: str) -> Job | None: ...
+
+    async def move(self, *moves: Move) -> Job | None:
+        """Make the moves of one job, all of them with their events or none.
+
+        Returns:
+            The job after the last, or None where it was no longer as the first move saw it.
+        """
+        ...
+
+    async def claim(self, moves: Sequence[Move]) -> list[Job]:
+        """Queued → Processing for several jobs at once; each begins its next attempt.
+
+        Returns:
+            Those that were still Queued and nobody wants cancelled.
+        """
+        ...
+
+    async def keep_result(self, job: Job, result: Result) -> bool:
+        """Attach a result to a job that ended without one (cancelled). False: no longer so."""
+        ...
+
+    async def request_cancel(self, job_id: int, at: Micros) -> Job:
+        """Write down that the job is to be cancelled, unless it has ended: nobody claims it then.
+
+        Raises:
+            NoSuchJob
+        """
+        ...
+
+    async def waiting(
+        self, service: Service, after_user: str, users: int, each: int
+    ) -> tuple[list[Waiting], str | None]:
+        """Jobs that may be sent: of ``users`` users behind ``after_user``, ``each`` of every one.
+
+        Returns:
+            The jobs, and the last user looked at (None: there are no further users).
+            Its cost does not depend on the length of the queue.
+        """
+        ...
+
+    async def release_delayed(self, now: Micros) -> int:
+        """Let the jobs be sent whose delay is over; how many, some hundreds at a time.
+
+        Until then :meth:`waiting` does not see them, and they cost it nothing.
+        """
+        ...
+
+    async def anything_queued(self) -> bool: ...
+
+    async def queued_services(self) -> list[str]:
+        """Services that have queued jobs. Its cost does not depend on the length of the queue."""
+        ...
+
+    async def held(self) -> list[Held]: ...
+
+    async def queued(self, service: str, user_id: str, limit: int) -> int:
+        """How many jobs of the user wait; counts no further than ``limit``."""
+        ...
+
+    async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
+        """Jobs now in one of the states, all of which hold a slot; oldest first."""
+        ...
+
+    async def to_cancel(self) -> list[Job]:
+        """Jobs that are to be cancelled and have not ended."""
+        ...
+
+    async def queued_before(self, job: Job) -> int:
+        """How many queued jobs of the user and service are older; counts up to 1,000."""
+        ...
+
+    async def longest_queued(self, service: str, limit: int) -> list[Job]:
+        """Queued jobs, the one that has waited longest first."""
+        ...
+
+    async def expired(self, now: Micros, limit: int) -> list[Job]:
+        """Ended jobs whose ``expires_at`` has passed."""
+        ...
+
+    async def files_in_use(self, names: Sequence[str]) -> set[str]:
+        """Those of the stored files' names that a job refers to."""
+        ...
+
+    async def clean(self, moves: Sequence[Move]) -> list[int]:
+        """Make the moves into Cleaned, and drop the jobs' idempotency keys; ids of those made."""
+        ...
+
+    async def delete(self, job_id: int) -> Job:
+        """Delete an ended job and its history; the job as it was. Its number is not given again.
+
+        Raises:
+            NoSuchJob, NotEnded
+        """
+        ...
+
+    async def cleaned_services(self) -> list[str]:
+        """Services of which there are Cleaned jobs."""
+        ...
+
+    async def forget(self, service: str, ended_before: Micros, limit: int) -> int:
+        """Delete Cleaned jobs and their histories; how many, ``limit`` at most."""
+        ...
+
+    async def forget_idempotency_keys(self, before: Micros) -> int: ...
+
+    async def maintain(self) -> bool:
+        """Give unused space back, some at a time, and find out whether what failed works again.
+
+        Returns:
+            Whether there is more to give back.
+        """
+        ...
+
+    async def events(self, job_id: int, after: int = 0) -> list[Event]:
+        """The job's history, oldest first.
+
+        Raises:
+            NoSuchJob
+        """
+        ...
+
+    async def page(
+        self, where: Filter, before_id: int | None, limit: int
+    ) -> tuple[list[Job], int | None]:
+        """Newest first, those with an id below ``before_id``; and the next page's ``before_id``.
+
+        A page may hold fewer than ``limit``, or none, and not be the last: its cost is bounded.
+        """
+        ...
