@@ -68,6 +68,7 @@ class Upload:
                 return
             self._came += len(chunk)
             yield chunk
+            del chunk  # not to be held while the next one is waited for
 
     def check(self, now: float, least_rate: int, patience_s: float) -> bool:
         """Cut it off if less than ``least_rate`` bytes a second came for ``patience_s``; whether.

@@ -111,6 +111,7 @@ async def _pour(
                 await _feed_in_turns(chunk, form, listener.threads)
             if listener.pump is not None:
                 await listener.pump.drain()
+            del chunk  # not to be held while the next one is waited for
     except ConnectionError:
         form.close()  # says where the body ends
         raise

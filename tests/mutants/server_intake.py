@@ -225,6 +225,14 @@ _UPLOAD_MUTANTS: Final = (
         "tests/unit/shared/test_multipart_threads.py::test_an_upload_that_stalls_holds_little_memory",
     ),
     _of(
+        "nor the chunk that came last",
+        "shared/multipart/receive.py",
+        "            del chunk  #",
+        "            #",
+        "tests/unit/shared/test_multipart_threads.py::"
+        "test_the_chunk_before_is_not_held_while_the_next_is_waited_for",
+    ),
+    _of(
         "a form of many parts lets others have their turn",
         "shared/multipart/receive.py",
         "            await turn",

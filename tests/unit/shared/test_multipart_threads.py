@@ -4,6 +4,7 @@ import asyncio
 import errno
 import hashlib
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from shared.files.bundle import BundleReader, Sealed
 from shared.multipart import FormLimits, FormRefused, Received, receive
-from shared.multipart.pump import BATCH
+from shared.multipart.pump import BATCH, FIRST_BATCH
 from tests.unit.shared.files.building import (
     BOUNDARY,
     FORM,
@@ -141,6 +142,30 @@ async def test_an_upload_that_stalls_holds_little_memory(tmp_path):
     await stalled.wait()
     assert sent > 900 << 10
     assert sent - sink.taken <= 160 << 10  # a batch in the thread, and one that fills
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_chunk_before_is_not_held_while_the_next_is_waited_for(tmp_path):
+    sink, stalled = Recorder(), asyncio.Event()
+    sink.free.set()
+    chunk = bytes(FIRST_BATCH)
+    held = sys.getrefcount(chunk)
+
+    async def body():
+        yield HEAD
+        yield chunk
+        stalled.set()
+        await asyncio.Event().wait()
+
+    task = start(sink, body(), tmp_path)
+    await stalled.wait()
+    for _ in range(1000):
+        if sys.getrefcount(chunk) == held:
+            break
+        await asyncio.get_running_loop().run_in_executor(None, int)
+    assert sys.getrefcount(chunk) == held
+    assert sink.taken == len(chunk)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
