@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -28,9 +29,11 @@ from shared.web import CannotListen, url_of
 
 USAGE: Final = 2
 UNAVAILABLE: Final = 69
+OS_ERROR: Final = 71
 CANNOT_CREATE: Final = 73
 IO_ERROR: Final = 74
 TRY_LATER: Final = 75
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 _HELP: Final = """
 Run a compute agent: it takes bundles from servers and runs them in a sandbox.
@@ -39,6 +42,7 @@ Settings come from the table [agent] of --config, from FERRYMAN_AGENT__… varia
 options, the later the stronger; job-orchestrator's PORT, DB_PATH, DATA_PATH and MAX_AGE work, too.
 
 Exit codes: 0 stopped by a signal; 2 bad settings; 69 the sandbox or the address cannot be used;
+71 the operating system refuses something else, such as one more open file;
 73 the data folder cannot be written; 74 the database is damaged, or of a newer version; 75 the data
 folder is in use.
 """
@@ -120,7 +124,7 @@ def check(
     try:
         table = asyncio.run(agent.check(settings, RealClock()))
     except OSError as problem:
-        _leave(CANNOT_CREATE, f"{settings.data_dir}: {problem.strerror or problem}")
+        _leave_for(problem, settings)
     if as_json:
         print(json.dumps(dataclasses.asdict(table), default=dict))  # noqa: T201 - the result
     else:
@@ -147,7 +151,17 @@ def _run(settings: AgentSection, ready_fd: int | None) -> None:
     except (DatabaseUnavailable, NewerSchema) as problem:
         _leave(IO_ERROR, str(problem))
     except OSError as problem:
+        _leave_for(problem, settings)
+
+
+def _leave_for(problem: OSError, settings: AgentSection) -> NoReturn:
+    """Only what concerns our folders can be mended by choosing others."""
+    database = settings.data_dir if settings.database is None else settings.database.parent
+    path = Path(os.fsdecode(problem.filename or ""))
+    ours = any(path.is_relative_to(folder) for folder in (settings.data_dir, database))
+    if ours or problem.errno in _FULL:
         _leave(CANNOT_CREATE, f"{settings.data_dir}: {problem.strerror or problem}")
+    _leave(OS_ERROR, f"the operating system refuses: {problem}")
 
 
 def _leave(code: int, message: str) -> NoReturn:

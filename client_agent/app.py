@@ -32,6 +32,7 @@ from client_agent.sandbox import check as sandbox_check
 from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.bubblewrap import Bubblewrap
 from client_agent.sandbox.check import Table
+from client_agent.sandbox.host import SOFT
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.uids import Uids
 from client_agent.sandbox.watch import SandboxWatch
@@ -155,6 +156,9 @@ async def running(
         grants = settings.sandboxing.grants(os.environ)
         if settings.sandbox == "none":
             log.warning("sandbox.none", advice="bundles run with all rights of this user")
+        soft = [name for name, how in watch.report.enforcement.items() if how == SOFT]
+        if soft:
+            log.warning("sandbox.soft_limits", limits=soft, advice=list(watch.report.advice))
         if grants.networked:
             advice = "jobs reach what this host reaches, this agent's own port included"
             log.warning("sandbox.network", services=grants.networked, advice=advice)

@@ -16,6 +16,7 @@ from typing import Final
 from client_agent.results import Collected, Contents, own_names
 from client_agent.walk import Bounds, Entry, Walk, check_shortage
 from client_agent.zipping import ZipWriter
+from shared.clock import SECOND, Micros
 from shared.wire import Limits
 
 _CHUNK: Final = 1 << 18
@@ -37,6 +38,7 @@ def collect(
     receipt: Callable[[Contents], bytes],
     bounds: Bounds | None = None,
     room: Room | None = None,
+    at: Micros = 0,
 ) -> Collected:
     """Pack the directory ``fd``, our extras and the receipt.
 
@@ -60,17 +62,19 @@ def collect(
         room(census.bytes)
     names = own_names([*extras, RECEIPT], census.top)
     contents = Contents(names=names)
-    return _write(dest, _Packer(contents, walk, extras, receipt, limits.results), room)
+    return _write(dest, _Packer(contents, walk, extras, receipt, limits.results, at), room)
 
 
-def collect_extras(dest: Path, extras: Extras, receipt: Callable[[Contents], bytes]) -> Collected:
+def collect_extras(
+    dest: Path, extras: Extras, receipt: Callable[[Contents], bytes], at: Micros = 0
+) -> Collected:
     """Pack our own files only: where the job's are too much, or must not be touched.
 
     Raises:
         OSError: ``dest`` cannot be written.
     """
     contents = Contents(names=own_names([*extras, RECEIPT], ()))
-    return _write(dest, _Packer(contents, None, extras, receipt, 0))
+    return _write(dest, _Packer(contents, None, extras, receipt, 0, at))
 
 
 def _write(dest: Path, packer: _Packer, room: Room | None = None) -> Collected:
@@ -101,8 +105,9 @@ class _Packer:
         extras: Extras,
         receipt: Callable[[Contents], bytes],
         most: int,
+        at: Micros,
     ) -> None:
-        self.contents = contents
+        self.contents, self._at = contents, at
         self._walk, self._extras, self._receipt = walk, extras, receipt
         self._room = most
         """Bytes that may still be packed: a snapshot's directory may have grown since it was
@@ -159,7 +164,7 @@ class _Packer:
 
     def _own(self, out: ZipWriter, name: str, source: Path | bytes) -> None:
         if isinstance(source, bytes):
-            out.add_file(name, _EARLIEST, (source,), len(source))
+            out.add_file(name, _when(self._at / SECOND), (source,), len(source))
             return
         try:
             fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)

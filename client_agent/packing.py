@@ -47,6 +47,7 @@ class Attempted:
     def receipt(self, contents: Contents, *, logs: bool) -> bytes:
         """``ferryman.json`` of a result with these contents."""
         payload, told = self.payload, self.outcome
+        state = payload.state if told is None else told.state
         ended_at = payload.ended_at if told is None else told.ended_at or payload.ended_at
         made = receipt.Receipt(
             job=payload.job_id,
@@ -64,7 +65,7 @@ class Attempted:
             limits=payload.limits,
             timeout_s=payload.timeout_s,
             enforcement=payload.enforcement,
-            status=payload.state if told is None else told.state,
+            status="Cancelled" if state is S.KILLED else state,
             reason=None if told is None else told.reason,
             message="" if told is None else told.message,
             exit_code=None if told is None else told.exit_code,
@@ -143,15 +144,15 @@ def pack(attempted: Attempted, told: Outcome, folders: Folders, fd: int) -> Outc
     payload = attempted.payload
     logs = _logs(folders, payload.id)
     told = replace(told, stderr_tail=_tail(folders.log(payload.id, "stderr")))
-    staged = folders.staging()
+    staged, at = folders.staging(), told.ended_at or payload.created_at
     try:
         try:
             collected = collect(
-                fd, staged, payload.limits, logs, _receipt(attempted, told, logs=True)
+                fd, staged, payload.limits, logs, _receipt(attempted, told, logs=True), at=at
             )
         except ResultsLimit as problem:
             told = _too_much(told, problem)
-            collected = collect_extras(staged, logs, _receipt(attempted, told, logs=True))
+            collected = collect_extras(staged, logs, _receipt(attempted, told, logs=True), at)
         folders.seal_result(staged, payload.id)
     except BaseException:
         folders.discard(staged)
@@ -173,15 +174,17 @@ def snapshot(attempted: Attempted, folders: Folders, fd: int | None, to: Path, r
     Raises:
         OSError
     """
+    payload = attempted.payload
+    at = payload.ended_at or payload.started_at or payload.created_at
     if fd is None:
-        collect_extras(to, {}, _receipt(attempted, attempted.outcome, logs=False))
+        collect_extras(to, {}, _receipt(attempted, attempted.outcome, logs=False), at)
         return
-    logs = _logs(folders, attempted.payload.id)
+    logs = _logs(folders, payload.id)
     made = _receipt(attempted, attempted.outcome, logs=True)
     try:
-        collect(fd, to, attempted.payload.limits, logs, made, room=room)
+        collect(fd, to, payload.limits, logs, made, room=room, at=at)
     except (ResultsLimit, PermissionError):
-        collect_extras(to, logs, made)
+        collect_extras(to, logs, made, at)
 
 
 def _receipt(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.wire import Limits, PayloadState, Reason, Usage
+from shared.wire import Limits, Reason, Usage
 
 
 class Part(BaseModel):
@@ -63,8 +63,9 @@ class Receipt(Part):
     timeout_s: float
     enforcement: dict[str, str]
     """limit -> "hard", "soft" or "none", as enforced for this attempt."""
-    status: PayloadState
-    """As ended; "Running" in a snapshot of an attempt that had not ended."""
+    status: str
+    """As ended, in the server's words: "Cancelled" where the agent's is "Killed"; "Running" in a
+    snapshot of an attempt that had not ended."""
     reason: Reason | None
     message: str
     exit_code: int | None

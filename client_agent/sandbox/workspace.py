@@ -182,11 +182,15 @@ class HostWorkspace(ABC):
 
     def logs(self) -> Logs:
         """How much of the output is kept, and what happens to a flood."""
-        most = self.limits.log * self._host_sandbox.settings.log_hard_factor
+        factor = self._host_sandbox.settings.log_hard_factor
+        most = self.limits.log * factor
 
         def on_flood(stream: str) -> None:
             if self.attempt is not None:
-                message = f"the job wrote more than {say_size(most)} to {stream}"
+                message = (
+                    f"the job wrote more than {say_size(most)} to {stream}, {factor} times its log "
+                    f"limit of {say_size(self.limits.log)}"
+                )
                 self.attempt.stop(Reason.LOG_LIMIT, message, grace=False)
 
         return Logs(self.limits.log, most, on_flood, self._host_sandbox.log_threads)

@@ -1,10 +1,20 @@
-"""The agent's command line: where its options may stand."""
+"""The agent's command line: where its options may stand, what it says, and how it ends."""
 
 from __future__ import annotations
 
-import pytest
+import errno
+from dataclasses import replace
+from pathlib import Path
 
+import pytest
+import structlog
+import typer
+
+from client_agent import __main__, app
 from client_agent.__main__ import check_last
+from client_agent.settings import AgentSection
+from tests.support.agenthttp import calling
+from tests.support.fakesandbox import REPORT, FakeSandbox
 
 
 @pytest.mark.parametrize(
@@ -22,3 +32,41 @@ from client_agent.__main__ import check_last
 )
 def test_options_of_the_agent_may_stand_behind_check(given, taken):
     assert check_last(given.split()) == taken.split()
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "said"),
+    [
+        (
+            OSError(errno.EACCES, "Permission denied", "/data/agent/results"),
+            73,
+            "/data/agent: P",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), 73, "/data/agent: No space"),
+        (OSError(errno.EMFILE, "Too many open files"), 71, "Too many open files"),
+        (OSError(errno.EACCES, "Permission denied", "/dev/loop-control"), 71, "/dev/loop-control"),
+    ],
+)
+def test_only_problems_of_its_folders_are_told_as_such(monkeypatch, capsys, problem, code, said):
+    async def fails(*_):
+        raise problem
+
+    monkeypatch.setattr(app, "serve", fails)
+    with pytest.raises(typer.Exit) as caught:
+        __main__._run(AgentSection(data_dir=Path("/data/agent")), None)
+    assert caught.value.exit_code == code
+    assert said in capsys.readouterr().err
+
+
+async def test_limits_that_are_soft_on_this_host_are_told_at_the_start(tmp_path, monkeypatch):
+    report = replace(REPORT, enforcement={"disk": "soft", "pids": "hard"}, advice=("run as root",))
+
+    async def self_test(_):
+        return report
+
+    monkeypatch.setattr(FakeSandbox, "self_test", self_test)
+    with structlog.testing.capture_logs() as logs:
+        async with calling(tmp_path):
+            pass
+    (line,) = [one for one in logs if one["event"] == "sandbox.soft_limits"]
+    assert (line["limits"], line["advice"]) == (["disk"], ["run as root"])

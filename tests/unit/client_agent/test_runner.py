@@ -5,6 +5,8 @@ import errno
 import hashlib
 import os
 import threading
+import zipfile
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from client_agent import packing
 from client_agent.errors import NoSuchPayload
 from client_agent.schema import Outcome
+from shared.clock import SECOND
 from shared.files.bundle import BundleReader
 from shared.wire import Limits, PayloadState, Reason
 from tests.support.agent import LIMITS, Rig, contents, new_payload
@@ -69,6 +72,17 @@ async def test_run_sh_gets_the_job_in_its_environment_and_nothing_else(rig):
     assert list(process.launch.argv) == ["bash", "run.sh"]
     process.finish()
     await rig.ended(payload.id)
+
+
+async def test_our_own_files_in_a_result_have_the_time_of_its_end(rig):
+    payload = await rig.submit()
+    process = await rig.sandbox.process("1.1")
+    await rig.clock.advance(7200)
+    process.finish()
+    ended = await rig.ended(payload.id)
+    with zipfile.ZipFile(rig.folders.result(payload.id)) as archive:
+        when = archive.getinfo("ferryman.json").date_time
+    assert datetime(*when, tzinfo=UTC) == datetime.fromtimestamp(ended.ended_at / SECOND, UTC)
 
 
 async def test_a_bundle_of_a_reference_server_is_its_own_job(rig):
@@ -216,7 +230,7 @@ async def test_a_running_attempt_is_killed_before_the_answer(rig):
     assert killed.doc().killed
     assert not process.alive
     assert rig.result(payload.id)["partial"] == b"p"
-    assert rig.receipt(payload.id)["status"] == "Killed"
+    assert rig.receipt(payload.id)["status"] == "Cancelled"
     assert (await rig.runner.kill(payload.id)).state is S.KILLED
 
 
@@ -291,7 +305,8 @@ async def test_kill_and_end_at_once_agree_on_one_end(rig):
         told = await killing
         assert told.state in (S.COMPLETED, S.KILLED)
         assert (await rig.payloads.get(payload.id)).state is told.state
-        assert rig.receipt(payload.id)["status"] == told.state
+        word = "Cancelled" if told.state is S.KILLED else told.state
+        assert rig.receipt(payload.id)["status"] == word
 
 
 async def test_a_sandbox_that_does_not_come_up_is_no_fault_of_the_bundle(rig):
