@@ -1,4 +1,4 @@
-"""Loops and their supervisor."""
+"""The supervisor of the loops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_RUNNER: Final = "server/loops/runner.py"
 _SUPERVISOR: Final = "server/loops/supervisor.py"
 
 
@@ -16,27 +15,6 @@ def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS: Final = (
-    of(
-        "a loop survives a sweep that fails",
-        _RUNNER,
-        'log.exception("sweep.failed", sweep=self.name)',
-        "raise",
-        "a_sweep_that_fails_is_followed_by_the_next",
-    ),
-    of(
-        "a failed sweep is no sign of health",
-        _RUNNER,
-        "            else:\n                self.last_ok",
-        "            finally:\n                touched = 0\n                self.last_ok",
-        "a_sweep_that_fails_is_followed_by_the_next",
-    ),
-    of(
-        "what wakes a loop while it sweeps is not lost",
-        _RUNNER,
-        "            await wait_for(self._bell",
-        "            self._bell.clear()\n            await wait_for(self._bell",
-        "a_wake_up_during_a_sweep_is_not_lost",
-    ),
     of(
         "loops are woken to stop",
         _SUPERVISOR,
