@@ -45,7 +45,7 @@ JOB: Final = web.RequestKey("job", int)
 """The job or payload that an upload became, for the log."""
 ALWAYS: Final = frozenset({"/", "/health"})
 """Paths that are answered however much is under way, and without a token."""
-_DENIED: Final = frozenset({401, 403, 415, 421, 503})
+_DENIED: Final = frozenset({401, 403, 415, 421})
 _DENIED_A_SECOND: Final = 10.0
 
 
@@ -121,7 +121,7 @@ class Front:
             "method": request.method,
             "path": request.path[:200],
             "status": status or None,
-            "peer": peer_of(request.transport and request.transport.get_extra_info("peername")),
+            "peer": _peer(request),
             "principal": request.get(PRINCIPAL, NOBODY).name,
             "code": request.get(OUTCOME),
             "job_id": request.get(JOB) or whole_number(request.match_info.get("id", "")),
@@ -129,7 +129,7 @@ class Front:
         fields = {name: value for name, value in fields.items() if value is not None}
         if not status:
             log.info("request.aborted", **fields)
-        elif status in _DENIED:
+        elif status in _DENIED or fields.get("code") == "too_many_requests":
             if (count := self._denied.due()) is not None:
                 log.warning("request.denied", **fields, **({"also_denied": count} if count else {}))
         elif request.method not in SAFE_METHODS or status >= 400 or kind == "application/zip":
@@ -238,8 +238,7 @@ class Front:
             Denied: as many wait as may, of this caller or in all.
         """
         principal = request[PRINCIPAL].name
-        peer = peer_of(request.transport and request.transport.get_extra_info("peername"))
-        caller = f"{principal} {peer}"
+        caller = f"{principal} {_peer(request)}"
         full = self._waits.total() >= self._room.waits
         if full or self._waits[caller] >= self._room.waits_per_caller:
             raise Denied(
@@ -263,6 +262,12 @@ class Front:
 
 
 FRONT: Final = web.AppKey("front", Front)
+
+
+def _peer(request: web.Request) -> str:
+    """Known also when it has gone."""
+    protocol = request.protocol
+    return protocol.peer if isinstance(protocol, Connection) else peer_of(protocol.peername)
 
 
 def add_front(

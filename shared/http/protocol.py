@@ -21,6 +21,12 @@ from shared.http.connections import Connections
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
+SMALL: Final = 4 << 10
+MEDIUM: Final = 64 << 10
+LARGE: Final = 256 << 10
+"""Bytes read at once, before somebody else has a turn."""
+COSTLY_S: Final = 0.001
+"""Bytes that take longer to be taken apart were made to."""
 LEAST_RATE: Final = 512
 """Bytes a second that the reader of an answer must take."""
 _LATE: Final = (
@@ -43,7 +49,19 @@ class Deadlines:
 class Connection(web.RequestHandler):
     """What aiohttp makes of one connection, and its deadlines."""
 
-    __slots__ = ("_deadlines", "_gone", "_head", "_sending", "_table", "_waiting", "_wire", "peer")
+    __slots__ = (
+        "_at_once",
+        "_deadlines",
+        "_gone",
+        "_head",
+        "_plain",
+        "_resting",
+        "_sending",
+        "_table",
+        "_waiting",
+        "_wire",
+        "peer",
+    )
 
     def __init__(
         self,
@@ -62,6 +80,8 @@ class Connection(web.RequestHandler):
             auto_decompress=False,
         )
         self._table, self._deadlines, self.peer = table, deadlines, peer
+        self._at_once, self._plain = SMALL, False
+        self._resting: asyncio.TimerHandle | None = None
         self._head: asyncio.TimerHandle | None = None
         self._sending: asyncio.TimerHandle | None = None
         self._gone = loop.create_future()
@@ -74,6 +94,7 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
         self._wire = transport
+        self._read_at_once(SMALL)
         self._table.add(self, self.peer)
         self._head = self._loop.call_later(self._deadlines.head_s, self._head_is_late, False)
         sock = transport.get_extra_info("socket")
@@ -84,7 +105,7 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._table.remove(self)
-        for timer in (self._head, self._sending):
+        for timer in (self._head, self._sending, self._resting):
             if timer is not None:
                 timer.cancel()
         if not self._gone.done():
@@ -107,10 +128,20 @@ class Connection(web.RequestHandler):
         """The task waits no more."""
         self._waiting.discard(task)
 
-    # -- heads
+    # -- what comes in
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self._plain:
+            super().data_received(data)
+        else:
+            began = self._loop.time()
+            super().data_received(data)
+            spent = self._loop.time() - began
+            if spent > COSTLY_S:
+                self._read_at_once(SMALL)
+                self._rest(self._table.share.rest(began + spent, spent))
+            elif len(data) == self._at_once:
+                self._read_at_once(min(2 * len(data), MEDIUM))
         waiter = self._waiter
         if waiter is None or waiter.done() or self._messages:
             if self._head is not None:
@@ -118,6 +149,30 @@ class Connection(web.RequestHandler):
                 self._head = None
         elif self._head is None and data:
             self._head = self._loop.call_later(self._deadlines.head_s, self._head_is_late, True)
+
+    def _rest(self, seconds: float) -> None:
+        """Do not read for a while."""
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = self._loop.call_later(seconds, self._rested)
+        self._pause_transport_reading()
+
+    def _rested(self) -> None:
+        self._resting = None
+        if not (self._reading_paused or self._buffer_paused):
+            self._resume_transport_reading()
+
+    def _resume_transport_reading(self) -> None:
+        if self._resting is None:
+            super()._resume_transport_reading()
+
+    def _read_at_once(self, size: int) -> None:
+        """Bytes whose number was announced are read in LARGE pieces. What has to be looked at one
+        by one comes in SMALL ones, which grow while they cost little.
+        """
+        self._at_once, self._plain = size, size == LARGE
+        if self._wire is not None and hasattr(self._wire, "max_size"):  # asyncio's own loop
+            self._wire.max_size = size
 
     def _head_is_late(self, begun: bool) -> None:
         self._head = None
@@ -163,9 +218,11 @@ class Connection(web.RequestHandler):
 
     async def _handle_request(self, *what: Any) -> tuple[web.StreamResponse, bool]:
         self._table.busy(self)
+        self._read_at_once(SMALL if what[0].content_length is None else LARGE)
         try:
             return await super()._handle_request(*what)
         finally:
+            self._read_at_once(SMALL)
             self._table.idle(self)
 
     async def finish_response(

@@ -141,6 +141,27 @@ MUTANTS: Final = (
         f"{_SLOW}a_reader_that_stops_is_cut_off",
     ),
     _of(
+        "costly bytes leave the others their turn",
+        f"{_HTTP}protocol.py",
+        "                self._rest(self._table.share.rest(began + spent, spent))\n",
+        "",
+        f"{_SLOW}bytes_that_are_costly_to_read_leave_the_others_their_turn",
+    ),
+    _of(
+        "all costly readers share one part of the time",
+        f"{_HTTP}connections.py",
+        "self._free_at = max(self._free_at, now) + 4 * spent",
+        "self._free_at = now + 4 * spent",
+        f"{_COUNT}costly_reading_gets_a_quarter_of_the_time_all_together",
+    ),
+    _of(
+        "a connection at rest is read again",
+        f"{_HTTP}protocol.py",
+        "        self._resting = None\n        if not (self._reading",
+        "        return\n        if not (self._reading",
+        f"{_SLOW}a_reader_at_rest_is_read_again_afterwards",
+    ),
+    _of(
         "the wait of somebody who is gone ends",
         f"{_HTTP}protocol.py",
         "        for task in self._waiting:\n            task.cancel()\n",

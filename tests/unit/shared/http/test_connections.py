@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.http.connections import Connections, Room, peer_of, room
+from shared.http.connections import Connections, Room, Share, peer_of, room
 
 
 class Line:
@@ -111,6 +111,18 @@ def test_a_place_is_taken_before_the_connection_is_made_and_can_be_given_back():
     found.give_back("10.0.0.1")
     assert found.admit("10.0.0.1")
     assert len(found) == 2
+
+
+def test_costly_reading_gets_a_quarter_of_the_time_all_together():
+    share, at, spent = Share(), 100.0, 0.0
+    resting = [0.0] * 64
+    while at < 110.0:
+        due = min(range(64), key=resting.__getitem__)
+        at = max(at, resting[due])
+        at += 0.002
+        spent += 0.002
+        resting[due] = at + share.rest(at, 0.002)
+    assert 0.2 < spent / 10.0 < 0.3
 
 
 def test_settings_lower_the_number_and_never_pass_what_fits():

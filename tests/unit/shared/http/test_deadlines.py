@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from shared.http.access import LOCAL, NOBODY, PRINCIPAL
 from shared.http.connections import room
 from shared.http.listener import Listener
-from shared.http.protocol import Connection, Deadlines
+from shared.http.protocol import SMALL, Connection, Deadlines
 from shared.web import listen
 
 LATER = 600.0
@@ -32,6 +32,7 @@ class App:
         self.read = 0
         self.waiting = asyncio.Event()
         self.known = True
+        self.rest_s = 0.0
         self.transport: asyncio.Transport | None = None
 
     async def get(self, _: web.Request) -> web.Response:
@@ -46,6 +47,9 @@ class App:
         return response
 
     async def take(self, request: web.Request) -> web.Response:
+        if self.rest_s:
+            assert isinstance(request.protocol, Connection)
+            request.protocol._rest(self.rest_s)
         return web.Response(text=str(len(await request.read())))
 
     async def big(self, request: web.Request) -> web.StreamResponse:
@@ -216,3 +220,38 @@ async def test_what_is_no_http_is_answered_without_a_traceback(caplog):
         assert b"X-Request-ID" in answer
         await gone(writer)
     assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_bytes_that_are_costly_to_read_leave_the_others_their_turn(monkeypatch):
+    """A body in chunks of one byte: the loop's own clock says that each read took 10 ms."""
+    rests: list[float] = []
+    monkeypatch.setattr(Connection, "_rest", lambda _, seconds: rests.append(seconds))
+    async with serving() as (_, port):
+        loop = asyncio.get_running_loop()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        real, ticks = loop.time, iter(range(1_000_000))
+        monkeypatch.setattr(loop, "time", lambda: real() + next(ticks) / 100)
+        head = b"POST /take HTTP/1.1\r\nHost: localhost\r\n"
+        writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"1\r\nx\r\n" * 4_000 + b"0\r\n\r\n")
+        assert await reader.readuntil(b"4000")
+        costly = len(rests)
+        assert costly >= 24_000 // SMALL
+        assert rests[-1] > rests[0] / 2 > 0.01
+        writer.write(head + b"Content-Length: 100000\r\n\r\n")
+        writer.write(bytes(100_000))
+        assert await reader.readuntil(b"100000")
+        assert len(rests) <= costly + 2  # its head at most: the rest need not be looked at
+        await gone(writer)
+
+
+async def test_a_reader_at_rest_is_read_again_afterwards():
+    async with serving() as (app, port):
+        app.rest_s = SOON
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /take HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n")
+        for _ in range(3):
+            writer.write(bytes(100_000))
+            await writer.drain()
+        assert await reader.readuntil(b"300000")
+        await gone(writer)
