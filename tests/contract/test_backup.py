@@ -17,10 +17,12 @@ from typer.testing import CliRunner
 
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.maintenance.__main__ import program
+from server.maintenance.backup import back_up
 from server.storage.files import FolderFiles
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
+from shared.clock import RealClock
 from shared.database import Database
 from shared.files.bundle import BundleReader
 from shared.lockfile import FolderLock
@@ -39,7 +41,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path, self.database_path = path, path / "ferryman.sqlite"
         path.mkdir(mode=0o755)
-        numbers = iter(range(1_000))
+        numbers = iter(range(100_000))
         self.files = FolderFiles(path, lambda: f"{next(numbers):032x}")
 
     async def add(self, jobs: SqlJobs, user: str, *, to: JobState = S.QUEUED) -> Job:
@@ -298,3 +300,37 @@ def test_a_database_of_a_newer_version_is_neither_backed_up_nor_restored(
         "restore", tmp_path / "copy", "--data-dir", tmp_path / "new", code=74
     )
     assert not (tmp_path / "other").exists()
+
+
+async def test_backups_are_whole_while_jobs_come_and_go(folder: Folder, tmp_path: Path) -> None:
+    """Jobs complete and are cleaned or deleted without a pause; nothing waits for a backup."""
+    database = await Database.open(folder.database_path, MIGRATIONS)
+    jobs = SqlJobs(database, lambda job: None)
+    done = asyncio.Event()
+
+    async def come_and_go() -> int:
+        count = 0
+        while not done.is_set():
+            job = await folder.add(jobs, "dan", to=S.COMPLETED)
+            if count % 2:
+                none = {"bundle": None, "result": None}
+                move = Move(job.id, 1, S.COMPLETED, S.CLEANED, 13, "", changes=none)
+                assert await jobs.clean([move]) == [job.id]
+            else:
+                await jobs.delete(job.id)
+            await folder.files.remove(job.files)
+            count += 1
+        return count
+
+    users = [asyncio.create_task(come_and_go()) for _ in range(3)]
+    for number in range(4):
+        target = tmp_path / f"copy{number}"
+        made = await asyncio.to_thread(
+            back_up, folder.path, folder.database_path, target, RealClock(), "x", digests=True
+        )
+        assert made.incomplete == ()
+        words = ("restore", target, "--data-dir", tmp_path / f"new{number}", "--verify")
+        await asyncio.to_thread(call, *words)
+    done.set()
+    assert sum(await asyncio.gather(*users)) > 10
+    await database.close()
