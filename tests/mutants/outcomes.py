@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-FILE = "FERRYMAN_TEST_OUTCOMES"
+FILE = "MUTANT_TEST_OUTCOMES"
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
