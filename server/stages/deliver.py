@@ -35,7 +35,7 @@ _RESEND_LONGEST_S: Final = 300.0
 _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What this machine is short of, and says nothing about the bundle."""
 _REASONS: Final = {"invalid_bundle": Reason.INVALID_BUNDLE}
-_NEW_ATTEMPT: Final = frozenset({"stale_attempt", "key_refused"})
+_NEW_ATTEMPT: Final = frozenset({"stale_attempt", "key_refused", "digest_mismatch"})
 """Codes of an agent that takes the job under another attempt's number."""
 
 
@@ -179,6 +179,9 @@ class Deliver:
         if refusal.code in _NEW_ATTEMPT:
             delay = self._resends.failed(job.id)
             await self._requeue(job, f"agent {agent.name} refused it: {refusal}", delay)
+            return
+        if refusal.code == "submit_in_progress":
+            await self._find_out(job, str(refusal))
             return
         offered = refusal.code != "not_offered"
         if (offered and refusal.final) or (not refusal.final and refusal.retry_after_s is None):

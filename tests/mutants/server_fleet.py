@@ -11,6 +11,7 @@ _REFERENCE: Final = "tests/contract/test_reference_client.py::test_"
 _REGISTRY: Final = "tests/unit/server/agents/test_registry.py::test_"
 _ANSWERS: Final = "tests/unit/server/agents/test_answers.py::test_"
 _HAND_OVER: Final = "tests/unit/server/agents/test_hand_over.py::test_"
+_FOLLOW: Final = "tests/unit/server/agents/test_follow.py::test_"
 _OF_JOB: Final = "tests/unit/server/domain/test_payload_of_job.py::test_"
 _STAGES: Final = "tests/unit/server/stages/test_delivery.py::test_"
 
@@ -54,7 +55,7 @@ MUTANTS: Final = (
         "agents/ferryman.py",
         "if payload.server != self._server or payload.key != str(job.key):",
         "if False:",
-        f"{_HOSTILE}an_answer_about_another_payload_is_no_answer",
+        f"{_HAND_OVER}an_answer_about_another_attempt_is_no_answer",
     ),
     _of(
         "payloads of other servers are left alone",
@@ -320,5 +321,33 @@ MUTANTS: Final = (
         "return payload.status is PayloadState.COMPLETED and job.cancel_requested_at is None",
         "return False",
         f"{_HOSTILE}a_result_that_comes_after_the_attempt_was_given_up_saves_another_one",
+    ),
+    _of(
+        "a submit in progress is asked about",
+        "stages/deliver.py",
+        'if refusal.code == "submit_in_progress":',
+        "if False:",
+        f"{_STAGES}a_submit_that_is_in_progress_is_asked_about_and_not_counted_as_a_refusal",
+    ),
+    _of(
+        "health is asked while the stream is open",
+        "agents/follow.py",
+        "watch = asyncio.create_task(self._watch_health())",
+        "watch = asyncio.create_task(asyncio.sleep(0))",
+        f"{_FOLLOW}health_is_asked_while_the_stream_is_open_and_work_goes_by_it",
+    ),
+    _of(
+        "a silent agent is asked less and less often",
+        "agents/follow.py",
+        "failures = 0 if link.contacts != contacts else failures + 1",
+        "failures = 0",
+        f"{_FOLLOW}an_agent_that_is_not_there_is_asked_less_and_less_often",
+    ),
+    _of(
+        "what waits for an agent hears when it is back",
+        "agents/follow.py",
+        "self._on_change()",
+        "pass",
+        f"{_FOLLOW}health_is_asked_while_the_stream_is_open_and_work_goes_by_it",
     ),
 )

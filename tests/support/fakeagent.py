@@ -163,8 +163,10 @@ class FakeAgent:
                 order = json.loads(body)
         key, digest = order["key"], order["bundle_digest"]
         known = next((one for one in self.payloads.values() if one.key == key), None)
-        if key in self.refused or (known and self.says_digest and known.digest != digest):
+        if key in self.refused:
             return refuse(409, "key_refused")
+        if known and self.says_digest and known.digest != digest:
+            return refuse(409, "digest_mismatch")
         if known is None:
             known = self.new(order["server"], key, digest if self.says_digest else None)
             self.starts[key] += 1

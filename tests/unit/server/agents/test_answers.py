@@ -95,6 +95,7 @@ async def test_only_its_code_says_that_a_payload_is_not_known():
         (401, "unauthorized", None, False, None),
         (409, "key_refused", None, False, 0.0),
         (409, "stale_attempt", "9", False, 0.0),
+        (409, "digest_mismatch", None, False, 0.0),
         (409, "submit_in_progress", "2", False, 2.0),
         (503, "draining", "10", False, 10.0),
         (503, "draining", "9" * 400, False, 3600.0),

@@ -18,7 +18,7 @@ from server.agents.registry import Registry
 from server.domain.jobs import Bundle
 from server.ports import Unreachable
 from server.storage.space import Space
-from tests.support.fakeagent import FakeAgent
+from tests.support.fakeagent import FakeAgent, Held
 from tests.support.jobs import job
 from tests.support.simclock import SimClock
 
@@ -131,3 +131,29 @@ async def test_an_agent_that_stops_taking_a_bundle_does_not_have_it(bundle):
             await submit
         assert not problem.value.sent
         never.set()
+
+
+@pytest.mark.parametrize(
+    "lie", [{"key": "999.1"}, {"key": None}, {"server": "another"}, {"status": "Exploded"}]
+)
+@pytest.mark.parametrize("path", ["/submit", "/settle"])
+async def test_an_answer_about_another_attempt_is_no_answer(tmp_path, lie, path):
+    agent = FakeAgent()
+
+    async def lies(request: web.Request) -> web.StreamResponse | None:
+        if not request.path.endswith(path):
+            return None
+        await request.read()
+        doc = Held(1, "sim", "7.1", None).doc() | lie
+        return web.json_response(doc if path == "/submit" else {"payload": doc})
+
+    (tmp_path / "bundle").write_bytes(b"x")
+    async with line(agent) as found:
+        agent.trick = lies
+        calls = {
+            "/submit": lambda: found.submit(tmp_path / "bundle"),
+            "/settle": lambda: found.link.settle(job()),
+        }
+        with pytest.raises(Unreachable) as problem:
+            await calls[path]()
+        assert problem.value.sent

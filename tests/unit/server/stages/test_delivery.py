@@ -13,6 +13,7 @@ import pytest
 from server.api import documents
 from server.domain.quotas import Service
 from server.ports import RefusedByAgent, Unreachable
+from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.simworld import World
 
@@ -139,6 +140,23 @@ async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     await world.settle()
     assert await state(world, job_id) is S.SUBMITTED
     assert [key.attempt for key in submits] == [2]
+
+
+async def test_a_submit_that_is_in_progress_is_asked_about_and_not_counted_as_a_refusal(world):
+    await world.start()
+    world.agents[0].drop()
+    calls: Counter[str] = Counter()
+    again = RefusedByAgent("submit_in_progress", "wait", final=False, retry_after_s=1.0)
+    always(world.agents[1], again, calls)
+    job_id = await world.upload("ann", "s")
+    south, key = world.agents[1], AttemptKey(job_id, 1)
+    south.faults = ["in_progress", "in_progress"]
+    await sweep(world)
+    south.arrive(key, world.acknowledged[job_id])
+    await world.clock.advance(5.0)
+    job = await world.jobs.get(job_id)
+    assert (job.state, job.key, calls["south"]) == (S.SUBMITTED, key, 1)
+    assert world.registry.choose("s", {}) is south
 
 
 async def test_what_cannot_be_sent_is_sent_again_after_growing_delays(world):

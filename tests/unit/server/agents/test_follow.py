@@ -1,0 +1,140 @@
+"""Keeping in touch with one agent, on simulated time over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import aiohttp
+from aiohttp import web
+
+from server.agents.ferryman import FerrymanAgent
+from server.agents.follow import Follower
+from server.agents.link import Sessions
+from server.agents.registry import Registry
+from server.stages.get import Get
+from server.storage.space import Space
+from tests.support.fakeagent import FakeAgent, Held, page
+from tests.support.simclock import SimClock
+
+
+class Following:
+    """A follower, and what it hands on."""
+
+    def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
+        self.clock, self.agent = SimClock(), agent
+        sessions = Sessions(session, session, Space(lambda: 1 << 60, 0).reserve)
+        self.link = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
+        self.registry = Registry([self.link], self.clock)
+        self.seen: asyncio.Queue[str] = asyncio.Queue()
+        self.changes = 0
+
+        def changed() -> None:
+            self.changes += 1
+
+        get = cast(Get, self)
+        self.follower = Follower(self.link, self.registry, get, self.clock, changed)
+
+    async def reconcile(self, _: Any, listing: Any) -> None:
+        for payload in listing.payloads:
+            self.seen.put_nowait(f"listed {payload.key}")
+        self.seen.put_nowait("compared")
+
+    def told(self, _: Any, payload: Any) -> None:
+        self.seen.put_nowait(f"told {payload.key} {payload.status}")
+
+    async def see(self, *what: str) -> None:
+        assert [await self.seen.get() for _ in what] == list(what)
+
+    async def health_again(self) -> None:
+        """Ten seconds pass while the stream is open."""
+        await self.clock.until_asleep(10.0)
+        asked = self.agent.calls["GET /health"]
+        await self.clock.advance(10.0)
+        await self.agent.until(lambda: self.agent.calls["GET /health"] > asked)
+        await self.clock.until_asleep(10.0)
+
+
+@asynccontextmanager
+async def following(agent: FakeAgent) -> AsyncIterator[Following]:
+    async with agent.listening(), aiohttp.ClientSession() as session:
+        found, stop = Following(agent, session), asyncio.Event()
+        task = asyncio.create_task(found.follower.run(stop))
+        try:
+            yield found
+        finally:
+            stop.set()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_it_compares_first_and_then_hears_of_each_change():
+    agent = FakeAgent()
+    agent.payloads[1] = Held(1, "sim", "1.1", None)
+    async with following(agent) as found:
+        await found.see("listed 1.1", "compared")
+        await agent.until(lambda: agent.calls["GET /events"] == 1)
+        await agent.end(Held(2, "sim", "2.1", None))
+        await found.see("told 2.1 Completed")
+        assert (found.link.reachable, found.link.accepts_work, found.changes) == (True, True, 1)
+
+
+async def test_health_is_asked_while_the_stream_is_open_and_work_goes_by_it():
+    agent = FakeAgent()
+    async with following(agent) as found:
+        await found.see("compared")
+        agent.well = False
+        await found.health_again()
+        assert (found.link.reachable, found.link.accepts_work) == (True, False)
+        agent.well = True
+        await found.health_again()
+        assert found.link.accepts_work
+        assert found.changes == 3, "whoever waits for it is told each time"
+        assert agent.calls["GET /events"] == 1
+
+
+async def test_a_page_in_place_of_its_health_stops_work_and_not_the_stream():
+    agent = FakeAgent()
+    async with following(agent) as found:
+        await found.see("compared")
+        nothing = page(404)
+
+        async def trick(request: web.Request) -> web.StreamResponse | None:
+            return await nothing(request) if request.path == "/health" else None
+
+        agent.trick = trick
+        await found.health_again()
+        assert (found.link.reachable, found.link.accepts_work) == (True, False)
+        await agent.end(Held(2, "sim", "2.1", None))
+        await found.see("told 2.1 Completed")
+
+
+async def test_a_stream_that_ends_is_opened_again_after_a_comparison():
+    agent = FakeAgent()
+    async with following(agent) as found:
+        for _ in range(3):
+            await found.see("compared")
+            await agent.until(lambda: agent.calls["GET /events"] == found.link.contacts)
+            agent.hang_up()
+            await found.clock.until_asleep(0.1)
+            assert found.registry.silent_s("fake") == 0.0
+            await found.clock.advance(0.1)
+        await found.see("compared")
+        assert found.link.contacts == 4
+
+
+async def test_an_agent_that_is_not_there_is_asked_less_and_less_often():
+    agent = FakeAgent(trick=page(502))
+    async with following(agent) as found:
+        for delay in (0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0):
+            await found.clock.until_asleep(delay)
+            await found.clock.advance(delay)
+        await found.clock.until_asleep(5.0)
+        assert agent.calls["GET /health"] == 8
+        assert "502" in found.link.trouble
+        agent.trick = None
+        await found.clock.advance(5.0)
+        await found.see("compared")
+        assert found.link.accepts_work
