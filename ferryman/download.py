@@ -176,7 +176,7 @@ def place(to: str | Path, name: str) -> Path:
         OSError: a folder cannot be made.
     """
     path = Path(to)
-    if str(to).endswith("/") or path.is_dir():
+    if str(to).endswith(("/", os.sep)) or path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         return path / name
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,6 +37,7 @@ AWAY: Final = frozenset({502, 503, 504})
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _OF_PROXIES: Final = frozenset({401, 403, 413, 429}) | AWAY
 """What a proxy before a Ferryman server says in words of its own."""
+_NO_ROUTE: Final = frozenset({"not_found", "method_not_allowed", "no_such_route"})
 
 
 class Transport:
@@ -248,6 +249,8 @@ async def _refusal(answer: aiohttp.ClientResponse) -> FerrymanError:
         message += "".join(f": {line[:200]}" for line in lines[:1])
         if answer.status not in _OF_PROXIES:
             return NotUnderstood(str(answer.url.origin()), message)
+    if told.get("code") in _NO_ROUTE:  # an agent, or a server of another version
+        return NotUnderstood(str(answer.url.origin()), str(message))
     if answer.status == 401:
         given = "Authorization" in answer.request_info.headers
         message = f"{'the token was not accepted' if given else 'no token was given'}: {message}"
@@ -283,7 +286,8 @@ def _why(problem: BaseException) -> str:
         if isinstance(error, ssl.SSLError):
             return _why_no_tls(error)
         if error.errno is not None and error.errno > 0:
-            return os.strerror(error.errno)  # asyncio says "Connect call failed" in its place
+            # asyncio says "Connect call failed" in its place; only Windows knows its own numbers.
+            return os.strerror(error.errno) if os.name == "posix" else str(error)
         return error.strerror or str(error)
     if isinstance(problem, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not to be trusted: {problem.certificate_error}"

@@ -44,7 +44,12 @@ class Upload:
 
     async def run(self) -> StatusBody:
         """Send it; see :meth:`ferryman.Client.submit` for the errors."""
-        return await self._transport.persist(self._once)
+        try:
+            return await self._transport.persist(self._once)
+        except (Unreachable, TryLater) as problem:
+            if self._arrived:
+                problem.add_note("all of the bundle was sent, so there may be a job all the same")
+            raise
 
     async def _once(self) -> StatusBody:
         if self._arrived and self._minted:
@@ -72,6 +77,8 @@ class Upload:
             self._slow = isinstance(problem.__cause__, TimeoutError | asyncio.TimeoutError)
             raise
         except TryLater as problem:
+            if problem.code:  # the server's own word, not a proxy's: there is no job
+                self._arrived = False
             self._slow = problem.status == GATEWAY_TIMEOUT
             raise
 

@@ -26,6 +26,8 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except (FerrymanError, OSError) as problem:
         complain(str(problem))
+        for note in getattr(problem, "__notes__", ()):
+            say(note)
         if isinstance(problem, NotAllowed) and problem.status == 401:
             say("a token comes from FERRYMAN_TOKEN or --token-file; the server's operator has it")
         sys.exit(exit_of(problem))

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from ferryman.cli import show
 from tests.unit.ferryman.conftest import Host
-from tests.unit.ferryman.stand_in import job, problem, serving
+from tests.unit.ferryman.stand_in import hang_up, job, problem, serving
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,29 @@ async def test_another_web_server_is_76(ferryman, bundle, status, body, kind):
             assert (said.code, said.out) == (76, ""), said.err
             assert "does not answer like a Ferryman server" in said.err
             assert said.err.count("\n") == 1
+
+
+async def test_an_agents_address_is_not_a_servers(ferryman):
+    async def no_route(request: web.Request) -> web.StreamResponse:
+        body = {"code": "no_such_route", "message": f"{request.path}: Not Found"}
+        return web.json_response(body, status=404)
+
+    async with serving(("*", "/{any:.*}", no_route)) as url:
+        said = await ferryman("list", "--url", url)
+    assert said.code == 76
+    assert "does not answer like a Ferryman server: /api/v1/jobs: Not Found" in said.err
+
+
+async def test_an_upload_that_may_have_arrived_is_told_so(ferryman, bundle):
+    async def lose(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        hang_up(request)
+        return web.Response()
+
+    async with serving(("POST", "/upload", lose)) as url:
+        said = await ferryman("submit", bundle, "-s", "e", "-u", "a", "--url", url)
+    assert said.code == 69
+    assert said.err.splitlines()[1].endswith("there may be a job all the same")
 
 
 async def test_a_proxys_own_words_are_passed_on(ferryman, bundle):

@@ -17,7 +17,6 @@ from tests.unit.ferryman.stand_in import (
     answer,
     hang_up,
     job,
-    problem,
     read_upload,
     serving,
 )
@@ -52,7 +51,7 @@ class Slow:
             elif self.how == "reset":
                 hang_up(request)
             else:
-                return problem(int(self.how), "proxy", "the proxy gave up")
+                return web.Response(status=int(self.how), text="the proxy gave up")
         return answer(QUEUED, 201)
 
     async def jobs(self, request: web.Request) -> web.StreamResponse:
@@ -107,10 +106,20 @@ async def test_a_key_that_the_caller_chose_may_be_another_bundles_so_the_server_
     assert (len(slow.uploads), slow.looked_up) == (2, [])
 
 
-async def test_without_patience_the_first_failure_is_told():
+async def test_without_patience_the_first_failure_is_told_and_that_there_may_be_a_job():
     for how, kind in (("reset", Unreachable), ("503", TryLater)):
         slow = Slow(how)
         async with slow.client(InstantClock(), patience=0) as client:
-            with pytest.raises(kind):
+            with pytest.raises(kind) as caught:
                 await client.submit(SCRIPT, service="example")
         assert slow.looked_up == []
+        assert "there may be a job" in caught.value.__notes__[0]
+
+
+async def test_nothing_is_said_of_a_job_where_nothing_has_arrived():
+    async with serving() as url:
+        pass
+    async with Client(url, user="ada", patience=0) as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.submit(SCRIPT, service="example")
+    assert not hasattr(caught.value, "__notes__")
