@@ -43,9 +43,6 @@ FEW: Final = 2000
 TEMPLATES: Final = 8
 """Sizes remembered. Uploads choose theirs: what is kept for them must not grow for ever."""
 
-LIGHT: Final = 64
-LIGHT_BYTES: Final = 4 * MIB
-
 _SAFE_PATH: Final = "/usr/sbin:/sbin:/usr/bin:/bin"
 _OPTIONS: Final = "noinit_itable,errors=remount-ro"
 
@@ -83,13 +80,6 @@ class Image:
         found = os.statvfs(self.place)
         blocks, files = self._pristine
         return max(0, blocks - found.f_bfree) * found.f_frsize, max(0, files - found.f_ffree)
-
-    @property
-    def light(self) -> bool:
-        """So little is in it that wiping takes no longer than handing the work to a thread."""
-        used, files = self.used()
-        grown = self.file.stat().st_blocks * 512
-        return files <= LIGHT and used <= LIGHT_BYTES and grown <= KEEP
 
     def wipe(self) -> bool:
         """Delete what the attempt left.
@@ -211,10 +201,6 @@ class Images:
             oldest = self._idle.pop(0) if len(self._idle) > spare else None
         if oldest is not None:
             oldest.discard()
-
-    def has_room(self, spare: int) -> bool:
-        """Whether one that is put back with ``spare`` will discard none: that is slow."""
-        return len(self._idle) < spare
 
     def close(self) -> None:
         """Discard what is idle."""

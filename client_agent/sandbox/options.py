@@ -17,7 +17,7 @@ from client_agent.sandbox.base import SandboxBroken
 JOB: Final = "/job"
 SHM: Final = "/dev/shm"  # noqa: S108  # inside
 INIT: Final = "/proc/1"
-HIDDEN: Final = ("keys", "key-users", "cmdline", "diskstats", "locks")
+HIDDEN: Final = ("keys", "cmdline", "diskstats", "locks")
 """Of ``/proc``: keyrings of the agent's user, how the host was booted, what its disks and other
 jobs do."""
 UID: Final = 1000

@@ -140,11 +140,7 @@ class HostWorkspace(ABC):
                 places.remove(self.folder)
             self.folder = None
 
-        keep = images is not None and images.has_room(self.spare_images)
-        if self._image is not None and self._image.light and keep:
-            remove()
-        else:
-            await self._host_sandbox.in_thread(remove)
+        await self._host_sandbox.in_thread(remove)
 
     async def _remove_group(self, group: Group) -> None:
         """The last process leaves its cgroup a moment after its descriptors close."""

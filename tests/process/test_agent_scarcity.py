@@ -81,7 +81,8 @@ def test_on_a_full_disk_it_refuses_new_work_keeps_what_it_has_and_recovers(tmp_p
 
         filler.unlink()
         assert running.call("POST", f"/kill/{begun['id']}")[1]["status"] == "Killed"
-        assert running.call("GET", "/health")[0] == 200
+        # it looks at the disk now and then
+        assert any(running.call("GET", "/health")[0] == 200 for _ in range(5000))
         again = running.submit("3.1", HELLO)
         assert running.ended(again["id"])["status"] == "Completed"
 

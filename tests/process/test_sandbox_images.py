@@ -6,6 +6,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -165,7 +166,7 @@ def test_an_image_is_used_again_only_when_it_is_as_good_as_new() -> None:
 
 @pytest.mark.parametrize("what", ["many files", "much data", "a grown file"])
 def test_an_image_that_is_work_to_wipe_is_discarded(what: str) -> None:
-    def work(pool: Images, places: Path) -> tuple[bool, bool, list[str]]:
+    def work(pool: Images, places: Path) -> tuple[bool, list[str]]:
         image = pool.make(256 * MIB, places)
         image.open_for(UID)
         if what == "many files":
@@ -176,15 +177,34 @@ def test_an_image_that_is_work_to_wipe_is_discarded(what: str) -> None:
             os.sync()
             if what == "a grown file":
                 (image.job / "big").unlink()
-        light = image.light
         pool.put_back(image, spare=2)
         left = [path.name for path in (image.file.parent).iterdir()]
-        return light, image.place.exists(), left
+        return image.place.exists(), left
 
-    light, there, left = mounted(work)
-    assert not light
+    there, left = mounted(work)
     assert not there
     assert [name for name in left if name.endswith(".img")] == []
+
+
+def test_images_are_wiped_and_discarded_off_the_event_loop() -> None:
+    async def ends(home: Path) -> list[bool]:
+        on_loop = []
+        async with sandbox_of(Job({}), home) as sandbox:
+            workspaces = [await sandbox.prepare(f"a-{i}", 0, SMALL) for i in range(2)]
+            pool = sandbox.host.images
+            assert pool is not None
+            real = pool.put_back
+
+            def put_back(image: Image, *, spare: int) -> None:
+                on_loop.append(threading.current_thread() is threading.main_thread())
+                real(image, spare=spare)
+
+            pool.put_back = put_back  # type: ignore[method-assign]
+            for workspace in workspaces:
+                await workspace.destroy()
+        return on_loop
+
+    assert in_child(lambda home: asyncio.run(ends(home)), "root") == [False, False]
 
 
 def test_what_one_job_stored_cannot_be_read_by_the_next() -> None:

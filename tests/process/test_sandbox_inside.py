@@ -159,7 +159,7 @@ def test_the_host_is_not_visible_in_dev_sys_and_mounts(who: Who) -> None:
 
 
 def test_what_proc_tells_of_the_host_and_its_jobs_is_empty(who: Who) -> None:
-    names = "keys key-users cmdline diskstats locks"
+    names = "keys cmdline diskstats locks"
     outcome = run(Job({"run.sh": f"cd /proc; cat {names}; ls {names}; wc -l <cpuinfo\n"}), who)
     *there, cpus = outcome.stdout.split()
     assert set(there) == {name for name in names.split() if Path("/proc", name).exists()}
