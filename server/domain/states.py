@@ -26,7 +26,6 @@ ENDED: Final = frozenset(s for s, after in NEXT.items() if S.CLEANED in after) |
 HOLDS_SLOT: Final = frozenset(S) - ENDED - {S.QUEUED}
 AT_AGENT: Final = frozenset(s for s in HOLDS_SLOT if S.COMPLETED in NEXT[s])
 """The server has been told which payload it is."""
-CAN_CANCEL: Final = frozenset(s for s, after in NEXT.items() if S.CANCELLED in after)
 
 
 _WAY: Final = (S.PROCESSING, S.SUBMITTED, S.RUNNING)

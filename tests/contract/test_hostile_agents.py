@@ -388,3 +388,33 @@ async def test_an_event_stream_of_nonsense_is_silence(tmp_path, body):
         await agent.until(lambda: agent.calls["GET /events"] >= streams + 2)
         await agent.end(agent.held(f"{job_id}.1"))  # the list that comes first still tells of it
         assert (await caller.job(job_id))["status"] == "Completed"
+
+
+async def test_a_cancel_is_not_confirmed_while_its_agent_is_not_in_the_settings(tmp_path):
+    agent, other = FakeAgent(ends="Running"), FakeAgent("other")
+    async with agent.listening(), other.listening():
+        async with serving(tmp_path, agent) as caller:
+            job_id = await caller.upload()
+            await caller.job(job_id, until="Running")
+        async with serving(tmp_path, other) as caller:
+            url = f"{caller.url}/terminate/{job_id}"
+            async with caller.session.post(url) as answer:
+                told = await answer.json()
+            assert (answer.status, told["status"]) == (202, "Running")
+            assert "agent fake is not in the server's settings" in told["message"]
+            assert agent.killed == []
+        async with serving(tmp_path, agent) as caller:
+            assert (await caller.job(job_id))["status"] == "Cancelled"
+            assert agent.killed == [f"{job_id}.1"]
+
+
+async def test_the_list_of_agents_says_what_each_does_now(tmp_path):
+    agent = FakeAgent(ends="Running", slots=3)
+    async with serving(tmp_path, agent) as caller:
+        for job_id in [await caller.upload() for _ in range(2)]:
+            await caller.job(job_id, until="Running")
+        _, _, body = await caller.get("/api/v1/agents")
+        (told,) = json.loads(body)["items"]
+        assert (told["jobs"], told["running"], told["slots"]) == (2, 2, 3)
+        assert (told["kind"], told["up"], told["trouble"]) == ("ferryman", True, "")
+        assert "running" not in told["health"]

@@ -192,7 +192,7 @@ MUTANTS: Final = (
         "stages/send.py",
         "free = min(slots, fairshare.room(service, held))",
         "free = fairshare.room(service, held)",
-        f"{_STAGES}users_take_turns_also_where_slots_are_few",
+        f"{_STAGES}a_sweep_reads_no_more_of_the_queue_than_there_are_free_slots",
     ),
     _of(
         "nobody gets two while another waits for one",
@@ -349,5 +349,12 @@ MUTANTS: Final = (
         "self._on_change()",
         "pass",
         f"{_FOLLOW}health_is_asked_while_the_stream_is_open_and_work_goes_by_it",
+    ),
+    _of(
+        "the list of agents counts what runs",
+        "api/service.py",
+        "running[one.agent] += one.running",
+        "pass",
+        f"{_HOSTILE}the_list_of_agents_says_what_each_does_now",
     ),
 )

@@ -22,7 +22,6 @@ def test_the_sets_are_what_the_design_says() -> None:
     assert {S.COMPLETED, S.FAILED, S.CANCELLED, S.CLEANED} == states.ENDED
     assert {S.PROCESSING, S.SUBMITTED, S.RUNNING, S.UNKNOWN} == states.HOLDS_SLOT
     assert {S.SUBMITTED, S.RUNNING, S.UNKNOWN} == states.AT_AGENT
-    assert states.HOLDS_SLOT | {S.QUEUED} == states.CAN_CANCEL
 
 
 def test_a_job_that_completed_never_runs_again() -> None:

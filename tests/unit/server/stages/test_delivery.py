@@ -75,6 +75,23 @@ async def test_no_agent_gets_more_than_its_slots_and_the_rest_waits_with_a_reaso
     assert "starts it when a slot is free" in sent.reason
 
 
+async def test_a_sweep_reads_no_more_of_the_queue_than_there_are_free_slots(world, monkeypatch):
+    await world.start()
+    for number in range(20):
+        await world.upload(f"user{number}", "s")
+    asked = []
+    honest = world.jobs.waiting
+
+    async def counted(service: Service, after: str, users: int, each: int) -> Any:
+        asked.append((users, each))
+        return await honest(service, after, users, each)
+
+    monkeypatch.setattr(world.jobs, "waiting", counted)
+    await sweep(world)
+    await sweep(world)
+    assert asked == [(3, 3)], "three slots; then none"
+
+
 async def test_a_slot_is_free_as_soon_as_the_attempt_has_ended_not_when_its_result_is_here(world):
     await world.start()
     jobs = [await world.upload("ann", "s") for _ in range(4)]
