@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from client_agent.recovery import EVERY_S
+from shared.clock import SECOND, from_iso
+from tests.support.agent import SERVER
 from tests.support.agenthttp import calling
 from tests.support.orchestrator import Orchestrator
 from tests.support.serving import driving
@@ -45,3 +47,31 @@ async def test_the_agent_removes_no_result_after_a_jump(tmp_path, days):
             await clock.advance(EVERY_S)
         await clock.until_asleep(EVERY_S)
         assert "run.sh" in await caller.zip(f"/retrieve/{payload_id}")
+
+
+@pytest.mark.parametrize("days", [-1000, 1000])
+async def test_the_agent_keeps_its_promises_after_a_jump(tmp_path, days):
+    clock = SimClock()
+    async with calling(tmp_path, clock, retention=60.0) as caller:
+        assert await caller.call("POST", f"/keys/{SERVER}/1.1/settle") == (200, {"payload": None})
+        clock.jump(days * DAY_S)
+        for _ in range(2):
+            await clock.until_asleep(EVERY_S)
+            await clock.advance(EVERY_S)
+        await clock.until_asleep(EVERY_S)
+        status, told = await caller.submit("1.1")
+        assert (status, told["code"]) == (409, "key_refused")
+
+
+@pytest.mark.parametrize("days", [-1000, 1000])
+async def test_the_times_of_an_attempt_stay_in_order_after_a_jump(tmp_path, days):
+    clock = SimClock()
+    async with calling(tmp_path, clock) as caller:
+        _, told = await caller.submit()
+        process = await caller.sandbox.process("1.1")
+        clock.jump(days * DAY_S)
+        await clock.advance(59.0)
+        process.finish()
+        ended = await caller.ended(told["id"])
+        took_s = (from_iso(ended["ended_at"]) - from_iso(ended["started_at"])) / SECOND
+        assert 58.0 < took_s < 60.0
