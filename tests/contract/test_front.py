@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from structlog.testing import capture_logs
 
 from client_agent.folders import Folders
 from server.storage.files import FolderFiles
-from shared.database import DatabaseUnavailable
+from shared.database import Database, DatabaseUnavailable
 from tests.support.agenthttp import calling
 from tests.support.orchestrator import Orchestrator
 from tests.support.serving import driving
@@ -118,7 +119,7 @@ async def serving(name: str, tmp_path, **settings) -> AsyncIterator[Program]:
     async with contextlib.AsyncExitStack() as stack:
         if name == "server":
             caller: Any = await stack.enter_async_context(
-                driving(tmp_path, Orchestrator(), **settings)
+                driving(tmp_path, Orchestrator(then="Running"), **settings)
             )
         else:
             caller = await stack.enter_async_context(calling(tmp_path, **settings))
@@ -441,3 +442,33 @@ async def test_a_full_database_is_507_and_another_trouble_503(name, tmp_path, mo
             answer = await program.ask("GET", path)
             assert (answer.status, answer.told["code"]) == (status, "database_unavailable")
             assert answer.headers["retry-after"]
+
+
+async def test_a_trouble_of_the_database_is_told_until_it_is_over(name, tmp_path, monkeypatch):
+    async with serving(name, tmp_path) as program:
+        trouble = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
+        monkeypatch.setattr(Database, "trouble", property(lambda _: trouble))
+        monkeypatch.setattr("client_agent.payloads.Payloads.probe", AsyncMock(side_effect=trouble))
+        for _ in range(3):  # it does not come and go
+            answer = await program.ask("GET", "/health")
+            assert (answer.status, answer.told["status"]) == (503, "error")
+            assert "disk I/O error" in str(answer.told["message"])
+        monkeypatch.undo()
+        assert (await program.ask("GET", "/health")).status == 200
+
+
+async def test_a_download_that_is_broken_off_is_one_line_without_a_traceback(tmp_path):
+    """The result does not fit into what the kernel keeps for a reader who reads nothing."""
+    client = Orchestrator(result=os.urandom(24 << 20))
+    async with driving(tmp_path, client) as caller:
+        job = await caller.upload()
+        assert (await caller.job(job))["status"] == "Completed"
+        program = Program("server", int(caller.url.rpartition(":")[2]), caller)
+        with capture_logs() as lines:
+            async with program.holding(f"GET /download/{job} HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+                await program.ask("GET", "/")
+            while not any(line["event"] == "request.aborted" for line in lines):
+                await program.ask("GET", "/")
+    (line,) = [line for line in lines if line.get("path") == f"/download/{job}"]
+    assert (line["event"], line["job_id"], line["peer"]) == ("request.aborted", job, "127.0.0.1")
+    assert not any("exc_info" in line or line["log_level"] == "error" for line in lines)
