@@ -1,4 +1,4 @@
-"""The launch of SANDBOX.md, section 3, as plain command lines that nobody watches."""
+"""The launch of a sandbox as plain command lines that nobody watches."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ async def layers(folder: Path, rounds: int) -> list[Row]:
         bases = [CHAIN]
         if plain.host.hierarchy is not None:
             count = len(set(plain.host.hierarchy.folders.values()))
-            bases = [f"the chain in {count} cgroups, by cgroup.procs as in SANDBOX §6"]
+            bases = [f"the chain in {count} cgroups, by cgroup.procs"]
             variants[bases[0]] = _plain(partial(chain.in_cgroups, "cgroup.procs"))
             if plain.host.hierarchy.version == 1:
                 bases.append(f"the chain in {count} cgroups, by tasks as we join")

@@ -1,4 +1,4 @@
-"""Names, and archives that are uploaded: SANDBOX.md, section 5."""
+"""Names, and archives that are uploaded: rule 5."""
 
 from __future__ import annotations
 

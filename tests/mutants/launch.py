@@ -1,4 +1,4 @@
-"""Rules of SANDBOX.md, section 2, and the launch of section 3."""
+"""What experiments forced, rule 2, and the launch, rule 3."""
 
 from __future__ import annotations
 

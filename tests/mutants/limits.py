@@ -1,4 +1,4 @@
-"""The table of SANDBOX.md, section 4."""
+"""Limits: rule 4."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Mutant:
     """A change that takes one protection out."""
 
     rule: str
-    """Section and number of SANDBOX.md, such as "2.4"."""
+    """As the threat model numbers them, such as "2.4"."""
     protection: str
     """What is taken out, a phrase for the threat model."""
     file: str

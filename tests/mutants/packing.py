@@ -1,4 +1,4 @@
-"""Packing and deleting, SANDBOX.md, section 5."""
+"""Packing and deleting: rule 5."""
 
 from __future__ import annotations
 

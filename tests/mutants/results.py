@@ -1,4 +1,4 @@
-"""Collecting, SANDBOX.md, section 5."""
+"""Collecting: rule 5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule of SANDBOX.md, section 2, for real: taken out, one of these fails."""
+"""Each rule that experiments forced on the sandbox, for real: taken out, one of these fails."""
 
 from __future__ import annotations
 

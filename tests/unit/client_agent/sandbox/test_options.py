@@ -1,4 +1,4 @@
-"""The command lines, rule by rule of SANDBOX.md, section 2."""
+"""The command lines, rule by rule."""
 
 from __future__ import annotations
 
