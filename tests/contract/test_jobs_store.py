@@ -326,7 +326,7 @@ async def test_a_file_that_is_no_database_is_named_as_such(tmp_path: Path) -> No
     path = tmp_path / "x.sqlite"
     path.write_bytes(b"this is not a database" * 100)
     with pytest.raises(DatabaseUnavailable) as caught:
-        await Database.open(path, MIGRATIONS)
+        await (await Database.open(path, MIGRATIONS)).close()
     assert caught.value.damaged
 
 
@@ -335,7 +335,7 @@ async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     database = await Database.open(path, (*MIGRATIONS, ("CREATE TABLE later (x TEXT) STRICT",)))
     await database.close()
     with pytest.raises(NewerSchema, match="newer version"):
-        await Database.open(path, MIGRATIONS)
+        await (await Database.open(path, MIGRATIONS)).close()
 
 
 async def test_warnings_of_the_upload_outlast_those_of_attempts(jobs: SqlJobs) -> None:

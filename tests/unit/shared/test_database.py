@@ -236,7 +236,7 @@ async def test_after_a_crash_the_file_is_checked_before_it_is_used(tmp_path: Pat
         shutil.copy(f"{crashed}{suffix}", f"{sound}{suffix}")
     damage(crashed)
     with pytest.raises(DatabaseUnavailable) as caught:
-        await Database.open(crashed, MIGRATIONS)
+        await (await Database.open(crashed, MIGRATIONS)).close()
     assert caught.value.damaged
     again = await Database.open(sound, MIGRATIONS)
     try:
@@ -255,7 +255,7 @@ async def test_one_process_has_it_open(tmp_path: Path, linked: bool) -> None:
         link.symlink_to(path)
     try:
         with pytest.raises(FolderInUse, match=rf"pid {os.getpid()}\).*choose another database"):
-            await Database.open(link, MIGRATIONS)
+            await (await Database.open(link, MIGRATIONS)).close()
     finally:
         await database.close()
     await (await Database.open(link, MIGRATIONS)).close()
