@@ -50,8 +50,11 @@ def test_the_compose_file_gives_the_server_what_it_reads(tmp_path, monkeypatch):
     given = {"PORT": "5050", "MAX_AGE": "60", "SERVICE_DOCK_MAX_RUNS": "3"}
     for suffix in ("UPLOAD", "DOWNLOAD", "TERMINATE"):
         given[f"SERVICE_DOCK_{suffix}_URL"] = f"http://old-client:9000/{suffix.lower()}"
+    (tmp_path / "token").write_text("a-token-of-twenty-characters\n")
     variables = _environment("server", **given)
     for name, value in variables.items():
+        if name.endswith("_FILE"):  # a secret that compose mounts
+            value = str(tmp_path / "token")
         monkeypatch.setenv(name, value)
     found = settings.read(None, {}, {**os.environ})
     assert (found.server.port, str(found.server.data_dir)) == (5050, "/data")

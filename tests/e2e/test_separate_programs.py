@@ -89,12 +89,12 @@ async def test_following_a_job_survives_a_kill_9_of_the_server(tmp_path):
 async def test_tokens_and_a_file_of_settings(tmp_path):
     file = tmp_path / "ferryman.toml"
     with ExitStack() as stack:
-        file.write_text('[agent]\ntokens = ["for-the-agent"]\nservices = ["dock"]\n')
+        file.write_text('[agent]\ntokens = ["for-the-agent-only"]\nservices = ["dock"]\n')
         agent = stack.enter_context(running("agent", tmp_path / "agent", "--config", file))
         file.write_text(
             file.read_text()
-            + '[server]\ntokens = ["for-the-server"]\n[services.dock]\n[services.fold]\n'
-            + f'[agents.near]\nurl = "{agent.url}"\ntoken = "for-the-agent"\n'
+            + '[server]\ntokens = ["for-the-server-only"]\n[services.dock]\n[services.fold]\n'
+            + f'[agents.near]\nurl = "{agent.url}"\ntoken = "for-the-agent-only"\n'
         )
         server = stack.enter_context(running("server", tmp_path / "server", "--config", file))
         async with Client(server.url, user="ada") as stranger:
@@ -104,7 +104,7 @@ async def test_tokens_and_a_file_of_settings(tmp_path):
                     await call
             with pytest.raises(NotAllowed):
                 await stranger.submit({"run.sh": b""}, service="dock")
-        async with Client(server.url, user="ada", token="for-the-server") as client:
+        async with Client(server.url, user="ada", token="for-the-server-only") as client:
             job = await client.submit({"run.sh": b"true"}, service="dock")
             ended = await client.wait(job.id, timeout=60)
             assert (ended.status, ended.agent) == (JobState.COMPLETED, "near")

@@ -172,8 +172,8 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "4",
         "soft: files in memory count",
         "sandbox/looks.py",
-        "        held = usage.of_deleted(init, usage.memfd_device())\n",
-        "        held = 0\n",
+        "        held = usage.of_deleted(init, usage.memfd_device()) + ",
+        "        held = ",
         f"{PROCESS}sandbox_attacks.py::test_files_in_memory_count_though_nobody_maps_them[user]",
     ),
     of(

@@ -424,8 +424,8 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "3",
         "a new life kills the processes of a former one",
         "sandbox/hosted.py",
-        "            await self._kill_recorded(folder)",
-        "            pass",
+        "                if not await self._kill_recorded(folder):",
+        "                if False:",
         f"{_NEXT_TO}a_restart_in_the_middle_clears_everything",
     ),
     of(
@@ -457,8 +457,8 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "3",
         "and its folders and images",
         "sandbox/hosted.py",
-        "        await self.in_thread(self.places.clear)",
-        "        pass",
+        "            await self.in_thread(self.places.clear, alive)",
+        "            pass",
         f"{_NEXT_TO}a_restart_in_the_middle_clears_everything",
     ),
     of(

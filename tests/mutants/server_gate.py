@@ -84,7 +84,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a compressed body is not taken",
-        f"{_HTTP}front.py",
+        f"{_HTTP}bodies.py",
         'if encoding not in ("", "identity"):',
         "if False:",
         f"{_FRONT}a_compressed_body_is_not_taken",
@@ -192,7 +192,7 @@ MUTANTS: Final = (
     _of(
         "an address has no more than its share",
         f"{_HTTP}connections.py",
-        "if counted and self._count.get(peer, 0) >= self.room.per_peer:",
+        "if counted and self._count[peer] >= self.room.per_peer:",
         "if False:",
         f"{_COUNT}an_address_with_its_share_makes_room_among_its_own",
         f"{_COUNT}who_has_no_idle_one_gets_no_more",
