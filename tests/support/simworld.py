@@ -33,53 +33,20 @@ from server.stages.send import Send
 from server.storage import files as storage
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.clock import Micros, iso
 from shared.files.sealed import Sealed
 from shared.ids import AttemptKey
 from shared.steady_clock import KeptClock
-from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason, ResultInfo
+from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason
 from tests.support.inline import Fuse, InlineDatabase, SimulatedCrash, inline_threads
 from tests.support.simclock import SimClock
+from tests.support.simpayload import ALIVE, Payload
 
 P = PayloadState
 NEVER_S = 1e7
-ALIVE = frozenset({P.PREPARED, P.RUNNING})
 FAULTS = (
     *("", "unreachable", "lost", "reply_lost", "cut", "late"),
     *("duplicate", "slow", "busy", "broken", "damaged", "in_progress"),
 )
-
-
-@dataclass
-class Payload:
-    """What a simulated agent holds."""
-
-    id: int
-    key: AttemptKey
-    status: PayloadState = P.PREPARED
-    result: bytes = b""
-    reason: Reason | None = None
-    interrupted: bool = False
-    started: bool = False
-    token: str = ""
-
-    def doc(self, now: Micros) -> PayloadDoc:
-        ended = self.status not in ALIVE
-        info = ResultInfo(size=len(self.result), sha256=hashlib.sha256(self.result).hexdigest())
-        return PayloadDoc(
-            id=self.id,
-            status=self.status,
-            server="sim",
-            key=str(self.key),
-            bundle_digest=self.token,
-            reason=self.reason,
-            message="simulated",
-            exit_code=3 if self.reason is Reason.EXIT_CODE else None,
-            interrupted=self.interrupted,
-            killed=self.status is P.KILLED,
-            result=info if ended and self.result else None,
-            started_at=iso(now) if self.started else None,
-        )
 
 
 class SimAgent(Link):

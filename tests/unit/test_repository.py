@@ -22,7 +22,8 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/run.sh"))
 MAKEFILE = (ROOT / "Makefile").read_text()
-LONGEST, LONGEST_TEST = 330, 500  # lines; what outgrows this is telling about a second subject
+LONGEST, LONGEST_TEST = 330, 550  # lines; what outgrows this is telling about a second subject
+TABLES = "tests/mutants/"  # may be as long as they are
 
 # Put together here, so that this file does not hold what it forbids.
 REGISTRIES = ["py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com"]
@@ -133,9 +134,9 @@ def test_the_command_exists():
 def test_no_module_has_grown_too_long():
     found = []
     for path in tracked():
-        if path.suffix == ".py":
+        name = str(path.relative_to(ROOT))
+        if path.suffix == ".py" and not name.startswith(TABLES):
             lines = len(path.read_text().splitlines())
-            name = str(path.relative_to(ROOT))
             if lines > (LONGEST_TEST if name.startswith("tests/") else LONGEST):
                 found.append(f"{name}: {lines} lines")
     assert found == []

@@ -1,0 +1,45 @@
+"""What a simulated agent holds."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from shared.clock import Micros, iso
+from shared.ids import AttemptKey
+from shared.wire import PayloadDoc, PayloadState, Reason, ResultInfo
+
+P = PayloadState
+ALIVE = frozenset({P.PREPARED, P.RUNNING})
+
+
+@dataclass
+class Payload:
+    """What a simulated agent holds."""
+
+    id: int
+    key: AttemptKey
+    status: PayloadState = P.PREPARED
+    result: bytes = b""
+    reason: Reason | None = None
+    interrupted: bool = False
+    started: bool = False
+    token: str = ""
+
+    def doc(self, now: Micros) -> PayloadDoc:
+        ended = self.status not in ALIVE
+        info = ResultInfo(size=len(self.result), sha256=hashlib.sha256(self.result).hexdigest())
+        return PayloadDoc(
+            id=self.id,
+            status=self.status,
+            server="sim",
+            key=str(self.key),
+            bundle_digest=self.token,
+            reason=self.reason,
+            message="simulated",
+            exit_code=3 if self.reason is Reason.EXIT_CODE else None,
+            interrupted=self.interrupted,
+            killed=self.status is P.KILLED,
+            result=info if ended and self.result else None,
+            started_at=iso(now) if self.started else None,
+        )
