@@ -66,7 +66,7 @@ class ServerTable(HttpSection):
 class LimitsTable(Section):
     """``limits`` of a service."""
 
-    cpus: float = Field(1.0, gt=0)
+    cpus: float = Field(1.0, gt=0, allow_inf_nan=False)
     memory: Size = Field(2 << 30, gt=0)
     pids: int = Field(256, gt=0)
     disk: Size = Field(2 << 30, gt=0)

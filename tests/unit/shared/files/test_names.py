@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tracemalloc
 import unicodedata
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from shared.files import names
 from shared.files.names import Tree, UnsafeName, find_root, safe_path, shown
+from shared.files.portable import problems
 from tests.unit.shared.files.building import component_names
 
 
@@ -250,3 +252,49 @@ def test_combining_marks_are_counted_before_they_are_composed():
 def test_the_root_is_where_run_sh_lies_or_the_one_folder_that_holds_it(paths, root):
     assert find_root(paths) == root
     assert find_root(reversed(paths)) == root
+
+
+# ---------------------------------------------------------------------------- work of many names
+
+
+def calls(work) -> int:
+    """Calls of functions, Python's and C's, that ``work`` makes."""
+    count = 0
+
+    def profile(*_) -> None:
+        nonlocal count
+        count += 1
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+SHAPES = {
+    "side by side": lambda n: [f"f{i:06}" for i in range(n)],
+    "deep, each below a folder of its own": lambda n: [
+        "/".join([f"{i:06}", *["d"] * 62, "f"]) for i in range(n)
+    ],
+    "deep, all below one": lambda n: ["/".join([*["d"] * 63, f"{i:06}"]) for i in range(n)],
+    "each in two cases": lambda n: [f"{c}{i:06}" for i in range(n // 2) for c in "aA"],
+    "odd in every way": lambda n: [f"aux:{i}. " for i in range(n)],
+    "not ASCII": lambda n: [f"\u00e9\u0301{i:06}" for i in range(n)],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_twice_the_names_are_twice_the_work(shape):
+    def check(paths: list[str]) -> None:
+        tree = Tree()
+        for path in paths:
+            tree.add(safe_path(path))
+        tree.check()
+        list(problems(paths))
+        find_root(paths)
+
+    few, many = (calls(lambda n=n: check(SHAPES[shape](n))) for n in (300, 600))
+    assert many <= 2.1 * few
