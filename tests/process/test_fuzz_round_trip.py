@@ -46,7 +46,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 
 def left_at(agent: Path) -> list[Path]:
-    kept = ("agent.sqlite", "lock")
+    kept = ("agent.sqlite", "lock", "clock.json")
     return [x for x in agent.rglob("*") if x.is_file() and not x.name.startswith(kept)]
 
 

@@ -140,6 +140,7 @@ def test_every_setting_of_a_service_reaches_it(tmp_path) -> None:
         ('queue_timeout = "-1s"', "services.s.queue_timeout"),
         ('retry_delays = ["soon"]', "services.s.retry_delays"),
         ("limits = { cpus = 0 }", "services.s.limits.cpus"),
+        ("limits = { cpus = inf }", "services.s.limits.cpus"),
         ("limits = { pids = 0 }", "services.s.limits.pids"),
         ('limits = { memory = "0" }', "services.s.limits.memory"),
         ("max_run = 1", "did you mean max_runs?"),
