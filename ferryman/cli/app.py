@@ -6,7 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from ferryman.cli import jobs, programs
+from ferryman.cli import jobs, programs, results
+from ferryman.cli.submit import submit
 
 _PASSED_ON: Final = {
     "allow_extra_args": True,
@@ -24,9 +25,9 @@ app = typer.Typer(
     "69 unreachable, 75 try later, 77 not allowed, 124 timeout, 130 interrupted, 143 cancelled.",
 )
 
-app.command("submit")(jobs.submit)
+app.command("submit")(submit)
 app.command("status")(jobs.status)
-app.command("download")(jobs.download)
+app.command("download")(results.download)
 app.command("cancel")(jobs.cancel)
 app.command("list")(jobs.list_jobs)
 app.command("dev")(programs.dev)

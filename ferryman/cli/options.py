@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
 from ferryman import DEFAULT_URL
+from ferryman.cli.exits import INTERRUPTED
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -96,3 +98,15 @@ def login_name() -> str | None:
     except (OSError, KeyError, ImportError):  # a uid without an account; Windows without USERNAME
         return None
     return name if USER.fullmatch(name) else None
+
+
+def run(work: Coroutine[Any, Any, int]) -> None:
+    """Run a command to its end; raises typer.Exit with its code."""
+    import asyncio
+
+    try:
+        code = asyncio.run(work)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if code:
+        raise typer.Exit(code)

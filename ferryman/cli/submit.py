@@ -1,0 +1,192 @@
+"""``ferryman submit``, thin over the SDK."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ferryman import DEFAULT_URL
+from ferryman.cli import options, show
+from ferryman.cli.exits import exit_of_job
+from ferryman.cli.options import Json, Output, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.cli.results import STDOUT, fetch, leftovers
+from ferryman.errors import BadArgument
+
+if TYPE_CHECKING:
+    from ferryman.models import JobDoc
+
+_LOOKED_THROUGH: Final = 1 << 16
+"""Bytes of a run.sh in which its line ends are looked for."""
+
+
+def submit(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH",
+            help="A folder (what is in it), files (by base name), or one .zip, .tar or .tar.gz. "
+            "There must be a run.sh.",
+        ),
+    ],
+    service: Annotated[
+        str,
+        typer.Option(
+            "--service", "-s", metavar="NAME", envvar="FERRYMAN_SERVICE", help="Which kind of work."
+        ),
+    ],
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            "-u",
+            metavar="NAME",
+            envvar="FERRYMAN_USER",
+            help="Whose job it is; default: your login name.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="To find it again.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TAG", help="To find it again; may be repeated."),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout", metavar="DURATION", help="Wall time of an attempt, such as 1h30m."
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="SIZE", help="Memory, such as 512MB.")
+    ] = None,
+    cpus: Annotated[
+        str | None, typer.Option("--cpus", metavar="NUMBER", help="CPUs, such as 2 or 0.5.")
+    ] = None,
+    pids: Annotated[
+        str | None, typer.Option("--pids", metavar="NUMBER", help="Processes and threads.")
+    ] = None,
+    disk: Annotated[
+        str | None, typer.Option("--disk", metavar="SIZE", help="Disk, such as 1GiB.")
+    ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", "-w", help="Follow it to its end; the exit code is then the job's own."
+        ),
+    ] = False,
+    output: Output = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            "--idempotency-key",
+            metavar="KEY",
+            help="The same bundle under the same key is one job, however often it is sent.",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Send a bundle; print the job's number.
+
+    Limits can only be lower than the service's. With --wait, states and times pass on stderr, and
+    the exit code is the job's own (timeout: 124, cancelled: 143). --output implies --wait and
+    fetches the result of a job that completed.
+    """
+    import asyncio
+
+    from ferryman.cli.follow import follow
+    from ferryman.download import place
+
+    server = Server.named(url, token, token_file)
+    whose = user or options.login_name()
+    if whose is None:
+        raise BadArgument("--user is missing: your login name cannot be used as one")
+    if output == STDOUT:
+        raise BadArgument("the job's number goes to stdout; then: ferryman download ID -o -")
+    if output is not None:
+        place(output, "")  # a folder that cannot be made is better told now than in an hour
+
+    if not quiet:
+        _warn_of_line_ends(paths)
+
+    async def work() -> int:
+        async with server.client() as client:
+            try:
+                with show.bar("sending", quiet=quiet) as told:
+                    accepted = await client.submit(
+                        paths,
+                        service=service,
+                        user=whose,
+                        name=name,
+                        tags=tag or (),
+                        timeout=timeout,
+                        memory=memory,
+                        cpus=cpus,
+                        pids=pids,
+                        disk=disk,
+                        idempotency_key=idempotency_key,
+                        progress=told,
+                    )
+            except asyncio.CancelledError:
+                show.complain("interrupted before the server had answered: there may be no job")
+                raise
+            following = wait or output is not None
+            if not json:
+                # Alone on its line for scripts; a person would wonder what the number means.
+                typer.echo(f"job {accepted.id}" if sys.stdout.isatty() else accepted.id)
+            elif not following:
+                typer.echo(dumps(asdict(accepted), indent=2))
+            if not following:
+                if not quiet:
+                    show.say(
+                        f"job {accepted.id} is accepted; follow it: "
+                        + server.command(f"status {accepted.id} --wait")
+                    )
+                return 0
+            job = await follow(client, server, accepted.id, quiet=quiet)
+            if json:
+                show.document(job)
+            if job.status == "Completed" and output is not None:
+                await fetch(client, job.id, output, partial=False, quiet=quiet)
+            else:
+                _conclude(job, server, quiet=quiet)
+            return exit_of_job(job)
+
+    run(work())
+
+
+def _warn_of_line_ends(paths: Sequence[Path]) -> None:
+    for path in paths:
+        script = path / "run.sh" if path.is_dir() else path
+        if script.name != "run.sh" or not script.is_file():
+            continue
+        with contextlib.suppress(OSError), script.open("rb") as file:
+            if b"\r\n" in file.read(_LOOKED_THROUGH):
+                show.say(
+                    f"warning: {script} has Windows line ends (CRLF), which bash does not "
+                    "understand; most editors can save it with Unix line ends (LF)"
+                )
+
+
+def _conclude(job: JobDoc, server: Server, *, quiet: bool) -> None:
+    """Say how it ended. Why it failed is an error, so --quiet does not silence it."""
+    if job.status == "Completed":
+        if not quiet:
+            show.say(f"fetch the result: {server.command(f'download {job.id}')}")
+        return
+    reason = f" ({job.reason})" if job.reason else ""
+    show.say(f"job {job.id} {job.status}{reason}: {job.message}")
+    for line in show.tail(job):
+        show.say(line)
+    show.say(leftovers(server, job.id))
