@@ -232,8 +232,7 @@ class Get:
             with suppress(NoSuchPayload):
                 await agent.kill(payload.id)
             return  # its end will be told
-        if job is not None and job.state is S.CANCELLED and job.result is None:
-            # Cancelled the moment its processes were dead; what they left comes after.
+        if job is not None and job.result is None and _ended_without_it(job):
             with self._files.sealing("results") as sealing:
                 if payload.result is not None and await self._jobs.keep_result(
                     job, await self._fetch(agent, payload, sealing)
@@ -282,6 +281,14 @@ def _is_current(job: Job, payload: PayloadDoc) -> bool:
     if job.state is S.QUEUED:
         return payload.status is PayloadState.COMPLETED and job.cancel_requested_at is None
     return job.state in states.HOLDS_SLOT
+
+
+def _ended_without_it(job: Job) -> bool:
+    """Whether the job ended before what its attempt left could be here: it was Cancelled the moment
+    its processes were dead, or Failed when its agent was given up for lost.
+    """
+    lost = job.state is S.FAILED and job.reason is Reason.AGENT_LOST
+    return job.state is S.CANCELLED or lost
 
 
 async def sealed(sealing: Sealing, staged: Path, fetched: Fetched) -> Result:

@@ -9,6 +9,7 @@ import io
 import json
 import zipfile
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -370,6 +371,25 @@ async def test_a_result_that_comes_after_the_attempt_was_given_up_saves_another_
         assert set(agent.starts.values()) == {1}
         history = await caller.states(job_id)
         assert history[-4:] == ["Queued", "Processing", "Submitted", "Running", "Completed"][-4:]
+
+
+async def test_what_a_lost_attempt_left_can_be_fetched_when_it_comes_after_all(tmp_path):
+    agent = FakeAgent(ends="Running")
+    short: dict[str, Any] = {"agent_unreachable_after": 0.05, "agent_lost_after": 0.1}
+    async with serving(tmp_path, agent, extra=ONCE, **short) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        agent.trick = page(502)
+        agent.hang_up()
+        job = await caller.job(job_id)
+        assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
+        held = agent.held(f"{job_id}.1")
+        held.status, held.result = "Completed", zipped("late")
+        agent.trick = None
+        await agent.until(lambda: held.status == "Cleaned")
+        assert (await caller.job(job_id))["status"] == "Failed", "it was told so already"
+        _, _, body = await caller.get(f"/download_partial/{job_id}")
+        assert said(body) == "late"
 
 
 @pytest.mark.parametrize("body", [b"{" * (1 << 20), b'{"seq": 1, "payload": 7}\n', b"\xff\n"])

@@ -357,4 +357,11 @@ MUTANTS: Final = (
         "pass",
         f"{_HOSTILE}the_list_of_agents_says_what_each_does_now",
     ),
+    _of(
+        "what a lost attempt left is kept",
+        "stages/get.py",
+        "return job.state is S.CANCELLED or lost",
+        "return job.state is S.CANCELLED",
+        f"{_HOSTILE}what_a_lost_attempt_left_can_be_fetched_when_it_comes_after_all",
+    ),
 )
