@@ -30,8 +30,7 @@ class SqlJobs(Queue, Pages, Retention):
     def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
         Queue.__init__(self, database)
         Pages.__init__(self, database)
-        Retention.__init__(self, database)
-        self._changed = changed
+        Retention.__init__(self, database, changed)
 
     # -- moving
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from server.domain.errors import NoSuchJob, NotEnded
@@ -15,10 +15,14 @@ from shared.database import Database, Transaction
 
 
 class Retention:
-    """The part of ``ports.Jobs`` that the Cleaner works by."""
+    """The part of ``ports.Jobs`` that the Cleaner works by.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    Args:
+        changed: called with each job that was cleaned, or deleted by its user.
+    """
+
+    def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
+        self._database, self._changed = database, changed
 
     async def expired(self, now: Micros, limit: int) -> list[Job]:
         found = await self._database.rows(
@@ -45,16 +49,19 @@ class Retention:
         return found
 
     async def clean(self, moves: Sequence[Move]) -> list[int]:
-        async def change(tx: Transaction) -> list[int]:
-            cleaned = [job.id for move in moves if (job := await make_move(tx, move)) is not None]
-            for names, params in batches(cleaned):
+        async def change(tx: Transaction) -> list[Job]:
+            cleaned = [job for move in moves if (job := await make_move(tx, move)) is not None]
+            for names, params in batches([job.id for job in cleaned]):
                 await tx.rows(
                     f"DELETE FROM idempotency_keys WHERE job_id IN ({names})",  # noqa: S608 - placeholders
                     params,
                 )
             return cleaned
 
-        return await self._database.write(change)
+        cleaned = await self._database.write(change)
+        for job in cleaned:
+            self._changed(job)
+        return [job.id for job in cleaned]
 
     async def delete(self, job_id: int) -> Job:
         async def change(tx: Transaction) -> Job | None:
@@ -69,6 +76,7 @@ class Retention:
             raise NoSuchJob(job_id)
         if not job.ended:
             raise NotEnded(job_id, job.state)
+        self._changed(job)
         return job
 
     async def cleaned_services(self) -> list[str]:

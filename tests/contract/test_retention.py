@@ -41,6 +41,7 @@ class Place:
 
     Attributes:
         again: how often the Cleaner asked for the next sweep at once.
+        changed: jobs that those who wait were told of.
     """
 
     database: Database
@@ -48,9 +49,10 @@ class Place:
     folder: Path
     clock: SimClock = field(default_factory=SimClock)
     again: int = 0
+    changed: list[Job] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.jobs = SqlJobs(self.database, lambda job: None)
+        self.jobs = SqlJobs(self.database, self.changed.append)
         self.clean = Clean(self.jobs, self.files, SERVICES, self.clock, self._more)
 
     def _more(self) -> None:
@@ -131,6 +133,7 @@ async def test_many_expire_in_few_commits_and_not_all_in_one_sweep(
     await place.sweep()
     assert place.stored() == set()
     assert len((await place.jobs.page(Filter(state=S.CLEANED), None, 500))[0]) == 450
+    assert [job.state for job in place.changed].count(S.CLEANED) == 450
 
 
 async def test_a_stop_does_not_wait_for_all_that_has_expired(place: Place) -> None:
@@ -269,6 +272,7 @@ async def test_an_ended_job_can_be_deleted_and_its_number_is_not_given_again(pla
     assert len(place.stored()) == 1
     await place.end(job)
     await delete(place.jobs, place.files, job.id)
+    assert place.changed[-1].id == job.id
     for table in ("jobs", "events", "job_tags", "idempotency_keys"):
         assert await place.count(table) == 0
     assert place.stored() == set()

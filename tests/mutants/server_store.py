@@ -106,6 +106,13 @@ MUTANTS: Final = (
         f"{_GONE}an_idempotency_key_does_not_outlive_what_its_job_left",
     ),
     _of(
+        "whoever waits hears of a job that is cleaned",
+        "server/store/retention.py",
+        "        for job in cleaned:\n            self._changed(job)\n",
+        "",
+        f"{_GONE}many_expire_in_few_commits_and_not_all_in_one_sweep",
+    ),
+    _of(
         "a stop does not wait for the whole Cleaner",
         "server/stages/clean.py",
         "_AT_ONCE: Final = 200",
