@@ -323,7 +323,9 @@ async def test_settling_waits_for_an_order_that_comes_to_its_end_meanwhile(agent
     halting = Halting(agent)
     posting = await halting.begin(monkeypatch)
     settling = asyncio.ensure_future(agent.call("POST", f"/keys/{SERVER}/1.1/settle"))
-    await agent.clock.until_asleep(SETTLE_WAIT_S)
+    waiting = asyncio.ensure_future(agent.clock.until_asleep(SETTLE_WAIT_S))
+    await asyncio.wait({settling, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
     halting.go_on.set()
     status, told = await posting
     assert (status, told["status"]) == (200, "Prepared")
@@ -338,30 +340,31 @@ async def test_settling_promises_nothing_of_an_order_that_is_being_stored(agent,
 
     def slow(self, staged):
         storing.set()
-        go_on.wait()
+        go_on.wait(30)
         return real(self, staged)
 
     monkeypatch.setattr(Folders, "seal_bundle", slow)
     posting = asyncio.ensure_future(agent.submit())
-    while not storing.is_set():
-        await agent.call("GET", "/")
-    for _ in range(2):
-        settle = agent.http.post(f"/keys/{SERVER}/1.1/settle")
-        settling = asyncio.ensure_future(settle)
-        await agent.clock.until_asleep(SETTLE_WAIT_S)
-        await agent.clock.advance(SETTLE_WAIT_S)
-        async with await settling as response:
-            assert (response.status, (await response.json())["code"]) == (
-                409,
-                "submit_in_progress",
-            )
-            assert int(response.headers["Retry-After"]) > 0
-    go_on.set()
+    try:
+        while not storing.is_set():
+            await agent.call("GET", "/")
+        for _ in range(2):
+            settle = agent.http.post(f"/keys/{SERVER}/1.1/settle")
+            settling = asyncio.ensure_future(settle)
+            waiting = asyncio.ensure_future(agent.clock.until_asleep(SETTLE_WAIT_S))
+            await asyncio.wait({settling, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            await agent.clock.advance(SETTLE_WAIT_S)
+            async with await settling as response:
+                assert response.status == 409
+                assert (await response.json())["code"] == "submit_in_progress"
+                assert int(response.headers["Retry-After"]) > 0
+    finally:
+        go_on.set()
     status, told = await posting
     assert (status, told["status"]) == (200, "Prepared")
-    assert (await agent.call("POST", f"/keys/{SERVER}/1.1/settle"))[1]["payload"]["id"] == told[
-        "id"
-    ]
+    _, settled = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
+    assert settled["payload"]["id"] == told["id"]
     (await agent.sandbox.process("1.1")).finish()
 
 

@@ -96,10 +96,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "and no file of it",
-        "walk.py",
-        "                        check_shortage(problem)\n                        continue",
-        "                        continue",
-        f"{_TROUBLES}a_shortage_of_descriptors_costs_no_result_and_no_file_of_it",
+        "collect.py",
+        "            check_shortage(problem)\n            self.contents.skip(entry.shown",
+        "            self.contents.skip(entry.shown",
+        f"{_TROUBLES}a_shortage_of_descriptors_costs_no_result_and_no_file_of_it[precious]",
     ),
     of(
         "agent",

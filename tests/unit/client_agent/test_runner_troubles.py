@@ -143,7 +143,8 @@ async def test_an_attempt_that_meets_a_shortage_of_descriptors_starts_after_it(r
     assert rig.sandbox.starts["1.1"] == 1
 
 
-async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(rig, monkeypatch):
+@pytest.mark.parametrize("what", ["folder", "precious"])
+async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(rig, monkeypatch, what):
     payload = await rig.submit()
     process = await rig.sandbox.process("1.1")
     process.write("folder/precious", b"p")
@@ -151,7 +152,7 @@ async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(rig, 
     short = [True]
 
     def opening(parent, name, flags):
-        if short[0] and name in ("folder", "precious"):
+        if short[0] and name == what:
             raise OSError(errno.EMFILE, "Too many open files")
         return real(parent, name, flags)
 
@@ -167,7 +168,7 @@ async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(rig, 
 
 
 async def test_a_shortage_that_does_not_end_is_the_agents_fault(rig, monkeypatch):
-    def short(*_):
+    def short(*_, **__):
         raise OSError(errno.EMFILE, "Too many open files")
 
     payload = await rig.submit()
