@@ -33,6 +33,8 @@ FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 AWAY: Final = frozenset({502, 503, 504})
 """A proxy without its server, or a server that starts or stops: as good as unreachable."""
+_SOON: Final = frozenset({"too_many_uploads"})
+"""Codes of what passes by itself: others of the same user's uploads are under way."""
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _OF_PROXIES: Final = frozenset({401, 403, 413, 429}) | AWAY
@@ -150,7 +152,7 @@ class Transport:
                 return await once()
             except (Unreachable, TryLater) as problem:
                 if isinstance(problem, TryLater):
-                    if problem.status not in AWAY:
+                    if problem.status not in AWAY and problem.code not in _SOON:
                         raise
                     pause = max(pause, problem.retry_after or 0)
                 now = self.clock.monotonic()

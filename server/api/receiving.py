@@ -24,7 +24,7 @@ from shared.sizes import say_size
 RECEIVING_THREADS: Final = 8
 EXPANSIONS: Final = 2
 """Archives that are expanded at once; of one user, one."""
-_RETRY_S: Final = 5
+_RETRY_S: Final = 1
 
 
 class Upload:

@@ -78,7 +78,7 @@ async def test_only_so_many_uploads_at_once(tmp_path):
         async with Sender(caller, HEAD + big), Sender(caller, HEAD + big):
             await under_way(caller, 2)
             status, headers, told = await post(caller, form(part("run.sh")))
-            assert (status, told["code"], headers["Retry-After"]) == (429, "too_many_uploads", "5")
+            assert (status, told["code"], headers["Retry-After"]) == (429, "too_many_uploads", "1")
             assert "user 7 has 2 uploads" in str(told["message"])
             status, _, told = await post(caller, b"", "/upload?user_id=7")
             assert (status, told["code"]) == (429, "too_many_uploads")

@@ -164,6 +164,26 @@ async def test_a_server_that_starts_meanwhile_gets_the_upload():
     assert clock.slept == [2.0, 2.0]
 
 
+async def test_a_burst_of_uploads_waits_for_its_turn():
+    tries = 0
+
+    async def busy(request: web.Request) -> web.StreamResponse:
+        nonlocal tries
+        tries += 1
+        await request.read()
+        if tries < 3:
+            return problem(429, "too_many_uploads", "64 are under way", Retry_After="1")
+        return answer(QUEUED, 201)
+
+    clock = InstantClock()
+    async with (
+        serving(("POST", "/upload", busy)) as url,
+        Client(url, user="ada", clock=clock) as client,
+    ):
+        assert (await client.submit(SCRIPT, service="example")).id == 17
+    assert clock.slept == [1.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("status", "kind"), [(403, NotAllowed), (429, TryLater), (507, TryLater), (422, Refused)]
 )
