@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from server.api.problems import Refusal
+from shared.http.sending import send_bytes
 
 if TYPE_CHECKING:
     from server.api.routes import Route
@@ -59,12 +61,17 @@ async def asset(request: web.Request) -> web.StreamResponse:
     name = request.match_info["file"]
     if name not in _ASSETS:
         raise Refusal(HTTPStatus.NOT_FOUND, "not_found", "no such file")
-    found = resources.files("server.api").joinpath("swagger", name).read_bytes()
-    return web.Response(
-        body=found,
-        content_type=_ASSETS[name],
-        headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "max-age=86400"},
-    )
+    headers = {
+        "Content-Type": _ASSETS[name],
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "max-age=86400",
+    }
+    return await send_bytes(request, _asset(name), headers)
+
+
+@functools.cache
+def _asset(name: str) -> bytes:
+    return resources.files("server.api").joinpath("swagger", name).read_bytes()
 
 
 def describe(routes: Sequence[Route], version: str) -> bytes:

@@ -102,6 +102,8 @@ class Connection(web.RequestHandler):
             # Also for the bytes of an answer that are left when we are done with it.
             limit_ms = round(2_000 * self._deadlines.send_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
+            # For a reader who reads nothing the kernel would keep megabytes.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, LARGE)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._table.remove(self)

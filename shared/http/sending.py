@@ -11,6 +11,7 @@ import asyncio
 import base64
 import os
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,8 @@ from urllib.parse import quote
 
 from aiohttp import ETag, web
 
-_CHUNK: Final = 1 << 20
+_CHUNK: Final = 1 << 18
+"""Kept for each reader, however slow it is."""
 _SMALL: Final = 256 << 10
 
 
@@ -78,6 +80,20 @@ async def send_file(
                 break
             await response.write(chunk)
             start += len(chunk)
+    await response.write_eof()
+    return response
+
+
+async def send_bytes(
+    request: web.Request, body: bytes, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Send what is in memory, without a copy of it for each reader."""
+    response = web.StreamResponse(headers=headers)
+    response.content_length = len(body)
+    await response.prepare(request)
+    if request.method != "HEAD":
+        for start in range(0, len(body), _CHUNK):
+            await response.write(body[start : start + _CHUNK])
     await response.write_eof()
     return response
 

@@ -162,6 +162,13 @@ MUTANTS: Final = (
         f"{_SLOW}a_reader_at_rest_is_read_again_afterwards",
     ),
     _of(
+        "the kernel keeps little for a reader who reads nothing",
+        f"{_HTTP}protocol.py",
+        "            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, LARGE)\n",
+        "",
+        f"{_SLOW}a_reader_that_stops_is_cut_off",
+    ),
+    _of(
         "the wait of somebody who is gone ends",
         f"{_HTTP}protocol.py",
         "        for task in self._waiting:\n            task.cancel()\n",

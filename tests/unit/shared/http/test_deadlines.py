@@ -33,6 +33,7 @@ class App:
         self.waiting = asyncio.Event()
         self.known = True
         self.rest_s = 0.0
+        self.taken = 0
         self.transport: asyncio.Transport | None = None
 
     async def get(self, _: web.Request) -> web.Response:
@@ -58,6 +59,7 @@ class App:
         try:
             for _ in range(BIG >> 18):
                 await response.write(bytes(1 << 18))
+                self.taken += 1 << 18
         except ConnectionError:
             self.cut.set()
             raise
@@ -164,6 +166,7 @@ async def test_a_reader_that_stops_is_cut_off():
             await loop.sock_connect(line, ("127.0.0.1", port))
             await loop.sock_sendall(line, GET.replace(b"/ ", b"/big "))
             await app.cut.wait()
+    assert app.taken <= 1 << 20  # nor does the kernel keep megabytes for it meanwhile
     # Not by the kernel, which would notice it later, too.
     assert [one["event"] for one in lines] == ["answer.cut_off"]
 
