@@ -160,17 +160,20 @@ def test_the_restored_server_is_another_and_gives_no_number_twice(
     assert meta["server"] not in ("", "the-first")
     assert json.loads(meta["former"]) == ["the-first"]
 
-    async def next_job() -> Job:
+    async def next_job() -> tuple[Job, int]:
+        """And the number of its first event."""
         database = await Database.open(tmp_path / "new" / "ferryman.sqlite", MIGRATIONS)
-        assert await server_identity(database, "x") == (meta["server"], ("the-first",))
-        job, _ = await SqlJobs(database, lambda job: None).insert(
-            NewJob("ann", "example", Bundle("b", 1, "d"), Limits(), 60.0, 10), "queued"
-        )
-        assert (await SqlJobs(database, lambda job: None).events(job.id))[0].seq > 10_000_000
-        await database.close()
-        return job
+        try:
+            assert await server_identity(database, "x") == (meta["server"], ("the-first",))
+            jobs, new = SqlJobs(database, lambda job: None), Bundle("b", 1, "d")
+            job, _ = await jobs.insert(NewJob("ann", "example", new, Limits(), 60.0, 10), "queued")
+            return job, (await jobs.events(job.id))[0].seq
+        finally:
+            await database.close()
 
-    assert asyncio.run(next_job()).id > 1_000_003
+    job, seq = asyncio.run(next_job())
+    assert job.id > 1_000_003
+    assert seq > 10_000_000
 
 
 def test_a_second_restore_knows_both_former_servers_and_a_rehearsal_none(
