@@ -66,10 +66,15 @@ def pytest_runtest_call() -> Generator[None, object, object]:
         raise
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_timeout_cancel_timer(item: pytest.Item) -> Generator[None, object, object]:
-    faulthandler.cancel_dump_traceback_later()
-    return (yield)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """After a failure nothing else ends a fixture that hangs while it clears away."""
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(KILLED_AFTER_S, exit=True, file=stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +17,7 @@ from typing import TypeVar
 
 from client_agent.remove import remove_tree
 from tests.mutants.mutant import Mutant
-from tests.mutants.runner import Copy, Run, problem
+from tests.mutants.runner import RUNNING, Copy, Run, no_python, problem
 from tests.mutants.table import THREAT_MODEL, all_mutants
 
 T = TypeVar("T")
@@ -102,6 +104,14 @@ def lines() -> list[str]:
     return found
 
 
+def _end(number: int, _: object) -> None:
+    """Leave no test running."""
+    for leader in list(RUNNING):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+    os._exit(128 + number)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("words", nargs="*", help="only mutants with one of these in their line")
@@ -118,9 +128,14 @@ def main() -> None:
         if mutant.file.startswith(given.only or "")
         and (not given.words or any(word in line("", mutant) for word in given.words))
     ]
-    wrong = [line("WRONG", mutant, "|", why) for mutant in chosen if (why := problem(mutant))]
+    wrong = [
+        line("WRONG", mutant, "|", why)
+        for mutant in chosen
+        if (why := problem(mutant) or no_python(mutant))
+    ]
     if wrong or not chosen:
         raise SystemExit("\n".join(wrong) or "no mutant is like this")
+    signal.signal(signal.SIGTERM, _end)
     bad = run(chosen, given.jobs)
     print(
         f"{len(chosen)} mutants, {len(bad)} not noticed or without a test that passes",

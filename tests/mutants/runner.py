@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import shutil
 import signal
@@ -19,6 +20,8 @@ from tests.mutants.outcomes import FILE
 ROOT = Path(__file__).resolve().parents[2]
 TEST_TIMEOUT_S = 60
 RUN_TIMEOUT_S = 300
+RUNNING: set[int] = set()
+"""Leaders of the process groups of tests that run now."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,15 @@ class Copy:
             start_new_session=True,
         )
         hung = False
+        RUNNING.add(process.pid)
         try:
             output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             hung = True
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
+        finally:
+            RUNNING.discard(process.pid)
         outcomes: dict[str, set[str]] = {"passed": set(), "failed": set()}
         for line in self._outcomes.read_text().splitlines():
             outcome, _, name = line.partition(" ")
@@ -131,11 +137,6 @@ def problem(mutant: Mutant) -> str:
         return "it changes nothing"
     if (count := text.count(mutant.old)) != 1:
         return f"what it takes out occurs {count} times in {mutant.file}"
-    if mutant.file.endswith(".py"):
-        try:
-            ast.parse(text.replace(mutant.old, mutant.new))
-        except SyntaxError as error:
-            return f"{mutant.file} is no Python with it: {error}"
     if not mutant.tests:
         return "it names no test"
     for test in mutant.tests:
@@ -145,6 +146,17 @@ def problem(mutant: Mutant) -> str:
     return ""
 
 
+def no_python(mutant: Mutant) -> str:
+    """Why the file with the mutant cannot be compiled; "" if it can."""
+    if mutant.file.endswith(".py"):
+        try:
+            ast.parse((ROOT / mutant.file).read_text().replace(mutant.old, mutant.new))
+        except SyntaxError as error:
+            return f"{mutant.file} is no Python with it: {error}"
+    return ""
+
+
+@functools.cache
 def functions(path: Path) -> set[str]:
     """The tests of a file: ``name``, ``Class::name``, or what a machine's TestCase is assigned to."""
     found = set()

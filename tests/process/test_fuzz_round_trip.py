@@ -153,7 +153,7 @@ def test_each_fault_alone_is_refused_by_name(driver: Driver, way: str, times: fl
     kinds = {"form": (), "zip": packed.ZIP_KINDS}.get(way, packed.TAR_KINDS)
 
     # nothing to shrink: the fault is the smallest there is, and its bundle does not matter
-    @settings(max_examples=max(1, int(2 * times)), phases=[Phase.generate])
+    @settings(max_examples=max(1, int(times)), phases=[Phase.generate])
     @given(oddities.items(odd=False), st.integers(0, 5), st.data())
     def run(fine: list[Item], place: int, data: st.DataObject) -> None:
         assume(not list(oddities.at_fault(fine)))
@@ -289,7 +289,7 @@ def test_damaged_bytes_are_refused_or_make_a_good_result(
     start = 0 if kind == "form" else body.index(b"\r\n\r\n", body.index(b"filename")) + 4
     end = len(body) if kind == "form" else body.rindex(b"\r\n--")
 
-    @settings(max_examples=int(40 * times))
+    @settings(max_examples=int(25 * times))
     @given(st.randoms(use_true_random=False))
     def run(chance: Random) -> None:
         damaged = packed.damaged(body[start:end], chance)

@@ -86,9 +86,7 @@ def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
         return passed, failed, done.stdout
 
     hang = {"test_waits", "test_spins", "test_hangs"}
-    passed, failed, output = outcome()
-    assert (passed, failed) == ({"test_fine"}, hang | {"test_silent"}), output
-    assert "in somewhere" in output
-    assert "await asyncio.Event().wait()" in output
     passed, failed, output = outcome(CI="1")
     assert (passed, failed) == ({"test_fine"}, hang | {"test_silent", "test_honest"}), output
+    assert "in somewhere" in output
+    assert "await asyncio.Event().wait()" in output
