@@ -118,7 +118,8 @@ async def test_a_file_server_that_does_not_answer_holds_up_nothing():
         found.check(near_by, Limits())
     with pytest.raises(Refused, match="/far, which the jobs"):
         found.check("far", Limits())
-    await found.look(clock)  # nobody waits for it again
+    await clock.advance(FRESH_S)
+    await asyncio.wait_for(found.look(clock), 5)  # nobody waits for it again
     assert asked.count("/far") == 1  # the first look is still under way, and no thread is added
     answer.set()
     await until(lambda: found._trees[Path("/far")].there)
