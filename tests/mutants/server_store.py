@@ -101,7 +101,7 @@ MUTANTS: Final = (
     _of(
         "a key goes with the files of its job",
         "server/store/retention.py",
-        "for names, params in batches(cleaned):",
+        "for names, params in batches([job.id for job in cleaned]):",
         "for names, params in batches([]):",
         f"{_GONE}an_idempotency_key_does_not_outlive_what_its_job_left",
     ),
