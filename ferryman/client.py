@@ -276,12 +276,8 @@ class Client:
             ).run()
         except errors.Refused as problem:
             if problem.status in {409, 410}:
-                raise errors.NoResult(
-                    problem.status,
-                    problem.code,
-                    problem.message,
-                    request_id=problem.request_id,
-                ) from problem
+                told = (problem.status, problem.code, problem.message)
+                raise errors.NoResult(*told, request_id=problem.request_id) from problem
             raise
 
     async def cancel(self, job_id: int) -> JobDoc:
@@ -305,11 +301,8 @@ class Client:
         if status == 202 or not job.ended:
             job = await self.wait(job_id)
         if job.status is not JobState.CANCELLED:
-            raise errors.AlreadyEnded(
-                409,
-                "already_ended",
-                f"job {job_id} ended as {job.status} before it could be cancelled",
-            )
+            why = f"job {job_id} ended as {job.status} before it could be cancelled"
+            raise errors.AlreadyEnded(409, "already_ended", why)
         return job
 
     async def health(self) -> Health:
@@ -331,8 +324,4 @@ class Client:
 
 def _refuse_not_ready(answer: aiohttp.ClientResponse) -> None:
     if answer.status == 202 or answer.content_type == "application/json":
-        raise errors.NotReady(
-            202,
-            "not_ready",
-            "the job has not ended, so there is no result yet",
-        )
+        raise errors.NotReady(202, "not_ready", "the job has not ended, so there is no result yet")
