@@ -5,7 +5,8 @@
 SHELL := bash
 
 PYTHON_RUN := .venv/bin/python -P
-JOBS ?= 2
+# On two cores: while one waits, two work.
+JOBS ?= 3
 DATA ?= ferryman-data
 SOAK_SECONDS ?= 600
 ARGS ?=
