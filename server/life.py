@@ -35,13 +35,13 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
     """
     table = settings.server
     check_exposure(table.host, table.all_tokens(), "server")
-    sock = listen(table.host, table.port)
-    port = sock.getsockname()[1]
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     ignore_hangup(loop)
+    sock = listen(table.host, table.port)  # from here on somebody may think that we are there
+    port = sock.getsockname()[1]
     async with AsyncExitStack() as stack:
         stack.callback(sock.close)
         room = connections.room(

@@ -10,9 +10,16 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from client_agent import app
+from client_agent.settings import AgentSection
+from server import life
+from server.settings import ServerSettings
+from shared.clock import RealClock
+from shared.web import CannotListen
 from tests.support.programs import Program, until
 from tests.support.running import environment
 
@@ -26,6 +33,26 @@ def test_a_hangup_ends_nothing(tmp_path: Path, name: str) -> None:
         program.process.send_signal(signal.SIGHUP)
         until(lambda n=times: program.log.count("settings.not_reloaded") == n, "it says nothing")
     assert program.kill(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "given"), [(life, ServerSettings()), (app, AgentSection(sandbox="none"))]
+)
+async def test_a_hangup_is_survived_before_anybody_can_connect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, given: Any
+) -> None:
+    seen: list[object] = []
+
+    def listen(*_: object) -> None:
+        seen.append(signal.getsignal(signal.SIGHUP))
+        raise CannotListen
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "listen", listen)
+    with pytest.raises(CannotListen):
+        await (life.serve(given, None) if module is life else app.serve(given, RealClock(), print))
+    assert len(seen) == 1
+    assert seen != [signal.SIG_DFL]
 
 
 @pytest.mark.parametrize("name", ["server", "client_agent"])

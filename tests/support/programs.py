@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -13,22 +12,27 @@ from pathlib import Path
 from client_agent.sandbox.places import Places
 from tests.support.running import cgroups_of, environment, marked
 
-_GIVEN: set[int] = set()
 JSON = ("--log-format", "json")
+_PORTS = iter(range(20_000, 30_000))
+"""Outside the range that outgoing connections are given."""
+_RESERVED: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """One that nobody uses now, outside the range that outgoing connections are given."""
-    for port in range(20_000 + os.getpid() % 5_000, 30_000, 7):
-        if port in _GIVEN:
-            continue
+    """One that nobody uses now, and that no other process of tests is given while this one lives:
+    a name that the kernel keeps for this process only reserves it.
+    """
+    for port in _PORTS:
+        name = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe:
             try:
+                name.bind(f"\0ferryman-test-port-{port}")
                 probe.bind(("127.0.0.1", port))
             except OSError:
+                name.close()
                 continue
-            _GIVEN.add(port)
-            return port
+        _RESERVED.append(name)
+        return port
     raise AssertionError("no port is free")
 
 
@@ -85,7 +89,7 @@ class Program:
         return self.process.wait(60)
 
 
-def until(true, what: str, more=lambda: "", seconds: float = 40.0) -> None:
+def until(true, what: str, more=lambda: "", seconds: float = 80.0) -> None:
     """Ask until it is true; give up with a sentence."""
     never = threading.Event()
     for _ in range(round(seconds / 0.02)):
