@@ -115,7 +115,7 @@ async def compose(
         for name, one in settings.agents.items()
     ]
     registry = Registry(links, clock)
-    accept = Accept(jobs, files, services, clock)
+    accept = Accept(jobs, files, services, clock, table.stored_per_user)
     get = Get(jobs, files, services, clock, on_slot=bells.sender.set)
     poll = Poll(
         jobs,

@@ -40,6 +40,8 @@ class ServerTable(HttpSection):
     """What a bundle's files may be called; "linux": with a warning where others cannot store it."""
     min_free: Size = Field(64 << 20, ge=0)
     """Uploads, results and snapshots always leave this much of the disk; 507 otherwise."""
+    stored_per_user: Size = Field(0, ge=0)
+    """Bytes that bundles and results of one user may take; 0: any number."""
     uploads: int = Field(256, ge=1)
     """Under way at once, in all."""
     uploads_per_user: int = Field(64, ge=1)

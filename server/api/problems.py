@@ -19,6 +19,7 @@ from server.domain.errors import (
     NoSuchJob,
     NotEnded,
     QueueFull,
+    StorageFull,
 )
 from shared.database import DatabaseUnavailable
 from shared.http.front import OUTCOME, REQUEST_ID, Handler
@@ -35,6 +36,7 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NotEnded: HTTPStatus.CONFLICT,
     BundleTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
+    StorageFull: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
 }
 

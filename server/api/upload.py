@@ -116,5 +116,5 @@ async def _refuse_early(request: web.Request, context: Context) -> dict[str, str
             retry_after_s=60,
         )
     if "service" in fields and "user_id" in fields:
-        await context.accept.check_room(context.accept.request(fields))
+        await context.accept.check_room(context.accept.request(fields), length)
     return given(fields)

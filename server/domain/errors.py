@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shared.sizes import say_size
 from shared.wire import JobState
 
 
@@ -80,6 +81,19 @@ class QueueFull(FerrymanError):
         super().__init__(
             f"user {user_id} has {most} jobs of service {service} waiting, "
             "which is the most the service allows; try again when some have started"
+        )
+
+
+class StorageFull(FerrymanError):
+    """The user's bundles and results take all the room that one user has."""
+
+    code = "storage_full"
+
+    def __init__(self, user_id: str, used: int, most: int) -> None:
+        super().__init__(
+            f"bundles and results of user {user_id} take {say_size(used)} of the {say_size(most)} "
+            "that one user has here (stored_per_user), too much for this one, too: delete jobs "
+            "that have ended, or wait until they expire"
         )
 
 

@@ -38,20 +38,27 @@ class Held:
 class Jobs(Protocol):
     """The jobs and their histories; every change is durable when the call returns."""
 
-    async def insert(self, new: NewJob, message: str, most_queued: int = 0) -> tuple[Job, bool]:
+    async def insert(
+        self, new: NewJob, message: str, most_queued: int = 0, most_stored: int = 0
+    ) -> tuple[Job, bool]:
         """Add a job as Queued, with its first event.
 
         Args:
             most_queued: jobs of the user and service that may wait, this one included; 0: any
-                number. Counted in the transaction of the insert.
+                number. Counted in the transaction of the insert, as is
+            most_stored: bytes that bundles and results of the user may take; 0: any number.
 
         Returns:
             The job, and whether it is new: with an ``idempotency_key`` that the user has used
             before it is the job of that time.
 
         Raises:
-            QueueFull
+            QueueFull, StorageFull
         """
+        ...
+
+    async def stored(self, user_id: str) -> int:
+        """Bytes that bundles and results of the user take."""
         ...
 
     async def get(self, job_id: int) -> Job:

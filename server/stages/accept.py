@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from server.domain.errors import BundleTooLarge, KeyReused, QueueFull
+from server.domain.errors import BundleTooLarge, KeyReused, QueueFull, StorageFull
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.quotas import Service
 from server.domain.upload_fields import UploadRequest, check_field, given, upload_request
@@ -23,12 +23,22 @@ QUEUED: Final = "Job successfully uploaded"
 
 
 class Accept:
-    """Checks what an upload asks for, and queues it."""
+    """Checks what an upload asks for, and queues it.
+
+    Args:
+        stored_per_user: bytes that bundles and results of one user may take; 0: any number.
+    """
 
     def __init__(
-        self, jobs: Jobs, files: Files, services: Mapping[str, Service], clock: Clock
+        self,
+        jobs: Jobs,
+        files: Files,
+        services: Mapping[str, Service],
+        clock: Clock,
+        stored_per_user: int = 0,
     ) -> None:
         self._jobs, self._files, self._services, self._clock = jobs, files, services, clock
+        self._stored_per_user = stored_per_user
 
     def check_field(self, name: str, value: str) -> None:
         """Refuse a field as soon as it is known to be wrong.
@@ -53,22 +63,34 @@ class Accept:
             return None
         return BundleTooLarge(service.name, lowered(service.limits, given(fields)).disk)
 
-    async def check_room(self, request: UploadRequest) -> None:
-        """Refuse early when the user has as many jobs waiting as the service allows; what counts is
-        the count that the insert makes.
+    async def check_room(self, request: UploadRequest, size: int) -> None:
+        """Refuse early when the user has as many jobs waiting as the service allows, or as many
+        bytes stored as the server does; what counts is the count that the insert makes.
+
+        Args:
+            size: bytes of the upload, as far as they are known.
 
         Raises:
-            QueueFull
+            QueueFull, StorageFull
         """
-        most = request.service.queued_per_user
-        if not most:
-            return
-        if await self._jobs.queued(request.service.name, request.user_id, most) >= most:
-            if request.idempotency_key and await self._jobs.by_idempotency_key(
-                request.user_id, request.idempotency_key
-            ):
-                return  # a repeat of an upload that is in already
-            raise QueueFull(request.user_id, request.service.name, most)
+        refusal = await self._over_quota(request, size)
+        if refusal is not None and not (
+            request.idempotency_key  # a repeat of an upload that is in already is none
+            and await self._jobs.by_idempotency_key(request.user_id, request.idempotency_key)
+        ):
+            raise refusal
+
+    async def _over_quota(
+        self, request: UploadRequest, size: int
+    ) -> QueueFull | StorageFull | None:
+        user, service = request.user_id, request.service
+        most = service.queued_per_user
+        if most and await self._jobs.queued(service.name, user, most) >= most:
+            return QueueFull(user, service.name, most)
+        most = self._stored_per_user
+        if most and (stored := await self._jobs.stored(user)) + size > most:
+            return StorageFull(user, stored, most)
+        return None
 
     async def __call__(
         self, request: UploadRequest, staged: Path, bundle: Sealed
@@ -79,7 +101,7 @@ class Accept:
             The job, and whether it is new (False: a repeat under the same Idempotency-Key).
 
         Raises:
-            BundleTooLarge, QueueFull, KeyReused, OSError
+            BundleTooLarge, QueueFull, StorageFull, KeyReused, OSError
         """
         if bundle.bytes > request.limits.disk:
             raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
@@ -100,6 +122,7 @@ class Accept:
                 ),
                 QUEUED,
                 request.service.queued_per_user,
+                self._stored_per_user,
             )
             if fresh:
                 sealing.keep()

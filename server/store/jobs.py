@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from server.domain.errors import QueueFull
+from server.domain.errors import QueueFull, StorageFull
 from server.domain.jobs import Event, Job, Move, NewJob, Result
 from server.store import rows
 from server.store.moves import append_event, get_job, make_move
@@ -34,8 +34,10 @@ class SqlJobs(Queue, Pages, Retention):
 
     # -- moving
 
-    async def insert(self, new: NewJob, message: str, most_queued: int = 0) -> tuple[Job, bool]:
-        async def change(tx: Transaction) -> tuple[Job, bool] | None:
+    async def insert(
+        self, new: NewJob, message: str, most_queued: int = 0, most_stored: int = 0
+    ) -> tuple[Job, bool]:
+        async def change(tx: Transaction) -> tuple[Job, bool] | QueueFull | StorageFull:
             if new.idempotency_key is not None:
                 known = await _by_key(tx, new.user_id, new.idempotency_key)
                 if known is not None:
@@ -43,7 +45,12 @@ class SqlJobs(Queue, Pages, Retention):
             if most_queued:
                 queued = await count_queued(tx, new.service, new.user_id, most_queued)
                 if queued >= most_queued:
-                    return None  # raising would make all changes of this commit run again
+                    # Not raised: all changes of this commit would run again.
+                    return QueueFull(new.user_id, new.service, most_queued)
+            if most_stored:
+                stored = await _stored(tx, new.user_id)
+                if stored + new.bundle.size > most_stored:
+                    return StorageFull(new.user_id, stored, most_stored)
             row = await tx.rows(
                 """
                 INSERT INTO jobs (state, user_id, service, name, tags, limits, timeout_s, message,
@@ -79,11 +86,14 @@ class SqlJobs(Queue, Pages, Retention):
             return job, True
 
         inserted = await self._database.write(change)
-        if inserted is None:
-            raise QueueFull(new.user_id, new.service, most_queued)
+        if not isinstance(inserted, tuple):
+            raise inserted
         if inserted[1]:
             self._changed(inserted[0])
         return inserted
+
+    async def stored(self, user_id: str) -> int:
+        return await _stored(self._database, user_id)
 
     async def move(self, *moves: Move) -> Job | None:
         async def change(tx: Transaction) -> Job | None:
@@ -212,3 +222,14 @@ async def _by_key(source: Database | Transaction, user_id: str, key: str) -> Job
         {"user_id": user_id, "key": key},
     )
     return rows.job(found[0]) if found else None
+
+
+async def _stored(source: Database | Transaction, user_id: str) -> int:
+    found = await source.rows(
+        """
+        SELECT coalesce(sum(bundle_size + coalesce(result_size, 0)), 0) AS bytes
+        FROM jobs WHERE user_id = :user_id AND bundle_file IS NOT NULL
+        """,
+        {"user_id": user_id},
+    )
+    return int(found[0]["bytes"])

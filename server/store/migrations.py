@@ -133,4 +133,12 @@ _2: Migration = (
 
 _3: Migration = ("ALTER TABLE jobs ADD COLUMN upload_warnings TEXT NOT NULL DEFAULT '[]'",)
 
-MIGRATIONS: Final = (_1, _2, _3)
+_4: Migration = (
+    # What a user's bundles and results take, from the index alone.
+    """
+    CREATE INDEX jobs_stored ON jobs (user_id, bundle_size, result_size)
+        WHERE bundle_file IS NOT NULL
+    """,
+)
+
+MIGRATIONS: Final = (_1, _2, _3, _4)

@@ -12,7 +12,7 @@ import pytest
 
 from server.api import documents
 from server.domain import states
-from server.domain.errors import NoSuchJob, QueueFull
+from server.domain.errors import NoSuchJob, QueueFull, StorageFull
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.domain.quotas import Service
 from server.ports import Filter
@@ -187,6 +187,30 @@ async def test_of_fifty_at_once_as_many_are_taken_as_may_wait(jobs: SqlJobs) -> 
     assert [type(end) is tuple for end in ends].count(True) == 3 + 1 + 1
     assert {type(end) for end in ends} == {tuple, QueueFull}
     assert len((await jobs.page(Filter(user_id="ann", service="s"), None, 99))[0]) == 3
+
+
+async def test_of_fifty_at_once_as_many_are_taken_as_the_users_bytes_allow(jobs: SqlJobs) -> None:
+    size = new().bundle.size
+    ends = await asyncio.gather(
+        *(jobs.insert(new(), "queued", 0, 3 * size) for _ in range(50)),
+        *(jobs.insert(new("bob"), "queued", 0, size) for _ in range(2)),
+        return_exceptions=True,
+    )
+    assert [type(end) is tuple for end in ends].count(True) == 3 + 1
+    assert {type(end) for end in ends} == {tuple, StorageFull}
+    assert (await jobs.stored("ann"), await jobs.stored("bob")) == (3 * size, size)
+
+
+async def test_results_count_as_stored_until_the_job_is_cleaned(jobs: SqlJobs) -> None:
+    (job,) = await added(jobs, "ann")
+    move = Move(job.id, 0, S.QUEUED, S.CANCELLED, 20, "", changes={"ended_at": 20})
+    (ended,) = [await jobs.move(move)]
+    assert ended is not None
+    assert await jobs.keep_result(ended, Result("r", 5, "00"))
+    assert await jobs.stored("ann") == new().bundle.size + 5
+    gone = {"bundle": None, "result": None, "expires_at": None}
+    await jobs.move(Move(job.id, 0, S.CANCELLED, S.CLEANED, 30, "", changes=gone))
+    assert await jobs.stored("ann") == 0
 
 
 async def test_a_repeat_under_a_key_is_no_further_job_that_waits(jobs: SqlJobs) -> None:

@@ -292,6 +292,25 @@ async def test_a_full_queue_is_429_and_says_when_to_come_back(tmp_path):
         assert len(left(tmp_path)) == 3
 
 
+async def test_a_user_who_has_stored_enough_is_refused_with_what_is_left(tmp_path):
+    body = files(*(f"{name:0>60}" for name in range(3)))  # names count, too
+    room = "[server]\nstored_per_user = 1000\n"  # one such bundle, and not a second
+    async with server(tmp_path, room) as caller:
+        assert (await post(caller, body, **{"Idempotency-Key": "k"}))[0] == 201
+        status, _, told = await post(caller, body)
+        assert (status, told["code"]) == (413, "storage_full")
+        assert " of the 1000 B that one user has here" in str(told["message"])
+        assert (await post(caller, body, **{"Idempotency-Key": "k"}))[0] == 201, "a repeat"
+        async with caller.session.post(
+            f"{caller.url}/upload?user_id=7&service=my_service",
+            data=b"never read, but as long as that: " + body,
+            headers={"Content-Type": "multipart/form-data; boundary=b"},
+            expect100=True,
+        ) as answer:
+            assert (answer.status, (await answer.json())["code"]) == (413, "storage_full")
+        assert len(left(tmp_path)) == 1
+
+
 async def test_a_key_makes_one_job_and_another_body_under_it_is_422(tmp_path):
     async with server(tmp_path) as caller:
         results = await asyncio.gather(

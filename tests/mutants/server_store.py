@@ -346,6 +346,14 @@ MUTANTS: Final = (
         f"{_BACKUP}a_damaged_backup_is_refused_and_leaves_nothing[results-gone-None]",
         f"{_BACKUP}a_damaged_backup_is_refused_and_leaves_nothing[results-changed---verify]",
     ),
+    _of(
+        "a user stores no more than is allowed",
+        "server/store/jobs.py",
+        "if stored + new.bundle.size > most_stored:",
+        "if False:",
+        "tests/contract/test_jobs_store.py::"
+        "test_of_fifty_at_once_as_many_are_taken_as_the_users_bytes_allow",
+    ),
     # loops
     _of(
         "a loop goes on after a sweep that failed",
