@@ -33,6 +33,8 @@ class Follower:
     ) -> None:
         self._link, self._registry, self._get = link, registry, get
         self._clock, self._on_change = clock, on_change
+        self._reading = False
+        """Whether the end of the event stream would be noticed."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop``."""
@@ -72,10 +74,14 @@ class Follower:
         watch = asyncio.create_task(self._watch_health())
         try:
             await self._get.reconcile(link, listing)
+            self._reading = True
             async for event in link.events(listing.seq):
                 if event.payload is not None:
-                    self._get.told(link, event.payload)
+                    self._reading = False
+                    await self._get.receive(link, event.payload)
+                    self._reading = True
         finally:
+            self._reading = False
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
         raise AgentError(f"agent {link.name} ended the event stream")
@@ -88,6 +94,8 @@ class Follower:
                 self._mark_up(await self._link.ask_health())
             except AgentError as problem:
                 self._link.unhealthy = str(problem)
+                if not self._reading:
+                    self._registry.mark_down(self._link, str(problem))
 
     def _mark_up(self, health: AgentHealth) -> None:
         link, had = self._link, (self._link.reachable, self._link.accepts_work)

@@ -38,6 +38,9 @@ from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 log = structlog.get_logger()
 S = JobState
 _AT_ONCE: Final = 8  # downloads from one agent
+_OUTSTANDING: Final = (
+    1_000  # payloads of one agent that are looked at, before more are read from it
+)
 _AGAIN_S: Final = (0.5, 2.0, 10.0, 60.0)
 _UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
 
@@ -65,6 +68,8 @@ class Get:
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._downloads: dict[str, asyncio.Semaphore] = {}
         """agent -> room for downloads from it"""
+        self._outstanding: dict[str, asyncio.Semaphore] = {}
+        """agent -> room for payloads that it tells of by itself"""
         self._freed = Counter[str]()
         """agent -> attempts that have ended there, whose jobs have not yet"""
 
@@ -79,6 +84,19 @@ class Get:
         if which not in self._tasks:
             self._tasks[which] = asyncio.create_task(self._look_at_latest(agent, which))
 
+    async def receive(self, agent: Agent, payload: PayloadDoc) -> None:
+        """As :meth:`told`, for what an agent says by itself: waits while too much of it is still to
+        be looked at, so that an agent that names payloads without end fills only its connection.
+        """
+        which = (agent.name, payload.id)
+        if which in self._tasks:
+            self.told(agent, payload)
+            return
+        room = self._outstanding.setdefault(agent.name, asyncio.Semaphore(_OUTSTANDING))
+        await room.acquire()
+        self.told(agent, payload)
+        self._tasks[which].add_done_callback(lambda _: room.release())
+
     async def reconcile(self, agent: Agent, listing: PayloadList) -> None:
         """After (re)connecting: compare all that the agent holds with all that it should hold.
 
@@ -86,7 +104,7 @@ class Get:
             AgentError
         """
         for payload in listing.payloads:
-            self.told(agent, payload)
+            await self.receive(agent, payload)
         listed = {payload.key for payload in listing.payloads}
         for job in await self._jobs.in_states(states.AT_AGENT, agent.name):
             if str(job.key) not in listed:

@@ -364,4 +364,18 @@ MUTANTS: Final = (
         "return job.state is S.CANCELLED",
         f"{_HOSTILE}what_a_lost_attempt_left_can_be_fetched_when_it_comes_after_all",
     ),
+    _of(
+        "payloads that an agent names wait until others were looked at",
+        "stages/get.py",
+        "await room.acquire()",
+        "pass",
+        f"{_STAGES}an_agent_that_names_payloads_without_end_is_read_no_faster_than_they_are_looked_at",
+    ),
+    _of(
+        "whoever dies while its stream is not read is down",
+        "agents/follow.py",
+        "                    self._registry.mark_down(self._link, str(problem))",
+        "                    pass",
+        f"{_FOLLOW}an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_same",
+    ),
 )

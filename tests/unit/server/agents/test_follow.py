@@ -30,6 +30,8 @@ class Following:
         self.registry = Registry([self.link], self.clock)
         self.seen: asyncio.Queue[str] = asyncio.Queue()
         self.changes = 0
+        self.room = asyncio.Event()
+        self.room.set()
 
         def changed() -> None:
             self.changes += 1
@@ -42,8 +44,9 @@ class Following:
             self.seen.put_nowait(f"listed {payload.key}")
         self.seen.put_nowait("compared")
 
-    def told(self, _: Any, payload: Any) -> None:
+    async def receive(self, _: Any, payload: Any) -> None:
         self.seen.put_nowait(f"told {payload.key} {payload.status}")
+        await self.room.wait()
 
     async def see(self, *what: str) -> None:
         assert [await self.seen.get() for _ in what] == list(what)
@@ -109,6 +112,22 @@ async def test_a_page_in_place_of_its_health_stops_work_and_not_the_stream():
         assert (found.link.reachable, found.link.accepts_work) == (True, False)
         await agent.end(Held(2, "sim", "2.1", None))
         await found.see("told 2.1 Completed")
+
+
+async def test_an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_same():
+    agent = FakeAgent()
+    async with following(agent) as found:
+        await found.see("compared")
+        found.room.clear()
+        await agent.until(lambda: agent.calls["GET /events"] == 1)
+        await agent.end(Held(2, "sim", "2.1", None))
+        await found.see("told 2.1 Completed")
+        agent.trick = page(502)
+        await found.health_again()
+        assert not found.link.reachable
+        agent.trick = None
+        await found.health_again()
+        assert found.link.accepts_work
 
 
 async def test_a_stream_that_ends_is_opened_again_after_a_comparison():

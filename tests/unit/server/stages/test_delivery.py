@@ -13,8 +13,9 @@ import pytest
 from server.api import documents
 from server.domain.quotas import Service
 from server.ports import RefusedByAgent, Unreachable
+from server.stages import get
 from shared.ids import AttemptKey
-from shared.wire import JobState, PayloadState, Reason
+from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 from tests.support.simworld import World
 
 S, P = JobState, PayloadState
@@ -322,3 +323,35 @@ async def test_jobs_of_agents_that_send_events_are_not_read_at_every_sweep(world
     await world.clock.advance(61.0)
     assert await world.poll.run_once() == 1
     assert reads == {"north": 1}
+
+
+async def test_an_agent_that_names_payloads_without_end_is_read_no_faster_than_they_are_looked_at(
+    world, monkeypatch
+):
+    monkeypatch.setattr(get, "_OUTSTANDING", 3)
+    await world.start()
+    agent, go, asked = world.agents[0], asyncio.Event(), list[int]()
+
+    async def acknowledge(payload_id: int) -> None:
+        asked.append(payload_id)
+        await go.wait()
+
+    agent.acknowledge = acknowledge
+    named = [PayloadDoc(id=id, status=P.COMPLETED, key=f"{id}.1") for id in range(1, 11)]
+
+    async def name_all() -> None:
+        for payload in named:
+            await world.get.receive(agent, payload)
+
+    naming = asyncio.create_task(name_all())
+    await world.settle()
+    assert asked == [1, 2, 3]
+    await world.get.receive(agent, named[0])
+    world.get.told(agent, named[9])
+    await world.settle()
+    assert asked == [1, 2, 3, 10], "news of one of them, and what the server asked for, pass"
+    assert not naming.done()
+    go.set()
+    await naming
+    await world.settle()
+    assert {*asked} == {payload.id for payload in named}
