@@ -23,7 +23,7 @@ from client_agent.stream import follow
 from shared.clock import Clock, wait_for
 from shared.http.access import PRINCIPAL
 from shared.http.bodies import go_on, no_expect
-from shared.http.front import FRONT, JOB
+from shared.http.front import FRONT, NUMBER
 from shared.http.numbers import whole_number
 from shared.http.sending import send_file
 from shared.ids import AttemptKey
@@ -98,7 +98,7 @@ class Api:
     async def submit(self, request: web.Request) -> web.StreamResponse:
         await go_on(request)
         payload = await self._intake.submit(request)
-        request[JOB] = payload.id
+        request[NUMBER] = payload.id
         return _json(payload.doc())
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:

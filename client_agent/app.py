@@ -210,7 +210,7 @@ async def running(
             own=_OWN_FILES + _FILES_A_JOB * seats(settings),
         )
         app = web.Application()
-        add_front(app, Front(settings, room), answer_problems)
+        add_front(app, Front(settings, room, number="payload_id"), answer_problems)
         app.add_routes(Api(payloads, runner, intake, condition, folders, snapshots, clock).routes())
         deadlines = Deadlines(
             settings.head_timeout, settings.keepalive_timeout, settings.send_timeout

@@ -165,7 +165,7 @@ async def compose(
     )
 
     health = Health(database, files, supervisor, table.min_free, clock)
-    front = Front(table, room or connections.room(1024), OPEN_PATHS)
+    front = Front(table, room or connections.room(1024), OPEN_PATHS, number="job_id")
     application = web.Application()
     add_front(application, front, answer_problems)
     application[CONTEXT] = Context(

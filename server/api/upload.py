@@ -12,7 +12,7 @@ from server.api.problems import Refusal
 from server.domain.errors import BundleTooLarge
 from server.domain.upload_fields import HEADER, given
 from shared.http.bodies import go_on
-from shared.http.front import JOB
+from shared.http.front import NUMBER
 from shared.multipart import BundleSink, FormRefused, Sink, receive
 from shared.sizes import say_size
 from shared.wire import StatusBody
@@ -67,7 +67,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
             raise
         asked = context.accept.request(fields | received.fields)
         job, fresh = await context.accept(asked, staged, received.bundle)
-    request[JOB] = job.id
+    request[NUMBER] = job.id
     headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
     if "text/html" in request.headers.get("Accept", ""):
         # A browser that posted a plain form: on to the job, so that a reload does not post again.

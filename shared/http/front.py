@@ -41,8 +41,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 OUTCOME: Final = web.RequestKey("outcome", str)
 """The code of a refusal, for the log."""
-JOB: Final = web.RequestKey("job", int)
-"""The job or payload that an upload became, for the log."""
+NUMBER: Final = web.RequestKey("number", int)
+"""Of the job or payload that an upload became, for the log."""
 ALWAYS: Final = frozenset({"/", "/health"})
 """Paths that are answered however much is under way, and without a token."""
 _DENIED: Final = frozenset({401, 403, 415, 421})
@@ -54,9 +54,13 @@ class Front:
 
     Args:
         open_paths: answered without a token, beside ALWAYS.
+        number: what the log calls the number in a path: "job_id" or "payload_id".
     """
 
-    def __init__(self, settings: HttpSection, room: Room, open_paths: Collection[str] = ()) -> None:
+    def __init__(
+        self, settings: HttpSection, room: Room, open_paths: Collection[str] = (), *, number: str
+    ) -> None:
+        self._number = number
         self._tokens = Tokens(settings.all_tokens())
         self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
         self._origins = Origins(settings.allowed_origins or ())
@@ -124,7 +128,7 @@ class Front:
             "peer": _peer(request),
             "principal": request.get(PRINCIPAL, NOBODY).name,
             "code": request.get(OUTCOME),
-            "job_id": request.get(JOB) or whole_number(request.match_info.get("id", "")),
+            self._number: request.get(NUMBER) or whole_number(request.match_info.get("id", "")),
         }
         fields = {name: value for name, value in fields.items() if value is not None}
         if not status:

@@ -363,7 +363,8 @@ async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(
         "token-2", "nobody", "token-2", "token-2", "nobody", "token-2",
     ]  # fmt: skip
     assert {line["event"] for line in told} == {"request.done", "request.denied"}
-    assert told[0]["job_id"] == 1
+    assert told[0]["job_id" if guarded.name == "server" else "payload_id"] == 1
+    assert not (guarded.name == "agent" and any("job_id" in line for line in told))
     assert {line["peer"] for line in told} == {"127.0.0.1"}
     assert told[-1]["log_level"] == "debug"
     assert b"X-Request-ID: " in malformed
