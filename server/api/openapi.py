@@ -160,7 +160,7 @@ _KEY: Final = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "an upload that is repeated with the same key makes no second job",
-    "schema": {"type": "string", "maxLength": 200},
+    "schema": {"type": "string", "maxLength": 255},
     "example": "",
 }
 _UPLOAD: Final = {
