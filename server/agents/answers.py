@@ -32,7 +32,9 @@ Document = TypeVar("Document", bound=Wire)
 
 OK: Final = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT})
 MOST_BYTES: Final = 64 << 20
-"""Of a document. The longest is the list of all that an agent holds."""
+"""The longest answers are lists of all that an agent holds, and job-orchestrator's payloads with
+their files in them."""
+_DOCUMENT_BYTES: Final = 1 << 20
 _REFUSAL_BYTES: Final = 64 << 10
 _CHUNK: Final = 1 << 20
 _FLOOR_BYTES: Final = 256 << 10
@@ -63,14 +65,16 @@ async def read(answer: aiohttp.ClientResponse, most: int = MOST_BYTES) -> bytes:
     return bytes(body)
 
 
-async def document(answer: aiohttp.ClientResponse, model: type[Document]) -> Document:
+async def document(
+    answer: aiohttp.ClientResponse, model: type[Document], most: int = _DOCUMENT_BYTES
+) -> Document:
     """The body as a document.
 
     Raises:
         ValueError: it is none.
     """
     try:
-        return model.model_validate_json(await read(answer))
+        return model.model_validate_json(await read(answer, most))
     except ValueError as problem:
         raise ValueError(f"{_what(answer)} that is not an agent's") from problem
 

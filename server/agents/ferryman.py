@@ -127,7 +127,7 @@ class FerrymanAgent(Link):
 
     async def _listing(self, server: str) -> PayloadList:
         async with self._call("GET", f"{self.base}/payloads", params={"server": server}) as answer:
-            return await answers.document(answer, PayloadList)
+            return await answers.document(answer, PayloadList, answers.MOST_BYTES)
 
     async def events(self, after: int) -> AsyncIterator[AgentEvent]:
         """Changes of payloads as they happen; ends, or raises Unreachable, when the connection
