@@ -18,7 +18,7 @@ from server.api.problems import Refusal
 from shared.http.sending import send_bytes
 
 if TYPE_CHECKING:
-    from server.api.routes import Route
+    from server.api.route import Route
 
 DOCUMENT: Final = web.AppKey("openapi", bytes)
 _REF: Final = "#/components/schemas/{model}"

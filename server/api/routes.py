@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
-from aiohttp.typedefs import Handler as _Handler
-from pydantic import BaseModel
 
 from server.api import downloads, jobs, openapi, service, upload
 from server.api.context import CONTEXT
+from server.api.route import Route
 from shared import wire
 from shared.http.bodies import no_expect
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    method: str
-    path: str
-    handler: _Handler
-    answers: Mapping[int, type[BaseModel] | str | None]
-    """status -> the model, or the media type, of the body."""
-    query: Mapping[str, str] = field(default_factory=dict)
-    """parameter -> what it means"""
-
-    @property
-    def summary(self) -> str:
-        return (self.handler.__doc__ or "").strip().splitlines()[0]
-
 
 OPEN_PATHS: Final = ("/openapi.json", "/swagger", "/swagger/{file}")
 """Answered without a token, too: what can be called is no secret, and a page cannot send one."""
