@@ -1,1 +1,1 @@
-"""Measures the numbers of DESIGN §10: ``make bench``."""
+"""Measures the numbers of ``docs/performance.md``: ``make bench``."""

@@ -150,6 +150,8 @@ def test_ctrl_c_leaves_the_job_running_and_says_so(system: System, ferryman, bun
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # a shell starts what it puts into the background with SIGINT ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     for line in process.stderr:

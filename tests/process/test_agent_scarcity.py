@@ -145,7 +145,8 @@ def test_a_moment_without_descriptors_costs_no_result_and_leaks_nothing(tmp_path
         assert running.ended(again["id"])["status"] == "Completed"
         after = len(os.listdir(f"/proc/{running.process.pid}/fd"))  # noqa: PTH208 - numbers
         assert after <= before
-        assert list(Path(tmp_path / "agent" / "work").iterdir()) == []
+        work = tmp_path / "agent" / "work"
+        until(lambda: list(work.iterdir()) == [], "the folders of attempts are removed")
 
 
 def sleeping_below(init: int) -> int:

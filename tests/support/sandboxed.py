@@ -118,6 +118,8 @@ def can(who: Who) -> bool:
 
 def run(job: Job, who: Who, folder: Path | None = None) -> Outcome:
     """Run a bundle to its end and collect it."""
+    # read here: the checkout may lie where another user may not look, such as /root
+    job = replace(job, bundle=contents(job.bundle))
     outcome = in_child(lambda home: asyncio.run(attempt(job, home)), who, folder)
     assert isinstance(outcome, Outcome)
     return outcome
@@ -305,11 +307,16 @@ def pack(started: Started, job: Job, dest: Path) -> tuple[Contents, ResultsLimit
         return collect_extras(dest, extras, lambda _: b"{}\n"), problem
 
 
+def contents(bundle: Path | Mapping[str, bytes | str]) -> Mapping[str, bytes | str]:
+    """The files of a bundle, by name."""
+    if isinstance(bundle, Path):
+        return {path.name: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
+    return bundle
+
+
 def unpack(bundle: Path | Mapping[str, bytes | str], workspace: Workspace) -> None:
     """Write the files of a bundle, flat, as the job's."""
-    if isinstance(bundle, Path):
-        bundle = {path.name: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
-    for name, content in bundle.items():
+    for name, content in contents(bundle).items():
         data = content.encode() if isinstance(content, str) else content
         flags = os.O_CREAT | os.O_WRONLY | os.O_EXCL
         fd = os.open(name, flags, 0o644, dir_fd=workspace.fd)

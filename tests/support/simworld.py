@@ -1,6 +1,6 @@
 """Server and agents in one thread on simulated time: real stages, SQL and files, faulty agents.
 
-The agents are a model of what DESIGN promises of an agent (durable, idempotent by key, settled keys
+The agents are a model of what an agent promises (durable, idempotent by key, settled keys
 refused); what they must never be made to do, two attempts of a job at once, they record.
 """
 
