@@ -255,7 +255,8 @@ async def _refusal(answer: aiohttp.ClientResponse) -> FerrymanError:
         return NotUnderstood(str(answer.url.origin()), str(message))
     if answer.status == 401:
         given = "Authorization" in answer.request_info.headers
-        message = f"{'the token was not accepted' if given else 'no token was given'}: {message}"
+        wrong = "the token was not accepted" if given else "no token was given"
+        message = wrong if told.get("code") == "not_allowed" else f"{wrong}: {message}"
     return KINDS.get(answer.status, Refused)(
         answer.status,
         str(told.get("code") or ""),

@@ -17,6 +17,11 @@ def say_duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
+def say_count(count: int, what: str) -> str:
+    """For people: ``1 job``, ``2 jobs``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def say_size(count: float) -> str:
     """For people: ``512 B``, ``1.5 KiB``, ``2.0 GiB``."""
     if count < 1024:

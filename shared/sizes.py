@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from ferryman.units import say_size
+from ferryman.units import say_count, say_size
 from shared.durations import short
 
-__all__ = ["Size", "parse_size", "say_size"]
+__all__ = ["Size", "parse_size", "say_count", "say_size"]
 
 LARGEST: Final = (1 << 63) - 1
 """What a database column and the kernel can hold."""

@@ -25,12 +25,19 @@ def main() -> None:
         complain("interrupted")
         sys.exit(INTERRUPTED)
     except (FerrymanError, OSError) as problem:
-        complain(str(problem))
+        complain(_text(problem))
         for note in getattr(problem, "__notes__", ()):
             say(note)
         if isinstance(problem, NotAllowed) and problem.status == 401:
             say("a token comes from FERRYMAN_TOKEN or --token-file; the server's operator has it")
         sys.exit(exit_of(problem))
+
+
+def _text(problem: Exception) -> str:
+    """An error's text; of the operating system's the file and the reason, without the number."""
+    if isinstance(problem, OSError) and problem.filename is not None and problem.strerror:
+        return f"{problem.filename}: {problem.strerror}"
+    return str(problem)
 
 
 def command_first(words: Sequence[str]) -> list[str]:

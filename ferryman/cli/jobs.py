@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ferryman.client import Client
     from ferryman.models import JobDoc
 
+SOON_S: float = 5.0
+"""A cancel that takes longer is explained."""
 _ASKED_WHY: Final = 8
 """Users and services of which a list asks why their jobs wait."""
 
@@ -69,7 +71,7 @@ def cancel(
 
     async def work() -> int:
         async with server.client() as client:
-            job = await client.cancel(job_id)
+            job = await _cancelled(client, job_id, quiet=quiet)
             if json:
                 show.document(job)
             elif not quiet:
@@ -77,6 +79,24 @@ def cancel(
             return 0
 
     run(work())
+
+
+async def _cancelled(client: Client, job_id: int, *, quiet: bool) -> JobDoc:
+    """Cancel it, and say why that takes long where it does: its agent may be away for days."""
+    import asyncio
+
+    cancelling = asyncio.ensure_future(client.cancel(job_id))
+    try:
+        if not (await asyncio.wait({cancelling}, timeout=SOON_S))[0] and not quiet:
+            job = await client.status(job_id)
+            whose = f"agent {job.agent}" if job.agent else "the server"
+            show.say(
+                f"the cancel is noted; {whose} has not confirmed yet that no process of job "
+                f"{job_id} is left (Ctrl-C ends this command, the cancel stays)"
+            )
+        return await cancelling
+    finally:
+        cancelling.cancel()
 
 
 def list_jobs(

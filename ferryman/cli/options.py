@@ -51,7 +51,19 @@ Output: TypeAlias = Annotated[
         help="Where the ZIP goes: a file, or a folder (then it is called job-ID.zip).",
     ),
 ]
-JobId: TypeAlias = Annotated[int, typer.Argument(metavar="ID", min=1, help="The job's number.")]
+
+
+def _job_id(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
+        raise typer.BadParameter(f"{text!r} is not the number of a job")
+    return int(text)
+
+
+JobId: TypeAlias = Annotated[
+    int,
+    # hidden: the help would show a type of Python's
+    typer.Argument(metavar="ID", parser=_job_id, hidden=True),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +83,11 @@ class Server:
         if token_file is not None:
             try:
                 token = token_file.read_text().partition("\n")[0].strip()
-            except (OSError, UnicodeDecodeError) as problem:
-                raise BadArgument(f"--token-file {token_file}: {problem}") from problem
+            except OSError as problem:
+                why = problem.strerror or problem
+                raise BadArgument(f"--token-file {token_file}: {why}") from problem
+            except UnicodeDecodeError as problem:
+                raise BadArgument(f"--token-file {token_file}: it is no text") from problem
             if not token:
                 raise BadArgument(f"--token-file {token_file}: its first line is empty")
         return cls(url, token)

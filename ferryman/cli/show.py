@@ -99,6 +99,8 @@ def details(job: JobDoc) -> Iterator[str]:
         yield f"  waiting at position {job.queue.position}: {job.queue.reason}"
     if job.attempt:
         yield f"  attempt {job.attempt}" + (f" on {job.agent}" if job.agent else "")
+    if job.cancel_requested_at and not job.ended:
+        yield f"  cancel asked for {local(job.cancel_requested_at)}, not confirmed by the agent yet"
     if job.progress is not None:
         yield f"  progress {_progress(job)}"
     yield f"  accepted {local(job.created_at)}"

@@ -29,11 +29,7 @@ _LOOKED_THROUGH: Final = 1 << 16
 def submit(
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="PATH",
-            help="A folder (what is in it), files (by base name), or one .zip, .tar or .tar.gz. "
-            "There must be a run.sh.",
-        ),
+        typer.Argument(metavar="PATH", hidden=True),  # the help would show a type of Python's
     ],
     service: Annotated[
         str,
@@ -99,6 +95,9 @@ def submit(
 ) -> None:
     """Send a bundle; print the job's number.
 
+    PATH is a folder (what is in it is sent), files (by base name), or one .zip, .tar or .tar.gz.
+    There must be a run.sh.
+
     Limits can only be lower than the service's. With --wait, states and times pass on stderr, and
     the exit code is the job's own (timeout: 124, cancelled: 143). --output implies --wait and
     fetches the result of a job that completed.
@@ -157,6 +156,9 @@ def submit(
             job = await follow(client, server, accepted.id, quiet=quiet)
             if json:
                 show.document(job)
+            elif not quiet:
+                for warning in job.warnings:
+                    show.say(f"warning: {warning}")
             if job.status == "Completed" and output is not None:
                 await fetch(client, job.id, output, partial=False, quiet=quiet)
             else:

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from ferryman import JobState
-from ferryman.cli import follow, show
+from ferryman.cli import follow, jobs, show
 from ferryman.cli.exits import exit_of_job
 from shared.wire import EventDoc, EventPage, JobDoc, QueueInfo, Reason, Usage
 from tests.unit.ferryman.conftest import ZIP, Host
@@ -209,6 +209,58 @@ async def test_cancel_says_so(ferryman):
         as_json = await ferryman("cancel", "17", "--url", url, "--json")
     assert (said.code, said.err) == (0, "job 17 is cancelled\n")
     assert json.loads(as_json.out)["status"] == "Cancelled"
+
+
+async def test_a_cancel_that_takes_long_says_what_it_waits_for(ferryman, monkeypatch):
+    monkeypatch.setattr(jobs, "SOON_S", 0.0)
+    asked = job(S.UNKNOWN, agent="away", cancel_requested_at="2026-11-20T10:00:02.000000Z")
+    seen = asyncio.Event()
+
+    async def cancel(_: web.Request) -> web.StreamResponse:
+        await seen.wait()
+        return answer(job(S.CANCELLED))
+
+    async def look(_: web.Request) -> web.StreamResponse:
+        seen.set()
+        return answer(asked)
+
+    routes = ("POST", "/api/v1/jobs/17/cancel", cancel), ("GET", "/api/v1/jobs/17", look)
+    async with serving(*routes) as url:
+        said = await ferryman("cancel", "17", "--url", url)
+        shown = await ferryman("status", "17", "--url", url)
+    first, last = said.err.splitlines()
+    assert first.startswith("the cancel is noted; agent away has not confirmed yet that no process")
+    assert (said.code, last) == (0, "job 17 is cancelled")
+    assert "not confirmed by the agent yet" in shown.out
+
+
+async def test_warnings_are_shown_by_whoever_waits(ferryman, bundle):
+    final = job(S.COMPLETED, warnings=["memory: 1TB was asked for, service e allows 2.0 GiB"])
+    async with Host(final).serving() as url:
+        words = ("submit", bundle, "-s", "e", "-u", "a", "--wait", "--url", url)
+        said, quiet = await ferryman(*words), await ferryman(*words, "--quiet")
+    assert "warning: memory: 1TB was asked for, service e allows 2.0 GiB\n" in said.err
+    assert "warning" not in quiet.err
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "1.5", "9" * 30])
+async def test_what_is_not_the_number_of_a_job_is_bad_usage(ferryman, text):
+    said = await ferryman("status", text)
+    assert said.code == 2
+    assert f"'{text}' is not the number of a job" in " ".join(said.err.split())
+
+
+async def test_files_that_cannot_be_used_are_named_without_numbers_of_errors(ferryman, bundle):
+    token = await ferryman("list", "--token-file", "/nonexistent")
+    assert (token.code, token.err) == (
+        2,
+        "ferryman: --token-file /nonexistent: No such file or directory\n",
+    )
+    async with Host(job(S.COMPLETED)).serving() as url:
+        written = await ferryman("download", "17", "-o", "/proc/x.zip", "--url", url)
+    assert written.code == 73
+    assert written.err.startswith("ferryman: /proc/")
+    assert "Errno" not in written.err
 
 
 async def test_lists_are_lines_with_tabs_where_nobody_looks(ferryman):

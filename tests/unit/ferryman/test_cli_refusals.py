@@ -39,6 +39,15 @@ async def test_a_missing_and_a_wrong_token_read_differently(ferryman):
     assert wrong.err.startswith("ferryman: the token was not accepted: a token is needed")
 
 
+async def test_a_ferryman_servers_own_words_for_a_missing_token_are_not_repeated(ferryman):
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        return problem(401, "not_allowed", "a valid token is needed, the token is missing")
+
+    async with serving(("GET", "/api/v1/jobs/17", refuse)) as url:
+        said = await ferryman("status", "17", "--url", url)
+    assert said.err.splitlines()[0] == "ferryman: no token was given"
+
+
 @pytest.mark.parametrize("token", ["s3cret\r", "two words", "s3cr\u00f6t", "s3cret\nX: y"])
 async def test_a_token_that_no_header_can_carry_is_bad_usage(ferryman, monkeypatch, token):
     monkeypatch.setenv("FERRYMAN_TOKEN", token)
@@ -182,7 +191,7 @@ async def test_help_has_words_for_values_and_none_for_switches(ferryman, command
     assert short == long
     assert (short.code, short.err) == (0, "")
     assert short.out.startswith(f"Usage: ferryman {command} [OPTIONS]")
-    assert not re.search(r"<(bool|str|int|path)>|python -m", short.out)
+    assert not re.search(r"<[a-z]+( range|\[\w+\])?>|python -m", short.out)
 
 
 async def test_the_version_is_printed(ferryman):

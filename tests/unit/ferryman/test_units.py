@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ferryman.units import say_duration, say_size
+from ferryman.units import say_count, say_duration, say_size
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,7 @@ def test_a_duration(seconds, text):
 )
 def test_a_size(size, text):
     assert say_size(size) == text
+
+
+def test_a_count():
+    assert [say_count(count, "job") for count in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]
