@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -183,7 +184,10 @@ class Link(Agent):
 
     def _say(self, problem: BaseException | str) -> str:
         if isinstance(problem, aiohttp.ClientConnectorError):
-            why = f"{problem.host}:{problem.port}: {problem.os_error.strerror or problem.os_error}"
+            error = problem.os_error  # asyncio says "Connect call failed" in the place of its text
+            number = error.errno or 0
+            text = os.strerror(number) if number > 0 else error.strerror or str(error)
+            why = f"{problem.host}:{problem.port}: {text}"
         elif isinstance(problem, TimeoutError):
             why = str(problem) or "no answer in time"
         else:

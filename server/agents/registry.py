@@ -101,7 +101,8 @@ class Registry:
         if able and not any(_free(link, held) for link in able):
             slots = sum(link.slots or 0 for link in able)
             which = "agent" if len(able) == 1 else f"{len(able)} agents"
-            return f"all {slots} slots of the {which} that can take it are taken"
+            taken = "the only slot" if slots == 1 else f"all {slots} slots"
+            return f"{taken} of the {which} that can take it {'is' if slots == 1 else 'are'} taken"
         reasons = [link.trouble or self._refuses(link, service) for link in offering]
         return "; ".join(filter(None, reasons)) or "an agent is free"
 

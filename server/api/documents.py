@@ -8,6 +8,7 @@ from server.domain.jobs import Event, Job
 from server.domain.quotas import Service
 from server.ports import Fleet, Jobs
 from shared.clock import Micros, iso
+from shared.sizes import say_count
 from shared.wire import EventDoc, JobDoc, JobState, Links, QueueInfo, StatusBody
 
 S = JobState
@@ -95,10 +96,11 @@ async def why_waiting(
         reason = fleet.why_none(found.service, {})
     elif mine >= service.runs_per_user:
         reason = (
-            f"{mine} jobs of user {found.user_id} are in work, the most the service allows one user"
+            f"user {found.user_id} has {say_count(mine, 'job')} in work, "
+            "the most the service allows one user"
         )
     elif all_users >= service.max_runs:
-        reason = f"all {service.max_runs} places of the service are taken"
+        reason = f"the service has {say_count(all_users, 'job')} in work, the most it may have"
     elif fleet.choose(found.service, load) is None:
         reason = fleet.why_none(found.service, load)
     elif position > 1:

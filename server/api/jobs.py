@@ -55,7 +55,8 @@ async def page(request: web.Request) -> web.StreamResponse:
     known = (*_ALIASES, *_STATES, *_PAGING, _KEY)
     for name in request.query:
         if name not in known:
-            raise BadField(name, "unknown_parameter", f"no parameter {name!r}; there are {known}")
+            there = ", ".join(known)
+            raise BadField(name, "unknown_parameter", f"no parameter {name!r}; there are {there}")
     given = {_ALIASES[name]: request.query[name] for name in _ALIASES if name in request.query}
     if _KEY in request.query:
         return await _page_of_key(context, given.get("user_id"), request.query[_KEY])

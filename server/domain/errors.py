@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.sizes import say_size
+from shared.sizes import say_count, say_size
 from shared.wire import JobState
 
 
@@ -79,7 +79,7 @@ class QueueFull(FerrymanError):
 
     def __init__(self, user_id: str, service: str, most: int) -> None:
         super().__init__(
-            f"user {user_id} has {most} jobs of service {service} waiting, "
+            f"user {user_id} has {say_count(most, 'job')} of service {service} waiting, "
             "which is the most the service allows; try again when some have started"
         )
 

@@ -50,6 +50,7 @@ class Cancel:
         self._jobs, self._fleet, self._services = jobs, fleet, services
         self._clock, self._watch, self._on_payload = clock, watch, on_payload
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._waiting: dict[int, str] = {}  # why, as logged: a job is tried every few seconds
 
     async def __call__(self, job_id: int, patience_s: float) -> Job:
         """Cancel a job.
@@ -75,6 +76,8 @@ class Cancel:
     async def run_once(self) -> int:
         """Take up what could not be cancelled when it was asked for."""
         jobs = await self._jobs.to_cancel()
+        for over in self._waiting.keys() - {job.id for job in jobs}:
+            del self._waiting[over]
         for job in jobs:
             self._start(job)
         return 0
@@ -98,7 +101,9 @@ class Cancel:
                     if not await self._try(job):
                         await wait_for(changed, _LOOK_AGAIN_S, self._clock)
         except AgentError as problem:
-            log.info("cancel.waits", job_id=job_id, error=str(problem))
+            if self._waiting.get(job_id) != str(problem):
+                self._waiting[job_id] = str(problem)
+                log.info("cancel.waits", job_id=job_id, error=str(problem))
         except Exception:
             log.exception("cancel.failed", job_id=job_id)
         finally:

@@ -82,9 +82,9 @@ class Poll:
             judged = states.AT_AGENT - {S.UNKNOWN}
         else:
             return 0
-        what = f"agent {name} cannot be reached"
+        what = f"agent {name} has not been reached"
         if self._fleet.named(name) is None:
-            what = f"agent {name} is not in the server's settings"
+            what = f"agent {name} has not been in the server's settings"
         jobs = await self._jobs.in_states(judged, name)
         return sum([await self._silent(job, silence_s, what) for job in jobs])
 

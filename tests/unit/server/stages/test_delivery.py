@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from server.api import documents
 from server.domain.quotas import Service
@@ -270,8 +271,22 @@ async def test_an_agent_that_was_taken_out_of_the_settings_kills_nothing(world, 
     await world.poll.run_once()
     job = await world.jobs.get(job_id)
     assert job.state is (S.CANCELLED if cancelled else S.QUEUED)
-    assert "is not in the server's settings for" in job.message
+    assert "has not been in the server's settings for" in job.message
     assert ("whether its processes are dead is not known" in job.message) is cancelled
+
+
+async def test_why_a_cancel_waits_is_logged_once(world):
+    await world.start()
+    job_id = await world.upload("ann", "s")
+    await sweep(world)
+    world.registry._links.clear()
+    with capture_logs() as logs:
+        await world.cancel(job_id, 0.0)
+        await world.settle()
+        for _ in range(5):
+            await world.cancel.run_once()
+            await world.settle()
+    assert [line["job_id"] for line in logs if line["event"] == "cancel.waits"] == [job_id]
 
 
 async def test_a_cancel_asks_once_while_the_result_is_on_its_way(world):
