@@ -17,9 +17,11 @@ from client_agent.sandbox.base import SandboxBroken
 JOB: Final = "/job"
 SHM: Final = "/dev/shm"  # noqa: S108  # inside
 INIT: Final = "/proc/1"
-HIDDEN: Final = ("keys", "cmdline", "diskstats", "locks")
+HIDDEN: Final = ("keys", "cmdline", "diskstats", "locks", "partitions")
 """Of ``/proc``: keyrings of the agent's user, how the host was booted, what its disks and other
 jobs do."""
+FILE_SYSTEMS: Final = "/proc/fs"
+"""Tells of each mounted ext4, the disks of other jobs included, how much of it is free."""
 UID: Final = 1000
 """Of the job, as it sees itself."""
 PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
@@ -178,6 +180,7 @@ def bwrap_options(
     # Through the memory of its init a job could take it over, although ptrace is refused: and have
     # it outlive the agent, or forge exit codes. Its other files tell what is the sandbox's own.
     options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT]
+    options += ["--perms", "0555", "--size", "4096", "--tmpfs", FILE_SYSTEMS]
     options += _hidden()
     options += ["--perms", "1777", "--size", str(scratch), "--tmpfs", TEMPORARY[0]]
     options += ["--perms", "1777", "--size", str(shm), "--tmpfs", SHM]
@@ -189,6 +192,7 @@ def bwrap_options(
     # the job's symlinks to the host (CVE-2026-87766). Its parents are bwrap's own tmpfs, made
     # read-only, because / and /dev are tmpfs without a limit.
     options += ["--bind-fd", str(fds.job), JOB]
+    options += ["--remount-ro", FILE_SYSTEMS]
     options += ["--remount-ro", INIT, "--remount-ro", "/dev", "--remount-ro", "/"]
     options += ["--chdir", JOB]
     if fds.seccomp is not None:

@@ -99,7 +99,7 @@ def fewest_mounts(given: Options) -> Options:
     """One recursive bind instead of thirty mounts: what mounts cost in all. It keeps no promise."""
     first, last = given.index("--ro-bind"), given.index("--bind-fd")
     binds = ["--ro-bind", "/", "/", "--proc", "/proc", "--tmpfs", "/mnt"]
-    remounts = ("--remount-ro", options.INIT, "/dev", "/")
+    remounts = ("--remount-ro", options.FILE_SYSTEMS, options.INIT, "/dev", "/")
     after = [option for option in given[last:] if option not in remounts]
     for _ in range(2):  # the mount and --chdir
         after[after.index(options.JOB)] = "/mnt"

@@ -300,6 +300,15 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
+        "what `/proc/fs` tells of other jobs' disks is hidden",
+        _OPTIONS,
+        '    options += ["--perms", "0555", "--size", "4096", "--tmpfs", FILE_SYSTEMS]\n    options += _h',
+        "    FILE_SYSTEMS = INIT\n    options += _h",
+        f"{_INSIDE}proc_does_not_tell_how_full_the_disks_of_other_jobs_are[user]",
+        f"{_INSIDE}proc_does_not_tell_how_full_the_disks_of_other_jobs_are[root]",
+    ),
+    of(
+        "3",
         "only the named descriptors are passed",
         _SPAWN,
         "pass_fds=tuple(passed),",

@@ -159,11 +159,17 @@ def test_the_host_is_not_visible_in_dev_sys_and_mounts(who: Who) -> None:
 
 
 def test_what_proc_tells_of_the_host_and_its_jobs_is_empty(who: Who) -> None:
-    names = "keys cmdline diskstats locks"
+    names = "keys cmdline diskstats locks partitions"
     outcome = run(Job({"run.sh": f"cd /proc; cat {names}; ls {names}; wc -l <cpuinfo\n"}), who)
     *there, cpus = outcome.stdout.split()
     assert set(there) == {name for name in names.split() if Path("/proc", name).exists()}
     assert int(cpus) > 0
+
+
+def test_proc_does_not_tell_how_full_the_disks_of_other_jobs_are(who: Who) -> None:
+    assert os.listdir("/proc/fs") != []  # noqa: PTH208  # the host's own is not empty
+    script = "find /proc/fs -mindepth 1; mkdir /proc/fs/x 2>&1 | grep -o 'Read-only.*'\n"
+    assert run(Job({"run.sh": script}), who).stdout == "Read-only file system\n"
 
 
 def test_of_etc_there_is_what_programs_need_and_no_account_of_the_host(who: Who) -> None:

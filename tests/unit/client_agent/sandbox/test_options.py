@@ -81,8 +81,8 @@ def test_the_jobs_directory_is_the_last_mount_and_nothing_lies_below_it() -> Non
 def test_root_and_dev_are_made_read_only_after_the_last_mount() -> None:
     args = bwrap()
     at = args.index("--bind-fd")
-    places = ("/proc/1", "/dev", "/")
-    assert args[at + 3 : at + 9] == [word for p in places for word in ("--remount-ro", p)]
+    places = ("/proc/fs", "/proc/1", "/dev", "/")
+    assert args[at + 3 : at + 11] == [word for p in places for word in ("--remount-ro", p)]
 
 
 def test_scratch_is_sized() -> None:
@@ -91,9 +91,10 @@ def test_scratch_is_sized() -> None:
     assert args[at - 3 : at + 1] == ["--size", "1000", "--tmpfs", "/tmp"]
     at = args.index("/dev/shm")
     assert args[at - 3 : at + 1] == ["--size", "2000", "--tmpfs", "/dev/shm"]
-    at = args.index("/proc/1")
-    assert args[at - 3 : at + 1] == ["--size", "4096", "--tmpfs", "/proc/1"]
-    assert args.count("--tmpfs") == 3
+    for place in ("/proc/1", "/proc/fs"):
+        at = args.index(place)
+        assert args[at - 3 : at + 1] == ["--size", "4096", "--tmpfs", place]
+    assert args.count("--tmpfs") == 4
 
 
 def test_every_namespace_is_new_and_none_can_be_made_inside() -> None:
