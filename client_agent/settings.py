@@ -14,11 +14,11 @@ from pydantic import Field, field_validator, model_validator
 from client_agent.openings import Sandboxing
 from client_agent.sandbox.options import SHOWN
 from shared import config
-from shared.config import Section, SettingsError, Words
+from shared.config import SettingsError, Words
 from shared.durations import Duration
 from shared.http.settings import HttpSection
+from shared.limits import LimitsTable
 from shared.sizes import Size
-from shared.wire import Limits
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOREIGN: Final = ("server", "services", "agents")
@@ -33,21 +33,6 @@ def _data_home() -> Path:
 def _hostname() -> str:
     found = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip(".-_")
     return found or "agent"
-
-
-class DefaultLimits(Section):
-    """``[agent.default_limits]``: for bundles of a job-orchestrator server."""
-
-    cpus: float = Field(1.0, gt=0)
-    memory: Size = Field(2 << 30, gt=0)
-    pids: int = Field(256, gt=0)
-    disk: Size = Field(2 << 30, gt=0)
-    log: Size = Field(16 << 20, gt=0)
-    results: Size = Field(2 << 30, gt=0)
-    network: bool = False
-
-    def limits(self) -> Limits:
-        return Limits(**self.model_dump())
 
 
 class AgentSection(HttpSection):
@@ -69,7 +54,8 @@ class AgentSection(HttpSection):
     sandboxing: Sandboxing = Sandboxing()
     default_timeout: Duration = Field(3600.0, gt=0)
     """Wall time of a bundle of a job-orchestrator server."""
-    default_limits: DefaultLimits = DefaultLimits()
+    default_limits: LimitsTable = LimitsTable()
+    """For bundles of a job-orchestrator server."""
     grace: Duration = Field(10.0, ge=0)
     """From SIGTERM to SIGKILL for an attempt that is stopped."""
     shutdown_grace: Duration = Field(10.0, gt=0)

@@ -16,8 +16,9 @@ from shared.config import Section, Settings, SettingsError, load
 from shared.durations import Duration
 from shared.files.bundle import MAX_FILES
 from shared.http.settings import HttpSection
+from shared.limits import LimitsTable
 from shared.sizes import Size
-from shared.wire import Limits, Reason
+from shared.wire import Reason
 
 SERVICE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
@@ -65,18 +66,6 @@ class ServerTable(HttpSection):
         return self
 
 
-class LimitsTable(Section):
-    """``limits`` of a service."""
-
-    cpus: float = Field(1.0, gt=0, allow_inf_nan=False)
-    memory: Size = Field(2 << 30, gt=0)
-    pids: int = Field(256, gt=0)
-    disk: Size = Field(2 << 30, gt=0)
-    log: Size = Field(16 << 20, gt=0)
-    results: Size = Field(2 << 30, gt=0)
-    network: bool = False
-
-
 class ServiceTable(Section):
     """Table ``[services.NAME]``."""
 
@@ -115,7 +104,7 @@ class ServiceTable(Section):
             retry_delays_s=self.retry_delays,
             retry_on=frozenset(self.retry_on),
             infra_retries=self.infra_retries,
-            limits=Limits(**self.limits.model_dump()),
+            limits=self.limits.limits(),
         )
 
 

@@ -1,4 +1,4 @@
-"""The limits that an upload may lower: as people write them, and their least."""
+"""Limits as people write them: in settings, and in uploads, which may lower some of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from pydantic import Field
+
+from shared.config import Section
 from shared.durations import short
-from shared.sizes import parse_size, say_size
+from shared.sizes import Size, parse_size, say_size
 from shared.wire import Limits
 
 MIB: Final = 1 << 20
@@ -16,6 +19,21 @@ SIZES: Final = {"memory": 32 * MIB, "disk": 4 * MIB}
 COUNTS: Final = {"cpus": 0.1, "pids": 8}
 """Fields that are plain numbers -> the same."""
 FIELDS: Final = (*SIZES, *COUNTS)
+
+
+class LimitsTable(Section):
+    """Table ``limits`` of a service, or ``default_limits`` of an agent."""
+
+    cpus: float = Field(1.0, gt=0, allow_inf_nan=False)
+    memory: Size = Field(2 << 30, gt=0)
+    pids: int = Field(256, gt=0)
+    disk: Size = Field(2 << 30, gt=0)
+    log: Size = Field(16 << 20, gt=0)
+    results: Size = Field(2 << 30, gt=0)
+    network: bool = False
+
+    def limits(self) -> Limits:
+        return Limits(**self.model_dump())
 
 
 def parse_limit(name: str, text: str) -> float:

@@ -137,6 +137,7 @@ def test_tables_of_the_server_are_none_of_its_business(loaded):
         ("[agent]\nsandboxing = { scratc = '1MB' }\n", "did you mean scratch?"),
         ("[agent]\ntokens_file = '/does/not/exist'\n", "/does/not/exist"),
         ("[agent]\ndefault_limits = { memory = 'lots' }\n", "'lots' is not a size"),
+        ("[agent]\ndefault_limits = { cpus = inf }\n", "agent.default_limits.cpus"),
         ("[agnt]\n", "did you mean agent?"),
     ],
 )
