@@ -9,9 +9,7 @@ from aiohttp import hdrs, web
 
 from client_agent import states
 from client_agent.condition import Condition
-from client_agent.errors import (
-    Refused,
-)
+from client_agent.errors import Refused
 from client_agent.folders import Folders
 from client_agent.intake import Intake
 from client_agent.load import CpuLoad

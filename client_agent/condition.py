@@ -21,7 +21,6 @@ from shared.wire import AgentHealth, Limits
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-RETRY_AFTER_S: Final = 10
 _NOT_TAKEN: Final = "no new bundles are taken"
 
 

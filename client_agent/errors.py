@@ -13,6 +13,9 @@ SHORTAGE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 memory, and tries again."""
 
 
+RETRY_AFTER_S: Final = 10
+
+
 class NotNow(Exception):
     """An attempt could not be started for a shortage: it stays Prepared, and is tried again."""
 
@@ -24,52 +27,57 @@ class Refused(Exception):
         status: of HTTP.
         code: for programs.
         message: a sentence for people.
+        retry_after_s: when to ask again; None: it is not said.
     """
+
+    retry_after_s: int | None = None
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
+        if status in (503, 507):
+            self.retry_after_s = RETRY_AFTER_S
 
 
 class NoSuchPayload(Exception):
     def __init__(self, payload_id: int) -> None:
         super().__init__(f"payload {payload_id} is not known here")
-        self.payload_id = payload_id
 
 
-class NotEnded(Exception):
+class NotEnded(Refused):
     def __init__(self, payload_id: int, state: PayloadState) -> None:
-        super().__init__(f"payload {payload_id} is {state}: it has not ended, so it must be kept")
-        self.payload_id, self.state = payload_id, state
+        why = f"payload {payload_id} is {state}: it has not ended, so it must be kept"
+        super().__init__(409, "not_ended", why)
 
 
-class StaleAttempt(Exception):
+class StaleAttempt(Refused):
     """A later attempt of the same job is known already."""
 
     def __init__(self, key: AttemptKey, latest: int) -> None:
-        super().__init__(f"attempt {key} is stale: attempt {latest} of the same job is known here")
-        self.key, self.latest = key, latest
+        why = f"attempt {key} is stale: attempt {latest} of the same job is known here"
+        super().__init__(409, "stale_attempt", why)
 
 
-class KeyRefused(Exception):
+class KeyRefused(Refused):
     """This key was promised never to be taken."""
 
     def __init__(self, key: AttemptKey) -> None:
-        super().__init__(f"attempt {key} was settled as never to run here")
-        self.key = key
+        super().__init__(409, "key_refused", f"attempt {key} was settled as never to run here")
 
 
-class DigestMismatch(Exception):
+class DigestMismatch(Refused):
     """This key is known with another bundle: whoever uses it again lost its history."""
 
     def __init__(self, key: AttemptKey, digest: str) -> None:
-        super().__init__(f"attempt {key} is known here with another bundle, of digest {digest}")
-        self.key, self.digest = key, digest
+        why = f"attempt {key} is known here with another bundle, of digest {digest}"
+        super().__init__(409, "digest_mismatch", why)
 
 
-class SubmitInProgress(Exception):
+class SubmitInProgress(Refused):
     """Whether the order under this key is taken is not decided yet."""
 
+    retry_after_s = 1
+
     def __init__(self, key: AttemptKey) -> None:
-        super().__init__(f"the order of attempt {key} has come, and is being stored: ask again")
-        self.key = key
+        why = f"the order of attempt {key} has come, and is being stored: ask again"
+        super().__init__(409, "submit_in_progress", why)

@@ -87,9 +87,8 @@ async def test_payloads_without_key_never_collide(payloads):
 
 async def test_an_attempt_older_than_one_known_is_stale(payloads):
     await added(payloads, "5.2")
-    with pytest.raises(StaleAttempt) as refusal:
+    with pytest.raises(StaleAttempt, match=r"5\.1 is stale: attempt 2 "):
         await payloads.add(new_payload("5.1"))
-    assert refusal.value.latest == 2
     await added(payloads, "5.3")
     await added(payloads, "6.1")
 
