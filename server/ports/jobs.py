@@ -65,10 +65,6 @@ class Jobs(Protocol):
         """Raises NoSuchJob."""
         ...
 
-    async def find(self, job_ids: Iterable[int]) -> dict[int, Job]:
-        """Those of them that exist, in one read."""
-        ...
-
     async def by_idempotency_key(self, user_id: str, key: str) -> Job | None: ...
 
     async def move(self, *moves: Move) -> Job | None:

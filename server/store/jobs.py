@@ -10,7 +10,6 @@ from server.domain.jobs import Event, Job, Move, NewJob, Result
 from server.store import rows
 from server.store.moves import append_event, get_job, make_move
 from server.store.pages import Pages
-from server.store.placeholders import batches
 from server.store.queue import HELD, Queue, count_queued
 from server.store.retention import Retention
 from shared.clock import Micros
@@ -167,16 +166,6 @@ class SqlJobs(Queue, Pages, Retention):
 
     async def get(self, job_id: int) -> Job:
         return await get_job(self._database, job_id)
-
-    async def find(self, job_ids: Iterable[int]) -> dict[int, Job]:
-        found: dict[int, Job] = {}
-        for names, params in batches(list(job_ids)):
-            for row in await self._database.rows(
-                f"SELECT * FROM jobs WHERE id IN ({names})",  # noqa: S608 - placeholders
-                params,
-            ):
-                found[row["id"]] = rows.job(row)
-        return found
 
     async def by_idempotency_key(self, user_id: str, key: str) -> Job | None:
         return await _by_key(self._database, user_id, key)
