@@ -48,7 +48,6 @@ _RETRY: Final = frozenset(
         HTTPStatus.TOO_MANY_REQUESTS,
     }
 )
-_NEW_ATTEMPT: Final = frozenset({"stale_attempt", "key_refused", "digest_mismatch"})
 
 
 async def read(answer: aiohttp.ClientResponse, most: int = MOST_BYTES) -> bytes:
@@ -96,9 +95,7 @@ async def refusal(answer: aiohttp.ClientResponse) -> AgentError:
     if answer.status == HTTPStatus.NOT_FOUND and code == "payload_not_found":
         return NoSuchPayload(message)
     wait_s = retry_after(answer)
-    if code in _NEW_ATTEMPT:
-        wait_s = 0.0
-    elif answer.status == HTTPStatus.INSUFFICIENT_STORAGE and wait_s is None:
+    if answer.status == HTTPStatus.INSUFFICIENT_STORAGE and wait_s is None:
         wait_s = 30.0
     final = (
         answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
