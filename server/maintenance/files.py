@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from server.storage.files import KINDS, stored_path
 from server.store.copies import StoredFile
 from shared.files import durable
 from shared.files.errors import BundleError
 from shared.files.reader import BundleReader
-
-_CHUNK: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -78,21 +74,9 @@ def _link_or_copy(source: Path, target: Path) -> None:
     except FileNotFoundError:
         raise
     except OSError:
-        with _new(target) as fd, source.open("rb") as file, os.fdopen(fd, "wb") as out:
-            shutil.copyfileobj(file, out, _CHUNK)
-            out.flush()
-            os.fsync(out.fileno())
+        shutil.copyfile(source, target)
+        durable.fsync_file(target)
     target.chmod(0o600)
-
-
-@contextlib.contextmanager
-def _new(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        yield fd
-    except BaseException:
-        durable.remove_quietly(path)
-        raise
 
 
 def _sound(path: Path, file: StoredFile, *, digests: bool) -> bool:

@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import secrets
+import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ def restore(
         durable.seal(staged, db_path)
     except BaseException:
         for path in made:
-            _remove(path)
+            shutil.rmtree(path, ignore_errors=True)
+            durable.remove_quietly(path)
         raise
     finally:
         for left in db_path.parent.glob(f"{db_path.name}.restoring*"):
@@ -134,13 +136,3 @@ async def _become_another(staged: Path, skip: int, *, follow: bool) -> int:
         return int(found[0]["seq"]) + 1
     finally:
         await database.close()
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        for folder, _, names in os.walk(path, topdown=False):
-            for name in names:
-                durable.remove_quietly(Path(folder) / name)
-            Path(folder).rmdir()
-    else:
-        durable.remove_quietly(path)
