@@ -12,8 +12,6 @@ from shared.sizes import say_count
 from shared.wire import EventDoc, JobDoc, JobState, Links, QueueInfo, StatusBody
 
 S = JobState
-_REFERENCE: dict[JobState, str] = {S.CANCELLED: "Killed"}
-"""job-orchestrator's word, where it has no ours: existing scripts compare that string."""
 
 
 def job(
@@ -123,8 +121,8 @@ def event(found: Event) -> EventDoc:
 
 
 def reference_state(state: JobState) -> str:
-    """The state in job-orchestrator's words."""
-    return _REFERENCE.get(state, str(state))
+    """The state in job-orchestrator's words, which existing scripts compare."""
+    return "Killed" if state is S.CANCELLED else str(state)
 
 
 def status(found: Job, message: str | None = None) -> StatusBody:

@@ -31,7 +31,6 @@ log = structlog.get_logger()
 
 _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NoSuchJob: HTTPStatus.NOT_FOUND,
-    AlreadyEnded: HTTPStatus.CONFLICT,
     BadField: HTTPStatus.BAD_REQUEST,
     NotEnded: HTTPStatus.CONFLICT,
     BundleTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -77,8 +76,6 @@ def translate(problem: Exception) -> Refusal | None:
             return Refusal(
                 409, problem.code, str(problem), job_id=problem.job_id, state=problem.current
             )
-        case NoSuchJob():
-            return Refusal(404, problem.code, str(problem))
         case Denied():
             return Refusal(problem.status, problem.code, problem.message, headers=problem.headers)
         case FerrymanError():
