@@ -11,11 +11,12 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from shared.wire import Limits, Order
+from tests.support import forked
 from tests.support.agent import SERVER, write_bundle
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -119,6 +120,15 @@ class AgentProcess:
         return self.process.stderr.read()
 
 
+def _start(
+    arguments: Sequence[str], wrap: tuple[str, ...], env: Mapping[str, str], **how: Any
+) -> subprocess.Popen[str]:
+    how |= {"cwd": REPOSITORY, "env": environment(**env), "text": True}
+    if wrap:
+        return subprocess.Popen([*wrap, *command(*arguments)], **how)
+    return forked.start("client_agent", arguments, **how)
+
+
 @contextlib.contextmanager
 def agent(
     home: Path, *arguments: str, wrap: tuple[str, ...] = (), **env: str
@@ -130,14 +140,7 @@ def agent(
     """
     read, write = os.pipe()
     given = ("--port", "0", "--data-dir", str(home / "agent"), "--ready-fd", str(write))
-    process = subprocess.Popen(
-        [*wrap, *command(*given, *arguments)],
-        cwd=REPOSITORY,
-        env=environment(**env),
-        pass_fds=(write,),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = _start([*given, *arguments], wrap, env, pass_fds=(write,), stderr=subprocess.PIPE)
     os.close(write)
     try:
         with os.fdopen(read) as ready:
@@ -153,16 +156,13 @@ def agent(
 
 def refused(*arguments: str, wrap: tuple[str, ...] = (), **env: str) -> tuple[int, str]:
     """Start one that is to fail; its exit code and stderr."""
-    done = subprocess.run(
-        [*wrap, *command(*arguments)],
-        cwd=REPOSITORY,
-        env=environment(**env),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    return done.returncode, done.stderr
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with _start(arguments, wrap, env, **pipes) as process:
+        try:
+            _, said = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    return process.returncode, said
 
 
 @contextlib.contextmanager

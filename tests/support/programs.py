@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from client_agent.sandbox.places import Places
+from tests.support import forked
 from tests.support.running import cgroups_of, environment, marked
 
 JSON = ("--log-format", "json")
@@ -62,13 +64,13 @@ class Program:
         """Start it; do not wait."""
         ours = ["--host", self.host, "--port", str(self.port), "--data-dir", str(self.data)]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.prefix, sys.executable, "-P", "-m", self.name, *ours, *JSON, *self._flags],
-                env=environment(self.mark),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            words, env = [*ours, *JSON, *self._flags], environment(self.mark)
+            if self.prefix:
+                command = [*self.prefix, sys.executable, "-P", "-m", self.name, *words]
+                self.process = subprocess.Popen(command, env=env, **how)
+            else:
+                self.process = forked.start(self.name, words, env, **how)
 
     def start(self) -> None:
         """Start it and wait until it listens."""

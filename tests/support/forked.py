@@ -1,0 +1,97 @@
+"""The two programs without a new interpreter: forked from the test, which has imported them.
+
+Starting Python and importing everything costs several times what most tests of a program cost
+themselves. Tests of the command line, of ``ferryman dev`` and of deployment do start them afresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import gc
+import logging
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+import server.__main__  # noqa: F401  # both: for the children
+
+
+def start(
+    module: str, arguments: Sequence[str], env: Mapping[str, str], **how: Any
+) -> subprocess.Popen[Any]:
+    """As ``python -P -m module`` in this environment, with the other arguments of Popen.
+
+    It is ``python`` indeed where lines are counted, which a fork would miss, and in the bench.
+    """
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    if "coverage" in sys.modules or "pytest" not in sys.modules:
+        return subprocess.Popen(command, env=env, **how)
+    be = _instead_of_exec(module, arguments, env, how.get("pass_fds", ()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # threads of other tests: the child touches none
+        return subprocess.Popen(command, env=env, preexec_fn=be, **how)
+
+
+def _instead_of_exec(
+    module: str, arguments: Sequence[str], env: Mapping[str, str], keep: Sequence[int]
+) -> Callable[[], None]:
+    """Runs the program in the child, and ends it.
+
+    Args:
+        keep: descriptors that stay open, beside those of stdin, stdout and stderr.
+    """
+
+    def be() -> None:
+        code: object = 1
+        try:
+            _become_fresh(env, keep)
+            sys.argv = [module, *arguments]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        except BaseException:  # noqa: BLE001  # as the interpreter does at the end
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code if isinstance(code, int) else int(code is not None))
+
+    return be
+
+
+def _become_fresh(env: Mapping[str, str], keep: Sequence[int]) -> None:
+    """What an interpreter that has just started has, as far as the two notice it."""
+    gc.freeze()  # what is the test's is neither looked at nor copied
+    faulthandler.disable()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
+    first = 3
+    for fd in sorted(keep):  # one more than these: Popen waits until it is closed, or an exec
+        os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    os.environ.clear()
+    os.environ.update(env)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  # as long as the process
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore", DeprecationWarning)
+    logging.getLogger().handlers.clear()
+    structlog.reset_defaults()
+    asyncio._set_running_loop(None)
+    for name in ("client_agent.__main__", "server.__main__"):
+        sys.modules.pop(name, None)
