@@ -67,6 +67,11 @@ def from_iso(text: str) -> Micros:
     return round(datetime.fromisoformat(text).timestamp() * SECOND)
 
 
+async def let_others_go_on() -> None:
+    """Long work on the event loop waits here until everybody else has had a turn."""
+    await asyncio.sleep(0)
+
+
 async def wait_for(event: asyncio.Event, seconds: float, clock: Clock) -> bool:
     """Wait until ``event`` is set or ``seconds`` have passed.
 

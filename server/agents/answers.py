@@ -64,16 +64,14 @@ async def read(answer: aiohttp.ClientResponse, most: int = MOST_BYTES) -> bytes:
     return bytes(body)
 
 
-async def document(
-    answer: aiohttp.ClientResponse, model: type[Document], most: int = _DOCUMENT_BYTES
-) -> Document:
+async def document(answer: aiohttp.ClientResponse, model: type[Document]) -> Document:
     """The body as a document.
 
     Raises:
         ValueError: it is none.
     """
     try:
-        return model.model_validate_json(await read(answer, most))
+        return model.model_validate_json(await read(answer, _DOCUMENT_BYTES))
     except ValueError as problem:
         raise ValueError(f"{_what(answer)} that is not an agent's") from problem
 

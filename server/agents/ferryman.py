@@ -11,7 +11,7 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from server.agents import answers, forms
+from server.agents import answers, forms, listing
 from server.agents.link import Link
 from server.domain import outcome
 from server.domain.jobs import Job
@@ -106,9 +106,9 @@ class FerrymanAgent(Link):
 
     async def payloads(self) -> PayloadList:
         """All that it holds for this server."""
-        listing = await self._listing(self._server)
-        ours = [payload for payload in listing.payloads if self._is_ours(payload)]
-        return listing.model_copy(update={"payloads": ours})
+        listed = await self._listing(self._server)
+        ours = [payload for payload in listed.payloads if self._is_ours(payload)]
+        return listed.model_copy(update={"payloads": ours})
 
     async def end_former(self) -> None:
         """Kill and forget all that it holds for former servers; return when none of it runs.
@@ -127,7 +127,7 @@ class FerrymanAgent(Link):
 
     async def _listing(self, server: str) -> PayloadList:
         async with self._call("GET", f"{self.base}/payloads", params={"server": server}) as answer:
-            return await answers.document(answer, PayloadList, answers.MOST_BYTES)
+            return await listing.parse(await answers.read(answer))
 
     async def events(self, after: int) -> AsyncIterator[AgentEvent]:
         """Changes of payloads as they happen; ends, or raises Unreachable, when the connection

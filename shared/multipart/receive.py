@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from shared.clock import let_others_go_on
 from shared.files.errors import BundleError
 from shared.files.names import shown
 from shared.files.sealed import Sealed
@@ -127,9 +127,7 @@ async def _feed_in_turns(chunk: bytes, form: Form, threads: Threads) -> None:
     for at in range(0, len(chunk), _PIECE):
         async with threads.parsing or nullcontext():
             form.feed(chunk[at : at + _PIECE])
-            turn = asyncio.get_running_loop().create_future()
-            turn.get_loop().call_soon(turn.set_result, None)
-            await turn
+            await let_others_go_on()
 
 
 def _lying(what: str) -> FormRefused:

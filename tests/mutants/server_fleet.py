@@ -378,4 +378,12 @@ MUTANTS: Final = (
         "                    pass",
         f"{_FOLLOW}an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_same",
     ),
+    _of(
+        "a long list of payloads leaves the others their turns",
+        "agents/listing.py",
+        "            await let_others_go_on()",
+        "            pass",
+        "tests/unit/server/agents/test_listing.py::"
+        "test_everybody_else_has_a_turn_while_a_long_one_is_read",
+    ),
 )
