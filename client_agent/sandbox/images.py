@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from client_agent.remove import remove_tree
 from client_agent.sandbox import mounts
 from client_agent.sandbox.loopfs import (
@@ -30,6 +32,8 @@ from client_agent.sandbox.loopfs import (
     shut_down,
     usable_blocks,
 )
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 MIB: Final = 1 << 20
 ROOM: Final = 512
@@ -120,6 +124,8 @@ class Images:
     def __init__(self, files: Path, inode_every: int) -> None:
         self._files, self._inode_every = files, inode_every
         self._idle: list[Image] = []
+        self._stuck: list[Image] = []
+        """Idle once; they could not be discarded yet."""
         self._serial = 0
         self._making = threading.Lock()
         self._keeping = threading.Lock()
@@ -147,12 +153,8 @@ class Images:
         try:
             return self._make(disk, places)
         except NoImages:
-            with self._keeping:
-                idle, self._idle = self._idle, []
-            if not idle:
+            if not self._discard_idle():  # of other sizes: they may hold the last loop devices
                 raise
-            for image in idle:  # of other sizes: they may hold the last loop devices
-                image.discard()
             return self._make(disk, places)
 
     def _make(self, disk: int, places: Path) -> Image:
@@ -199,14 +201,29 @@ class Images:
             self._idle.append(image)
             # The oldest goes: sizes that nobody asks for any more must not keep out those in use.
             oldest = self._idle.pop(0) if len(self._idle) > spare else None
-        if oldest is not None:
-            oldest.discard()
+        # An error here would have the caller put back again what may be the next attempt's already.
+        if oldest is not None and not self._discard(oldest):
+            log.warning("image.not_discarded", image=str(oldest.place))
 
     def close(self) -> None:
         """Discard what is idle."""
-        for image in self._idle:
+        self._discard_idle()
+
+    def _discard_idle(self) -> bool:
+        """Whether there was one that could be."""
+        with self._keeping:
+            idle, self._idle, self._stuck = [*self._stuck, *self._idle], [], []
+        return sum(self._discard(image) for image in idle) > 0
+
+    def _discard(self, image: Image) -> bool:
+        """Discard what nobody uses; what cannot be discarded is tried again later."""
+        try:
             image.discard()
-        self._idle.clear()
+        except OSError:
+            with self._keeping:
+                self._stuck.append(image)
+            return False
+        return True
 
     def _open_template(self, disk: int) -> int:
         """A descriptor of an empty file system of that size."""

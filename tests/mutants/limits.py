@@ -286,6 +286,14 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "4",
+        "disk: an image is put back once",
+        "sandbox/images.py",
+        "        except OSError:\n            with self._keeping:\n                self._stuck.append(image)\n",
+        "        except InterruptedError:\n",
+        f"{_IMAGES}an_image_that_is_in_use_again_is_not_put_back_twice",
+    ),
+    of(
+        "4",
         "disk: the kernel's count tells `disk_limit`",
         "sandbox/meter.py",
         "        self._full = self._image.full()\n        return True",

@@ -312,6 +312,26 @@ def test_idle_images_give_their_loop_devices_to_who_needs_one() -> None:
     assert mounted(work) == (0, False)
 
 
+def test_an_image_that_is_in_use_again_is_not_put_back_twice() -> None:
+    """Where another one, whose turn it is to be discarded, is held by somebody."""
+
+    def work(pool: Images, places: Path) -> tuple[bool, bool, list[str]]:
+        held, image = (opened(pool.make(size * MIB, places)) for size in (8, 16))
+        pool.put_back(held, spare=1)
+        fd = os.open(held.place, os.O_RDONLY)
+        pool.put_back(image, spare=1)  # no error: the caller would try again
+        again = pool.idle(16 * MIB) is image
+        still_there = held.place.exists()
+        os.close(fd)
+        image.open_for(UID)
+        pool.close()  # also what could not be discarded before
+        names = sorted(path.name for path in (places.parent / "files").glob("*.img"))
+        image.discard()
+        return again, still_there, names
+
+    assert mounted(work) == (True, True, ["2.img"])
+
+
 def test_the_hosts_own_file_system_is_never_shut_down() -> None:
     """Should the image not be where it was mounted."""
 
