@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import sys
-from typing import Literal
+from typing import Literal, TextIO
 
 import structlog
 
@@ -23,11 +24,11 @@ def configure(form: Literal["auto", "text", "json"] = "auto", level: str = "info
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info if not text else _as_is,
+            structlog.processors.format_exc_info if not text else _visible,
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(),
                 # The pretty ones print every local of every frame: tokens, users' data.
-                exception_formatter=structlog.dev.plain_traceback,
+                exception_formatter=_plain_traceback,
             )
             if text
             else structlog.processors.JSONRenderer(default=str),
@@ -45,10 +46,28 @@ def configure(form: Literal["auto", "text", "json"] = "auto", level: str = "info
     )
 
 
-def _as_is(
+def _visible(
     _logger: structlog.typing.WrappedLogger, _name: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
+    """What strangers send must not move the cursor of whoever reads the log. JSON escapes it."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = _escaped(value)
     return event
+
+
+def _plain_traceback(to: TextIO, problem: structlog.typing.ExcInfo) -> None:
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, problem)
+    to.write("\n".join(map(_escaped, plain.getvalue().split("\n"))))
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 class Limiter:

@@ -19,6 +19,14 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 MUTANTS: Final = (
     _of(
+        "what strangers send moves no cursor",
+        "shared/logs.py",
+        "            event[name] = _escaped(value)\n",
+        "            event[name] = value\n",
+        "tests/unit/shared/test_logs.py::"
+        "test_what_strangers_send_neither_forges_lines_nor_moves_the_cursor",
+    ),
+    _of(
         "a name that somebody else points here is not answered",
         f"{_HTTP}front.py",
         "            self._check_host(request)\n",

@@ -40,6 +40,36 @@ def test_a_traceback_shows_no_values(form):
     assert "a-secret" not in done.stderr
 
 
+_STRANGE = """
+import structlog
+from shared import logs
+logs.configure(FORM)
+log = structlog.get_logger()
+strange = "/x\\x1b[2J\\x9b1A\\u202e\\n\\r2026 forged\\udcff"
+log.warning("request.done", path=strange)
+log.warning("request.done", path=strange.replace(" ", "_"))
+try:
+    raise ValueError(strange)
+except ValueError:
+    log.exception("request.failed")
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_strangers_send_neither_forges_lines_nor_moves_the_cursor(form):
+    done = subprocess.run(
+        [sys.executable, "-c", _STRANGE.replace("FORM", repr(form))],
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    text = done.stderr.decode()
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert not any(line.lstrip().startswith("2026 forged") for line in text.split("\n"))
+    assert text.count("forged") >= 3
+
+
 async def test_what_is_too_much_is_counted(monkeypatch):
     at = [100.0]
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: at[0])
