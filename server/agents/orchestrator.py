@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import zipfile
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +63,9 @@ class OrchestratorClient(Link):
             if answer.content_type == "application/zip":
                 with self._sessions.reserve() as space:
                     fetched = await answers.store(answer, to, self._clock, space)
+                # It says no digest: a result that was cut off on the way, or never packed, is none.
+                if not await asyncio.to_thread(zipfile.is_zipfile, to):
+                    raise ValueError(f"{fetched.size} bytes that are no whole ZIP")
                 return PayloadDoc(id=payload_id, status=PayloadState.COMPLETED), fetched
             payload = _payload(await answers.read(answer), payload_id)
             return payload, None

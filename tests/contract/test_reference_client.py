@@ -137,6 +137,21 @@ async def test_a_page_in_place_of_a_payload_is_silence(tmp_path, client):
         assert "Unknown" in await caller.states(job["id"])
 
 
+@pytest.mark.parametrize("cut", [10, 1 << 20], ids=["cut off", "empty"])
+async def test_what_is_no_whole_zip_is_no_result(tmp_path, client, cut):
+    client.cut = cut
+    once = "[services.my_service]\ninfra_retries = 0\n"
+    short: dict[str, Any] = {"agent_unreachable_after": 0.1, "agent_lost_after": 20.0}
+    async with driving(tmp_path, client, extra=once, **short) as caller:
+        job_id = await caller.upload()
+        job = await caller.job(job_id, until="Unknown")
+        assert "no whole ZIP" in job["message"]
+        client.cut = 0
+        assert (await caller.job(job_id))["status"] == "Completed"
+        _, _, body = await caller.get(f"/download/{job_id}")
+        assert zipfile.ZipFile(io.BytesIO(body)).testzip() is None
+
+
 async def test_each_attempt_has_its_own_time_until_it_is_given_up(tmp_path, client):
     client.then, client.broken = "Running", True
     twice = "[services.my_service]\ninfra_retries = 1\n"

@@ -46,6 +46,7 @@ class Orchestrator:
         page: what it answers every retrieve with: a proxy's page.
         kill_status: what it answers every kill with.
         result: what is in each result beside the bundle.
+        cut: bytes that are missing at the end of each result.
         silent: takes a submit and cuts the connection instead of answering.
     """
 
@@ -56,6 +57,7 @@ class Orchestrator:
     kill_status: int = 200
     silent: bool = False
     result: bytes = b""
+    cut: int = 0
     killed: list[int] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     _ids: Any = field(default_factory=lambda: itertools.count(1))
@@ -92,7 +94,7 @@ class Orchestrator:
         if self.page:
             return web.Response(text=self.page, content_type="text/html")
         if held.status == "Completed":
-            return _zip(held, self.result)
+            return _zip(held, self.result, self.cut)
         return web.json_response(held.doc())
 
     async def partial(self, request: web.Request) -> web.StreamResponse:
@@ -130,7 +132,7 @@ class Orchestrator:
             await runner.cleanup()
 
 
-def _zip(held: Held, result: bytes) -> web.Response:
+def _zip(held: Held, result: bytes, cut: int = 0) -> web.Response:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in held.files.items():
@@ -138,7 +140,8 @@ def _zip(held: Held, result: bytes) -> web.Response:
         archive.writestr("output.txt", f"of payload {held.id}")
         if result:
             archive.writestr("result", result)
-    return web.Response(body=packed.getvalue(), content_type="application/zip")
+    whole = packed.getvalue()
+    return web.Response(body=whole[: max(0, len(whole) - cut)], content_type="application/zip")
 
 
 async def _pong(_: web.Request) -> web.StreamResponse:
