@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import aiohttp
 import structlog
+from aiohttp.http_exceptions import LineTooLong
 
 from server.agents import answers, forms, listing
 from server.agents.link import Link
@@ -22,6 +23,9 @@ from shared.wire import AgentEvent, AgentHealth, Order, PayloadDoc, PayloadList,
 log = structlog.get_logger()
 _STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
 """An event stream of ours says something every 15 s."""
+_LINES: Final = 100
+_REST_S: Final = 0.01
+"""After so many lines: those that have come already are read without anybody else having a turn."""
 
 
 class FerrymanAgent(Link):
@@ -139,7 +143,11 @@ class FerrymanAgent(Link):
             params={"after": str(after), "server": self._server},
             timeout=_STREAM,
         ) as answer:
-            while line := await answer.content.readline():
+            lines = 0
+            while line := await _line(answer.content):
+                lines += 1
+                if not lines % _LINES:
+                    await self._clock.sleep(_REST_S)
                 if line.strip():
                     event = AgentEvent.model_validate_json(line)
                     if event.payload is None or self._is_ours(event.payload):
@@ -162,3 +170,10 @@ class FerrymanAgent(Link):
         if payload.server != self._server or payload.key != str(job.key):
             raise ValueError(f"payload {payload.key} in place of {job.key}")
         return payload
+
+
+async def _line(stream: aiohttp.StreamReader) -> bytes:
+    try:
+        return await stream.readline()
+    except LineTooLong:
+        raise ValueError("a line without end among its events") from None

@@ -19,6 +19,8 @@ from shared.wire import AgentHealth
 log = structlog.get_logger()
 _HEALTH_EVERY_S: Final = 10.0
 _BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_STEADY_S: Final = 5.0
+"""An agent that could be talked to for less has failed once more."""
 
 
 class Follower:
@@ -41,6 +43,7 @@ class Follower:
         link, failures = self._link, 0
         while not stop.is_set():
             was_up, contacts = link.reachable, link.contacts
+            since = self._clock.monotonic()
             try:
                 if isinstance(link, FerrymanAgent):
                     await self._follow(link)
@@ -57,7 +60,8 @@ class Follower:
                 why = f"agent {link.name}: talking to it failed: {problem}"
                 log.exception("agent.follow_failed", agent=link.name)
             self._registry.mark_down(link, why)
-            failures = 0 if link.contacts != contacts else failures + 1
+            steady = link.contacts != contacts and self._clock.monotonic() - since >= _STEADY_S
+            failures = 0 if steady else failures + 1
             await wait_for(stop, _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)], self._clock)
 
     async def _poll(self, stop: asyncio.Event) -> None:

@@ -68,6 +68,8 @@ class Get:
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._downloads: dict[str, asyncio.Semaphore] = {}
         """agent -> room for downloads from it"""
+        self._forgetting: dict[str, asyncio.Semaphore] = {}
+        """agent -> room for ends and acknowledgements of payloads that no job waits for"""
         self._outstanding: dict[str, asyncio.Semaphore] = {}
         """agent -> room for payloads that it tells of by itself"""
         self._freed = Counter[str]()
@@ -248,7 +250,8 @@ class Get:
         if payload.status not in outcome.ENDED:
             log.warning("payload.stale", agent=agent.name, key=payload.key, status=payload.status)
             with suppress(NoSuchPayload):
-                await agent.kill(payload.id)
+                async with self._one_of_few(agent):
+                    await agent.kill(payload.id)
             return  # its end will be told
         if job is not None and job.result is None and _ended_without_it(job):
             with self._files.sealing("results") as sealing:
@@ -259,7 +262,12 @@ class Get:
         elif job is None or job.state not in states.ENDED:
             why = "no job waits for it" if job is None else f"its job is {job.state} by now"
             log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
-        await agent.acknowledge(payload.id)
+        async with self._one_of_few(agent):
+            await agent.acknowledge(payload.id)
+
+    def _one_of_few(self, agent: Agent) -> asyncio.Semaphore:
+        """Each call takes a connection: those that no job waits for must not take them all."""
+        return self._forgetting.setdefault(agent.name, asyncio.Semaphore(_AT_ONCE))
 
     async def _fetch(self, agent: Agent, payload: PayloadDoc, sealing: Sealing) -> Result:
         with self._files.staging() as staged:

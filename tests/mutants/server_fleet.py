@@ -20,7 +20,37 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant("fleet", protection, f"server/{file}", old, new, tests)
 
 
+_FLOODS: Final = "tests/unit/server/stages/test_get_floods.py::test_"
+
 MUTANTS: Final = (
+    _of(
+        "what no job waits for takes few connections",
+        "stages/get.py",
+        "self._forgetting.setdefault(agent.name, asyncio.Semaphore(_AT_ONCE))",
+        "self._forgetting.setdefault(agent.name, asyncio.Semaphore(100 * _AT_ONCE))",
+        f"{_FLOODS}an_agent_is_heard_no_faster_than_it_is_dealt_with",
+    ),
+    _of(
+        "others have their turn while an agent tells",
+        "agents/ferryman.py",
+        "                if not lines % _LINES:\n",
+        "                if False:\n",
+        f"{_FOLLOW}others_have_their_turn_however_much_an_agent_tells",
+    ),
+    _of(
+        "an agent that breaks off at once is called less and less often",
+        "agents/follow.py",
+        " and self._clock.monotonic() - since >= _STEADY_S\n",
+        "\n",
+        f"{_FOLLOW}a_stream_that_breaks_at_once_is_opened_less_and_less_often",
+    ),
+    _of(
+        "a polled result is a whole ZIP",
+        "agents/orchestrator.py",
+        "if not await asyncio.to_thread(zipfile.is_zipfile, to):",
+        "if False:",
+        f"{_REFERENCE}what_is_no_whole_zip_is_no_result",
+    ),
     _of(
         "redirects are not followed",
         "agents/link.py",

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from server.agents.ferryman import FerrymanAgent
@@ -16,7 +17,7 @@ from server.agents.link import Sessions
 from server.agents.registry import Registry
 from server.stages.get import Get
 from server.storage.space import Space
-from tests.support.fakeagent import FakeAgent, Held, page
+from tests.support.fakeagent import FakeAgent, Held, Trick, page
 from tests.support.simclock import SimClock
 
 
@@ -136,6 +137,7 @@ async def test_a_stream_that_ends_is_opened_again_after_a_comparison():
         for _ in range(3):
             await found.see("compared")
             await agent.until(lambda: agent.calls["GET /events"] == found.link.contacts)
+            await found.clock.advance(5.0)
             agent.hang_up()
             await found.clock.until_asleep(0.1)
             assert found.registry.silent_s("fake") == 0.0
@@ -157,3 +159,42 @@ async def test_an_agent_that_is_not_there_is_asked_less_and_less_often():
         await found.clock.advance(5.0)
         await found.see("compared")
         assert found.link.accepts_work
+
+
+def events(lines: bytes, until: asyncio.Event | None = None) -> Trick:
+    """An event stream of these bytes, open until something is so."""
+
+    async def trick(request: web.Request) -> web.StreamResponse | None:
+        if request.path != "/events":
+            return None
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(lines)
+        if until is not None:
+            await until.wait()
+        return answer
+
+    return trick
+
+
+@pytest.mark.parametrize("lines", [b"", b"x" * (2 << 20)], ids=["it ends", "a line without end"])
+async def test_a_stream_that_breaks_at_once_is_opened_less_and_less_often(lines):
+    agent = FakeAgent(trick=events(lines))
+    async with following(agent) as found:
+        for delay in (0.2, 0.5, 1.0, 2.0, 5.0, 5.0):
+            await found.see("compared")
+            await found.clock.until_asleep(delay)
+            assert isinstance(found.link.silence, str)
+            assert "talking to it failed" not in found.link.silence, "no fault of ours"
+            await found.clock.advance(delay)
+
+
+async def test_others_have_their_turn_however_much_an_agent_tells():
+    over = asyncio.Event()
+    agent = FakeAgent(trick=events(b'{"seq": 1}\n' * 250, over))
+    async with following(agent) as found:
+        for _ in range(2):
+            await found.clock.until_asleep(0.01)
+            assert found.link.reachable
+            await found.clock.advance(0.01)
+        over.set()

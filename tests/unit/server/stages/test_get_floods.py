@@ -1,0 +1,78 @@
+"""What an agent tells without end costs a bounded number of tasks and connections."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from server.domain.errors import NoSuchJob
+from server.ports import Agent, Files, Jobs
+from server.stages import get as stage
+from server.stages.get import Get
+from shared.wire import PayloadDoc, PayloadList, PayloadState
+from tests.support.simclock import SimClock
+
+
+class NoJobs:
+    async def get(self, job_id: int) -> Any:
+        raise NoSuchJob(job_id)
+
+    async def in_states(self, *_: Any) -> list[Any]:
+        return []
+
+
+class Teller:
+    """An agent that tells of payloads which nobody knows, and is slow to end them."""
+
+    name, reachable = "teller", True
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.at_once = self.most = self.ended = 0
+
+    async def kill(self, _: int) -> None:
+        await self._end()
+
+    async def acknowledge(self, _: int) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await self.go_on.wait()
+        self.at_once -= 1
+        self.ended += 1
+
+
+def payloads(count: int) -> PayloadList:
+    states = [PayloadState.RUNNING, PayloadState.COMPLETED]
+    return PayloadList(
+        seq=1,
+        payloads=[PayloadDoc(id=n, key=f"{n}.1", status=states[n % 2]) for n in range(1, count)],
+    )
+
+
+async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
+    teller, known = Teller(), payloads(3 * stage._OUTSTANDING)
+    get = Get(cast(Jobs, NoJobs()), cast(Files, None), {}, SimClock())
+    hearing = asyncio.create_task(get.reconcile(cast(Agent, teller), known))
+    clock = SimClock()
+    for _ in range(50):
+        await clock.sleep(0)
+    assert not hearing.done()
+    assert len(get._tasks) == stage._OUTSTANDING
+    assert teller.at_once == stage._AT_ONCE
+    teller.go_on.set()
+    await hearing
+    await asyncio.gather(*get._tasks.values())
+    assert teller.ended == len(known.payloads)
+    assert teller.most == stage._AT_ONCE
+
+
+async def test_a_newer_word_of_what_is_looked_at_waits_for_no_room():
+    teller, known = Teller(), payloads(stage._OUTSTANDING + 1)
+    get = Get(cast(Jobs, NoJobs()), cast(Files, None), {}, SimClock())
+    for payload in known.payloads:
+        await get.receive(cast(Agent, teller), payload)
+    await get.receive(cast(Agent, teller), known.payloads[0])
+    await get.stop()
