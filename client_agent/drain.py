@@ -15,6 +15,8 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
 
+from shared.files.durable import write_all
+
 CHUNK: Final = 1 << 16
 TAIL: Final = 1 << 13
 SMALL: Final = 1 << 12
@@ -150,7 +152,7 @@ class LogDrain:
     def _write(self) -> None:
         data = b"".join(self._unwritten)
         self._unwritten.clear()
-        self._writing = self._loop.run_in_executor(self._threads, _write_all, self._file, data)
+        self._writing = self._loop.run_in_executor(self._threads, write_all, self._file, data)
         self._writing.add_done_callback(self._written)
 
     def _written(self, writing: asyncio.Future[None]) -> None:
@@ -191,9 +193,3 @@ class LogDrain:
         if self._writing is None:
             os.close(self._file)
             self._closed.set_result(None)
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]

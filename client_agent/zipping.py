@@ -17,12 +17,11 @@ import tempfile
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final
 
 from isal import isal_zlib
 
-from shared.files.durable import WRITEBACK_BYTES, start_writeback
+from shared.files.durable import WRITEBACK_BYTES, start_writeback, write_all
 
 LOCAL: Final = struct.Struct("<4s5H3L2H")
 CENTRAL: Final = struct.Struct("<4s6H3L5H2L")
@@ -70,12 +69,7 @@ class ZipWriter:
     def __enter__(self) -> ZipWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._directory.close()
         os.close(self._fd)
         if kind is not None or not self._finished:
@@ -169,12 +163,10 @@ class ZipWriter:
         return len(data)
 
     def _flush(self) -> None:
-        view = memoryview(b"".join(self._pending))
+        data = b"".join(self._pending)
         self._pending.clear()
-        while view:
-            done = os.write(self._fd, view)
-            self._written += done
-            view = view[done:]
+        write_all(self._fd, data)
+        self._written += len(data)
         if self._written >= self._handed_over + WRITEBACK_BYTES:
             start_writeback(self._fd, self._handed_over, self._written - self._handed_over)
             self._handed_over = self._written

@@ -1,4 +1,4 @@
-"""Writes that survive a power cut."""
+"""Writes that are whole, and survive a power cut."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ def start_writeback(fd: int, offset: int, length: int) -> None:
     """
     if _sync_file_range is not None:
         _sync_file_range(fd, offset, length, _SYNC_FILE_RANGE_WRITE)
+
+
+def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
+    """Write all of it, however little the kernel takes at once."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def fsync_folder(path: Path) -> None:

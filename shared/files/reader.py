@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from shared.files.arriving import Arriving
+from shared.files.durable import write_all
 from shared.files.errors import BundleError
 from shared.files.names import Tree, UnsafeName, safe_path
 from shared.files.sealed import FILE_MODE, PROGRAM_MODE, FileDigest, Sealed, digest_of, root_of
@@ -70,12 +70,7 @@ class BundleReader:
     def __enter__(self) -> BundleReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -146,7 +141,7 @@ class BundleReader:
                 try:
                     for piece in read_content(self._fd, one):
                         sha256.update(piece)
-                        _write_all(fd, piece)
+                        write_all(fd, piece)
                     if owner != (-1, -1):
                         os.fchown(fd, *owner)
                     os.fchmod(fd, PROGRAM_MODE if one.executable else FILE_MODE)
@@ -184,12 +179,6 @@ def _compare(actual: str, promised: str) -> None:
         raise BundleError(
             "digest_mismatch", f"the bundle's content has the digest {actual}, not {promised}"
         )
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    done = os.write(fd, data)
-    while done < len(data):
-        done += os.write(fd, memoryview(data)[done:])
 
 
 class _Folders:

@@ -9,7 +9,7 @@ from typing import IO, Final, Literal, Protocol
 
 from shared.files.archives import expand, is_archive_name
 from shared.files.arriving import Arriving
-from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback
+from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback, write_all
 from shared.files.errors import BundleError
 from shared.files.reader import MAX_FILES, BundleReader
 from shared.files.sealed import Sealed
@@ -104,7 +104,7 @@ class BundleSink:
         if self._archive is not None:
             if self._take is not None:
                 self._take(len(data))
-            _write_all(self._archive[1], data)
+            write_all(self._archive[1].fileno(), data)
         else:
             self._open().write(data)
 
@@ -170,7 +170,7 @@ class RawSink:
         if self._size > self._max_bytes:
             raise too_large(self._max_bytes)
         self._arriving.feed(data)
-        _write_all(self._out, data)
+        write_all(self._out.fileno(), data)
         if self._size >= self._handed_over + WRITEBACK_BYTES:
             start_writeback(self._out.fileno(), self._handed_over, self._size - self._handed_over)
             self._handed_over = self._size
@@ -192,9 +192,3 @@ class RawSink:
             with contextlib.suppress(OSError):
                 self._out.close()
             remove_quietly(self._staging)
-
-
-def _write_all(out: IO[bytes], data: Data) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[out.write(view) :]
