@@ -74,6 +74,17 @@ class House:
             self.threads, lambda: work(*args, **kwargs)
         )
 
+    def attempted(self, payload: Payload) -> packing.Attempted:
+        """What a receipt tells of it."""
+        return packing.Attempted(
+            payload,
+            payload.outcome,
+            self.agent,
+            self.version,
+            self.watch.report,
+            self.grants.of(payload.service),
+        )
+
 
 class Attempt:
     """One payload in one seat.
@@ -232,7 +243,7 @@ class Attempt:
         while True:
             try:
                 return await house.in_thread(
-                    packing.pack, self._attempted(), told, house.folders, workspace.fd
+                    packing.pack, house.attempted(self.payload), told, house.folders, workspace.fd
                 )
             except OSError as problem:
                 log.warning("payload.not_packed", payload=self.payload.id, problem=str(problem))
@@ -271,17 +282,6 @@ class Attempt:
             except DatabaseUnavailable as problem:
                 log.warning("payload.end_not_stored", payload=payload_id, problem=str(problem))
                 await house.clock.sleep(RETRY_S)
-
-    def _attempted(self) -> packing.Attempted:
-        house = self._house
-        return packing.Attempted(
-            self.payload,
-            None,
-            house.agent,
-            house.version,
-            house.watch.report,
-            house.grants.of(self.payload.service),
-        )
 
     def _order(self) -> Launch:
         payload, folders = self.payload, self._house.folders

@@ -100,14 +100,7 @@ class Runner:
         """
         house, loop = self._house, asyncio.get_running_loop()
         attempt = self._attempts.get(payload.id)
-        told = packing.Attempted(
-            payload,
-            payload.outcome,
-            house.agent,
-            house.version,
-            house.watch.report,
-            house.grants.of(payload.service),
-        )
+        told = house.attempted(payload)
         runs = attempt is not None and payload.state is S.RUNNING
         async with attempt.reading() if attempt and runs else contextlib.nullcontext() as fd:
             await loop.run_in_executor(
