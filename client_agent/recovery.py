@@ -1,4 +1,4 @@
-"""At start: what a former life left; later: what has been kept long enough."""
+"""At start: what an earlier run left; later: what has been kept long enough."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_S: Final = 60.0
 
 
 async def recover(payloads: Payloads, folders: Folders, sandbox: Sandbox) -> list[Payload]:
-    """Make sure that nothing of a former life runs, and say so of what ran.
+    """Make sure that nothing of an earlier run runs, and say so of what ran.
 
     Returns:
         The Prepared payloads, oldest first: they are still to run.

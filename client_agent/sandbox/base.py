@@ -177,7 +177,7 @@ class Sandbox(Protocol):
         ...
 
     async def clear(self) -> None:
-        """At start: kill and remove whatever a former life of this agent left (processes,
+        """At start: kill and remove whatever an earlier run of this agent left (processes,
         cgroups, mounts, directories)."""
         ...
 

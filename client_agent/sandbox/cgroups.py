@@ -148,7 +148,7 @@ def settings(version: int, limits: Limits) -> list[tuple[str, str, str]]:
 
 
 def kill_group(folder: Path) -> bool:
-    """Kill everything in a group that a former life left.
+    """Kill everything in a group that an earlier run left.
 
     Returns:
         Whether there was anything.

@@ -35,7 +35,7 @@ SELF_TEST_SLOT: Final = -1
 
 
 class HostSandbox(ABC):
-    """Directories, disk images, cgroups and what a former life left of them.
+    """Directories, disk images, cgroups and what the last run left of them.
 
     Args:
         home: the agent's directory; ``work/``, ``images/`` and ``quarantine/`` in it are ours.
@@ -52,9 +52,9 @@ class HostSandbox(ABC):
         """Apart from other work, some of which takes seconds."""
         self._host: Host | None = None
         self._clearing = asyncio.Lock()
-        self._undertakers: set[asyncio.Task[None]] = set()
+        self._removals: set[asyncio.Task[None]] = set()
         self.cleared = False
-        """What a former life left is gone."""
+        """What the last run left is gone."""
 
     @abstractmethod
     async def self_test(self) -> Report: ...
@@ -92,29 +92,31 @@ class HostSandbox(ABC):
         await workspace.make()
         return workspace
 
-    def bury_later(self, workspace: HostWorkspace) -> None:
+    def remove_later(self, workspace: HostWorkspace) -> None:
         """Remove what was put aside as soon as its processes are dead after all: whoever waits for
         a slow disk may just need longer than we do, and what is put aside takes space."""
-        task = asyncio.create_task(self._bury(workspace), name=f"undertaker {workspace.name}")
-        self._undertakers.add(task)
-        task.add_done_callback(self._undertakers.discard)
+        task = asyncio.create_task(
+            self._remove_late(workspace), name=f"remove {workspace.name} late"
+        )
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
 
-    async def _bury(self, workspace: HostWorkspace) -> None:
-        told = False
+    async def _remove_late(self, workspace: HostWorkspace) -> None:
+        said = False
         while True:
             try:
                 if workspace.is_dead():
                     await workspace.remove()
-                    log.info("attempt.buried", attempt=workspace.name)
+                    log.info("attempt.removed_late", attempt=workspace.name)
                     return
             except Exception:
-                if not told:
-                    told = True
-                    log.exception("attempt.not_buried", attempt=workspace.name)
+                if not said:
+                    said = True
+                    log.exception("attempt.not_removed", attempt=workspace.name)
             await self.clock.sleep(self.settings.death_timeout_s)
 
     async def close(self) -> None:
-        for task in list(self._undertakers):
+        for task in list(self._removals):
             task.cancel()
             await asyncio.wait({task})
         host, self._host = self._host, None
@@ -180,7 +182,7 @@ class HostSandbox(ABC):
             pidfd.close(fd)
 
     async def _clear_groups(self) -> None:
-        """Kill what is left in the cgroups of a former life, and remove them."""
+        """Kill what is left in the cgroups of the last run, and remove them."""
         recorded, current = self.places.recorded_groups(), list[Path]()
         with contextlib.suppress(cgroup_tree.NoCgroups):
             hierarchy = cgroup_tree.find(self.places.name)

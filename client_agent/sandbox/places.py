@@ -79,7 +79,7 @@ class Places:
         return window
 
     def clear(self, alive: Collection[Path] = ()) -> None:
-        """Remove what a former life left, but for folders of what is still alive. Its mounts died
+        """Remove what an earlier run left, but for folders of what is still alive. Its mounts died
         with it. Blocking."""
         for folder in self.left_over():
             if folder not in alive:
@@ -165,7 +165,7 @@ class Places:
             self._groups.unlink(missing_ok=True)
 
     def recorded_groups(self) -> list[Path]:
-        """As noted in a former life; they may be gone."""
+        """As noted in an earlier run; they may be gone."""
         try:
             lines = self._groups.read_text().splitlines()
         except FileNotFoundError:

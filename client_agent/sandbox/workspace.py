@@ -110,7 +110,7 @@ class HostWorkspace(ABC):
             log.warning("attempt.not_removed", attempt=self.name, problem=repr(problem))
         if self.folder is not None:  # its image and its cgroup stay, too: they are in use
             self.folder = self._host_sandbox.places.quarantine(self.folder)
-        self._host_sandbox.bury_later(self)
+        self._host_sandbox.remove_later(self)
 
     def is_dead(self) -> bool:
         """Of a quarantined attempt: whether its processes have died since."""

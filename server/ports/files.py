@@ -57,7 +57,7 @@ class Files(Protocol):
         ...
 
     async def clear_staging(self) -> int:
-        """At start: remove what a former life left half done; how many files."""
+        """At start: remove what an earlier run left half done; how many files."""
         ...
 
 

@@ -124,7 +124,7 @@ RULES: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "2.5",
-        "the end is told when the namespace's init is dead, not bwrap",
+        "the end is reported when the namespace's init is dead, not bwrap",
         _ATTEMPT,
         "self._init_dead = pidfd.watch(parts.init_fd)",
         "self._init_dead = parts.outer_dead",
@@ -350,7 +350,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
-        "the host's name is not told",
+        "the host's name is not shown",
         _OPTIONS,
         '"--hostname", "sandbox", ',
         "",

@@ -50,7 +50,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "4",
-        "memory that the host lacked is not told as the job's limit",
+        "memory that the host lacked is not reported as the job's limit",
         "sandbox/meter.py",
         "        if not self._at_limit:\n",
         "        if False:\n",
@@ -205,7 +205,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "4",
-        "pids: what was refused is told",
+        "pids: what was refused is reported",
         "sandbox/meter.py",
         "        if self._refused:\n",
         "        if self._refused < 0:\n",

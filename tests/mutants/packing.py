@@ -161,7 +161,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "a result is on the disk before it is told",
+        "a result is on the disk before it is reported",
         _ZIP,
         "        os.fsync(self._fd)\n",
         "",

@@ -191,7 +191,7 @@ def test_without_a_filter_nothing_starts(who: Who) -> None:
     assert "not up within 0.3 s" in in_child(work, who)
 
 
-# ---------------------------------------------------------------- what a former life left
+# ---------------------------------------------------------------- what an earlier run left
 
 
 def test_the_record_alone_ends_what_a_killed_agent_left(who: Who) -> None:

@@ -1,4 +1,4 @@
-"""Neighbours, and what a former life of the agent left."""
+"""Neighbours, and what an earlier run of the agent left."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_host_sees_no_mount_of_ours() -> None:
 
 
 def test_a_restart_in_the_middle_clears_everything(who: Who) -> None:
-    """A former life with records, directories and an image; and a stranger, who is left alone."""
+    """An earlier run with records, directories and an image; and a stranger, who is left alone."""
 
     async def second_life(home: Path) -> tuple[bool, bool, list[str]]:
 

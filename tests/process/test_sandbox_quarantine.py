@@ -75,9 +75,9 @@ def test_what_was_put_aside_goes_once_its_processes_are_dead(
 
             sandbox.clock.sleep = after_a_look  # type: ignore[method-assign]
             await started.workspace.destroy()
-            (undertaker,) = sandbox._undertakers
+            (removal,) = sandbox._removals
             look = asyncio.create_task(looked.wait())
-            await asyncio.wait({look, undertaker}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({look, removal}, return_when=asyncio.FIRST_COMPLETED)
             aside = left_of(home)
             pidfd.kill = real
             pidfd.kill(init)
@@ -93,7 +93,7 @@ def test_what_was_put_aside_goes_once_its_processes_are_dead(
 
 
 def test_a_clearing_that_failed_is_tried_again_before_anything_starts(who: Who) -> None:
-    """Else jobs would run beside what a former life left."""
+    """Else jobs would run beside what an earlier run left."""
 
     async def twice(home: Path) -> tuple[list[str], list[str]]:
         (home / "agent/work/old/job").mkdir(parents=True)

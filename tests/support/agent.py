@@ -100,7 +100,7 @@ class Rig:
         self.grants = Grants(Grant(), {})
 
     async def open(self) -> None:
-        """Start, as after any death of a former life."""
+        """Start, as after any death of an earlier run."""
         self.database = await self.open_database()
         self.folders = self.open_folders()
         self.payloads = await Payloads.open(self.database, self.clock)

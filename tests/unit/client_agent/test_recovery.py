@@ -75,7 +75,7 @@ async def test_a_restart_clears_the_sandbox_before_it_tells_any_end(tmp_path):
 
     def cannot(step):
         if step == "clear":
-            raise OSError("a process of a former life would not die")
+            raise OSError("a process of an earlier run would not die")
 
     after.sandbox.hook = cannot
     with pytest.raises(OSError, match="would not die"):
