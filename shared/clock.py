@@ -68,8 +68,12 @@ def from_iso(text: str) -> Micros:
 
 
 async def let_others_go_on() -> None:
-    """Long work on the event loop waits here until everybody else has had a turn."""
-    await asyncio.sleep(0)
+    """Long work on the event loop waits here until everybody else has had a turn, and what they
+    have woken by it, too.
+    """
+    turn = asyncio.get_running_loop().create_future()
+    turn.get_loop().call_soon(turn.set_result, None)
+    await turn
 
 
 async def wait_for(event: asyncio.Event, seconds: float, clock: Clock) -> bool:

@@ -235,7 +235,7 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "a form of many parts lets others have their turn",
         "shared/multipart/receive.py",
-        "            await turn",
+        "            await let_others_go_on()",
         "            pass",
         "tests/unit/shared/test_multipart_work.py::"
         "test_a_form_of_many_parts_lets_others_have_their_turn",
