@@ -46,11 +46,13 @@ SHOWN: Final = ("/usr", *MERGED_USR, *READ_ONLY_ETC)
 RESERVED: Final = (JOB, "/proc", "/dev", "/sys", *TEMPORARY, "/etc/passwd", "/etc/group")
 
 JOIN: Final = (
-    "echo 500 >/proc/self/oom_score_adj || exit 126; "
+    'read -r score </proc/self/oom_score_adj; [ "$score" -lt 500 ] && score=500 || score=1000; '
+    'echo "$score" >/proc/self/oom_score_adj || exit 126; '
     'while [ "$1" != -- ]; do echo 0 >"$1" || exit 126; shift; done; shift; exec "$@"'
 )
 """Has the kernel take the job before the agent where memory runs out (with CAP_SYS_RESOURCE a job
-cannot lower that again), then enters each cgroup or gives up: a job never runs outside its
+cannot lower that again; an agent that has more already, as in Kubernetes, could not lower it
+either), then enters each cgroup or gives up: a job never runs outside its
 limits."""
 
 GATE: Final = (

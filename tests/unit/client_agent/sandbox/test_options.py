@@ -51,6 +51,19 @@ def test_a_cgroup_that_cannot_be_joined_stops_the_chain(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+@pytest.mark.parametrize(
+    ("own", "jobs"), [(300, "500\n"), (499, "500\n"), (500, "1000\n"), (1000, "1000\n")]
+)
+def test_an_agent_that_the_kernel_takes_early_raises_its_jobs_and_lowers_nothing(
+    own: int, jobs: str
+) -> None:
+    """A container's runtime may have set what only CAP_SYS_RESOURCE could lower."""
+    agent = f'echo {own} >/proc/self/oom_score_adj; exec "$@"'
+    start = ["/bin/sh", "-c", options.JOIN, "join", "--", "/bin/cat", "/proc/self/oom_score_adj"]
+    done = subprocess.run(["/bin/sh", "-c", agent, "agent", *start], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, jobs, "")
+
+
 def test_all_cgroups_are_joined_before_the_program_runs(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("a b", "$(x)", "--")][:2]
     done = subprocess.run(
