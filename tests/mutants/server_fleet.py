@@ -369,7 +369,7 @@ MUTANTS: Final = (
     _of(
         "a silent agent is asked less and less often",
         "agents/follow.py",
-        "failures = 0 if link.contacts != contacts else failures + 1",
+        "failures = 0 if steady else failures + 1",
         "failures = 0",
         f"{_FOLLOW}an_agent_that_is_not_there_is_asked_less_and_less_often",
     ),

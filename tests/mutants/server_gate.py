@@ -250,7 +250,7 @@ MUTANTS: Final = (
     _of(
         "tracebacks show no values",
         "shared/logs.py",
-        "exception_formatter=structlog.dev.plain_traceback,",
+        "exception_formatter=_plain_traceback,",
         "",
         "tests/unit/shared/test_logs.py::test_a_traceback_shows_no_values",
     ),
