@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 
 class JobState(StrEnum):
@@ -69,8 +69,8 @@ class Limits(Wire):
 class Usage(Wire):
     """What one attempt used; None where the host cannot tell."""
 
-    wall_s: float
-    cpu_s: float | None = None
+    wall_s: FiniteFloat
+    cpu_s: FiniteFloat | None = None
     peak_memory_bytes: int | None = None
 
 

@@ -9,7 +9,7 @@ never a silent "Unknown".
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
@@ -46,6 +46,10 @@ __all__ = [
 ]  # defined elsewhere; what is defined here needs no list
 
 
+Whole: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""A number that databases can keep."""
+
+
 class PayloadState(StrEnum):
     """States of a payload on an agent."""
 
@@ -79,7 +83,7 @@ class Order(Wire):
 class ResultInfo(Wire):
     """A result that can be fetched."""
 
-    size: int
+    size: Whole
     """Bytes of the ZIP."""
     sha256: str
     """Of the ZIP file, hex."""
@@ -88,7 +92,7 @@ class ResultInfo(Wire):
 class PayloadDoc(Wire):
     """A payload as its agent tells it. The first six fields are what job-orchestrator reads."""
 
-    id: int
+    id: Whole
     status: PayloadState
     loc: str = ""
     pid: int = 0
@@ -101,7 +105,7 @@ class PayloadDoc(Wire):
     """Of the bundle that it was submitted with; None from an agent that does not say it yet."""
     reason: Reason | None = None
     message: str = ""
-    exit_code: int | None = None
+    exit_code: Whole | None = None
     interrupted: bool = False
     """It ended through no fault of the bundle (agent killed or stopped): it may be tried again."""
     stderr_tail: str = ""
@@ -120,14 +124,14 @@ class PayloadDoc(Wire):
 class PayloadList(Wire):
     """``GET /payloads``: everything not yet acknowledged, as of ``seq``."""
 
-    seq: int
+    seq: Whole
     payloads: list[PayloadDoc]
 
 
 class AgentEvent(Wire):
     """One line of ``GET /events``. Without a payload it is a keepalive."""
 
-    seq: int
+    seq: Whole
     payload: PayloadDoc | None = None
 
 
@@ -145,8 +149,8 @@ class AgentHealth(Wire):
     agent: str | None = None
     """Name of the agent; its absence tells a job-orchestrator client."""
     version: str | None = None
-    slots: int | None = None
-    running: int | None = None
+    slots: Whole | None = None
+    running: Whole | None = None
     services: list[str] | None = None
     """Services offered; None: any."""
     sandbox: dict[str, Any] | None = None

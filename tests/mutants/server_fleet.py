@@ -23,6 +23,14 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 _FLOODS: Final = "tests/unit/server/stages/test_get_floods.py::test_"
 
 MUTANTS: Final = (
+    Mutant(
+        "fleet",
+        "a number that no database can keep is no answer",
+        "shared/wire.py",
+        "Annotated[int, Field(ge=-(2**63), lt=2**63)]",
+        "int",
+        ("tests/unit/shared/test_wire.py::test_a_number_that_no_database_can_keep_is_refused",),
+    ),
     _of(
         "what no job waits for takes few connections",
         "stages/get.py",
