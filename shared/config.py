@@ -148,6 +148,15 @@ def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_NO_NUMBER: Final = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "float_parsing": "a number",
+    "bool_parsing": "true or false",
+}
+"""What was wanted, where pydantic's words are for programmers."""
+
+
 def _explain(problem: ValidationError, kind: type[BaseModel]) -> str:
     lines = []
     for error in problem.errors():
@@ -155,6 +164,8 @@ def _explain(problem: ValidationError, kind: type[BaseModel]) -> str:
         if error["type"] == "extra_forbidden":
             keys = _keys_beside(kind, error["loc"])
             lines.append(f"{where}: no such setting" + _nearest(str(error["loc"][-1]), keys))
+        elif error["type"] in _NO_NUMBER:
+            lines.append(f"{where}: {error['input']!r} is not {_NO_NUMBER[error['type']]}")
         else:
             lines.append(f"{where}: {error['msg'].removeprefix('Value error, ')}")
     return "\n".join(lines)

@@ -65,10 +65,10 @@ class BundleTooLarge(FerrymanError):
 
     def __init__(self, service: str, most: int, size: int | None = None) -> None:
         self.most = most
-        has = "more" if size is None else f"{size} bytes"
+        has = "more" if size is None else say_size(size)
         super().__init__(
-            f"the bundle's files have {has}, a job of service {service} may use {most} bytes of "
-            "disk (limits.disk)"
+            f"the bundle's files have {has}, a job of service {service} may use "
+            f"{say_size(most)} of disk (limits.disk)"
         )
 
 

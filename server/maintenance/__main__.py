@@ -22,7 +22,7 @@ from shared.config import SettingsError
 from shared.database import DatabaseUnavailable
 from shared.lockfile import FolderInUse
 from shared.migrate import NewerSchema, NoRoomForCopy
-from shared.sizes import say_size
+from shared.sizes import say_count, say_size
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -111,7 +111,7 @@ def restore_backup(
             skip=skip_ids,
             digests=verify,
         )
-    print(f"{found}: {done.jobs} jobs; the next one has number {done.first_id}")  # noqa: T201 - the result
+    print(f"{found}: {say_count(done.jobs, 'job')}; the next one has number {done.first_id}")  # noqa: T201 - the result
     if not rehearsal:
         sys.stderr.write(
             "ferryman: when the server starts, agents end what they still hold for the former one, "
@@ -127,8 +127,9 @@ def _server(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:
 def _told(made: Manifest) -> str:
     total = made.bundle_bytes + made.result_bytes + made.database_bytes
     return (
-        f"{made.jobs} jobs, {made.bundles} bundles ({say_size(made.bundle_bytes)}), "
-        f"{made.results} results ({say_size(made.result_bytes)}), "
+        f"{say_count(made.jobs, 'job')}, "
+        f"{say_count(made.bundles, 'bundle')} ({say_size(made.bundle_bytes)}), "
+        f"{say_count(made.results, 'result')} ({say_size(made.result_bytes)}), "
         f"database {say_size(made.database_bytes)}; {say_size(total)} in all"
     )
 

@@ -277,7 +277,7 @@ async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp
         for body in (fields + files, files + fields):  # as it comes, or once all is known
             status, _, told = await post(caller, body + b"--b--\r\n")
             assert (status, told["code"]) == (413, "bundle_over_disk_limit")
-            assert "may use 8388608 bytes of disk (limits.disk)" in str(told["message"])
+            assert "may use 8.0 MiB of disk (limits.disk)" in str(told["message"])
         zeros = bytes(6 * MIB)
         status, _, told = await post(
             caller, bundle(zipped(("run.sh", RUN), ("a", zeros), ("b", zeros)), "b.zip")

@@ -130,6 +130,7 @@ def test_tables_of_the_server_are_none_of_its_business(loaded):
     [
         ("[agent]\nslotz = 1\n", "agent.slotz: no such setting; did you mean slots?"),
         ("[agent]\nslots = 0\n", "agent.slots"),
+        ("[agent]\nslots = 'four'\n", "agent.slots: 'four' is not a whole number"),
         ("[agent]\nport = 70000\n", "agent.port"),
         ("[agent]\nservices = []\n", "leave it out to offer any service"),
         ("[agent]\nname = 'two words'\n", "agent.name"),
