@@ -312,6 +312,13 @@ MUTANTS: Final = (
         f"{_STAGES}a_stale_question_leaves_a_newer_delivery_alone",
     ),
     _of(
+        "why a cancel waits is logged once, not at each try",
+        "stages/cancel.py",
+        "if self._waiting.get(job_id) != str(problem):",
+        "if True:",
+        f"{_STAGES}why_a_cancel_waits_is_logged_once",
+    ),
+    _of(
         "resends back off",
         "stages/deliver.py",
         "delay = self._resends.failed(job.id)\n                    await",
