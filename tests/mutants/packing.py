@@ -98,7 +98,6 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "path = level.safe + safe",
         "path = level.safe + name",
         f"{COLLECT}names_that_differ_in_composition_are_stored_once",
-        _FUZZ,
     ),
     of(
         "5",
@@ -107,7 +106,6 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "elif safe in level.taken or",
         "elif False and",
         f"{COLLECT}names_that_differ_in_composition_are_stored_once",
-        _FUZZ,
     ),
     of(
         "5",
