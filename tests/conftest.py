@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import io
 import os
 import signal
@@ -19,6 +20,9 @@ from hypothesis import settings
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+
+# Half of the time of an import of everything goes into looking for garbage that is not there.
+gc.disable()
 
 # deadline: a busy machine is no counterexample. derandomize: `make test` says the same thing twice;
 # `make soak` is where new examples are looked for.
@@ -42,6 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(0))
         elif item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """What is there by now stays: neither we nor what tests fork from us looks at it again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,7 +13,7 @@ from tests.support.running import ROOT
 DEPLOY = ROOT / "deploy"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tool():
     """Path of a program that `make setup-dev` installs, beside this Python or on PATH."""
 

@@ -114,11 +114,13 @@ class Proxy:
         return int(json.loads(body)["id"])
 
 
-@pytest.fixture
-def proxied(tmp_path, tool):
-    pair = Pair(tmp_path, SETTINGS)
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory, tool):
+    """One for all tests here: none of them looks at what another did."""
+    top = tmp_path_factory.mktemp("proxied")
+    pair = Pair(top, SETTINGS)
     with pair.running():
-        folder = tmp_path / "nginx"
+        folder = top / "nginx"
         folder.mkdir()
         with Proxy(tool("nginx"), folder, pair.server.port).running() as proxy:
             yield proxy, pair

@@ -22,6 +22,7 @@ from typing import Any
 
 import structlog
 
+import client_agent.__main__  # noqa: F401
 import server.__main__  # noqa: F401  # both: for the children
 
 
