@@ -106,7 +106,7 @@ def load(
     try:
         return Loaded(**table)
     except ValidationError as problem:
-        raise SettingsError(_explain(problem, kind)) from problem
+        raise SettingsError(_explain(problem, kind, file, environ)) from problem
     except tomllib.TOMLDecodeError as problem:
         raise SettingsError(f"{file}: not valid TOML: {problem}") from problem
     except OSError as problem:
@@ -157,10 +157,12 @@ _NO_NUMBER: Final = {
 """What was wanted, where pydantic's words are for programmers."""
 
 
-def _explain(problem: ValidationError, kind: type[BaseModel]) -> str:
+def _explain(
+    problem: ValidationError, kind: type[BaseModel], file: Path | None, environ: Mapping[str, str]
+) -> str:
     lines = []
     for error in problem.errors():
-        where = ".".join(str(part) for part in error["loc"])
+        where = _source(error["loc"], file, environ) + ".".join(map(str, error["loc"]))
         if error["type"] == "extra_forbidden":
             keys = _keys_beside(kind, error["loc"])
             lines.append(f"{where}: no such setting" + _nearest(str(error["loc"][-1]), keys))
@@ -169,6 +171,22 @@ def _explain(problem: ValidationError, kind: type[BaseModel]) -> str:
         else:
             lines.append(f"{where}: {error['msg'].removeprefix('Value error, ')}")
     return "\n".join(lines)
+
+
+def _source(key: tuple[int | str, ...], file: Path | None, environ: Mapping[str, str]) -> str:
+    """The variable or the file that the key was found in, for the head of a message."""
+    variable = PREFIX + "__".join(map(str, key)).upper()
+    if variable in environ:
+        return f"{variable}: "
+    if file is None:
+        return ""
+    table: Any = tomllib.loads(file.read_text())
+    for part in key:
+        try:
+            table = table[part]
+        except (LookupError, TypeError):
+            return ""
+    return f"{file}: "
 
 
 def _keys_beside(kind: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:

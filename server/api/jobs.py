@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
@@ -111,7 +112,10 @@ async def cancel(request: web.Request) -> web.StreamResponse:
     """Cancel: 200 when its processes are dead, 202 where that takes longer."""
     context = request.app[CONTEXT]
     job = await context.cancel(job_id(request), context.cancel_patience_s)
-    return await _document(context, job, HTTPStatus.OK if job.ended else HTTPStatus.ACCEPTED)
+    if job.ended:
+        return await _document(context, job)
+    waiting = replace(job, message=_why_not_yet(context, job))
+    return await _document(context, waiting, HTTPStatus.ACCEPTED)
 
 
 async def delete(request: web.Request) -> web.StreamResponse:
@@ -132,10 +136,14 @@ async def terminate(request: web.Request) -> web.StreamResponse:
         return _json(body, HTTPStatus.CONFLICT)
     if job.ended:
         return _json(documents.status(job, "job terminated"))
-    why = f"the job will be terminated as soon as agent {job.agent} can be reached"
+    return _json(documents.status(job, _why_not_yet(context, job)), HTTPStatus.ACCEPTED)
+
+
+def _why_not_yet(context: Context, job: Job) -> str:
+    """What a cancel that takes longer waits for."""
     if job.agent is not None and context.fleet.named(job.agent) is None:
-        why = (
+        return (
             f"agent {job.agent} is not in the server's settings: whether the job is dead cannot be "
             "confirmed until it is back, or given up for lost (agent_lost_after)"
         )
-    return _json(documents.status(job, why), HTTPStatus.ACCEPTED)
+    return f"the job will be terminated as soon as agent {job.agent} can be reached"

@@ -422,6 +422,8 @@ async def test_a_cancel_is_not_confirmed_while_its_agent_is_not_in_the_settings(
                 told = await answer.json()
             assert (answer.status, told["status"]) == (202, "Running")
             assert "agent fake is not in the server's settings" in told["message"]
+            async with caller.session.post(f"{caller.url}/api/v1/jobs/{job_id}/cancel") as answer:
+                assert (answer.status, (await answer.json())["message"]) == (202, told["message"])
             assert agent.killed == []
         async with serving(tmp_path, agent) as caller:
             assert (await caller.job(job_id))["status"] == "Cancelled"

@@ -255,3 +255,15 @@ def test_flags_are_stronger_than_variables_and_these_than_the_file(tmp_path, mon
     monkeypatch.setenv("FERRYMAN_SERVER__MAX_FILES", "2")
     found = settings.read(file, {"server": {"port": 3, "max_files": None}}).server
     assert (found.port, found.max_files, found.log_level) == (3, 2, "error")
+
+
+def test_what_is_wrong_is_said_with_the_file_or_variable_that_it_stands_in(tmp_path, monkeypatch):
+    file = tmp_path / "server.toml"
+    file.write_text('[server]\nport = 99999\n[services.a]\nmax_run = "5m"\n')
+    monkeypatch.setenv("FERRYMAN_SERVER__MAX_FILES", "none")
+    with pytest.raises(SettingsError) as refusal:
+        settings.read(file, {})
+    lines = str(refusal.value).splitlines()
+    assert any(line.startswith(f"{file}: server.port: ") for line in lines), lines
+    assert any(line.startswith(f"{file}: services.a.max_run: no such setting") for line in lines)
+    assert any(line.startswith("FERRYMAN_SERVER__MAX_FILES: server.max_files: ") for line in lines)

@@ -46,9 +46,12 @@ def test_a_folder_can_be_held_again_and_names_its_new_holder(tmp_path: Path) -> 
 def test_a_program_that_is_started_does_not_inherit_the_lock(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     with subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"],
+        [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         close_fds=False,
-    ):
+    ) as program:
+        assert program.stdout is not None
+        program.stdout.readline()  # the kernel closes descriptors after Popen has returned
         lock.close()
         FolderLock(tmp_path).close()
