@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -226,7 +227,7 @@ class LosingJourney(Journey):
 
 
 HOW = settings(
-    max_examples=60,
+    max_examples=30,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -236,3 +237,18 @@ TestJourney = Journey.TestCase
 TestJourney.settings = HOW
 TestLosingJourney = LosingJourney.TestCase
 TestLosingJourney.settings = HOW
+
+
+class LongJourney(Journey):
+    """More of the same."""
+
+
+class LongLosingJourney(LosingJourney):
+    """More of the same."""
+
+
+LONG = settings(HOW, max_examples=200)
+TestLongJourney = pytest.mark.slow(LongJourney.TestCase)
+TestLongJourney.settings = LONG
+TestLongLosingJourney = pytest.mark.slow(LongLosingJourney.TestCase)
+TestLongLosingJourney.settings = LONG
