@@ -17,7 +17,6 @@ from tests.support.running import cgroups_of, environment, marked
 JSON = ("--log-format", "json")
 _PORTS = iter(range(20_000, 30_000))
 """Outside the range that outgoing connections are given."""
-_RESERVED: list[socket.socket] = []
 
 
 def free_port() -> int:
@@ -33,7 +32,7 @@ def free_port() -> int:
             except OSError:
                 name.close()
                 continue
-        _RESERVED.append(name)
+        name.detach()  # open for as long as this process lives
         return port
     raise AssertionError("no port is free")
 
