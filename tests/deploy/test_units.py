@@ -101,13 +101,4 @@ def test_the_agents_sandbox_holds_with_the_units_capabilities(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
-    free = subprocess.run(  # the same agent without the unit's bounds
-        command[command.index(sys.executable) :],
-        env={**environment(), **unit.variables(places)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    assert told["report"]["enforcement"] == json.loads(free.stdout)["report"]["enforcement"]
+    assert set(told["report"]["enforcement"].values()) == {"hard"}

@@ -76,7 +76,7 @@ def test_a_limit_that_cannot_be_set_breaks_the_start_and_blames_no_bundle(
 
 def test_a_chain_that_hangs_is_given_up_and_killed(who: Who, tmp_path: Path) -> None:
     async def hanging(home: Path) -> tuple[str, list[str]]:
-        job = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.3))
+        job = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.3, death_timeout_s=0.4))
         slow = script(home, "exec sleep 60\n")
         async with opened(job, home) as sandbox:
             sandbox._tools = replace(sandbox.tools, bwrap=str(slow))  # type: ignore[union-attr]
