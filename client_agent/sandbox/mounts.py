@@ -74,8 +74,9 @@ def privatize(top: Path) -> None:
     _private.add(_namespace())
 
 
-def _namespace() -> int:
-    return Path("/proc/thread-self/ns/mnt").stat().st_ino
+def _namespace() -> tuple[int, int]:
+    """Of this thread; with the process, as a fork begins in its parent's."""
+    return os.getpid(), Path("/proc/thread-self/ns/mnt").stat().st_ino
 
 
-_private: set[int] = set()
+_private: set[tuple[int, int]] = set()

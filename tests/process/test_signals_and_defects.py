@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import signal
@@ -20,8 +21,10 @@ from server import life
 from server.settings import ServerSettings
 from shared.clock import RealClock
 from shared.web import CannotListen
+from tests.support.fakesandbox import FakeSandbox
 from tests.support.programs import Program, until
 from tests.support.running import environment
+from tests.support.simclock import SimClock
 
 
 @pytest.mark.parametrize("name", ["server", "client_agent"])
@@ -47,8 +50,12 @@ async def test_a_hangup_is_survived_before_anybody_can_connect(
         seen.append(signal.getsignal(signal.SIGHUP))
         raise CannotListen
 
+    def sandbox_of(*_: object) -> Any:  # a real one would leave its mounts to this process
+        return contextlib.nullcontext(FakeSandbox(SimClock(), tmp_path))
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "listen", listen)
+    monkeypatch.setattr(app, "sandbox_of", sandbox_of)
     with pytest.raises(CannotListen):
         await (life.serve(given, None) if module is life else app.serve(given, RealClock(), print))
     assert len(seen) == 1

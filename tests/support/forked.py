@@ -24,7 +24,6 @@ import structlog
 
 import client_agent.__main__  # noqa: F401
 import server.__main__  # noqa: F401  # both: for the children
-from client_agent.sandbox import mounts
 
 
 def start(
@@ -95,6 +94,5 @@ def _become_fresh(env: Mapping[str, str], keep: Sequence[int]) -> None:
     logging.getLogger().handlers.clear()
     structlog.reset_defaults()
     asyncio._set_running_loop(None)
-    mounts._private.clear()  # the test's own mounts are not this program's
     for name in ("client_agent.__main__", "server.__main__"):
         sys.modules.pop(name, None)
