@@ -48,6 +48,7 @@ log = structlog.get_logger()
 strange = "/x\\x1b[2J\\x9b1A\\u202e\\n\\r2026 forged\\udcff"
 log.warning("request.done", path=strange)
 log.warning("request.done", path=strange.replace(" ", "_"))
+log.warning("request.done", path="/x\\x1b[2J")
 try:
     raise ValueError(strange)
 except ValueError:
