@@ -21,11 +21,11 @@ from client_agent.sandbox.base import SandboxBroken
 from client_agent.settings import AgentSection, load
 from shared import logs
 from shared.clock import RealClock
-from shared.config import SettingsError
-from shared.database import DatabaseUnavailable
-from shared.lockfile import FolderInUse
-from shared.migrate import NewerSchema
-from shared.web import CannotListen, url_of
+from shared.files.locks import FolderInUse
+from shared.http.sockets import CannotListen, url_of
+from shared.settings.load import SettingsError
+from shared.sqlite.database import DatabaseUnavailable
+from shared.sqlite.migrations import NewerSchema
 
 USAGE: Final = 2
 UNAVAILABLE: Final = 69

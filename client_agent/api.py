@@ -19,11 +19,11 @@ from client_agent.schema import Payload
 from client_agent.snapshots import Snapshots
 from client_agent.stream import follow
 from shared.clock import Clock, wait_for
-from shared.http.access import PRINCIPAL
-from shared.http.bodies import go_on, no_expect
-from shared.http.front import FRONT, NUMBER
+from shared.http.authentication import PRINCIPAL
+from shared.http.file_response import send_file
+from shared.http.middleware import FRONT, NUMBER
 from shared.http.numbers import whole_number
-from shared.http.sending import send_file
+from shared.http.request_body import go_on, no_expect
 from shared.ids import AttemptKey
 from shared.wire import (
     AgentHealth,

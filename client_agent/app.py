@@ -41,14 +41,14 @@ from client_agent.settings import AgentSection
 from client_agent.snapshots import Snapshots
 from client_agent.turns import Turns
 from shared.clock import Clock
-from shared.database import Database
+from shared.files.locks import FolderLock
 from shared.http import connections
-from shared.http.front import Front, add_front
 from shared.http.listener import Listener
+from shared.http.middleware import Front, add_front
 from shared.http.protocol import Deadlines
-from shared.lockfile import FolderLock
+from shared.http.sockets import check_exposure, ignore_hangup, listen
+from shared.sqlite.database import Database
 from shared.steady_clock import KeptClock
-from shared.web import check_exposure, ignore_hangup, listen
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

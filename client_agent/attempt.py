@@ -32,8 +32,8 @@ from client_agent.sandbox.watch import SandboxWatch
 from client_agent.schema import Outcome, Payload
 from client_agent.turns import Turns
 from shared.clock import Clock
-from shared.database import DatabaseUnavailable
-from shared.files.bundle import BundleError
+from shared.files.errors import BundleError
+from shared.sqlite.database import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 
 S = PayloadState

@@ -14,9 +14,9 @@ from client_agent.grants import Grants
 from client_agent.payloads import Payloads
 from client_agent.sandbox.watch import SandboxWatch
 from shared.clock import Clock
-from shared.database import DatabaseUnavailable
 from shared.probe import Probe
-from shared.sizes import say_size
+from shared.sqlite.database import DatabaseUnavailable
+from shared.units.sizes import say_size
 from shared.wire import AgentHealth, Limits
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

@@ -18,8 +18,10 @@ from client_agent.folders import Folders
 from client_agent.payloads import Payloads
 from client_agent.schema import NewPayload, Payload
 from shared.clock import Clock, wait_for
-from shared.files.bundle import MAX_FILES, BundleError, Sealed
-from shared.files.writer import Data
+from shared.files.bundles.format import Sealed
+from shared.files.bundles.reader import MAX_FILES
+from shared.files.bundles.writer import Data
+from shared.files.errors import BundleError
 from shared.ids import AttemptKey
 from shared.multipart import BundleSink, FilePart, FormLimits, FormRefused, RawSink, Sink, receive
 from shared.wire import Limits, Order

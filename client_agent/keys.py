@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 from client_agent.errors import DigestMismatch, KeyRefused, StaleAttempt
 from client_agent.schema import Payload, payload
 from shared.clock import SECOND, Micros
-from shared.database import Database, Transaction
 from shared.ids import AttemptKey
+from shared.sqlite.database import Database, Transaction
 
 Source: TypeAlias = Transaction | Database
 

@@ -14,9 +14,9 @@ from client_agent.sandbox.base import Grant, SandboxBroken
 from client_agent.sandbox.options import checked_place
 from client_agent.sandbox.seccomp import RELAXATIONS
 from client_agent.sandbox.settings import SandboxSettings
-from shared.config import Section, Words
-from shared.durations import Duration
-from shared.sizes import Size
+from shared.settings.load import Section, Words
+from shared.units.durations import Duration
+from shared.units.sizes import Size
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS: Final = "FERRYMAN_"

@@ -8,7 +8,7 @@ from typing import Final
 from client_agent.sandbox.base import Ended
 from client_agent.sandbox.host import NONE
 from client_agent.schema import Outcome
-from shared.durations import say_duration
+from shared.units.durations import say_duration
 from shared.wire import PayloadState, Reason
 
 CANCELLED: Final = "cancelled while it ran"

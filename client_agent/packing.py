@@ -17,8 +17,8 @@ from client_agent.sandbox.base import Grant, Report, Workspace
 from client_agent.sandbox.host import HARD
 from client_agent.schema import Outcome, Payload
 from shared.clock import iso
-from shared.files.bundle import BundleReader
-from shared.sizes import say_size
+from shared.files.bundles.reader import BundleReader
+from shared.units.sizes import say_size
 from shared.wire import PayloadState, Reason, ResultInfo
 
 S = PayloadState

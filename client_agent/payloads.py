@@ -15,8 +15,8 @@ from client_agent.errors import NoSuchPayload, NotEnded
 from client_agent.events import Bell
 from client_agent.schema import NewPayload, Outcome, Payload, payload
 from shared.clock import SECOND, Clock
-from shared.database import Database, Row, Transaction
 from shared.ids import AttemptKey
+from shared.sqlite.database import Database, Row, Transaction
 from shared.wire import PayloadState
 
 S = PayloadState

@@ -9,9 +9,9 @@ import structlog
 from aiohttp import hdrs, web
 
 from client_agent.errors import NoSuchPayload, Refused
-from shared.database import DatabaseUnavailable
-from shared.http.front import OUTCOME, Handler
+from shared.http.middleware import OUTCOME, Handler
 from shared.http.refusals import Denied
+from shared.sqlite.database import DatabaseUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

@@ -17,7 +17,7 @@ from client_agent.collect import Room
 from client_agent.errors import NotNow
 from client_agent.schema import Outcome, Payload
 from shared.clock import wait_for
-from shared.database import DatabaseUnavailable
+from shared.sqlite.database import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 
 S = PayloadState

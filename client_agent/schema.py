@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shared.clock import Micros, iso
-from shared.database import Row
 from shared.ids import AttemptKey
-from shared.migrate import Migration
+from shared.sqlite.database import Row
+from shared.sqlite.migrations import Migration
 from shared.wire import Limits, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
 
 _1: Final[Migration] = (

@@ -13,12 +13,12 @@ from pydantic import Field, field_validator, model_validator
 
 from client_agent.openings import Sandboxing
 from client_agent.sandbox.options import SHOWN
-from shared import config
-from shared.config import SettingsError, Words
-from shared.durations import Duration
 from shared.http.settings import HttpSection
-from shared.limits import LimitsTable
-from shared.sizes import Size
+from shared.settings import load as config
+from shared.settings.limits import LimitsTable
+from shared.settings.load import SettingsError, Words
+from shared.units.durations import Duration
+from shared.units.sizes import Size
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOREIGN: Final = ("server", "services", "agents")

@@ -13,11 +13,11 @@ import typer
 from server import settings as server_settings
 from server.life import serve
 from shared import logs
-from shared.config import SettingsError
-from shared.database import DatabaseUnavailable
-from shared.lockfile import FolderInUse
-from shared.migrate import NewerSchema
-from shared.web import CannotListen
+from shared.files.locks import FolderInUse
+from shared.http.sockets import CannotListen
+from shared.settings.load import SettingsError
+from shared.sqlite.database import DatabaseUnavailable
+from shared.sqlite.migrations import NewerSchema
 
 USAGE: Final = 2
 UNAVAILABLE: Final = 69

@@ -42,11 +42,11 @@ from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, RealClock
-from shared.database import Database
+from shared.files.locks import FolderLock
 from shared.http import connections
-from shared.http.front import Front, add_front
-from shared.lockfile import FolderLock
+from shared.http.middleware import Front, add_front
 from shared.multipart import FormLimits
+from shared.sqlite.database import Database
 from shared.steady_clock import KeptClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from server.loops.supervisor import Supervisor
 from server.ports import Files
 from shared.clock import Clock
-from shared.database import Database
 from shared.probe import Probe
+from shared.sqlite.database import Database
 
 
 class Health:

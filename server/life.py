@@ -15,7 +15,7 @@ from server.settings import ServerSettings
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
-from shared.web import check_exposure, ignore_hangup, listen, url_of
+from shared.http.sockets import check_exposure, ignore_hangup, listen, url_of
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 ANSWER_S: Final = 1.0

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from server.domain.quotas import Service
-from shared.config import Section, Settings, SettingsError, load
-from shared.durations import Duration
-from shared.files.bundle import MAX_FILES
+from shared.files.bundles.reader import MAX_FILES
 from shared.http.settings import HttpSection
-from shared.limits import LimitsTable
-from shared.sizes import Size
+from shared.settings.limits import LimitsTable
+from shared.settings.load import Section, Settings, SettingsError, load
+from shared.units.durations import Duration
+from shared.units.sizes import Size
 from shared.wire import Reason
 
 SERVICE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"

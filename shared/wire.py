@@ -75,7 +75,7 @@ class Order(Wire):
     """Wall time of the attempt."""
     limits: Limits
     bundle_digest: str
-    """SHA-256 of the content, hex, see :mod:`shared.files.bundle`."""
+    """SHA-256 of the content, hex, see :mod:`shared.files.bundles.format`."""
     bundle_size: int
     """Bytes of the sealed ZIP."""
 

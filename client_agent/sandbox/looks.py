@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from client_agent.sandbox import usage
 from client_agent.sandbox.meter import Verdict
 from shared.clock import Clock
-from shared.sizes import say_size
+from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 
 if TYPE_CHECKING:

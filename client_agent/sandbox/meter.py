@@ -14,7 +14,7 @@ import structlog
 from client_agent.sandbox.cgroups import Group
 from client_agent.sandbox.images import Image
 from shared.clock import Clock
-from shared.sizes import say_size
+from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from client_agent.sandbox.meter import (
     Meter,
 )
 from client_agent.sandbox.spawn import Logs
-from shared.sizes import say_size
+from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from shared.files.bundle import BundleReader
+from shared.files.bundles.reader import BundleReader
 
 _CHUNK: Final = 1 << 20
 _SMALL: Final = 256 << 10

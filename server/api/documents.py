@@ -8,7 +8,7 @@ from server.domain.jobs import Event, Job
 from server.domain.quotas import Service
 from server.ports import Fleet, Jobs
 from shared.clock import Micros, iso
-from shared.sizes import say_count
+from shared.units.sizes import say_count
 from shared.wire import EventDoc, JobDoc, JobState, Links, QueueInfo, StatusBody
 
 S = JobState

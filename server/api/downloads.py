@@ -18,7 +18,7 @@ from server.api.problems import Refusal
 from server.domain import states
 from server.domain.jobs import Job
 from server.ports import AgentError
-from shared.http.sending import send_file
+from shared.http.file_response import send_file
 from shared.wire import JobState
 
 S = JobState

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from server.api.problems import Refusal
-from shared.http.sending import send_bytes
+from shared.http.file_response import send_bytes
 
 if TYPE_CHECKING:
     from server.api.route import Route

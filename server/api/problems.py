@@ -21,10 +21,10 @@ from server.domain.errors import (
     QueueFull,
     StorageFull,
 )
-from shared.database import DatabaseUnavailable
-from shared.http.front import OUTCOME, REQUEST_ID, Handler
+from shared.http.middleware import OUTCOME, REQUEST_ID, Handler
 from shared.http.refusals import Denied
 from shared.multipart import FormRefused
+from shared.sqlite.database import DatabaseUnavailable
 from shared.wire import Problem
 
 log = structlog.get_logger()

@@ -19,7 +19,7 @@ from aiohttp import StreamReader
 from server.api.problems import Refusal
 from shared.clock import Clock
 from shared.multipart import Threads
-from shared.sizes import say_size
+from shared.units.sizes import say_size
 
 RECEIVING_THREADS: Final = 8
 EXPANSIONS: Final = 2

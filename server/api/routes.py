@@ -10,7 +10,7 @@ from server.api import downloads, jobs, openapi, service, upload
 from server.api.context import CONTEXT
 from server.api.route import Route
 from shared import wire
-from shared.http.bodies import no_expect
+from shared.http.request_body import no_expect
 
 OPEN_PATHS: Final = ("/openapi.json", "/swagger", "/swagger/{file}")
 """Answered without a token, too: what can be called is no secret, and a page cannot send one."""

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from server.api.context import CONTEXT
 from server.ports import Agent
-from shared.http.access import PRINCIPAL
+from shared.http.authentication import PRINCIPAL
 
 
 async def ping(_: web.Request) -> web.StreamResponse:

@@ -11,10 +11,10 @@ from server.api.context import CONTEXT, Context
 from server.api.problems import Refusal
 from server.domain.errors import BundleTooLarge
 from server.domain.upload_fields import HEADER, given
-from shared.http.bodies import go_on
-from shared.http.front import NUMBER
+from shared.http.middleware import NUMBER
+from shared.http.request_body import go_on
 from shared.multipart import BundleSink, FormRefused, Sink, receive
-from shared.sizes import say_size
+from shared.units.sizes import say_size
 from shared.wire import StatusBody
 
 

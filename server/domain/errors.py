@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.sizes import say_count, say_size
+from shared.units.sizes import say_count, say_size
 from shared.wire import JobState
 
 

@@ -22,7 +22,7 @@ class Bundle:
     size: int
     """Bytes of the ZIP."""
     digest: str
-    """Of the content, see ``shared.files.bundle``."""
+    """Of the content, see ``shared.files.bundles.format``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from server.domain.jobs import Job, Move
 from server.domain.quotas import Service
 from server.domain.states import way
 from shared.clock import Micros, from_iso
-from shared.durations import say_duration
+from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 
 S = JobState

@@ -10,9 +10,9 @@ from typing import Final
 
 from server.domain.errors import BadField
 from server.domain.quotas import Service
-from shared.durations import parse_duration, say_duration
-from shared.limits import FIELDS, SIZES, lowered, parse_limit
-from shared.sizes import say_size
+from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit
+from shared.units.durations import parse_duration, say_duration
+from shared.units.sizes import say_size
 from shared.wire import Limits
 
 USER_ID: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")

@@ -18,11 +18,11 @@ from server import settings as server_settings
 from server.maintenance.backup import DATABASE, Manifest, back_up
 from server.maintenance.restore import BadBackup, NotEmpty, restore
 from shared.clock import RealClock
-from shared.config import SettingsError
-from shared.database import DatabaseUnavailable
-from shared.lockfile import FolderInUse
-from shared.migrate import NewerSchema, NoRoomForCopy
-from shared.sizes import say_count, say_size
+from shared.files.locks import FolderInUse
+from shared.settings.load import SettingsError
+from shared.sqlite.database import DatabaseUnavailable
+from shared.sqlite.migrations import NewerSchema, NoRoomForCopy
+from shared.units.sizes import say_count, say_size
 
 FAILED: Final = 1
 USAGE: Final = 2

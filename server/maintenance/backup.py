@@ -21,7 +21,7 @@ from server.store import copies
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, iso
 from shared.files import durable
-from shared.migrate import NewerSchema, copy_database, schema_version
+from shared.sqlite.migrations import NewerSchema, copy_database, schema_version
 
 DATABASE: Final = "ferryman.sqlite"
 MANIFEST: Final = "backup.json"

@@ -13,8 +13,8 @@ from pathlib import Path
 from server.storage.files import KINDS, stored_path
 from server.store.copies import StoredFile
 from shared.files import durable
+from shared.files.bundles.reader import BundleReader
 from shared.files.errors import BundleError
-from shared.files.reader import BundleReader
 
 
 @dataclass(slots=True)

@@ -26,10 +26,10 @@ from server.storage.files import KINDS
 from server.store import copies
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock, from_iso
-from shared.database import Database
 from shared.files import durable
-from shared.lockfile import FolderLock
-from shared.migrate import copy_database
+from shared.files.locks import FolderLock
+from shared.sqlite.database import Database
+from shared.sqlite.migrations import copy_database
 
 LEAST_SKIPPED: Final = 1_000_000
 PER_SECOND: Final = 10

@@ -16,8 +16,8 @@ from server.domain.quotas import Service
 from server.domain.upload_fields import UploadRequest, check_field, given, upload_request
 from server.ports import Files, Jobs
 from shared.clock import Clock
-from shared.files.sealed import Sealed
-from shared.limits import lowered
+from shared.files.bundles.format import Sealed
+from shared.settings.limits import lowered
 
 QUEUED: Final = "Job successfully uploaded"
 

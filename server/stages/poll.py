@@ -19,8 +19,8 @@ from server.domain.quotas import Service
 from server.ports import Agent, AgentError, Files, Fleet, Jobs, NoSuchPayload
 from server.stages.get import Get, sealed
 from shared.clock import SECOND, Clock
-from shared.durations import say_duration
 from shared.ids import AttemptKey
+from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadState, Reason
 
 log = structlog.get_logger()

@@ -17,7 +17,7 @@ from server.ports import Agent, Fleet, Held, Jobs
 from server.stages.deliver import Deliver
 from server.stages.get import Get
 from shared.clock import SECOND, Clock
-from shared.durations import say_duration
+from shared.units.durations import say_duration
 from shared.wire import JobState, Reason
 
 S = JobState

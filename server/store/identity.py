@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from shared.database import Database, Transaction
+from shared.sqlite.database import Database, Transaction
 
 
 async def server_identity(database: Database, fresh: str) -> tuple[str, tuple[str, ...]]:

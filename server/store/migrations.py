@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.migrate import Migration
+from shared.sqlite.migrations import Migration
 
 _1: Migration = (
     """

@@ -8,7 +8,7 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move
 from server.store import rows
 from shared.clock import Micros
-from shared.database import Database, Transaction
+from shared.sqlite.database import Database, Transaction
 from shared.wire import JobState
 
 _EVENT: Final = """

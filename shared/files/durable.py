@@ -56,7 +56,8 @@ def seal(tmp: Path, final: Path, *, synced: bool = False) -> None:
 
     Args:
         tmp: on the same file system as ``final``.
-        synced: the content was fsynced already (:class:`~shared.files.bundle.BundleWriter` does).
+        synced: the content was fsynced already, as by
+            :class:`~shared.files.bundles.writer.BundleWriter`.
 
     Raises:
         OSError: ``final`` does not exist then, unless it did before and the rename did not happen.

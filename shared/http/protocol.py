@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
-from shared.http.access import PRINCIPAL
+from shared.http.authentication import PRINCIPAL
 from shared.http.connections import Connections
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
-from shared.config import Section, Words, split
-from shared.durations import Duration
 from shared.http.origins import normal_host, normal_origin
+from shared.settings.load import Section, Words, split
+from shared.units.durations import Duration
 
 MIN_TOKEN: Final = 16
 """Characters: fewer can be guessed."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shared.multipart.form import FilePart
+from shared.multipart.batches import Threads
 from shared.multipart.limits import FormLimits, FormRefused
-from shared.multipart.pump import Threads
+from shared.multipart.parser import FilePart
 from shared.multipart.receive import Received, receive
 from shared.multipart.sinks import BundleSink, RawSink, Sink
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from shared.clock import let_others_go_on
+from shared.files.bundles.format import Sealed
+from shared.files.bundles.writer import Take
 from shared.files.errors import BundleError
 from shared.files.names import shown
-from shared.files.sealed import Sealed
-from shared.files.writer import Take
-from shared.multipart.form import FilePart, Form
+from shared.multipart.batches import Pump, Threads
 from shared.multipart.headers import BadHeader, boundary_of
 from shared.multipart.limits import FormLimits, FormRefused
-from shared.multipart.pump import Pump, Threads
+from shared.multipart.parser import FilePart, Form
 from shared.multipart.sinks import BundleSink, Naming, Sink
 
 _DELIMITER: Final = b"\r\n--"

@@ -7,15 +7,15 @@ import os
 from pathlib import Path
 from typing import IO, Final, Literal, Protocol
 
-from shared.files.archives import expand, is_archive_name
-from shared.files.arriving import Arriving
+from shared.files.bundles.expand import expand, is_archive_name
+from shared.files.bundles.format import Sealed
+from shared.files.bundles.reader import MAX_FILES, BundleReader
+from shared.files.bundles.stream_digests import Arriving
+from shared.files.bundles.writer import BundleWriter, Data, Take, too_large
 from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback, write_all
 from shared.files.errors import BundleError
-from shared.files.reader import MAX_FILES, BundleReader
-from shared.files.sealed import Sealed
-from shared.files.writer import BundleWriter, Data, Take, too_large
-from shared.multipart.form import FilePart
 from shared.multipart.limits import FormLimits
+from shared.multipart.parser import FilePart
 
 ARCHIVE_FIELD: Final = "bundle"
 """The form field whose archive is expanded."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from server.domain.quotas import Service
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.database import Database
+from shared.sqlite.database import Database
 from shared.wire import Limits
 from tests.bench.jobs import cpu_s, running
 from tests.bench.table import Row, median

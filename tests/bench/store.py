@@ -14,7 +14,7 @@ from server.domain.quotas import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.database import Database
+from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.bench.bulk import fill
 from tests.bench.table import Row, median, percentile

@@ -14,7 +14,7 @@ from client_agent.folders import Folders
 from client_agent.intake import SETTLE_WAIT_S
 from client_agent.payloads import Payloads
 from server.settings import ServerTable
-from shared.files.bundle import MAX_FILES
+from shared.files.bundles.reader import MAX_FILES
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, Settled
 from tests.support.agent import LIMITS, SERVER
 from tests.support.agenthttp import HELLO, Caller, calling

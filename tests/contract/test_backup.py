@@ -23,10 +23,10 @@ from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.clock import RealClock
-from shared.database import Database
-from shared.files.bundle import BundleReader
-from shared.lockfile import FolderLock
-from shared.migrate import copy_database
+from shared.files.bundles.reader import BundleReader
+from shared.files.locks import FolderLock
+from shared.sqlite.database import Database
+from shared.sqlite.migrations import copy_database
 from shared.wire import JobState, Limits
 from tests.support.agent import write_bundle
 from tests.support.running import environment

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from ferryman import Client
-from shared.limits import FIELDS
+from shared.settings.limits import FIELDS
 from tests.support.orchestrator import Orchestrator
 from tests.support.serving import RUN, Caller, driving
 

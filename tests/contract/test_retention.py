@@ -21,7 +21,7 @@ from server.storage.files import FolderFiles
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
-from shared.database import Database
+from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.support.orchestrator import Orchestrator
 from tests.support.serving import driving

@@ -17,8 +17,8 @@ import pytest
 from server.domain.errors import AlreadyEnded
 from server.domain.quotas import Service
 from server.store.migrations import MIGRATIONS
-from shared.database import Database
 from shared.files import durable
+from shared.sqlite.database import Database
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline import Fuse, SimulatedCrash
 from tests.support.simworld import World

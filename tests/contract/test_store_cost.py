@@ -16,7 +16,7 @@ from server.domain.quotas import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.database import Database
+from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 
 S = JobState

@@ -9,8 +9,8 @@ import pytest
 
 from server import settings
 from server.domain.jobs import Move
-from shared.database import Database
-from shared.lockfile import FolderInUse
+from shared.files.locks import FolderInUse
+from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.support.orchestrator import Orchestrator
 from tests.support.serving import Caller, driving

@@ -12,7 +12,7 @@ from server.ports import Filter
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.database import Database
+from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.contract.test_jobs_store import new
 from tests.support.first_release import lay_out

@@ -13,7 +13,7 @@ import pytest
 
 from server.api.context import CONTEXT
 from server.storage.files import FolderFiles
-from shared.files.archives import expand
+from shared.files.bundles.expand import expand
 from tests.contract.test_upload_http import HEAD, bundle, field, form, left, part, post, zipped
 from tests.support.orchestrator import Orchestrator
 from tests.support.serving import RUN, Caller, driving

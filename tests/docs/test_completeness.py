@@ -19,8 +19,8 @@ from ferryman.cli import exits
 from ferryman.cli.app import app
 from server.api.routes import ROUTES
 from server.settings import ServerSettings
-from shared.durations import parse_duration
-from shared.sizes import parse_size
+from shared.units.durations import parse_duration
+from shared.units.sizes import parse_size
 from shared.wire import JobState, Reason
 from tests.support.running import ROOT, environment
 

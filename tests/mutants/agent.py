@@ -53,19 +53,19 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "bundle.sealed(self._arriving)",
         "bundle.sealed()",
         (
-            "tests/unit/shared/test_multipart.py::test_a_sealed_bundle_that_came_whole_is_not_"
+            "tests/unit/shared/multipart/test_receive.py::test_a_sealed_bundle_that_came_whole_is_not_"
             "read_again",
         ),
     ),
     Mutant(
         "agent",
         "what came is believed only where it is what the bundle lists",
-        "shared/files/arriving.py",
+        "shared/files/bundles/stream_digests.py",
         "(size, crc) == (entry.size, entry.crc)",
         "size == entry.size",
         (
-            "tests/unit/shared/test_multipart.py::test_a_damaged_sealed_bundle_is_not_stored",
-            "tests/unit/shared/files/test_arriving.py::test_a_file_whose_bytes_are_not_as_listed_"
+            "tests/unit/shared/multipart/test_receive.py::test_a_damaged_sealed_bundle_is_not_stored",
+            "tests/unit/shared/files/bundles/test_stream_digests.py::test_a_file_whose_bytes_are_not_as_listed_"
             "is_to_be_read",
         ),
     ),

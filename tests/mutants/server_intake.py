@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _UNIT: Final = "tests/unit/shared/"
-_TEXTS: Final = f"{_UNIT}test_durations.py::test_"
+_TEXTS: Final = f"{_UNIT}units/test_durations.py::test_"
 _NAMES: Final = f"{_UNIT}files/test_names.py::test_"
 _PORTABLE: Final = f"{_UNIT}files/test_portable.py::test_"
 _UPLOADS: Final = "tests/contract/test_upload_http.py::test_"
@@ -20,42 +20,42 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 _TEXT_MUTANTS: Final = (
     _of(
         "a long text is refused by its length alone",
-        "shared/durations.py",
+        "shared/units/durations.py",
         "    if len(text) > MAX_LENGTH:\n        raise",
         "    if False:\n        raise",
         f"{_TEXTS}a_long_text_is_refused_by_its_length_alone",
     ),
     _of(
         "a duration matches as a whole",
-        "shared/durations.py",
+        "shared/units/durations.py",
         "    match = _DURATION.fullmatch(text)",
         "    match = _DURATION.match(text)",
         f"{_TEXTS}anything_else_is_no_duration",
     ),
     _of(
         "a duration is bounded",
-        "shared/durations.py",
+        "shared/units/durations.py",
         "    if not seconds <= LONGEST_S:",
         "    if False:",
         f"{_TEXTS}a_duration_that_no_clock_can_add_is_refused",
     ),
     _of(
         "a size matches as a whole",
-        "shared/sizes.py",
+        "shared/units/sizes.py",
         "    match = _SIZE.fullmatch(text)",
         "    match = _SIZE.match(text)",
         f"{_TEXTS}anything_else_is_no_size",
     ),
     _of(
         "a size is bounded",
-        "shared/sizes.py",
+        "shared/units/sizes.py",
         "    if size > LARGEST:",
         "    if False:",
         f"{_TEXTS}a_size_that_no_column_can_hold_is_refused",
     ),
     _of(
         "cpus is a plain number",
-        "shared/limits.py",
+        "shared/settings/limits.py",
         'if not re.fullmatch(r"[0-9]{1,9}(\\.[0-9]+)?|\\.[0-9]+", text):',
         "if False:",
         f"{_TEXTS}what_is_no_plain_number_is_no_count",
@@ -79,14 +79,14 @@ _NAME_MUTANTS: Final = (
     ),
     _of(
         "a pax header's path is bounded",
-        "shared/files/tars.py",
+        "shared/files/archives/tar_reader.py",
         '        if len(records.get(key, b"")) > _MAX_LONG_NAME:',
         "        if False:",
-        f"{_UNIT}files/test_tars.py::test_a_tar_that_plays_tricks_is_refused",
+        f"{_UNIT}files/archives/test_tar_reader.py::test_a_tar_that_plays_tricks_is_refused",
     ),
     _of(
         "a name that only Linux can store is told",
-        "shared/files/writer.py",
+        "shared/files/bundles/writer.py",
         "            not_portable.add(found.name, found.why)",
         "            pass",
         f"{_PORTABLE}a_bundle_keeps_such_names_and_says_so",
@@ -108,7 +108,7 @@ _NAME_MUTANTS: Final = (
     ),
     _of(
         "where names must be portable they are refused",
-        "shared/files/writer.py",
+        "shared/files/bundles/writer.py",
         "            if self._portable:",
         "            if False:",
         f"{_PORTABLE}where_names_must_be_portable_they_are_refused",
@@ -159,7 +159,7 @@ _SPACE_MUTANTS: Final = (
     ),
     _of(
         "uploads ask before they write",
-        "shared/files/writer.py",
+        "shared/files/bundles/writer.py",
         "            self._take(length)",
         "            pass",
         f"{_LIMITS}uploads_that_fit_one_by_one_do_not_fill_the_disk_together",
@@ -205,7 +205,7 @@ _UPLOAD_MUTANTS: Final = (
     ),
     _of(
         "archives have threads of their own",
-        "shared/multipart/pump.py",
+        "shared/multipart/batches.py",
         "        if not self._expands:",
         "        if True:",
         f"{_LIMITS}archives_wait_for_each_other_and_nobody_for_them",
@@ -219,17 +219,17 @@ _UPLOAD_MUTANTS: Final = (
     ),
     _of(
         "an upload that stalls holds little memory",
-        "shared/multipart/pump.py",
+        "shared/multipart/batches.py",
         "min(BATCH, max(FIRST_BATCH, self._handed_over // _GROWTH))",
         "BATCH",
-        "tests/unit/shared/test_multipart_threads.py::test_an_upload_that_stalls_holds_little_memory",
+        "tests/unit/shared/multipart/test_threads.py::test_an_upload_that_stalls_holds_little_memory",
     ),
     _of(
         "nor the chunk that came last",
         "shared/multipart/receive.py",
         "            del chunk  #",
         "            #",
-        "tests/unit/shared/test_multipart_threads.py::"
+        "tests/unit/shared/multipart/test_threads.py::"
         "test_the_chunk_before_is_not_held_while_the_next_is_waited_for",
     ),
     _of(
@@ -237,7 +237,7 @@ _UPLOAD_MUTANTS: Final = (
         "shared/multipart/receive.py",
         "            await let_others_go_on()",
         "            pass",
-        "tests/unit/shared/test_multipart_work.py::"
+        "tests/unit/shared/multipart/test_work.py::"
         "test_a_form_of_many_parts_lets_others_have_their_turn",
     ),
     _of(
@@ -245,7 +245,7 @@ _UPLOAD_MUTANTS: Final = (
         "shared/multipart/receive.py",
         "        async with threads.parsing or nullcontext():",
         "        async with nullcontext():",
-        "tests/unit/shared/test_multipart_work.py::"
+        "tests/unit/shared/multipart/test_work.py::"
         "test_of_many_such_forms_one_is_parsed_between_two_turns_of_others",
     ),
     _of(

@@ -14,9 +14,9 @@ _HTTP: Final = "tests/contract/test_store_http.py::test_"
 _GONE: Final = "tests/contract/test_retention.py::test_"
 _BACKUP: Final = "tests/contract/test_backup.py::test_"
 _UPGRADE: Final = "tests/contract/test_upgrade_store.py::test_"
-_DATABASE: Final = "tests/unit/shared/test_database.py::test_"
-_MIGRATE: Final = "tests/unit/shared/test_migrate.py::test_"
-_LOCK: Final = "tests/unit/shared/test_lockfile.py::test_"
+_DATABASE: Final = "tests/unit/shared/sqlite/test_database.py::test_"
+_MIGRATE: Final = "tests/unit/shared/sqlite/test_migrations.py::test_"
+_LOCK: Final = "tests/unit/shared/files/test_locks.py::test_"
 _LOOPS: Final = "tests/unit/server/test_loops.py::test_"
 
 
@@ -56,7 +56,7 @@ MUTANTS: Final = (
     ),
     _of(
         "lists are read apart",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         "return await self._read(self._lists, sql, params)",
         "return await self._read(self._reader, sql, params)",
         f"{_DATABASE}nobody_waits_behind_a_list",
@@ -172,7 +172,7 @@ MUTANTS: Final = (
     # the adapter
     _of(
         "readers cannot write",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         '"PRAGMA query_only=ON"',
         '"PRAGMA query_only=OFF"',
         f"{_DATABASE}who_reads_cannot_write[rows]",
@@ -180,49 +180,49 @@ MUTANTS: Final = (
     ),
     _of(
         "references are enforced",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         '"foreign_keys=ON"',
         '"foreign_keys=OFF"',
         f"{_DATABASE}a_row_that_refers_to_nothing_is_refused",
     ),
     _of(
         "a change waits for another program's",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         '"busy_timeout=10000"',
         '"busy_timeout=0"',
         f"{_DATABASE}a_change_waits_for_another_programs_change",
     ),
     _of(
         "a change of nothing does not end trouble",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         "        if written:",
         "        if True:",
         f"{_DATABASE}a_full_disk_is_told_until_something_could_be_written",
     ),
     _of(
         "trouble ends by itself",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         "            await self.probe()",
         "            pass",
         f"{_HTTP}a_full_database_is_told_as_507_and_health_recovers_by_itself",
     ),
     _of(
         "damage is told until the next start",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         'self._troubles["damage" if found.damaged else which] = found',
         "self._troubles[which] = found",
         f"{_DATABASE}damage_is_told_until_the_next_start",
     ),
     _of(
         "a file is checked after a crash",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         "if crashed and",
         "if False and",
         f"{_DATABASE}after_a_crash_the_file_is_checked_before_it_is_used",
     ),
     _of(
         "one process has a database open",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         "        lock = _lock(path)",
         '        lock = FileLock(path.with_name(f"{os.urandom(8).hex()}.lock"), path, "database")',
         f"{_DATABASE}one_process_has_it_open[False]",
@@ -230,21 +230,21 @@ MUTANTS: Final = (
     ),
     _of(
         "a link leads to the same lock",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         "real = path.resolve()",
         "real = path",
         f"{_DATABASE}one_process_has_it_open[True]",
     ),
     _of(
         "what is deleted is given back",
-        "shared/database.py",
+        "shared/sqlite/database.py",
         '"PRAGMA auto_vacuum=INCREMENTAL"',
         '"PRAGMA auto_vacuum=NONE"',
         f"{_DATABASE}what_was_deleted_can_be_given_back_to_the_disk",
     ),
     _of(
         "one process has a folder",
-        "shared/lockfile.py",
+        "shared/files/locks.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
         f"{_LOCK}a_folder_is_held_until_its_process_is_killed",
@@ -252,28 +252,28 @@ MUTANTS: Final = (
     # upgrade
     _of(
         "a copy is made before an upgrade",
-        "shared/migrate.py",
+        "shared/sqlite/migrations.py",
         "        copy_database(connection, copy)",
         "        copy.touch()",
         f"{_MIGRATE}a_copy_is_kept_of_what_was_before",
     ),
     _of(
         "an earlier copy is kept",
-        "shared/migrate.py",
+        "shared/sqlite/migrations.py",
         "    while found.exists():",
         "    while False:",
         f"{_MIGRATE}a_copy_is_kept_of_what_was_before",
     ),
     _of(
         "room for the copy is looked for",
-        "shared/migrate.py",
+        "shared/sqlite/migrations.py",
         "    if free < needed:",
         "    if False:",
         f"{_MIGRATE}without_room_for_the_copy_nothing_is_changed",
     ),
     _of(
         "a newer schema is left alone",
-        "shared/migrate.py",
+        "shared/sqlite/migrations.py",
         "    if version > len(migrations):",
         "    if False:",
         f"{_MIGRATE}a_newer_schema_is_left_alone",

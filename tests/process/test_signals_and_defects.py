@@ -20,7 +20,7 @@ from client_agent.settings import AgentSection
 from server import life
 from server.settings import ServerSettings
 from shared.clock import RealClock
-from shared.web import CannotListen
+from shared.http.sockets import CannotListen
 from tests.support.fakesandbox import FakeSandbox
 from tests.support.programs import Program, until
 from tests.support.running import environment

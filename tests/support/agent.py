@@ -21,9 +21,10 @@ from client_agent.sandbox.base import Grant
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.schema import MIGRATIONS, NewPayload, Payload
 from client_agent.turns import Turns
-from shared.database import Database
-from shared.files.bundle import BundleWriter, Sealed
+from shared.files.bundles.format import Sealed
+from shared.files.bundles.writer import BundleWriter
 from shared.ids import AttemptKey
+from shared.sqlite.database import Database
 from shared.wire import Limits
 from tests.support.fakesandbox import FakeSandbox
 from tests.support.simclock import SimClock

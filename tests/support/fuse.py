@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from client_agent.folders import Folders
-from shared.database import Change, Database
+from shared.sqlite.database import Change, Database
 from tests.support.agent import Rig
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shared.database import Change, Params, Row, T
-from shared.migrate import Migration
+from shared.sqlite.database import Change, Params, Row, T
+from shared.sqlite.migrations import Migration
 
 
 class SimulatedCrash(BaseException):
@@ -36,7 +36,7 @@ class Fuse:
 
 
 class InlineDatabase:
-    """``shared.database.Database`` on the caller's own thread; real SQLite, real SQL."""
+    """``shared.sqlite.database.Database`` on the caller's own thread; real SQLite, real SQL."""
 
     def __init__(self, path: Path, migrations: Sequence[Migration], fuse: Fuse) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)

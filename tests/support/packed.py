@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from tests.support.oddities import Item
+from tests.support.raw_archives import RawZip, deflated
 from tests.support.together import BOUNDARY
-from tests.unit.shared.files.building import RawZip, deflated
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type

@@ -15,7 +15,7 @@ from shared.clock import Clock
 from shared.http.connections import room
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
-from shared.web import listen
+from shared.http.sockets import listen
 from tests.support.orchestrator import Orchestrator
 
 RUN = b"echo hello\n"

@@ -33,7 +33,7 @@ from server.stages.send import Send
 from server.storage import files as storage
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.files.sealed import Sealed
+from shared.files.bundles.format import Sealed
 from shared.ids import AttemptKey
 from shared.steady_clock import KeptClock
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason

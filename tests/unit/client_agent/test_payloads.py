@@ -8,8 +8,8 @@ import pytest
 from client_agent.errors import KeyRefused, NoSuchPayload, NotEnded, StaleAttempt
 from client_agent.payloads import Payloads
 from client_agent.schema import MIGRATIONS, Outcome
-from shared.database import Database
 from shared.ids import AttemptKey
+from shared.sqlite.database import Database
 from shared.wire import PayloadState, Reason, ResultInfo, Usage
 from tests.support.agent import SERVER, new_payload
 from tests.support.simclock import SimClock

@@ -15,7 +15,7 @@ from client_agent import packing
 from client_agent.errors import NoSuchPayload
 from client_agent.schema import Outcome
 from shared.clock import SECOND
-from shared.files.bundle import BundleReader
+from shared.files.bundles.reader import BundleReader
 from shared.wire import Limits, PayloadState, Reason
 from tests.support.agent import LIMITS, Rig, contents, new_payload
 from tests.support.fakesandbox import FakeWorkspace

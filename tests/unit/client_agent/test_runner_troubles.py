@@ -11,7 +11,7 @@ import pytest
 
 from client_agent import beneath, packing
 from client_agent.attempt import PACK_TRIES, RETRY_S
-from shared.database import DatabaseUnavailable
+from shared.sqlite.database import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 from tests.support.agent import Rig
 from tests.support.simclock import SimClock

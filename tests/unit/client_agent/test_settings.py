@@ -7,7 +7,7 @@ import pytest
 from client_agent.openings import Opening, Sandboxing
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.settings import AgentSection, load
-from shared.config import SettingsError
+from shared.settings.load import SettingsError
 from shared.wire import Limits
 
 A, B, C = "a" * 20, "b" * 20, "c" * 20

@@ -17,7 +17,7 @@ from isal import isal_zlib
 
 from client_agent import zipping
 from client_agent.zipping import ZipWriter
-from shared.files.zips import read_entries
+from shared.files.archives.zip_directory import read_entries
 from tests.support import desktop
 from tests.support.packing import MIB, opened, pack
 

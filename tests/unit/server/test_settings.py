@@ -9,7 +9,7 @@ import pytest
 
 from server import settings
 from server.domain.quotas import Service
-from shared.config import SettingsError
+from shared.settings.load import SettingsError
 from shared.wire import Limits
 
 URLS = {

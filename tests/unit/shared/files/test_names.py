@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shared.files import names
 from shared.files.names import Tree, UnsafeName, find_root, safe_path, shown
 from shared.files.portable import problems
-from tests.unit.shared.files.building import component_names
+from tests.support.raw_archives import component_names
 
 
 @pytest.mark.parametrize(

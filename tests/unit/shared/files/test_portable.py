@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.files.bundle import BundleError, BundleReader, BundleWriter
+from shared.files.bundles.reader import BundleReader
+from shared.files.bundles.writer import BundleWriter
+from shared.files.errors import BundleError
 from shared.files.names import safe_path
 from shared.files.portable import NotPortable, fold, problems, why_not_portable
 

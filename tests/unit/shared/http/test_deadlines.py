@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from shared.http.access import LOCAL, NOBODY, PRINCIPAL
+from shared.http.authentication import LOCAL, NOBODY, PRINCIPAL
 from shared.http.connections import room
 from shared.http.listener import Listener
 from shared.http.protocol import SMALL, Connection, Deadlines
-from shared.web import listen
+from shared.http.sockets import listen
 
 LATER = 600.0
 SOON = 0.05

@@ -6,7 +6,7 @@ import pytest
 
 import client_agent.settings
 import server.settings
-from shared.config import SettingsError
+from shared.settings.load import SettingsError
 
 GOOD = "x" * 16
 

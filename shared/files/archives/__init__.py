@@ -1,0 +1,1 @@
+"""Strict readers of the archives that users send: ZIP and tar."""

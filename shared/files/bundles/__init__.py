@@ -1,0 +1,1 @@
+"""Sealed bundles: their format, written while files stream in, read, unpacked."""

@@ -1,0 +1,265 @@
+"""Reading a sealed bundle: check it, unpack it below a descriptor, stream one file of it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from shared.files.archives.zip_content import read_content
+from shared.files.archives.zip_directory import STORED, ZipEntry, read_entries
+from shared.files.bundles.format import (
+    FILE_MODE,
+    PROGRAM_MODE,
+    FileDigest,
+    Sealed,
+    digest_of,
+    root_of,
+)
+from shared.files.bundles.stream_digests import Arriving
+from shared.files.durable import write_all
+from shared.files.errors import BundleError
+from shared.files.names import Tree, UnsafeName, safe_path
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+MAX_FILES: Final = 100_000
+"""In a bundle, wherever it is read: whoever takes one with more cannot hand it on."""
+_FOLDER_MODE: Final = 0o755
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class BundleEntry:
+    """One file of a bundle."""
+
+    path: str
+    """After root stripping."""
+    size: int
+    executable: bool
+
+
+class BundleReader:
+    """An open bundle, as a context manager. Blocking: for a worker thread.
+
+    The bundle is not trusted: names are checked again, and its table of contents against the file.
+
+    Args:
+        path: the sealed ZIP.
+        max_files: more are refused; memory used is in proportion to the number of files.
+
+    Raises:
+        BundleError: it is not a sealed bundle.
+        OSError
+    """
+
+    def __init__(self, path: Path, *, max_files: int = MAX_FILES) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._size = os.fstat(self._fd).st_size
+            found = read_entries(self._fd, max_files)
+            _check(found)
+            root = len(root_of([one.name for one in found]))
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._found = {one.name[root:]: one for one in found}
+        self.entries: Sequence[BundleEntry] = tuple(
+            BundleEntry(path, one.size, one.executable) for path, one in self._found.items()
+        )
+
+    def __enter__(self) -> BundleReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def sealed(self, arriving: Arriving | None = None) -> Sealed:
+        """Read everything, check the checksums, and tell what this bundle is.
+
+        Args:
+            arriving: saw the bytes of this file as they came: what it knows is not read again.
+
+        Raises:
+            BundleError: a file is damaged.
+        """
+        files = []
+        for path, one in self._found.items():
+            known = None if arriving is None else arriving.sha256(one)
+            files.append(FileDigest(path, one.size, known or self._sha256(one)))
+        return self._summary(files)
+
+    def _sha256(self, one: ZipEntry) -> str:
+        sha256 = hashlib.sha256()
+        for piece in read_content(self._fd, one):
+            sha256.update(piece)
+        return sha256.hexdigest()
+
+    def open(self, path: str) -> BundledFile:
+        """The content of one file for streaming; it stays readable when the bundle is closed.
+
+        Raises:
+            KeyError: there is no such file.
+        """
+        one = self._found[path]
+        return BundledFile(os.dup(self._fd), one.offset, one.size)
+
+    def unpack(
+        self,
+        dir_fd: int,
+        *,
+        uid: int | None = None,
+        gid: int | None = None,
+        digest: str | None = None,
+    ) -> Sealed:
+        """Write all files below a folder, whose own owner and mode stay as they are.
+
+        Args:
+            dir_fd: of an empty folder that nothing else works in. No symbolic link is followed
+                and nothing is overwritten, whatever is there.
+            uid: owner of the new files and folders; None: whoever this process is.
+            gid: their group, likewise.
+            digest: to compare with; None: only the checksums are checked.
+
+        Raises:
+            BundleError: damaged, or not what ``digest`` promised; what was written is to be thrown
+            away. OSError: such as ENOSPC, or something is in the way.
+        """
+        owner = (-1 if uid is None else uid, -1 if gid is None else gid)
+        files = []
+        with _Folders(dir_fd, owner) as folders:
+            # In the order of components all files of a folder follow each other: one descriptor
+            # per level is enough, and each folder is created once.
+            for path, one in sorted(self._found.items(), key=lambda item: item[0].split("/")):
+                *above, name = path.split("/")
+                sha256 = hashlib.sha256()
+                fd = os.open(name, _NEW_FILE, 0o600, dir_fd=folders.enter(above))
+                try:
+                    for piece in read_content(self._fd, one):
+                        sha256.update(piece)
+                        write_all(fd, piece)
+                    if owner != (-1, -1):
+                        os.fchown(fd, *owner)
+                    os.fchmod(fd, PROGRAM_MODE if one.executable else FILE_MODE)
+                finally:
+                    os.close(fd)
+                files.append(FileDigest(path, one.size, sha256.hexdigest()))
+        sealed = self._summary(files)
+        if digest is not None:
+            _compare(sealed.digest, digest)
+        return sealed
+
+    def _summary(self, files: list[FileDigest]) -> Sealed:
+        return Sealed(self._size, digest_of(files), len(files), sum(file.size for file in files))
+
+
+def _check(found: list[ZipEntry]) -> None:
+    tree = Tree()
+    for one in found:
+        if one.is_folder or one.method != STORED:
+            raise BundleError("not_sealed", "a sealed bundle holds only stored files", one.name)
+        try:
+            if safe_path(one.name) != one.name:
+                raise BundleError("unsafe_name", "its name is not normalised (NFC)", one.name)
+            tree.add(one.name)
+        except UnsafeName as problem:
+            raise BundleError.of_name(problem) from None
+    try:
+        tree.check()
+    except UnsafeName as problem:
+        raise BundleError.of_name(problem) from None
+
+
+def _compare(actual: str, promised: str) -> None:
+    if actual != promised:
+        raise BundleError(
+            "digest_mismatch", f"the bundle's content has the digest {actual}, not {promised}"
+        )
+
+
+class _Folders:
+    """The descriptors from the root down to the folder that is being filled."""
+
+    def __init__(self, root: int, owner: tuple[int, int]) -> None:
+        self._root, self._owner = root, owner
+        self._open: list[tuple[str, int]] = []
+
+    def __enter__(self) -> _Folders:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave(0)
+
+    def enter(self, path: list[str]) -> int:
+        """A descriptor of the folder, created with those above it where they are not open now."""
+        common = 0
+        for (name, _), wanted in zip(self._open, path, strict=False):
+            if name != wanted:
+                break
+            common += 1
+        self._leave(common)
+        for name in path[common:]:
+            parent = self._open[-1][1] if self._open else self._root
+            os.mkdir(name, 0o700, dir_fd=parent)
+            fd = os.open(name, _FOLDER, dir_fd=parent)
+            self._open.append((name, fd))
+            if self._owner != (-1, -1):
+                os.fchown(fd, *self._owner)
+            os.fchmod(fd, _FOLDER_MODE)
+        return self._open[-1][1] if self._open else self._root
+
+    def _leave(self, depth: int) -> None:
+        while len(self._open) > depth:
+            os.close(self._open.pop()[1])
+
+
+class BundledFile(io.RawIOBase):
+    """The bytes of one file of a bundle; owns its descriptor."""
+
+    def __init__(self, fd: int, start: int, size: int) -> None:
+        super().__init__()
+        self._fd, self._start, self._at = fd, start, 0
+        self.size = size
+        """Bytes."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        wanted = max(0, min(len(view), self.size - self._at))
+        done = os.preadv(self._fd, [view[:wanted]], self._start + self._at) if wanted else 0
+        self._at += done
+        return done
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._fd)
+        super().close()
+
+    def pieces(self, chunk: int = 1 << 18) -> Iterator[bytes]:
+        """What is left, in pieces."""
+        while data := self.read(chunk):
+            yield data

@@ -1,0 +1,100 @@
+"""Digests of a sealed bundle's files, taken while its bytes come in.
+
+Whoever stores a bundle of many gigabytes has hashed it by the time it is complete, and need not
+read it back from the disk before answering. These digests only save work:
+:class:`~shared.files.bundles.reader.BundleReader` checks the whole structure, and reads every file
+again that did not pass here exactly as it is listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from shared.files.archives.zip_directory import STORED, ZipEntry
+
+_LOCAL: Final = struct.Struct("<4s5H3L2H")
+_WIDE: Final = struct.Struct("<2H2Q")
+_FULL: Final = 0xFFFF_FFFF
+_UNKNOWN_SIZE: Final = 8
+"""Flag: the sizes stand behind the content."""
+
+
+class Arriving:
+    """Reads a ZIP from its first byte on, in pieces of any length.
+
+    Args:
+        max_files: more are not remembered; memory used is in proportion to this.
+    """
+
+    def __init__(self, max_files: int) -> None:
+        self._max_files = max_files
+        self._found: dict[int, tuple[int, int, str]] = {}
+        self._at = 0
+        self._header = bytearray()
+        self._wanted = _LOCAL.size
+        self._next: Callable[[bytes], None] = self._local
+        self._start = self._left = self._size = self._crc = 0
+        self._sha256 = hashlib.sha256()
+        self._over = False
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes; cheap once something came that is no stored file."""
+        view = memoryview(data)
+        while view and not self._over:
+            if self._left:
+                piece = view[: self._left]
+                self._sha256.update(piece)
+                self._crc = zlib.crc32(piece, self._crc)
+                self._left -= len(piece)
+            else:
+                piece = view[: self._wanted - len(self._header)]
+                self._header += piece
+            self._at += len(piece)
+            view = view[len(piece) :]
+            if self._left:
+                continue
+            if self._start:
+                self._end_file()
+            elif len(self._header) == self._wanted:
+                header, self._header = bytes(self._header), bytearray()
+                self._next(header)
+
+    def sha256(self, entry: ZipEntry) -> str | None:
+        """Hex digest of a listed file whose very bytes came by; None: it is to be read."""
+        size, crc, digest = self._found.get(entry.offset, (-1, 0, ""))
+        known = entry.method == STORED and (size, crc) == (entry.size, entry.crc)
+        return digest if known else None
+
+    def _local(self, header: bytes) -> None:
+        magic, _, flags, method, _, _, _, packed, size, name, extra = _LOCAL.unpack(header)
+        if magic != b"PK\3\4" or flags & _UNKNOWN_SIZE or method != STORED:
+            self._over = True
+            return
+        self._size = size
+
+        def rest(data: bytes) -> None:
+            wide = data[name:]
+            if _FULL in (packed, size) and len(wide) >= _WIDE.size:
+                kind, _, self._size, _ = _WIDE.unpack_from(wide)
+                self._over = kind != 1
+            self._begin_file()
+
+        self._next, self._wanted = rest, name + extra
+        if not self._wanted:
+            rest(b"")
+
+    def _begin_file(self) -> None:
+        self._start, self._left, self._crc = self._at, self._size, 0
+        self._sha256 = hashlib.sha256()
+        self._over = self._over or len(self._found) >= self._max_files
+        if not self._left:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        self._found[self._start] = (self._size, self._crc, self._sha256.hexdigest())
+        self._start = 0
+        self._next, self._wanted = self._local, _LOCAL.size

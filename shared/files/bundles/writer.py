@@ -1,0 +1,203 @@
+"""Writing a sealed bundle while its files stream in."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Final
+
+from shared.files.bundles.format import (
+    FILE_MODE,
+    PROGRAM_MODE,
+    FileDigest,
+    Sealed,
+    digest_of,
+    is_program,
+    root_of,
+)
+from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback
+from shared.files.errors import BundleError
+from shared.files.names import Tree, UnsafeName, safe_path
+from shared.files.portable import NotPortable, problems, why_not_portable
+
+Data = bytes | bytearray | memoryview
+Take = Callable[[int], None]
+"""Called before so many more bytes are written; raises OSError where there is no room for them."""
+_HEAD: Final = 4
+_HEADERS: Final = 256
+"""Bytes of a file's two headers without its two names, and what the ZIP ends with."""
+
+
+class _OpenFile:
+    """The file that is being written."""
+
+    def __init__(self, path: str, info: zipfile.ZipInfo, out: IO[bytes], executable: bool) -> None:
+        self.path, self.info, self.out, self.executable = path, info, out, executable
+        self.size = 0
+        self.sha256 = hashlib.sha256()
+        self.head = b""
+
+
+class BundleWriter:
+    """Writes a bundle to a staging path, in one pass, with flat memory; for a worker thread.
+
+    ``add``, any number of ``write`` and ``end`` for each file, then ``seal``; or ``abort`` at any
+    time. After an exception only ``abort`` may be called.
+
+    Args:
+        path: must not exist yet.
+        max_files: more are refused.
+        max_bytes: of all files together.
+        take: told of all bytes before they are written.
+        portable: whether names must be storable on every common system; else they get a warning.
+
+    Raises:
+        OSError: here and from every method: the disk may be full.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_files: int,
+        max_bytes: int,
+        portable: bool = False,
+        take: Take | None = None,
+    ) -> None:
+        self._take = take
+        self._path, self._max_files, self._max_bytes = path, max_files, max_bytes
+        self._portable = portable
+        self._tree = Tree()
+        self._files: list[FileDigest] = []
+        self._bytes = 0
+        self._handed_over = 0  # up to where the disk was told to begin
+        self._open: _OpenFile | None = None
+        self._raw = path.open("xb")
+        self._zip = zipfile.ZipFile(self._raw, "w", zipfile.ZIP_STORED)
+
+    def add(self, name: str, *, executable: bool = False) -> None:
+        """Begin a file.
+
+        Args:
+            name: as it was sent; refusals name it so.
+            executable: as the archive says that it came from.
+
+        Raises:
+            BundleError: the name is unsafe, taken, or clashes; or there are too many files.
+        """
+        if len(self._files) >= self._max_files:
+            raise BundleError(
+                "too_many_files", f"the bundle has more than {self._max_files} files", name
+            )
+        path = self._checked(name, self._tree.add)
+        if self._take is not None:
+            self._take(_HEADERS + 2 * len(path.encode()))
+        info = zipfile.ZipInfo(path)
+        # Sizes are not known yet: room for 64 bits, as a header cannot grow when it is patched.
+        out = self._zip.open(info, "w", force_zip64=True)
+        self._open = _OpenFile(path, info, out, executable)
+
+    def check_folder(self, name: str) -> None:
+        """Take note of a folder, which no file may be; the folder itself is not stored.
+
+        Raises:
+            BundleError
+        """
+        self._checked(name, self._tree.add_folder)
+
+    def _checked(self, name: str, add: Callable[[str], None]) -> str:
+        try:
+            path = safe_path(name)
+            add(path)
+        except UnsafeName as problem:
+            raise BundleError.of_name(problem, name) from None
+        if self._portable and (why := why_not_portable(path)):
+            raise BundleError("unsafe_name", why, name)
+        return path
+
+    def _current(self) -> _OpenFile:
+        if self._open is None:
+            raise RuntimeError("add() a file first")
+        return self._open
+
+    def write(self, data: Data) -> None:
+        """Append to the file that was begun last.
+
+        Raises:
+            BundleError: ``too_large``.
+        """
+        file = self._current()
+        length = len(data)
+        self._bytes += length
+        if self._bytes > self._max_bytes:
+            raise too_large(self._max_bytes, file.path)
+        if self._take is not None:
+            self._take(length)
+        if len(file.head) < _HEAD:
+            file.head += bytes(data[:_HEAD])
+        file.size += length
+        file.sha256.update(data)
+        file.out.write(data)
+        if (at := self._raw.tell()) >= self._handed_over + WRITEBACK_BYTES:
+            start_writeback(self._raw.fileno(), self._handed_over, at - self._handed_over)
+            self._handed_over = at
+
+    def end(self) -> None:
+        """The file is complete."""
+        file = self._current()
+        self._open = None
+        program = file.executable or is_program(file.path, file.head)
+        # Only the central directory, written last, holds the mode.
+        file.info.external_attr = (0o100000 | (PROGRAM_MODE if program else FILE_MODE)) << 16
+        file.out.close()
+        self._files.append(FileDigest(file.path, file.size, file.sha256.hexdigest()))
+
+    def seal(self) -> Sealed:
+        """Finish the ZIP and put it on the disk. The name is not durable yet: :func:`durable.seal`.
+
+        Raises:
+            BundleError: names that exclude each other; no file, or no ``run.sh`` by the root rule.
+        """
+        paths = [file.path for file in self._files]
+        try:
+            self._tree.check()
+        except UnsafeName as problem:
+            raise BundleError.of_name(problem) from None
+        root = root_of(paths)
+        not_portable = NotPortable()
+        for found in problems(paths):
+            if self._portable:
+                raise BundleError.of_name(found)
+            not_portable.add(found.name, found.why)
+        self._zip.close()
+        self._raw.flush()
+        os.fsync(self._raw.fileno())
+        size = self._raw.tell()
+        self._raw.close()
+        digest = digest_of(
+            FileDigest(file.path[len(root) :], file.size, file.sha256) for file in self._files
+        )
+        return Sealed(size, digest, len(self._files), self._bytes, not_portable.warnings())
+
+    def abort(self) -> None:
+        """Close and delete whatever is there, a sealed file too; may be repeated."""
+        # zipfile insists on finishing what was begun, and that may fail again, as on a full disk.
+        if self._open is not None:
+            with contextlib.suppress(OSError):
+                self._open.out.close()
+        with contextlib.suppress(OSError, ValueError):
+            self._zip.close()
+        with contextlib.suppress(OSError):
+            self._raw.close()
+        remove_quietly(self._path)
+
+
+def too_large(max_bytes: int, part: str | None = None) -> BundleError:
+    """The refusal of a bundle that is larger than it may be."""
+    return BundleError(
+        "too_large", f"the bundle is larger than the limit of {max_bytes} bytes", part
+    )

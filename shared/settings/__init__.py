@@ -1,0 +1,1 @@
+"""Settings of both programs: base classes, loading, limits."""

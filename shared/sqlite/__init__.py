@@ -1,0 +1,1 @@
+"""SQLite behind a thin adapter: transactions, schema migrations, copies."""

@@ -1,0 +1,1 @@
+"""Durations and sizes as people write them."""

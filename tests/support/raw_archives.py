@@ -1,0 +1,304 @@
+"""Bundles, archives and forms for the tests beside this file and of multipart."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from shared.files.bundles.expand import expand
+from shared.files.bundles.format import Sealed
+from shared.files.bundles.reader import BundleReader
+from shared.files.bundles.writer import BundleWriter
+from shared.files.errors import BundleError
+
+Files = Mapping[str, bytes]
+
+# ---------------------------------------------------------------------------- bundles
+
+
+def write_bundle(path: Path, files: Files, *, chunk: int = 1 << 20) -> Sealed:
+    """Write and seal; whatever goes wrong, the writer is aborted."""
+    writer = BundleWriter(path, max_files=10_000, max_bytes=1 << 30)
+    try:
+        for name, content in files.items():
+            writer.add(name)
+            for at in range(0, len(content), chunk):
+                writer.write(content[at : at + chunk])
+            writer.end()
+        return writer.seal()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def unpacked(bundle: Path, into: Path) -> dict[str, bytes]:
+    """What the reader unpacks, read back from the disk."""
+    into.mkdir()
+    fd = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with BundleReader(bundle) as reader:
+            reader.unpack(fd)
+    finally:
+        os.close(fd)
+    return on_disk(into)
+
+
+def on_disk(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def expand_bytes(
+    archive: bytes,
+    folder: Path,
+    name: str = "bundle.zip",
+    *,
+    max_files: int = 1000,
+    max_bytes: int = 64 << 20,
+) -> Sealed:
+    """Expand into ``folder/bundle``; on refusal nothing but the archive is left there."""
+    stored = folder / "archive"
+    stored.write_bytes(archive)
+    writer = BundleWriter(folder / "bundle", max_files=max_files, max_bytes=max_bytes)
+    try:
+        expand(stored, name, writer, max_files=max_files, max_bytes=max_bytes)
+        return writer.seal()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def refusal(
+    archive: bytes, folder: Path, *, max_files: int = 1000, max_bytes: int = 64 << 20
+) -> BundleError:
+    """The refusal, after which nothing is left."""
+    with pytest.raises(BundleError) as caught:
+        expand_bytes(archive, folder, max_files=max_files, max_bytes=max_bytes)
+    assert [path.name for path in folder.iterdir()] == ["archive"]
+    assert caught.value.part is not None
+    assert caught.value.message.startswith("“")
+    return caught.value
+
+
+# ---------------------------------------------------------------------------- archives
+
+
+def zipped(files: Files, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def tarred(files: Files, mode: str = "w", form: int = tarfile.PAX_FORMAT) -> bytes:
+    return tar_of(
+        [(member(name, size=len(content)), content) for name, content in files.items()],
+        mode,
+        form,
+    )
+
+
+def member(name: str, **fields: object) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info
+
+
+def tar_of(
+    members: Iterable[tuple[tarfile.TarInfo, bytes]],
+    mode: str = "w",
+    form: int = tarfile.PAX_FORMAT,
+) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode, format=form) as archive:  # type: ignore[call-overload]
+        for info, content in members:
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def header_block(
+    name: bytes, size: int = 0, kind: bytes = b"0", *, size_field: bytes | None = None
+) -> bytes:
+    """One ustar header with a right checksum, whatever else is wrong with it."""
+    block = bytearray(512)
+    block[0 : len(name)] = name
+    block[100:108] = b"0000644\0"
+    block[124:136] = b"%011o\0" % size if size_field is None else size_field
+    block[156:157] = kind
+    block[257:265] = b"ustar\00000"
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def raw_tar(*members: tuple[bytes, bytes], end: bytes = bytes(1024)) -> bytes:
+    """(header block, content) pairs, padded, with the end mark."""
+    body = b"".join(head + content + bytes(-len(content) % 512) for head, content in members)
+    return body + end
+
+
+class RawZip:
+    """A ZIP put together by hand, so that every field can lie."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.directory = bytearray()
+        self.count = 0
+
+    def add(  # the fields of a header are what they are
+        self,
+        name: bytes,
+        content: bytes,
+        *,
+        method: int = 0,
+        flags: int = 0x800,
+        packed: bytes | None = None,
+        size: int | None = None,
+        crc: int | None = None,
+        local_name: bytes | None = None,
+        local_size: int | None = None,
+        local_method: int | None = None,
+        mode: int = 0o100644,
+        extra: bytes = b"",
+        behind: bytes = b"",
+        offset: int | None = None,
+    ) -> RawZip:
+        data = content if packed is None else packed
+        size = len(content) if size is None else size
+        crc = zlib.crc32(content) if crc is None else crc
+        local_name = name if local_name is None else local_name
+        at = len(self.body) if offset is None else offset
+        if offset is None:
+            self.body += struct.pack(
+                "<4s5H3L2H", b"PK\3\4", 20, flags, method if local_method is None else local_method,
+                0, 33, crc, len(data), size if local_size is None else local_size,
+                len(local_name), len(extra),
+            )  # fmt: skip
+            self.body += local_name + extra + data + behind
+        self.list(name, flags, method, crc, len(data), size, at, mode, extra)
+        return self
+
+    def list(
+        self,
+        name: bytes,
+        flags: int,
+        method: int,
+        crc: int,
+        packed: int,
+        size: int,
+        offset: int,
+        mode: int = 0o100644,
+        extra: bytes = b"",
+    ) -> None:
+        """Add a line to the table of contents only."""
+        self.count += 1
+        self.directory += struct.pack(
+            "<4s6H3L5H2L", b"PK\1\2", 20 | 3 << 8, 20, flags, method, 0, 33, crc, packed, size,
+            len(name), len(extra), 0, 0, 0, mode << 16, offset,
+        )  # fmt: skip
+        self.directory += name + extra
+
+    def bytes(
+        self, *, count: int | None = None, comment: bytes = b"", start: int | None = None
+    ) -> bytes:
+        count = self.count if count is None else count
+        start = len(self.body) if start is None else start
+        end = struct.pack(
+            "<4s4H2LH", b"PK\5\6", 0, 0, count, count, len(self.directory), start, len(comment)
+        )
+        return bytes(self.body + self.directory) + end + comment
+
+
+def deflated(content: bytes) -> bytes:
+    engine = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return engine.compress(content) + engine.flush()
+
+
+# ---------------------------------------------------------------------------- forms
+
+BOUNDARY = "----ferry"
+FORM = f"multipart/form-data; boundary={BOUNDARY}"
+
+
+def part(disposition: str | bytes, content: bytes = b"", *headers: bytes) -> bytes:
+    """One part with the boundary before it; ``disposition``: its parameters."""
+    if isinstance(disposition, str):
+        disposition = disposition.encode()
+    lines = [b"Content-Disposition: form-data; " + disposition, *headers]
+    head = b"--" + BOUNDARY.encode() + b"\r\n" + b"\r\n".join(lines) + b"\r\n\r\n"
+    return head + content + b"\r\n"
+
+
+def file_part(name: str, content: bytes = b"", field: str = "files") -> bytes:
+    return part(f'name="{field}"; filename="{name}"', content)
+
+
+def text_part(name: str, value: str | bytes) -> bytes:
+    return part(f'name="{name}"', value.encode() if isinstance(value, str) else value)
+
+
+def form_of(*parts: bytes) -> bytes:
+    return b"".join(parts) + b"--" + BOUNDARY.encode() + b"--\r\n"
+
+
+async def in_pieces(body: bytes, length: int = 65_536) -> AsyncIterator[bytes]:
+    for at in range(0, len(body), length):
+        yield body[at : at + length]
+
+
+# ---------------------------------------------------------------------------- strategies
+
+component_names = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Cs", "Zl", "Zp"]),
+    min_size=1,
+    max_size=12,
+)
+plain_names = st.text("abcXYZ019_-é漢 .", min_size=1, max_size=8)
+contents = st.one_of(
+    st.binary(max_size=300),
+    st.sampled_from([b"", b"\r\n", b"\r\n--", b"PK\3\4", bytes(5000), b"\r\n------ferry", b"\r"]),
+    st.lists(
+        st.sampled_from([b"\r\n------ferry", b"-", b"\r", b"\n", b"\r\n--", b"x", bytes(700)]),
+        max_size=8,
+    ).map(b"".join),
+)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> dict[str, bytes]:
+    """A few files that may lie side by side, run.sh among them; perhaps all in one folder."""
+    from shared.files.names import UnsafeName, safe_path
+
+    files: dict[str, bytes] = {"run.sh": b""}
+    for components in draw(st.lists(st.lists(plain_names, min_size=1, max_size=4), max_size=6)):
+        try:
+            path = safe_path("/".join(components))
+        except UnsafeName:
+            continue
+        if not any(f"{path}/".startswith(f"{p}/") or p.startswith(f"{path}/") for p in files):
+            files[path] = draw(contents)
+    files["run.sh"] = draw(contents)
+    order = draw(st.permutations(sorted(files)))
+    folder = draw(st.sampled_from(["", "top/"]))
+    return {folder + path: files[path] for path in order}
+
+
+def without_folder(files: Files) -> dict[str, bytes]:
+    """The tree after root stripping."""
+    if "run.sh" in files:
+        return dict(files)
+    return {path.removeprefix("top/"): content for path, content in files.items()}

@@ -1,0 +1,381 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import os
+import resource
+import stat
+import zipfile
+
+import pytest
+from hypothesis import given
+
+from shared.files.bundles.reader import BundleReader
+from shared.files.bundles.writer import BundleWriter
+from shared.files.durable import WRITEBACK_BYTES
+from shared.files.errors import BundleError
+from tests.support.raw_archives import (
+    RawZip,
+    on_disk,
+    trees,
+    unpacked,
+    without_folder,
+    write_bundle,
+    zipped,
+)
+
+HELLO = {"run.sh": b"echo hello\n", "data/in.txt": b"1 2 3\n"}
+
+
+@given(files=trees())
+def test_what_is_unpacked_is_what_was_written(tmp_path_factory, files):
+    folder = tmp_path_factory.mktemp("bundle")
+    sealed = write_bundle(folder / "bundle", files, chunk=100)
+    expected = without_folder(files)
+    assert unpacked(folder / "bundle", folder / "out") == expected
+    assert (sealed.files, sealed.bytes) == (len(files), sum(map(len, files.values())))
+    assert sealed.size == (folder / "bundle").stat().st_size
+    with BundleReader(folder / "bundle") as reader:
+        assert reader.sealed() == sealed
+        assert {entry.path: entry.size for entry in reader.entries} == {
+            path: len(content) for path, content in expected.items()
+        }
+
+
+def test_other_programs_can_open_a_bundle(tmp_path):
+    write_bundle(tmp_path / "b", HELLO | {"data/ü": b"x"})
+    with zipfile.ZipFile(tmp_path / "b") as archive:
+        assert archive.testzip() is None
+        assert {one.filename for one in archive.infolist()} == {*HELLO, "data/ü"}
+        assert {one.compress_type for one in archive.infolist()} == {zipfile.ZIP_STORED}
+
+
+def test_the_digest_is_the_documented_one(tmp_path):
+    lines = "".join(
+        f"{hashlib.sha256(HELLO[path]).hexdigest()} {len(HELLO[path])} {path}\n"
+        for path in sorted(HELLO)
+    )
+    expected = hashlib.sha256(b"ferryman-bundle 1\n" + lines.encode()).hexdigest()
+    assert write_bundle(tmp_path / "b", HELLO).digest == expected
+
+
+def test_the_digest_is_of_the_content_not_of_order_folder_or_zip(tmp_path):
+    one = write_bundle(tmp_path / "1", HELLO).digest
+    assert write_bundle(tmp_path / "2", dict(reversed(HELLO.items()))).digest == one
+    assert write_bundle(tmp_path / "3", {f"t/{n}": c for n, c in HELLO.items()}).digest == one
+    assert write_bundle(tmp_path / "4", HELLO | {"run.sh": b"echo hellO\n"}).digest != one
+    assert write_bundle(tmp_path / "5", HELLO | {"x": b""}).digest != one
+
+
+def test_the_digest_sorts_by_bytes_not_by_code_units(tmp_path):
+    files = {"run.sh": b"", "\uffff": b"1", "\U00010000": b"2"}
+    lines = "".join(
+        f"{hashlib.sha256(files[path]).hexdigest()} {len(files[path])} {path}\n"
+        for path in ["run.sh", "\uffff", "\U00010000"]
+    )
+    expected = hashlib.sha256(b"ferryman-bundle 1\n" + lines.encode()).hexdigest()
+    assert write_bundle(tmp_path / "b", files).digest == expected
+
+
+def test_scripts_and_programs_are_executable_and_nothing_else(tmp_path):
+    files = {
+        "run.sh": b"x",
+        "tool": b"#!/usr/bin/awk -f",
+        "bin": b"\x7fELF\2",
+        "marked": b"x",
+        "data": b"# !",
+        "short": b"#",
+        "empty": b"",
+    }
+    writer = BundleWriter(tmp_path / "b", max_files=10, max_bytes=100)
+    for name, content in files.items():
+        writer.add(name, executable=name == "marked")
+        for byte in content:  # the first bytes may come one by one
+            writer.write(bytes([byte]))
+        writer.end()
+    writer.seal()
+    old = os.umask(0o077)
+    try:
+        unpacked(tmp_path / "b", tmp_path / "out")
+    finally:
+        os.umask(old)
+    modes = {name: stat.S_IMODE((tmp_path / "out" / name).stat().st_mode) for name in files}
+    programs = {"run.sh", "tool", "bin", "marked"}
+    assert modes == {name: 0o755 if name in programs else 0o644 for name in files}
+
+
+def test_folders_can_be_read_by_others_whatever_the_umask(tmp_path):
+    write_bundle(tmp_path / "b", {"run.sh": b"", "a/b/c": b""})
+    old = os.umask(0o077)
+    try:
+        unpacked(tmp_path / "b", tmp_path / "out")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "out/a/b").stat().st_mode) == 0o755
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: that files get their owner is not proved")
+def test_everything_unpacked_belongs_to_the_jobs_user(tmp_path):
+    write_bundle(tmp_path / "b", {"run.sh": b"", "a/b/c": b""})
+    (tmp_path / "out").mkdir()
+    fd = os.open(tmp_path / "out", os.O_RDONLY)
+    with BundleReader(tmp_path / "b") as reader:
+        reader.unpack(fd, uid=12345, gid=12346)
+    os.close(fd)
+    below = list((tmp_path / "out").rglob("*"))
+    assert len(below) == 4
+    assert {(p.stat().st_uid, p.stat().st_gid) for p in below} == {(12345, 12346)}
+
+
+@pytest.mark.parametrize(
+    ("files", "code", "words"),
+    [
+        ({}, "no_file", "no file"),
+        ({"x": b""}, "no_run_sh", "no run.sh at its root"),
+        ({"Run.sh": b""}, "no_run_sh", "“Run.sh” is there, but the script must be run.sh"),
+        ({"a/b/run.sh": b""}, "no_run_sh", "“a/b/run.sh” is there"),
+        ({"a/run.sh": b"", "b": b""}, "no_run_sh", "“a/run.sh” is there"),
+        ({"a/x.zip": b""}, "no_run_sh", "form field named bundle"),
+        ({"a": b"", "a/b": b""}, "file_and_folder", "“a” is a file"),
+        ({"../x": b""}, "unsafe_name", "“../x”: it contains the component '..'"),
+    ],
+)
+def test_what_cannot_be_a_bundle_is_refused_by_name_and_leaves_nothing(
+    tmp_path, files, code, words
+):
+    with pytest.raises(BundleError) as caught:
+        write_bundle(tmp_path / "b", files)
+    assert caught.value.code == code
+    assert words in caught.value.message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_is_refused_as_it_was_sent_not_as_it_was_composed(tmp_path):
+    writer = BundleWriter(tmp_path / "b", max_files=9, max_bytes=9)
+    writer.add("\u00e9")
+    writer.end()
+    with pytest.raises(BundleError) as caught:
+        writer.add("e\u0301")
+    writer.abort()
+    assert caught.value.part == "e\u0301"
+    assert caught.value.code == "duplicate_name"
+
+
+def test_one_file_or_byte_too_many_is_refused(tmp_path):
+    writer = BundleWriter(tmp_path / "b", max_files=2, max_bytes=10)
+    writer.add("run.sh")
+    writer.write(b"x" * 10)
+    with pytest.raises(BundleError, match="limit of 10 bytes") as caught:
+        writer.write(b"x")
+    assert (caught.value.code, caught.value.part) == ("too_large", "run.sh")
+    writer.end()
+    writer.add("b")
+    writer.end()
+    with pytest.raises(BundleError, match="more than 2 files") as caught:
+        writer.add("c")
+    assert (caught.value.code, caught.value.part) == ("too_many_files", "c")
+    writer.abort()
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_an_abort_at_any_step_leaves_nothing(tmp_path, steps):
+    writer = BundleWriter(tmp_path / "b", max_files=9, max_bytes=99)
+    all_steps = [lambda: writer.add("run.sh"), lambda: writer.write(b"x"), writer.end, writer.seal]
+    for step in all_steps[:steps]:
+        step()
+    writer.abort()
+    writer.abort()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_as_such_and_leaves_nothing(tmp_path):
+    # A file size limit is the one kind of full disk that needs no privileges.
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = BundleWriter(tmp_path / "b", max_files=9, max_bytes=1 << 30)
+    writer.add("run.sh")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, hard))
+    try:
+        writer.write(bytes(3 << 20))
+        with pytest.raises(OSError, match="too large") as caught:
+            writer.write(bytes(2 << 20))
+        writer.abort()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_in_use_is_not_overwritten(tmp_path):
+    (tmp_path / "b").write_text("precious")
+    with pytest.raises(FileExistsError):
+        BundleWriter(tmp_path / "b", max_files=9, max_bytes=9)
+    assert (tmp_path / "b").read_text() == "precious"
+
+
+def test_bundles_beyond_the_old_limits_of_zip_can_be_read(tmp_path, monkeypatch):
+    files = {f"{i}": b"x" * i for i in range(200)} | {"run.sh": b""}
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 100)
+    sealed = write_bundle(tmp_path / "b", files)
+    assert b"PK\6\6" in (tmp_path / "b").read_bytes()  # a ZIP64 end record
+    with BundleReader(tmp_path / "b") as reader:
+        assert reader.sealed() == sealed
+    assert unpacked(tmp_path / "b", tmp_path / "out") == files
+
+
+# ---------------------------------------------------------------------------- reading
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    write_bundle(tmp_path / "b", HELLO)
+    return tmp_path / "b"
+
+
+def test_every_damaged_byte_is_noticed(bundle, tmp_path):
+    whole = bundle.read_bytes()
+    with BundleReader(bundle) as reader:
+        sealed = reader.sealed()
+    harmless = []
+    for at in range(len(whole)):
+        (tmp_path / "d").write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        try:
+            with BundleReader(tmp_path / "d") as reader:
+                assert reader.sealed() == sealed
+        except BundleError:
+            continue
+        harmless.append(at)
+    # What may differ is what nobody reads: times, versions, attributes.
+    content = whole.index(HELLO["run.sh"]), whole.index(HELLO["data/in.txt"])
+    assert not any(at <= one < at + len(HELLO["run.sh"]) for one in harmless for at in content[:1])
+    assert not any(at <= one < at + 6 for one in harmless for at in content[1:])
+    assert len(harmless) < len(whole) // 3
+
+
+def test_every_cut_is_noticed(bundle, tmp_path):
+    whole = bundle.read_bytes()
+    for length in range(len(whole)):
+        (tmp_path / "d").write_bytes(whole[:length])
+        with pytest.raises(BundleError):
+            BundleReader(tmp_path / "d")
+
+
+def test_another_digest_than_promised_is_refused(bundle, tmp_path):
+    wrong = "0" * 64
+    (tmp_path / "out").mkdir()
+    fd = os.open(tmp_path / "out", os.O_RDONLY)
+    with BundleReader(bundle) as reader:
+        with pytest.raises(BundleError) as caught:
+            reader.unpack(fd, digest=wrong)
+        assert caught.value.code == "digest_mismatch"
+    os.close(fd)
+
+
+def test_damage_is_noticed_while_unpacking(bundle, tmp_path):
+    whole = bundle.read_bytes()
+    bundle.write_bytes(whole.replace(b"echo hello", b"echo jello"))
+    with pytest.raises(BundleError) as caught:
+        unpacked(bundle, tmp_path / "out")
+    assert (caught.value.code, caught.value.part) == ("bad_checksum", "run.sh")
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a\\b", "a//b", "e\u0301", "a\u202eb"])
+def test_a_bundle_with_an_unsafe_name_is_not_opened(tmp_path, name):
+    archive = RawZip().add(b"run.sh", b"").add(name.encode(), b"x").bytes()
+    (tmp_path / "b").write_bytes(archive)
+    with pytest.raises(BundleError) as caught:
+        BundleReader(tmp_path / "b")
+    assert (caught.value.code, caught.value.part) == ("unsafe_name", name)
+
+
+@pytest.mark.parametrize(
+    ("archive", "code"),
+    [
+        (zipped(HELLO), "not_sealed"),
+        (RawZip().add(b"run.sh", b"").add(b"d/", b"", mode=0o040755).bytes(), "not_sealed"),
+        (RawZip().add(b"run.sh", b"").add(b"run.sh", b"").bytes(), "duplicate_name"),
+        (RawZip().add(b"run.sh", b"").add(b"run.sh/x", b"").bytes(), "file_and_folder"),
+        (RawZip().add(b"x", b"").bytes(), "no_run_sh"),
+        (RawZip().bytes(), "no_file"),
+        (b"", "truncated"),
+        (b"x" * 100, "truncated"),
+    ],
+)
+def test_what_is_no_sealed_bundle_is_not_opened(tmp_path, archive, code):
+    (tmp_path / "b").write_bytes(archive)
+    with pytest.raises(BundleError) as caught:
+        BundleReader(tmp_path / "b")
+    assert caught.value.code == code
+
+
+def test_more_files_than_the_reader_wants_are_not_loaded(bundle):
+    with pytest.raises(BundleError) as caught:
+        BundleReader(bundle, max_files=1)
+    assert caught.value.code == "too_many_files"
+
+
+@pytest.mark.parametrize("trap", ["run.sh", "data"])
+def test_unpacking_follows_no_link_that_is_in_the_way(bundle, tmp_path, trap):
+    outside, out = tmp_path / "outside", tmp_path / "out"
+    outside.mkdir()
+    out.mkdir()
+    (outside / "run.sh").write_text("precious")
+    (out / trap).symlink_to(outside / trap if trap == "run.sh" else outside)
+    fd = os.open(out, os.O_RDONLY)
+    with BundleReader(bundle) as reader, pytest.raises(FileExistsError):
+        reader.unpack(fd)
+    os.close(fd)
+    assert on_disk(outside) == {"run.sh": b"precious"}
+
+
+def test_unpacking_leaves_no_descriptor_open(bundle, tmp_path):
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - not of interest as paths
+    unpacked(bundle, tmp_path / "out")
+    with pytest.raises(FileExistsError):
+        unpacked(bundle, tmp_path / "out")
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_one_file_can_be_streamed_after_the_bundle_is_closed(tmp_path):
+    content = os.urandom(300_000)
+    write_bundle(tmp_path / "b", {"run.sh": b"", "data/big": content})
+    with BundleReader(tmp_path / "b") as reader:
+        file = reader.open("data/big")
+        with pytest.raises(KeyError):
+            reader.open("nothing")
+    with file:
+        assert file.size == len(content)
+        assert file.read(10) == content[:10]
+        assert b"".join(file.pieces(1000)) == content[10:]
+        assert file.read(1) == b""
+        file.seek(-5, os.SEEK_END)
+        assert file.read() == content[-5:]
+        file.seek(len(content) + 5)
+        assert file.read(1) == b""
+
+
+def test_a_sealed_bundle_is_on_the_disk_with_its_last_byte(tmp_path, monkeypatch):
+    synced = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    sealed = write_bundle(tmp_path / "b", HELLO)
+    assert synced == [sealed.size]
+
+
+def test_the_disk_begins_with_a_large_file_before_its_end(tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(
+        "shared.files.bundles.writer.start_writeback",
+        lambda _, at, length: begun.append((at, length)),
+    )
+    write_bundle(tmp_path / "b", {"run.sh": b"", "big": bytes(3 * WRITEBACK_BYTES)})
+    assert len(begun) == 3
+    for (at, length), (following, _) in itertools.pairwise(begun):
+        assert following == at + length
+    assert begun[0][0] == 0

@@ -1,0 +1,261 @@
+"""The adapter over SQLite: shared commits, and nothing kept of a change that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Generator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from shared.files.locks import FolderInUse
+from shared.sqlite.database import Database, DatabaseUnavailable, Transaction
+
+MIGRATIONS = [("CREATE TABLE numbers (n INTEGER PRIMARY KEY) STRICT",)]
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    opened = await Database.open(tmp_path / "test.sqlite", MIGRATIONS)
+    yield opened
+    await opened.close()
+
+
+def add(*numbers: int, fail: Exception | None = None):
+    async def change(tx: Transaction) -> int:
+        for number in numbers:
+            await tx.rows("INSERT INTO numbers (n) VALUES (:n)", {"n": number})
+        if fail is not None:
+            raise fail
+        found = await tx.rows("SELECT count(*) AS count FROM numbers")
+        return int(found[0]["count"])
+
+    return change
+
+
+async def kept(database: Database) -> list[int]:
+    return [row["n"] for row in await database.rows("SELECT n FROM numbers ORDER BY n")]
+
+
+async def test_a_change_is_kept_whole_or_not_at_all(database: Database) -> None:
+    assert await database.write(add(1, 2)) == 2
+    with pytest.raises(KeyError):
+        await database.write(add(3, fail=KeyError("no")))
+    assert await kept(database) == [1, 2]
+
+
+async def test_a_change_that_fails_spoils_no_other_that_shares_its_commit(
+    database: Database,
+) -> None:
+    writes = (add(1), add(2, fail=KeyError("no")), add(1), add(4))
+    ends = await asyncio.gather(*map(database.write, writes), return_exceptions=True)
+    first, second, third, fourth = ends
+    assert (first, fourth) == (1, 2)
+    assert isinstance(second, KeyError)
+    assert "UNIQUE constraint failed" in str(third)
+    assert not isinstance(third, DatabaseUnavailable)
+    assert await kept(database) == [1, 4]
+
+
+class Elsewhere:
+    """Something that a change must not wait for."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+async def test_a_change_that_waits_for_anything_else_is_refused(database: Database) -> None:
+    async def change(tx: Transaction) -> None:
+        await tx.rows("INSERT INTO numbers (n) VALUES (1)")
+        await Elsewhere()
+
+    with pytest.raises(RuntimeError, match="waited for something else"):
+        await database.write(change)
+    assert await kept(database) == []
+    assert await database.write(add(2)) == 1
+
+
+async def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "test.sqlite", MIGRATIONS)
+    last = asyncio.ensure_future(database.write(add(1)))
+    await asyncio.wait([asyncio.ensure_future(database.close())])
+    assert await last == 1
+    with pytest.raises(DatabaseUnavailable, match="closed"):
+        await database.write(add(2))
+
+
+async def test_what_is_created_is_closed_to_others(tmp_path: Path) -> None:
+    """Wherever the operator puts it."""
+    tmp_path.chmod(0o755)
+    path = tmp_path / "some.sqlite"
+    database = await Database.open(path, MIGRATIONS)
+    try:
+        modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    finally:
+        await database.close()
+    assert modes == {f"{path.name}{suffix}": 0o600 for suffix in ("", "-wal", "-shm", ".lock")}
+
+
+async def test_a_mode_that_the_operator_gave_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "some.sqlite"
+    await (await Database.open(path, MIGRATIONS)).close()
+    path.chmod(0o640)
+    await (await Database.open(path, MIGRATIONS)).close()
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+# -- what the connections are set to
+
+
+@pytest.mark.parametrize("read", ["rows", "list_rows"])
+async def test_who_reads_cannot_write(database: Database, read: str) -> None:
+    with pytest.raises(DatabaseUnavailable, match="readonly"):
+        await getattr(database, read)("INSERT INTO numbers (n) VALUES (1)")
+    assert await kept(database) == []
+
+
+async def test_a_row_that_refers_to_nothing_is_refused(tmp_path: Path) -> None:
+    child = "CREATE TABLE children (n INTEGER REFERENCES numbers (n)) STRICT"
+    database = await Database.open(tmp_path / "test.sqlite", [*MIGRATIONS, (child,)])
+    try:
+        with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+            await database.write(lambda tx: tx.rows("INSERT INTO children VALUES (7)"))
+    finally:
+        await database.close()
+
+
+async def test_a_change_waits_for_another_programs_change(
+    database: Database, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "test.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        change = asyncio.create_task(database.write(add(1)))
+        await asyncio.wait({change}, timeout=0.05)
+        other.execute("COMMIT")
+    assert await change == 1
+
+
+async def test_nobody_waits_behind_a_list(database: Database) -> None:
+    """The list is held up until the other read has been answered."""
+    begun, answered = threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        begun.set()
+        return answered.wait(5)
+
+    await database.write(add(1))
+    for connection in (database._reader, database._lists):
+        await connection.run(lambda raw: raw.create_function("hold", 0, hold))
+    slow = asyncio.create_task(database.list_rows("SELECT hold() AS held"))
+    await asyncio.to_thread(begun.wait)
+    assert await kept(database) == [1]
+    answered.set()
+    assert (await slow)[0]["held"] == 1
+
+
+async def test_what_was_deleted_can_be_given_back_to_the_disk(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await database.write(add(*range(50_000)))
+    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))
+
+    async def pages() -> int:
+        return int((await database.rows("PRAGMA page_count"))[0][0])
+
+    before = await pages()
+    monkeypatch.setattr("shared.sqlite.database._GIVEN_BACK", 20)
+    monkeypatch.setattr("shared.sqlite.database._KEPT_FREE", 30)
+    assert await database.maintain()
+    assert await pages() == before - 20
+    while await database.maintain():
+        pass
+    assert await pages() < 40
+
+
+# -- what is wrong with it
+
+
+async def test_a_full_disk_is_told_until_something_could_be_written(database: Database) -> None:
+    await database._writer.rows("PRAGMA max_page_count = 1")
+    with pytest.raises(DatabaseUnavailable) as caught:
+        await database.write(add(*range(5_000)))
+    assert caught.value.full
+    assert database.trouble is caught.value
+    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
+    assert await kept(database) == []
+    assert database.trouble is caught.value
+    await database._writer.rows("PRAGMA max_page_count = 1000000")
+    await database.maintain()
+    assert database.trouble is None
+
+
+async def filled(path: Path) -> None:
+    database = await Database.open(path, MIGRATIONS)
+    await database.write(add(*range(20_000)))
+    await database.close()
+
+
+def damage(path: Path) -> None:
+    """Overwrite a page in the middle of the table."""
+    with path.open("r+b") as file:
+        file.seek(10 * 4096)
+        file.write(b"\xff" * 4096)
+
+
+async def test_damage_is_told_until_the_next_start(tmp_path: Path) -> None:
+    path = tmp_path / "test.sqlite"
+    await filled(path)
+    damage(path)
+    database = await Database.open(path, MIGRATIONS)
+    try:
+        with pytest.raises(DatabaseUnavailable):
+            await kept(database)
+        await database.probe()
+        await database.rows("SELECT 1")
+        assert database.trouble is not None
+        assert database.trouble.damaged
+    finally:
+        await database.close()
+
+
+async def test_after_a_crash_the_file_is_checked_before_it_is_used(tmp_path: Path) -> None:
+    path, crashed = tmp_path / "test.sqlite", tmp_path / "crashed.sqlite"
+    await filled(path)
+    database = await Database.open(path, MIGRATIONS)
+    await database.write(add(20_001))
+    for suffix in ("", "-wal"):  # what the disk holds when the program is killed
+        shutil.copy(f"{path}{suffix}", f"{crashed}{suffix}")
+    await database.close()
+    sound = tmp_path / "sound.sqlite"
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{crashed}{suffix}", f"{sound}{suffix}")
+    damage(crashed)
+    with pytest.raises(DatabaseUnavailable) as caught:
+        await (await Database.open(crashed, MIGRATIONS)).close()
+    assert caught.value.damaged
+    again = await Database.open(sound, MIGRATIONS)
+    try:
+        assert len(await kept(again)) == 20_001
+    finally:
+        await again.close()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+async def test_one_process_has_it_open(tmp_path: Path, linked: bool) -> None:
+    path = link = tmp_path / "test.sqlite"
+    database = await Database.open(path, MIGRATIONS)
+    if linked:
+        link = tmp_path / "elsewhere" / "link.sqlite"
+        link.parent.mkdir()
+        link.symlink_to(path)
+    try:
+        with pytest.raises(FolderInUse, match=rf"pid {os.getpid()}\).*choose another database"):
+            await (await Database.open(link, MIGRATIONS)).close()
+    finally:
+        await database.close()
+    await (await Database.open(link, MIGRATIONS)).close()

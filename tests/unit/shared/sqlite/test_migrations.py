@@ -1,0 +1,102 @@
+"""From one version of the schema to the next, with a copy made before."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from shared.sqlite import migrations as migrate
+from shared.sqlite.database import Database, DatabaseUnavailable
+from shared.sqlite.migrations import Migration, NewerSchema, schema_version
+
+ONE: Migration = (
+    "CREATE TABLE things (n INTEGER PRIMARY KEY) STRICT",
+    "INSERT INTO things VALUES (1)",
+)
+TWO: Migration = ("ALTER TABLE things ADD COLUMN word TEXT",)
+BROKEN: Migration = ("ALTER TABLE things ADD COLUMN word TEXT", "ALTER TABLE missing ADD COLUMN x")
+
+
+async def opened(path: Path, *migrations: Migration) -> Path | None:
+    database = await Database.open(path, migrations)
+    copy = database.upgraded_from
+    await database.close()
+    return copy
+
+
+def look(path: Path) -> tuple[int, list[str]]:
+    """Version and columns."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(things)")]
+        return schema_version(connection), columns
+
+
+async def test_a_new_database_and_one_that_is_up_to_date_need_no_copy(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    assert await opened(path, ONE, TWO) is None
+    assert await opened(path, ONE, TWO) is None
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.sqlite", "x.sqlite.lock"]
+
+
+async def test_a_copy_is_kept_of_what_was_before(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    await opened(path, ONE)
+    copy = await opened(path, ONE, TWO)
+    assert copy == tmp_path / "x.sqlite.schema-1"
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert look(copy) == (1, ["n"])
+    assert look(path) == (2, ["n", "word"])
+    # Back to the copy, and forward again: the first copy is not written over.
+    path.write_bytes(copy.read_bytes())
+    assert await opened(path, ONE) is None
+    assert await opened(path, ONE, TWO) == tmp_path / "x.sqlite.schema-1.2"
+
+
+async def test_changes_that_are_only_in_the_log_are_in_the_copy(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    await opened(path, ONE)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:  # keeps the log alive
+        other.execute("PRAGMA journal_mode=WAL")
+        other.execute("INSERT INTO things VALUES (2)")
+        copy = await opened(path, ONE, TWO)
+    assert copy is not None
+    with closing(sqlite3.connect(copy)) as found:
+        assert found.execute("SELECT count(*) FROM things").fetchone() == (2,)
+
+
+async def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    await opened(path, ONE)
+    with pytest.raises(DatabaseUnavailable, match="no such table: missing"):
+        await opened(path, ONE, BROKEN)
+    assert look(path) == (1, ["n"])
+    assert await opened(path, ONE, TWO) is not None
+
+
+async def test_without_room_for_the_copy_nothing_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.sqlite"
+    await opened(path, ONE)
+    full = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=20_000))
+    monkeypatch.setattr(migrate, "shutil", full)
+    with pytest.raises(DatabaseUnavailable, match="the disk has 20000 free") as end:
+        await opened(path, ONE, TWO)
+    assert end.value.full
+    assert look(path) == (1, ["n"])
+    assert not list(tmp_path.glob("*schema*"))
+
+
+async def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    await opened(path, ONE, TWO)
+    before = path.read_bytes()
+    with pytest.raises(NewerSchema, match="schema version 2, this program knows 1"):
+        await opened(path, ONE)
+    assert path.read_bytes() == before
+    assert len(asyncio.all_tasks()) == 1
