@@ -16,9 +16,9 @@ import structlog
 import typer
 
 from client_agent import app as agent
-from client_agent.checktable import show
+from client_agent.check.table import show
 from client_agent.sandbox.base import SandboxBroken
-from client_agent.settings import AgentSection, load
+from client_agent.settings.agent import AgentSection, load
 from shared import logs
 from shared.clock import RealClock
 from shared.files.locks import FolderInUse

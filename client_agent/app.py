@@ -19,27 +19,28 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from client_agent import lastcheck, recovery
-from client_agent.api import Api
-from client_agent.attempt import House
-from client_agent.condition import Condition, Identity
-from client_agent.folders import Folders
-from client_agent.intake import Defaults, Intake
-from client_agent.payloads import Payloads
-from client_agent.problems import answer_problems
-from client_agent.runner import Runner
-from client_agent.sandbox import check as sandbox_check
+from client_agent.api.problems import answer_problems
+from client_agent.api.routes import Api
+from client_agent.api.snapshots import Snapshots
+from client_agent.check import canaries as sandbox_check
+from client_agent.check import record
+from client_agent.check.canaries import Table
+from client_agent.intake.admission import Condition, Identity
+from client_agent.intake.submit import Defaults, Intake
+from client_agent.payloads.payload import MIGRATIONS
+from client_agent.payloads.store import Payloads
+from client_agent.run import recovery
+from client_agent.run.attempt import House
+from client_agent.run.runner import Runner
+from client_agent.run.slots import Turns
 from client_agent.sandbox.base import Sandbox
-from client_agent.sandbox.bubblewrap import Bubblewrap
-from client_agent.sandbox.check import Table
+from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.host import SOFT
+from client_agent.sandbox.kernel.uids import Uids
 from client_agent.sandbox.none import NoSandbox
-from client_agent.sandbox.uids import Uids
 from client_agent.sandbox.watch import SandboxWatch
-from client_agent.schema import MIGRATIONS
-from client_agent.settings import AgentSection
-from client_agent.snapshots import Snapshots
-from client_agent.turns import Turns
+from client_agent.settings.agent import AgentSection
+from client_agent.storage.folders import Folders
 from shared.clock import Clock
 from shared.files.locks import FolderLock
 from shared.http import connections
@@ -253,7 +254,7 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
                 table = await sandbox_check.check(sandbox, logs, grants.opened)
             finally:
                 await sandbox.close()
-    lastcheck.write(settings.data_dir, table, clock.now(), version())
+    record.write(settings.data_dir, table, clock.now(), version())
     return table
 
 

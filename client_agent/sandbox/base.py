@@ -55,7 +55,7 @@ class Grant:
     network: bool = False
     """Jobs whose limits ask for it get the host's network."""
     allow: frozenset[str] = frozenset()
-    """Seccomp relaxations, see :data:`client_agent.sandbox.seccomp.RELAXATIONS`."""
+    """Seccomp relaxations, see :data:`client_agent.sandbox.bubblewrap.seccomp.RELAXATIONS`."""
     scratch: int | None = None
     """Bytes of /tmp; None: as for every service."""
     shm: int | None = None

@@ -17,16 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from client_agent.sandbox import pidfd
-from client_agent.sandbox.attempt import Attempt
 from client_agent.sandbox.base import Launch, Process, Report, SandboxBroken
-from client_agent.sandbox.cgroups import kill_group
+from client_agent.sandbox.bubblewrap.command import JOIN, PATH, TEMPORARY, gated
 from client_agent.sandbox.host import NONE, SOFT
-from client_agent.sandbox.hosted import HostSandbox, find_program
-from client_agent.sandbox.meter import Verdict
-from client_agent.sandbox.options import JOIN, PATH, TEMPORARY, gated
+from client_agent.sandbox.host_sandbox import HostSandbox, find_program
+from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.kernel.cgroups import kill_group
+from client_agent.sandbox.limits.meter import Verdict
+from client_agent.sandbox.process.start import Start
+from client_agent.sandbox.process.supervisor import Attempt
 from client_agent.sandbox.settings import SandboxSettings
-from client_agent.sandbox.spawn import Start
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
 from shared.wire import Limits

@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from client_agent.sandbox.attempt import Attempt
 from client_agent.sandbox.base import Launch, Process
-from client_agent.sandbox.cgroups import Group, kill_group
 from client_agent.sandbox.host import HARD, NONE
-from client_agent.sandbox.images import Image
-from client_agent.sandbox.looks import DirectoryGauge, ProcessGauge
-from client_agent.sandbox.meter import (
+from client_agent.sandbox.kernel.cgroups import Group, kill_group
+from client_agent.sandbox.kernel.disk_images import Image
+from client_agent.sandbox.limits.meter import (
     CgroupGauge,
     Gauge,
     HostDiskGauge,
     ImageGauge,
     Meter,
 )
-from client_agent.sandbox.spawn import Logs
+from client_agent.sandbox.limits.soft import DirectoryGauge, ProcessGauge
+from client_agent.sandbox.process.start import Logs
+from client_agent.sandbox.process.supervisor import Attempt
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 
 if TYPE_CHECKING:
-    from client_agent.sandbox.hosted import HostSandbox
+    from client_agent.sandbox.host_sandbox import HostSandbox
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -161,7 +161,7 @@ class HostWorkspace(ABC):
             self._host_sandbox.places.record(self.folder, init)
 
     def rlimits(self, launch: Launch) -> dict[str, int]:
-        """For :func:`client_agent.sandbox.options.gated`."""
+        """For :func:`client_agent.sandbox.bubblewrap.command.gated`."""
         limits, hard = self.limits, {k for k, how in self.enforcement.items() if how == HARD}
         found = {
             "nproc": limits.pids + (MORE_PROCESSES if "pids" in hard else 0),

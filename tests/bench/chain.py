@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from client_agent.sandbox import options, seccomp
-from client_agent.sandbox.bubblewrap import Bubblewrap
-from client_agent.sandbox.cgroups import Group
+from client_agent.sandbox.bubblewrap import command, seccomp
+from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.kernel.cgroups import Group
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.wire import Limits
 from tests.bench import bare
@@ -49,8 +49,8 @@ class Chain:
 
     def minimal(self) -> float:
         """As whoever measures: root, where it is root. The script is ours."""
-        command = [self._found.tools.bwrap, "--ro-bind", "/", "/", *RUN]
-        return timed(command, cwd=self._workspace.path)
+        argv = [self._found.tools.bwrap, "--ro-bind", "/", "/", *RUN]
+        return timed(argv, cwd=self._workspace.path)
 
     def all_options(self) -> float:
         return self.with_options(unchanged, drop=False)
@@ -61,19 +61,19 @@ class Chain:
         with self._descriptors(change) as fds:
             if drop:
                 tools, uid = self._found.tools, self._workspace.uid
-                command = options.chain(tools, fds.args, RUN, uid=uid)
+                argv = command.chain(tools, fds.args, RUN, uid=uid)
             else:
-                command = [self._found.tools.bwrap, "--args", str(fds.args), "--", *RUN]
-            timed(command, passed=fds.passed())
+                argv = [self._found.tools.bwrap, "--args", str(fds.args), "--", *RUN]
+            timed(argv, passed=fds.passed())
         return time.perf_counter() - start
 
     def whole(self, join: Iterable[str] = ()) -> float:
         start = time.perf_counter()
         with self._descriptors() as fds:
-            inside = options.gated(RUN, {"nproc": 256, "nofile": 1024, "core": 0})
+            inside = command.gated(RUN, {"nproc": 256, "nofile": 1024, "core": 0})
             tools, uid = self._found.tools, self._workspace.uid
-            command = options.chain(tools, fds.args, inside, uid=uid, join=join)
-            timed(command, passed=fds.passed())
+            argv = command.chain(tools, fds.args, inside, uid=uid, join=join)
+            timed(argv, passed=fds.passed())
         return time.perf_counter() - start
 
     def in_cgroups(self, file: str | None = None) -> float:
@@ -95,20 +95,20 @@ class Chain:
         return time.perf_counter() - start
 
     @contextmanager
-    def _descriptors(self, change: Change = unchanged) -> Iterator[options.Descriptors]:
+    def _descriptors(self, change: Change = unchanged) -> Iterator[command.Descriptors]:
         found = self._found
-        fds = options.Descriptors(
+        fds = command.Descriptors(
             args=os.memfd_create("args", os.MFD_CLOEXEC),
             job=self._workspace.fd,
             status=os.memfd_create("status", os.MFD_CLOEXEC),
-            passwd=found.constant("passwd", options.PASSWD.encode()),
-            group=found.constant("group", options.GROUP.encode()),
-            hosts=found.constant("hosts", options.HOSTS.encode()),
+            passwd=found.constant("passwd", command.PASSWD.encode()),
+            group=found.constant("group", command.GROUP.encode()),
+            hosts=found.constant("hosts", command.HOSTS.encode()),
             seccomp=found.constant("seccomp ", seccomp.program(frozenset())),
         )
         try:
-            given = options.bwrap_options(fds, bare.ENV, scratch=256 * MIB, shm=64 * MIB)
-            os.write(fds.args, options.encode_args(change(given)))
+            given = command.bwrap_options(fds, bare.ENV, scratch=256 * MIB, shm=64 * MIB)
+            os.write(fds.args, command.encode_args(change(given)))
             os.lseek(fds.args, 0, os.SEEK_SET)
             yield fds
             _reap(fds.status)
@@ -137,14 +137,14 @@ def _removed(group: Group) -> bool:
     return True
 
 
-def timed(command: Sequence[str], *, cwd: Path = Path("/"), passed: Sequence[int] = ()) -> float:
+def timed(argv: Sequence[str], *, cwd: Path = Path("/"), passed: Sequence[int] = ()) -> float:
     """Seconds from the spawn to the exit; the word for a gate is there from the beginning."""
     start = time.perf_counter()
     ends = os.pipe2(os.O_CLOEXEC)
     os.write(ends[1], b"go\n")
     os.close(ends[1])
     process = subprocess.Popen(
-        command,
+        argv,
         stdin=ends[0],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -158,7 +158,7 @@ def timed(command: Sequence[str], *, cwd: Path = Path("/"), passed: Sequence[int
     said = process.stderr.read()
     process.stderr.close()
     code = process.wait()
-    assert code == 0, (command, said)
+    assert code == 0, (argv, said)
     return time.perf_counter() - start
 
 

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from client_agent import collect
+from client_agent.collect import pack
 from shared.wire import Limits
 from tests.bench.table import Row, median
 
@@ -55,7 +55,7 @@ def make_small(folder: Path, count: int) -> int:
 
 def pack_ours(folder: Path, dest: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    packed = collect.collect(fd, dest, Limits(results=1 << 40), {}, lambda _: b"{}")
+    packed = pack.collect(fd, dest, Limits(results=1 << 40), {}, lambda _: b"{}")
     assert not packed.skipped, packed.skipped[:3]
 
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.settings import SandboxSettings
 from tests.bench import bare
 from tests.bench.chain import TRUE, chained

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from client_agent.sandbox import options
+from client_agent.sandbox.bubblewrap import command
 from client_agent.sandbox.settings import SandboxSettings
 from tests.bench import bare
 from tests.bench.chain import Chain, Change, Options, chained, unchanged
@@ -48,9 +48,9 @@ def no_pid(given: Options) -> Options:
     kept[kept.index("--proc")] = "--ro-bind"
     kept.insert(kept.index("/proc"), "/proc")
     # and there is no init of its own to hide
-    mount = kept.index(options.INIT) - 5
+    mount = kept.index(command.INIT) - 5
     del kept[mount : mount + 6]
-    remount = kept.index(options.INIT) - 1
+    remount = kept.index(command.INIT) - 1
     del kept[remount : remount + 2]
     return kept
 
@@ -73,7 +73,7 @@ def no_etc(given: Options) -> Options:
 def one_etc(folder: Path) -> Change:
     """The same /etc made beforehand and bound as a whole: one mount instead of eight."""
     folder.mkdir(mode=0o755)
-    for name in options.READ_ONLY_ETC:
+    for name in command.READ_ONLY_ETC:
         source, place = Path(name), folder / name.removeprefix("/etc/")
         place.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
@@ -81,9 +81,9 @@ def one_etc(folder: Path) -> Change:
         elif source.exists():
             shutil.copyfile(source, place)
     for name, text in (
-        ("passwd", options.PASSWD),
-        ("group", options.GROUP),
-        ("hosts", options.HOSTS),
+        ("passwd", command.PASSWD),
+        ("group", command.GROUP),
+        ("hosts", command.HOSTS),
     ):
         (folder / name).write_text(text)
 
@@ -99,10 +99,10 @@ def fewest_mounts(given: Options) -> Options:
     """One recursive bind instead of thirty mounts: what mounts cost in all. It keeps no promise."""
     first, last = given.index("--ro-bind"), given.index("--bind-fd")
     binds = ["--ro-bind", "/", "/", "--proc", "/proc", "--tmpfs", "/mnt"]
-    remounts = ("--remount-ro", options.FILE_SYSTEMS, options.INIT, "/dev", "/")
+    remounts = ("--remount-ro", command.FILE_SYSTEMS, command.INIT, "/dev", "/")
     after = [option for option in given[last:] if option not in remounts]
     for _ in range(2):  # the mount and --chdir
-        after[after.index(options.JOB)] = "/mnt"
+        after[after.index(command.JOB)] = "/mnt"
     return [*given[:first], *binds, *after]
 
 

@@ -9,10 +9,11 @@ import threading
 
 import pytest
 
-from client_agent import api, intake
-from client_agent.folders import Folders
-from client_agent.intake import SETTLE_WAIT_S
-from client_agent.payloads import Payloads
+from client_agent.api import routes
+from client_agent.intake import submit
+from client_agent.intake.submit import SETTLE_WAIT_S
+from client_agent.payloads.store import Payloads
+from client_agent.storage.folders import Folders
 from server.settings import ServerTable
 from shared.files.bundles.reader import MAX_FILES
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, Settled
@@ -130,7 +131,7 @@ async def test_a_payload_names_the_bundle_that_it_was_submitted_with(agent):
 async def test_more_files_than_a_bundle_may_have_are_refused_before_they_are_kept(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(intake, "MAX_FILES", 3)
+    monkeypatch.setattr(submit, "MAX_FILES", 3)
     async with calling(tmp_path) as agent:
         status, told = await agent.submit_plain(dict.fromkeys(["run.sh", "a", "b", "c"], b"x"))
         assert (status, told["code"]) == (413, "too_many_files")
@@ -286,13 +287,13 @@ class Halting:
 
     async def begin(self, monkeypatch):
         """The answer to come, once the order is there, and the bundle is not."""
-        there, real = asyncio.Event(), intake._Form.field
+        there, real = asyncio.Event(), submit._Form.field
 
         def field(*args):
             real(*args)
             there.set()
 
-        monkeypatch.setattr(intake._Form, "field", field)
+        monkeypatch.setattr(submit._Form, "field", field)
         headers = {"Content-Type": "multipart/form-data; boundary=B"}
         posting = self._agent.call("POST", "/submit", data=self._body(), headers=headers)
         answer = asyncio.ensure_future(posting)
@@ -479,7 +480,7 @@ async def test_the_list_comes_page_by_page_and_tells_what_changes_meanwhile(agen
         pages.append(len(rows))
         return rows
 
-    monkeypatch.setattr(api, "BATCH", 2)
+    monkeypatch.setattr(routes, "BATCH", 2)
     monkeypatch.setattr(Payloads, "changed_after", two_at_a_time)
     _, told = await agent.call("GET", f"/payloads?server={SERVER}")
     listed = PayloadList.model_validate(told)

@@ -16,7 +16,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from client_agent.folders import Folders
+from client_agent.storage.folders import Folders
 from server.storage.files import FolderFiles
 from shared.sqlite.database import Database, DatabaseUnavailable
 from tests.support.agenthttp import calling
@@ -437,7 +437,10 @@ async def test_a_full_database_is_507_and_another_trouble_503(name, tmp_path, mo
     async with serving(name, tmp_path) as program:
         for text, status in {"database or disk is full": 507, "disk I/O error": 503}.items():
             trouble = DatabaseUnavailable(sqlite3.OperationalError(text))
-            for where in ("server.store.jobs.SqlJobs.get", "client_agent.payloads.Payloads.get"):
+            for where in (
+                "server.store.jobs.SqlJobs.get",
+                "client_agent.payloads.store.Payloads.get",
+            ):
                 monkeypatch.setattr(where, AsyncMock(side_effect=trouble))
             path = {"server": "/api/v1/jobs/1", "agent": "/retrieve/1"}[name]
             answer = await program.ask("GET", path)
@@ -449,7 +452,9 @@ async def test_a_trouble_of_the_database_is_told_until_it_is_over(name, tmp_path
     async with serving(name, tmp_path) as program:
         trouble = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
         monkeypatch.setattr(Database, "trouble", property(lambda _: trouble))
-        monkeypatch.setattr("client_agent.payloads.Payloads.probe", AsyncMock(side_effect=trouble))
+        monkeypatch.setattr(
+            "client_agent.payloads.store.Payloads.probe", AsyncMock(side_effect=trouble)
+        )
         for _ in range(3):  # it does not come and go
             answer = await program.ask("GET", "/health")
             assert (answer.status, answer.told["status"]) == (503, "error")

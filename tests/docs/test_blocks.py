@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-import client_agent.settings
+import client_agent.settings.agent
 import server.settings
 from tests.docs.conftest import Block, Run, blocks
 from tests.support.running import ROOT
@@ -60,7 +60,7 @@ def test_settings_in_the_guide_are_settings(tmp_path):
         file.write_text(block.text)
         tables = tomllib.loads(block.text)
         if "agent" in tables:
-            client_agent.settings.load(file, {}, {})
+            client_agent.settings.agent.load(file, {}, {})
         server.settings.read(file, {}, {})
 
 
@@ -69,7 +69,7 @@ def test_variables_in_the_guide_are_variables(monkeypatch):
     for variable, value in re.findall(r"`(FERRYMAN_[A-Za-z_]+)='?([^`']+)'?`", text):
         monkeypatch.setenv(variable, value)
     read = server.settings.read(None, {}, os.environ)
-    agent = client_agent.settings.load(None, {}, os.environ)
+    agent = client_agent.settings.agent.load(None, {}, os.environ)
     assert read.server.port == 8080
     assert len(read.server.all_tokens()) == 2
     assert read.services["haddock"].max_runs == 20

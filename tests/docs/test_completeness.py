@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 from typer.main import get_command
 
-from client_agent.settings import AgentSettings
+from client_agent.settings.agent import AgentSettings
 from ferryman import SyncClient, errors
 from ferryman.cli import exits
 from ferryman.cli.app import app

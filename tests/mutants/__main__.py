@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
-from client_agent.remove import remove_tree
+from client_agent.storage.remove_tree import remove_tree
 from tests.mutants.mutant import Mutant
 from tests.mutants.runner import RUNNING, Copy, Run, no_python, problem
 from tests.mutants.table import THREAT_MODEL, all_mutants

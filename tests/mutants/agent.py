@@ -7,16 +7,16 @@ from typing import Final
 from tests.mutants.mutant import Mutant, of
 
 _AGENT: Final = "tests/contract/test_agent_server.py::test_"
-_TROUBLES: Final = "tests/unit/client_agent/test_runner_troubles.py::test_"
-_SNAPSHOTS: Final = "tests/unit/client_agent/test_snapshots.py::test_"
-_RUNNER: Final = "tests/unit/client_agent/test_runner.py::test_"
-_METER: Final = "tests/unit/client_agent/sandbox/test_meter.py::test_"
+_TROUBLES: Final = "tests/unit/client_agent/run/test_runner_troubles.py::test_"
+_SNAPSHOTS: Final = "tests/unit/client_agent/api/test_snapshots.py::test_"
+_RUNNER: Final = "tests/unit/client_agent/run/test_runner.py::test_"
+_METER: Final = "tests/unit/client_agent/sandbox/limits/test_meter.py::test_"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a key stands for one bundle",
-        "keys.py",
+        "payloads/attempt_keys.py",
         "if there is not None and there.bundle_digest != digest:",
         "if False:",
         f"{_AGENT}a_key_that_is_known_with_another_bundle_gets_nothing_of_it",
@@ -24,7 +24,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "no promise about an order that is being stored",
-        "api.py",
+        "api/routes.py",
         "            await self._intake.submitted(server, key)",
         "            pass",
         f"{_AGENT}settling_promises_nothing_of_an_order_that_is_being_stored",
@@ -33,7 +33,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "an order that does not come further is given up",
-        "intake.py",
+        "intake/submit.py",
         "return self.complete or now < self.moved_at + SETTLE_WAIT_S",
         "return True",
         f"{_AGENT}settling_refuses_an_order_that_does_not_come_further",
@@ -41,7 +41,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "no more files are taken than can be unpacked",
-        "intake.py",
+        "intake/submit.py",
         "max_files=MAX_FILES)",
         "max_files=1_000_000)",
         f"{_AGENT}more_files_than_a_bundle_may_have_are_refused_before_they_are_kept",
@@ -72,7 +72,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a look that fails does not end the watch",
-        "sandbox/meter.py",
+        "sandbox/limits/meter.py",
         "                except Exception as problem:  # noqa: BLE001 - the next look may succeed\n",
         "                except ZeroDivisionError as problem:\n",
         f"{_METER}a_look_that_fails_ends_neither_the_watch_nor_the_looks_of_others",
@@ -80,7 +80,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a last reading that fails is taken again",
-        "sandbox/meter.py",
+        "sandbox/limits/meter.py",
         "        for _ in range(LAST_TRIES):",
         "        for _ in range(1):",
         f"{_METER}a_last_reading_that_fails_is_taken_again",
@@ -88,7 +88,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a shortage costs no result",
-        "attempt.py",
+        "run/attempt.py",
         "if tries == PACK_TRIES or problem.errno not in SHORTAGE:",
         "if True:",
         f"{_TROUBLES}a_shortage_of_descriptors_costs_no_result_and_no_file_of_it",
@@ -96,7 +96,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "and no file of it",
-        "collect.py",
+        "collect/pack.py",
         "            check_shortage(problem)\n            self.contents.skip(entry.shown",
         "            self.contents.skip(entry.shown",
         f"{_TROUBLES}a_shortage_of_descriptors_costs_no_result_and_no_file_of_it[precious]",
@@ -104,7 +104,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "more files than a job's disk can hold are its limit, and no fault of the agent",
-        "packing.py",
+        "collect/result.py",
         "        if names > most:",
         "        if False:",
         f"{_RUNNER}more_files_than_its_own_disk_can_hold_fail_by_that_limit",
@@ -112,7 +112,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a job's own disk that is full is its limit, too",
-        "packing.py",
+        "collect/result.py",
         "if own_disk and problem.errno in _FULL:",
         "if False:",
         f"{_RUNNER}a_disk_that_is_full_is_the_bundles_fault_only_where_it_is_its_own",
@@ -120,7 +120,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "snapshots are shared by all who ask at once",
-        "snapshots.py",
+        "api/snapshots.py",
         "        shared = self._shared.get(payload.id)",
         "        shared = None",
         f"{_SNAPSHOTS}all_who_ask_at_once_read_the_same_snapshot",
@@ -128,7 +128,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "few snapshots are there at once",
-        "snapshots.py",
+        "api/snapshots.py",
         "            if len(self._shared) >= MOST:",
         "            if False:",
         f"{_SNAPSHOTS}no_more_are_there_at_once_than_may_be",
@@ -136,7 +136,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a snapshot leaves the space that must stay free",
-        "snapshots.py",
+        "api/snapshots.py",
         "            self._condition.check_space(size)\n",
         "            pass\n",
         f"{_SNAPSHOTS}it_leaves_the_space_that_must_stay_free_before_and_while_it_is_written",
@@ -144,7 +144,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a snapshot that nobody waits for is not finished",
-        "snapshots.py",
+        "api/snapshots.py",
         "            if not shared.readers:\n                raise",
         "            if False:\n                raise",
         f"{_SNAPSHOTS}one_that_nobody_waits_for_any_more_is_not_finished",
@@ -152,7 +152,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a slow reader of a snapshot is cut off",
-        "snapshots.py",
+        "api/snapshots.py",
         "            if self._clock.monotonic() > self._until:",
         "            if False:",
         f"{_SNAPSHOTS}a_reader_that_is_too_slow_is_cut_off",
@@ -160,7 +160,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "the list of payloads comes page by page",
-        "api.py",
+        "api/routes.py",
         "            full = len(rows) == BATCH\n",
         "            full = False\n",
         f"{_AGENT}the_list_comes_page_by_page_and_tells_what_changes_meanwhile",

@@ -6,24 +6,24 @@ from typing import Final
 
 from tests.mutants.mutant import BOX, PROCESS, Mutant, of
 
-_PLACES: Final = "sandbox/places.py"
-_SELFTEST: Final = "sandbox/selftest.py"
+_PLACES: Final = "sandbox/kernel/work_folders.py"
+_SELFTEST: Final = "sandbox/bubblewrap/selftest.py"
 _LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
 _OUTSIDE: Final = f"{PROCESS}sandbox_outside.py::test_nobody_else_on_the_host_reaches_a_jobs_files"
 _ASIDE: Final = f"{PROCESS}sandbox_quarantine.py::test_"
 _HOLES: Final = f"{_LOCKS}a_sandbox_with_a_hole_does_not_pass_its_self_test"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
-_SETTINGS: Final = "tests/unit/client_agent/test_settings.py::test_"
-_RECOGNISED: Final = f"{BOX}selftest.py::test_"
-_LOOKS: Final = f"{BOX}looks.py::test_"
+_SETTINGS: Final = "tests/unit/client_agent/settings/test_agent.py::test_"
+_RECOGNISED: Final = f"{BOX}bubblewrap/test_selftest.py::test_"
+_LOOKS: Final = f"{BOX}limits/test_soft.py::test_"
 
-_TREES: Final = "tests/unit/client_agent/test_openings.py::test_"
+_TREES: Final = "tests/unit/client_agent/settings/test_grants.py::test_"
 
 AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "a file server that is gone refuses only services that use it",
-        "grants.py",
+        "sandbox/grants.py",
         "            if not self._trees[source].there:\n",
         "            if not all(tree.there for tree in self._trees.values()):\n",
         f"{_TREES}a_file_server_that_does_not_answer_holds_up_nothing",
@@ -31,7 +31,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "and nobody waits for it twice",
-        "grants.py",
+        "sandbox/grants.py",
         "            if not tree.silent and not await",
         "            if not await",
         f"{_TREES}a_file_server_that_does_not_answer_holds_up_nothing",
@@ -72,7 +72,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "a job cannot take over its init through `/proc/1`",
-        "sandbox/options.py",
+        "sandbox/bubblewrap/command.py",
         '    options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT]\n',
         '    options += ["--tmpfs", "/var/lib"]\n    INIT = "/var/lib"\n',
         f"{PROCESS}sandbox_attacks.py::test_the_init_cannot_be_stopped_or_seen_and_holds_nothing_of_the_agents",
@@ -81,7 +81,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "the gate opens only when the sandbox dies with its agent",
-        "sandbox/spawn.py",
+        "sandbox/process/start.py",
         "            if bound is None:\n                return None\n",
         "            if not bound:\n                return init\n",
         f"{_LOCKS}the_gate_opens_only_when_the_sandbox_dies_with_its_agent",
@@ -89,7 +89,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "a record of the init is made before the gate can open",
-        "sandbox/spawn.py",
+        "sandbox/process/start.py",
         "        self._record(init)\n",
         "",
         f"{_LOCKS}the_record_alone_ends_what_a_killed_agent_left",
@@ -97,7 +97,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "a record of a process that is another by now kills nobody",
-        "sandbox/pidfd.py",
+        "sandbox/kernel/pidfd.py",
         "    if fields is None or fields[19] != start_time:",
         "    if fields is None:",
         f"{PROCESS}sandbox_neighbours.py::test_a_restart_in_the_middle_clears_everything",
@@ -105,15 +105,15 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "clearing a cgroup kills nobody whose pid was used again",
-        "sandbox/pidfd.py",
+        "sandbox/kernel/pidfd.py",
         "held.keys() & set(listed()):",
         "held:",
-        f"{BOX}pidfd.py::test_only_those_are_killed_that_are_still_listed",
+        f"{BOX}kernel/test_pidfd.py::test_only_those_are_killed_that_are_still_listed",
     ),
     of(
         "3",
         "a clearing that failed is tried again before anything starts",
-        "sandbox/hosted.py",
+        "sandbox/host_sandbox.py",
         "            if self.cleared:\n                return\n",
         "            if self.cleared:\n                return\n            self.cleared = True\n",
         f"{_ASIDE}a_clearing_that_failed_is_tried_again_before_anything_starts",
@@ -121,7 +121,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "nothing starts during a clearing",
-        "sandbox/hosted.py",
+        "sandbox/host_sandbox.py",
         "        async with self._clearing:\n            if self.cleared:",
         "        if True:\n            if self.cleared or self._clearing.locked():",
         f"{_ASIDE}whoever_comes_during_a_clearing_waits_for_its_end",
@@ -145,7 +145,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "nothing of the agent's own lies where jobs can look",
-        "settings.py",
+        "settings/agent.py",
         "                if path is not None and path.resolve().is_relative_to(",
         "                if path is None and Path().resolve().is_relative_to(",
         f"{_SETTINGS}nothing_of_the_agents_own_lies_where_jobs_can_look",
@@ -154,16 +154,16 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "with the host's network there are no Unix sockets",
-        "sandbox/seccomp.py",
+        "sandbox/bubblewrap/seccomp.py",
         "        closed = {AF_UNIX} if network and ",
         "        closed = {AF_UNIX} if False and ",
         f"{_INSIDE}the_hosts_sockets_are_reached_with_its_network_only",
-        f"{BOX}seccomp.py::test_with_the_hosts_network_there_are_no_unix_sockets",
+        f"{BOX}bubblewrap/test_seccomp.py::test_with_the_hosts_network_there_are_no_unix_sockets",
     ),
     of(
         "3",
         "arguments are words, never text of a shell",
-        "sandbox/options.py",
+        "sandbox/bubblewrap/command.py",
         'exec "$@" </dev/null',
         'eval exec "$*" </dev/null',
         f"{_INSIDE}variables_and_arguments_are_data",
@@ -171,7 +171,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "soft: files in memory count",
-        "sandbox/looks.py",
+        "sandbox/limits/soft.py",
         "        held = usage.of_deleted(init, usage.memfd_device()) + ",
         "        held = ",
         f"{PROCESS}sandbox_attacks.py::test_files_in_memory_count_though_nobody_maps_them[user]",
@@ -179,7 +179,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "soft: a job that is much to look at does not hold up the agent",
-        "sandbox/looks.py",
+        "sandbox/limits/soft.py",
         "await asyncio.to_thread(work, *args, **kwargs)",
         "work(*args, **kwargs)",
         f"{_LOOKS}a_job_that_is_much_to_look_at_does_not_hold_up_the_agent",
@@ -187,7 +187,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "soft: looking takes a part of the time only",
-        "sandbox/looks.py",
+        "sandbox/limits/soft.py",
         "ended + self._rest * (ended - began)",
         "ended",
         f"{_LOOKS}after_a_long_look_there_is_a_rest",

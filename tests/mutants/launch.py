@@ -6,10 +6,10 @@ from typing import Final
 
 from tests.mutants.mutant import BOX, HOSTILE, PROCESS, Mutant, of
 
-_OPTIONS: Final = "sandbox/options.py"
-_SPAWN: Final = "sandbox/spawn.py"
-_ATTEMPT: Final = "sandbox/attempt.py"
-_SECCOMP: Final = "sandbox/seccomp.py"
+_OPTIONS: Final = "sandbox/bubblewrap/command.py"
+_SPAWN: Final = "sandbox/process/start.py"
+_ATTEMPT: Final = "sandbox/process/supervisor.py"
+_SECCOMP: Final = "sandbox/bubblewrap/seccomp.py"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _NEXT_TO: Final = f"{PROCESS}sandbox_neighbours.py::test_"
@@ -17,7 +17,7 @@ _LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
 _TOLD: Final = (
     f"{PROCESS}sandbox_outside.py::test_command_lines_and_environments_of_a_sandbox_tell_nothing"
 )
-_UNIT: Final = f"{BOX}options.py::test_"
+_UNIT: Final = f"{BOX}bubblewrap/test_command.py::test_"
 _CALLS: Final = f"{_INSIDE}dangerous_system_calls_are_refused"
 _NAMESPACES: Final = f"{_UNIT}every_namespace_is_new_and_none_can_be_made_inside"
 
@@ -41,7 +41,7 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.1",
         "each slot has a uid of its own",
-        "sandbox/hosted.py",
+        "sandbox/host_sandbox.py",
         "self.settings.uid_base + slot if",
         "self.settings.uid_base if",
         f"{_RULES}two_slots_of_a_root_agent_have_different_uids",
@@ -49,18 +49,18 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.1",
         "no two agents of a host take the same uids",
-        "sandbox/uids.py",
+        "sandbox/kernel/uids.py",
         "elif not self._lock(start, need):",
         "elif False:",
-        f"{BOX}uids.py::test_two_agents_of_a_host_never_share_a_uid",
+        f"{BOX}kernel/test_uids.py::test_two_agents_of_a_host_never_share_a_uid",
     ),
     of(
         "2.1",
         "no account has the uid of a job",
-        "sandbox/uids.py",
+        "sandbox/kernel/uids.py",
         "elif (account := _account(block)) is not None:",
         "if False:",
-        f"{BOX}uids.py::test_the_uid_of_an_account_is_passed_over",
+        f"{BOX}kernel/test_uids.py::test_the_uid_of_an_account_is_passed_over",
     ),
     of(
         "2.2",
@@ -77,7 +77,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "RESERVED: Final = (JOB, ",
         "RESERVED: Final = (",
         f"{_UNIT}operators_binds_stay_away_from_what_the_job_can_write[/job/data]",
-        "tests/unit/client_agent/test_openings.py::test_a_mistake_is_told",
+        "tests/unit/client_agent/settings/test_grants.py::test_a_mistake_is_told",
     ),
     of(
         "2.3",
@@ -150,7 +150,7 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.6",
         "a bwrap that is killed early leaves no orphan",
-        "sandbox/spawn.py",
+        "sandbox/process/start.py",
         "for fd in pidfd.open_orphans(self.pipes.err_inode):",
         "for fd in ():",
         f"{PROCESS}sandbox_start.py::test_a_bwrap_that_is_killed_early_leaves_no_orphan[user-False-60]",
@@ -158,7 +158,7 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.6",
         "nor a zombie",
-        "sandbox/pidfd.py",
+        "sandbox/kernel/pidfd.py",
         "or (above == os.getpid() and _is_init(pid))",
         "",
         f"{PROCESS}sandbox_start.py::test_a_bwrap_that_is_killed_early_leaves_no_orphan[user-True-0]",
@@ -169,15 +169,15 @@ RULES: Final[tuple[Mutant, ...]] = (
         _ATTEMPT,
         "                self._giving_up.cancel()\n",
         "                pass\n",
-        f"{BOX}attempt.py::test_who_dies_at_the_last_moment_is_dead_for_certain",
+        f"{BOX}process/test_supervisor.py::test_who_dies_at_the_last_moment_is_dead_for_certain",
     ),
     of(
         "2.5",
         "no descriptor's watch is taken for another's",
-        "sandbox/pidfd.py",
+        "sandbox/kernel/pidfd.py",
         "    asyncio.get_running_loop().remove_reader(pidfd)\n",
         "    asyncio.get_running_loop().call_soon(asyncio.get_running_loop().remove_reader, pidfd)\n",
-        f"{BOX}pidfd.py::test_closing_one_descriptor_ends_no_watch_of_the_next_with_its_number",
+        f"{BOX}kernel/test_pidfd.py::test_closing_one_descriptor_ends_no_watch_of_the_next_with_its_number",
     ),
     of(
         "2.7",
@@ -206,7 +206,7 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.8",
         "chains are spawned on the event loop's thread",
-        "sandbox/bubblewrap.py",
+        "sandbox/bubblewrap/backend.py",
         "            start.spawn(argv, fds.passed())",
         "            await sandbox.in_thread(start.spawn, argv, fds.passed())",
         f"{_RULES}chains_are_spawned_on_the_loops_thread_with_nothing_that_forks",
@@ -231,10 +231,10 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.11",
         "the status is read to the newline",
-        "sandbox/status.py",
+        "sandbox/process/status_pipe.py",
         "(self._buffer + data).split",
         "data.split",
-        f"{BOX}status.py::test_a_document_in_single_bytes_is_one_document",
+        f"{BOX}process/test_status_pipe.py::test_a_document_in_single_bytes_is_one_document",
     ),
     of(
         "2.11",
@@ -424,7 +424,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "orphans of a chain become the agent's children",
-        "sandbox/pidfd.py",
+        "sandbox/kernel/pidfd.py",
         "_PR_SET_CHILD_SUBREAPER, 1,",
         "_PR_SET_CHILD_SUBREAPER, 0,",
         f"{_RULES}orphans_of_a_chain_become_the_agents_children",
@@ -440,7 +440,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "a new life kills the processes of a former one",
-        "sandbox/hosted.py",
+        "sandbox/host_sandbox.py",
         "                if not await self._kill_recorded(folder):",
         "                if False:",
         f"{_NEXT_TO}a_restart_in_the_middle_clears_everything",
@@ -448,7 +448,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "what would not die keeps its folder, and no agent from starting",
-        "sandbox/places.py",
+        "sandbox/kernel/work_folders.py",
         "            if folder not in alive:\n",
         "            if True:\n",
         f"{PROCESS}sandbox_quarantine.py::"
@@ -457,7 +457,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "and what is left in its cgroups",
-        "sandbox/hosted.py",
+        "sandbox/host_sandbox.py",
         "        await self._clear_groups()",
         "        pass",
         f"{_NEXT_TO}a_process_left_in_a_cgroup_is_killed_at_the_next_start",
@@ -465,7 +465,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "and what is left in the cgroups of an agent that was started elsewhere",
-        "sandbox/hosted.py",
+        "sandbox/host_sandbox.py",
         "dict.fromkeys([*recorded, *current])",
         "dict.fromkeys(current)",
         f"{PROCESS}sandbox_cgroups.py::test_what_was_left_in_another_cgroup_is_killed_and_removed",
@@ -473,7 +473,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "and its folders and images",
-        "sandbox/hosted.py",
+        "sandbox/host_sandbox.py",
         "            await self.in_thread(self.places.clear, alive)",
         "            pass",
         f"{_NEXT_TO}a_restart_in_the_middle_clears_everything",
@@ -481,7 +481,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "mounts are the agent's own and die with it",
-        "sandbox/places.py",
+        "sandbox/kernel/work_folders.py",
         "            mounts.privatize(WINDOWS)\n",
         "            WINDOWS.mkdir(exist_ok=True)\n",
         f"{_NEXT_TO}the_host_sees_no_mount_of_ours",
@@ -508,7 +508,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
         _SECCOMP,
         "bpf.if_at_least(X32, [bpf.ret(bpf.KILL_PROCESS)])",
         "bpf.if_at_least(X32, [bpf.ret(bpf.ALLOW)])",
-        f"{BOX}seccomp.py::test_x32_calls_kill",
+        f"{BOX}bubblewrap/test_seccomp.py::test_x32_calls_kill",
     ),
     _refusal(
         "namespaces, without `--disable-userns`",
@@ -523,7 +523,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
         "*bpf.if_any_bit(NAMESPACES, refuse), ",
         "",
         f"{_CALLS}[user]",
-        f"{BOX}seccomp.py::test_clone_makes_no_namespace",
+        f"{BOX}bubblewrap/test_seccomp.py::test_clone_makes_no_namespace",
     ),
     of(
         "2.10",
@@ -531,7 +531,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
         _SECCOMP,
         '*("mount", "umount2", "pivot_root", "chroot", "swapon", "swapoff"),',
         "",
-        f"{BOX}seccomp.py::test_every_call_that_the_design_refuses_is_refused",
+        f"{BOX}bubblewrap/test_seccomp.py::test_every_call_that_the_design_refuses_is_refused",
     ),
     _refusal("ptrace", '("ptrace", "kcmp", "pidfd_getfd")'),
     _refusal("process_vm", '("process_vm_readv", "process_vm_writev", "process_madvise")'),
@@ -557,7 +557,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
         "F_NOTIFY: Final = 1026",
         "F_NOTIFY: Final = 1027",
         f"{_CALLS}[user]",
-        f"{BOX}seccomp.py::test_fcntl_watches_no_directory",
+        f"{BOX}bubblewrap/test_seccomp.py::test_fcntl_watches_no_directory",
     ),
     _refusal("file handles", '("name_to_handle_at", "open_by_handle_at")'),
     of(
@@ -566,7 +566,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
         _SECCOMP,
         '*("init_module", ',
         "*(",
-        f"{BOX}seccomp.py::test_every_call_that_the_design_refuses_is_refused",
+        f"{BOX}bubblewrap/test_seccomp.py::test_every_call_that_the_design_refuses_is_refused",
     ),
     of(
         "2.10",
@@ -574,7 +574,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
         _SECCOMP,
         "(0x5412, 0x541C)",
         "()",
-        f"{BOX}seccomp.py::test_terminals_cannot_be_typed_into",
+        f"{BOX}bubblewrap/test_seccomp.py::test_terminals_cannot_be_typed_into",
     ),
     of(
         "2.10",

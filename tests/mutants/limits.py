@@ -10,11 +10,11 @@ _ATTACKS: Final = f"{PROCESS}sandbox_attacks.py::test_"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _IMAGES: Final = f"{PROCESS}sandbox_images.py::test_"
-_LOOKS: Final = f"{BOX}looks.py::test_"
-_METER: Final = f"{BOX}meter.py::test_"
-_DRAIN: Final = "tests/unit/client_agent/test_drain.py::test_"
+_LOOKS: Final = f"{BOX}limits/test_soft.py::test_"
+_METER: Final = f"{BOX}limits/test_meter.py::test_"
+_DRAIN: Final = "tests/unit/client_agent/sandbox/process/test_log_capture.py::test_"
 _WORKSPACE: Final = "sandbox/workspace.py"
-_GROUPS: Final = "sandbox/cgroups.py"
+_GROUPS: Final = "sandbox/kernel/cgroups.py"
 _RLIMITS: Final = f"{_INSIDE}rlimits_are_in_force"
 
 LIMITS: Final[tuple[Mutant, ...]] = (
@@ -34,24 +34,24 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "jobs stay below the cgroup that the agent was started in (version 1)",
-        "sandbox/cgroup_tree.py",
+        "sandbox/kernel/cgroup_tree.py",
         "        folder = own[controller] / name\n",
         '        folder = Path("/sys/fs/cgroup") / controller / name\n',
-        f"{BOX}cgroups.py::test_v1_groups_lie_below_the_agents_own",
+        f"{BOX}kernel/test_cgroups.py::test_v1_groups_lie_below_the_agents_own",
         f"{PROCESS}sandbox_cgroups.py::test_the_limit_of_the_agents_own_cgroup_holds_for_its_jobs",
     ),
     of(
         "4",
         "version 2 is taken only where it offers as much as version 1",
-        "sandbox/cgroup_tree.py",
+        "sandbox/kernel/cgroup_tree.py",
         "        if offered and len(offered) >= len(own.keys() & set(WANTED)):",
         "        if offered:",
-        f"{BOX}cgroups.py::test_v2_with_fewer_controllers_than_version_1_is_left",
+        f"{BOX}kernel/test_cgroups.py::test_v2_with_fewer_controllers_than_version_1_is_left",
     ),
     of(
         "4",
         "memory that the host lacked is not reported as the job's limit",
-        "sandbox/meter.py",
+        "sandbox/limits/meter.py",
         "        if not self._at_limit:\n",
         "        if False:\n",
         f"{_METER}a_kill_for_memory_that_the_host_lacked_is_not_the_jobs_limit",
@@ -64,7 +64,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         '        ("memory", "memory.limit_in_bytes", memory),\n',
         "",
         f"{HOSTILE}[root-mem-bomb]",
-        f"{BOX}cgroups.py::test_v1_limits_include_swap",
+        f"{BOX}kernel/test_cgroups.py::test_v1_limits_include_swap",
     ),
     of(
         "4",
@@ -72,7 +72,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         _GROUPS,
         '        ("memory", "memory.memsw.limit_in_bytes?", memory),',
         "",
-        f"{BOX}cgroups.py::test_v1_limits_include_swap",
+        f"{BOX}kernel/test_cgroups.py::test_v1_limits_include_swap",
     ),
     of(
         "4",
@@ -80,12 +80,12 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         _GROUPS,
         '            ("memory", "memory.oom.group", "1"),\n',
         "",
-        f"{BOX}cgroups.py::test_v2_limits_are_without_swap_and_all_or_nothing",
+        f"{BOX}kernel/test_cgroups.py::test_v2_limits_are_without_swap_and_all_or_nothing",
     ),
     of(
         "4",
         "memory: the kernel's counter tells `memory_limit`",
-        "sandbox/meter.py",
+        "sandbox/limits/meter.py",
         "        if not self._kills:\n",
         "        if self._kills >= 0:\n",
         f"{HOSTILE}[root-mem-bomb]",
@@ -94,7 +94,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "memory: exit code 137 is never taken for it",
-        "sandbox/attempt.py",
+        "sandbox/process/supervisor.py",
         "        return None if self._killed and code == _KILLED else code",
         "        return None if code == _KILLED else code",
         f"{HOSTILE}[root-exit-137]",
@@ -110,7 +110,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "memory, soft: many processes are added up",
-        "sandbox/looks.py",
+        "sandbox/limits/soft.py",
         "            if too_much:\n",
         "            if False:\n",
         f"{_LOOKS}softly_memory_is_counted_twice_before_it_is_a_reason",
@@ -118,7 +118,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "memory, soft: scratch counts, and each name in it",
-        "sandbox/usage.py",
+        "sandbox/limits/usage.py",
         "            total += (found.f_files - found.f_ffree) * _INODE\n",
         "",
         f"{_ATTACKS}a_flood_of_names_in_scratch_counts_as_memory[user]",
@@ -129,7 +129,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/watch.py",
         "            if problem.errno not in _SHORT:\n",
         "            if False:\n",
-        f"{BOX}watch.py::test_a_self_test_that_cannot_be_run_keeps_the_agent_from_starting",
+        f"{BOX}test_watch.py::test_a_self_test_that_cannot_be_run_keeps_the_agent_from_starting",
     ),
     of(
         "1",
@@ -137,7 +137,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/watch.py",
         "                await wait_for(self._tested, PATIENCE_S, self._clock)\n",
         "                self._trouble = None\n",
-        f"{BOX}watch.py::test_while_it_is_tested_again_it_is_still_broken",
+        f"{BOX}test_watch.py::test_while_it_is_tested_again_it_is_still_broken",
     ),
     of(
         "1",
@@ -145,12 +145,12 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/watch.py",
         "            if self._testing is None and self._clock",
         "            if self._clock",
-        f"{BOX}watch.py::test_while_it_is_tested_again_it_is_still_broken",
+        f"{BOX}test_watch.py::test_while_it_is_tested_again_it_is_still_broken",
     ),
     of(
         "1",
         "a host without free loop devices has a broken sandbox, no broken jobs",
-        "sandbox/loopfs.py",
+        "sandbox/kernel/loop_ext4.py",
         "class NoImages(SandboxBroken):",
         "class NoImages(Exception):",
         f"{_IMAGES}without_a_free_loop_device_the_sandbox_is_broken_and_the_test_says_so",
@@ -158,7 +158,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "1",
         "and the self-test notices it",
-        "sandbox/selftest.py",
+        "sandbox/bubblewrap/selftest.py",
         "    workspace.spare_images = 0",
         "    workspace.spare_images = 1",
         f"{_IMAGES}without_a_free_loop_device_the_sandbox_is_broken_and_the_test_says_so",
@@ -166,7 +166,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "log: single bytes are read in larger pieces",
-        "drain.py",
+        "sandbox/process/log_capture.py",
         "        if self._small >= BURST:\n",
         "        if False:\n",
         f"{_DRAIN}single_bytes_are_read_in_larger_pieces_a_little_later",
@@ -174,7 +174,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "log: a disk that hangs takes a bounded amount of memory",
-        "drain.py",
+        "sandbox/process/log_capture.py",
         "        return sum(map(len, self._unwritten)) > UNWRITTEN",
         "        return False",
         f"{_DRAIN}a_disk_that_hangs_holds_up_its_own_job_only",
@@ -182,7 +182,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "log: what waited for the disk is written",
-        "drain.py",
+        "sandbox/process/log_capture.py",
         "        if self._unwritten:\n",
         "        if False:\n",
         f"{_DRAIN}a_disk_that_hangs_holds_up_its_own_job_only",
@@ -206,7 +206,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "pids: what was refused is reported",
-        "sandbox/meter.py",
+        "sandbox/limits/meter.py",
         "        if self._refused:\n",
         "        if self._refused < 0:\n",
         f"{HOSTILE}[root-fork-bomb]",
@@ -218,12 +218,12 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         '        ("cpu", "cpu.cfs_quota_us", quota),\n',
         "",
         f"{_ATTACKS}cpu_time_of_many_processes_adds_up[root]",
-        f"{BOX}cgroups.py::test_v1_limits_include_swap",
+        f"{BOX}kernel/test_cgroups.py::test_v1_limits_include_swap",
     ),
     of(
         "4",
         "cpu, soft: the time of all processes together",
-        "sandbox/looks.py",
+        "sandbox/limits/soft.py",
         "        if self._cpu and used.cpu_s > self._budget_s:",
         "        if False:",
         f"{_LOOKS}softly_cpu_time_has_a_budget",
@@ -239,7 +239,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "wall time",
-        "sandbox/attempt.py",
+        "sandbox/process/supervisor.py",
         "            self._launch.timeout_s,\n",
         "            10 * self._launch.timeout_s + 9,\n",
         f"{HOSTILE}[user-wall-sleep]",
@@ -247,7 +247,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "wall time: SIGCONT for what is stopped",
-        "sandbox/attempt.py",
+        "sandbox/process/supervisor.py",
         "signal.SIGTERM, signal.SIGCONT)\n        if",
         "signal.SIGTERM)\n        if",
         f"{_ATTACKS}a_stopped_job_still_gets_its_chance_to_end_well",
@@ -255,7 +255,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "wall time: SIGKILL after the grace time",
-        "sandbox/attempt.py",
+        "sandbox/process/supervisor.py",
         "            self._after(self._launch.grace_s, self._kill)",
         "            pass",
         f"{HOSTILE}[user-sigterm-ignore]",
@@ -271,7 +271,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "disk: nothing of one job is in the next one's image",
-        "sandbox/images.py",
+        "sandbox/kernel/disk_images.py",
         "            remove_tree(self.job)\n",
         "            pass\n",
         f"{_IMAGES}what_one_job_stored_cannot_be_read_by_the_next",
@@ -279,7 +279,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "disk: an image that is not as good as new is not used again",
-        "sandbox/images.py",
+        "sandbox/kernel/disk_images.py",
         "        return (found.f_bfree, found.f_ffree) == self._pristine",
         "        return True",
         f"{_IMAGES}an_image_is_used_again_only_when_it_is_as_good_as_new",
@@ -287,7 +287,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "disk: an image is put back once",
-        "sandbox/images.py",
+        "sandbox/kernel/disk_images.py",
         "        except OSError:\n            with self._keeping:\n                self._stuck.append(image)\n",
         "        except InterruptedError:\n",
         f"{_IMAGES}an_image_that_is_in_use_again_is_not_put_back_twice",
@@ -295,7 +295,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "disk: the kernel's count tells `disk_limit`",
-        "sandbox/meter.py",
+        "sandbox/limits/meter.py",
         "        self._full = self._image.full()\n        return True",
         "        return True",
         f"{HOSTILE}[root-disk-bomb]",
@@ -311,7 +311,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "disk, soft: the directory is walked",
-        "sandbox/looks.py",
+        "sandbox/limits/soft.py",
         "        if total > self._limits.disk:",
         "        if False:",
         f"{HOSTILE}[user-disk-bomb]",
@@ -319,7 +319,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "disk, soft: deleted files that are open count",
-        "sandbox/looks.py",
+        "sandbox/limits/soft.py",
         "        total = stored.bytes + deleted",
         "        total = stored.bytes",
         f"{_ATTACKS}files_that_are_deleted_but_open_count[user]",
@@ -335,7 +335,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "scratch: /tmp has a size",
-        "sandbox/options.py",
+        "sandbox/bubblewrap/command.py",
         '"--size", str(scratch), ',
         "",
         f"{HOSTILE}[user-tmpfs-bomb]",
@@ -343,7 +343,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "scratch: /dev/shm has a size",
-        "sandbox/options.py",
+        "sandbox/bubblewrap/command.py",
         '"--size", str(shm), ',
         "",
         f"{HOSTILE}[user-tmpfs-bomb]",
@@ -351,7 +351,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "log: stored up to the limit",
-        "drain.py",
+        "sandbox/process/log_capture.py",
         "        room = self._limit - self._held - self._stored",
         "        room = len(data)",
         f"{HOSTILE}[user-log-flood]",
@@ -360,7 +360,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "log: a marker says what is missing",
-        "drain.py",
+        "sandbox/process/log_capture.py",
         "        if left > self._held:\n",
         "        if False:\n",
         f"{HOSTILE}[user-log-one-line]",
@@ -368,7 +368,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "log: a flood ends the job",
-        "drain.py",
+        "sandbox/process/log_capture.py",
         "if self.bytes_read > self._hard_limit and",
         "if False and",
         f"{HOSTILE}[user-log-flood]",
@@ -385,7 +385,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "the first cause wins",
-        "sandbox/attempt.py",
+        "sandbox/process/supervisor.py",
         "        if self._cause is None:\n            self._cause",
         "        if True:\n            self._cause",
         f"{_ATTACKS}the_first_cause_wins_and_later_ones_are_told",
@@ -393,7 +393,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "`require_hard_limits` refuses soft ones",
-        "sandbox/hosted.py",
+        "sandbox/host_sandbox.py",
         "        if self.settings.require_hard_limits and self.host.soft:",
         "        if False:",
         f"{PROCESS}sandbox_none.py::test_hard_limits_can_be_required",

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 CODE: Final = "client_agent/"
-BOX: Final = "tests/unit/client_agent/sandbox/test_"
+BOX: Final = "tests/unit/client_agent/sandbox/"
 PROCESS: Final = "tests/process/test_"
 HOSTILE: Final = f"{PROCESS}sandbox_hostile.py::test_hostile_bundle"
-COLLECT: Final = "tests/unit/client_agent/test_collect.py::test_"
-RACES: Final = "tests/unit/client_agent/test_collect_races.py::test_"
+COLLECT: Final = "tests/unit/client_agent/collect/test_pack.py::test_"
+RACES: Final = "tests/unit/client_agent/collect/test_pack_races.py::test_"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from typing import Final
 
 from tests.mutants.mutant import COLLECT, HOSTILE, RACES, Mutant, of
 
-_WALK: Final = "walk.py"
-_COLLECT: Final = "collect.py"
-_DELETE: Final = "remove.py"
-_ZIP: Final = "zipping.py"
-_REMOVE: Final = "tests/unit/client_agent/test_remove.py::test_"
-_ZIPPING: Final = "tests/unit/client_agent/test_zipping.py::test_"
+_WALK: Final = "collect/walk.py"
+_COLLECT: Final = "collect/pack.py"
+_DELETE: Final = "storage/remove_tree.py"
+_ZIP: Final = "collect/zip_writer.py"
+_REMOVE: Final = "tests/unit/client_agent/storage/test_remove_tree.py::test_"
+_ZIPPING: Final = "tests/unit/client_agent/collect/test_zip_writer.py::test_"
 _FUZZ: Final = (
     "tests/process/test_fuzz_round_trip.py"
     "::test_whatever_run_sh_leaves_is_in_the_result_or_listed[short]"
@@ -69,7 +69,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
     of(
         "5",
         "the list of what was skipped is bounded",
-        "results.py",
+        "collect/contents.py",
         "if len(self.skipped) < MOST_LISTED:",
         "if True:",
         f"{COLLECT}the_list_of_what_was_skipped_is_bounded",

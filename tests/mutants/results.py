@@ -6,10 +6,10 @@ from typing import Final
 
 from tests.mutants.mutant import COLLECT, HOSTILE, RACES, Mutant, of
 
-_BENEATH: Final = "beneath.py"
-_WALK: Final = "walk.py"
-_COLLECT: Final = "collect.py"
-_OPENING: Final = "tests/unit/client_agent/test_beneath.py::test_"
+_BENEATH: Final = "storage/open_beneath.py"
+_WALK: Final = "collect/walk.py"
+_COLLECT: Final = "collect/pack.py"
+_OPENING: Final = "tests/unit/client_agent/storage/test_open_beneath.py::test_"
 
 COLLECTING: Final[tuple[Mutant, ...]] = (
     of(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from client_agent.remove import remove_tree
+from client_agent.storage.remove_tree import remove_tree
 from tests.mutants.mutant import Mutant
 from tests.mutants.outcomes import FILE
 

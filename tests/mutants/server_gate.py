@@ -128,7 +128,7 @@ MUTANTS: Final = (
     ),
     _of(
         "an agent's health is told to callers with a token only",
-        "client_agent/api.py",
+        "client_agent/api/routes.py",
         "if not request[PRINCIPAL].known:",
         "if False:",
         f"{_FRONT}without_a_token_health_tells_only_whether_all_is_well[agent]",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.remove import remove_tree
+from client_agent.storage.remove_tree import remove_tree
 from tests.support.sandboxed import Who, can
 
 

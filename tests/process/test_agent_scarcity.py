@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox import pidfd
+from client_agent.sandbox.kernel import pidfd
 from tests.support.agentprocess import agent
 from tests.support.programs import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.collect import collect
+from client_agent.collect.pack import collect
 from client_agent.sandbox.base import Ended
 from shared.wire import Reason
 from tests.support.kernel import offers

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox import cgroup_tree, cgroups
-from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.kernel import cgroup_tree, cgroups
 from shared.clock import RealClock
 from shared.wire import Reason
 from tests.support.sandboxed import (

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox import images, mounts
 from client_agent.sandbox.base import SandboxBroken
-from client_agent.sandbox.images import TEMPLATES, Image, Images
-from client_agent.sandbox.loopfs import NoImages
+from client_agent.sandbox.kernel import disk_images, mounts
+from client_agent.sandbox.kernel.disk_images import TEMPLATES, Image, Images
+from client_agent.sandbox.kernel.loop_ext4 import NoImages
 from shared.wire import Reason
 from tests.support.disks import mounted as mounted_at
 from tests.support.sandboxed import MIB, SETTINGS, SMALL, Job, can, in_child, run
@@ -170,7 +170,7 @@ def test_an_image_that_is_work_to_wipe_is_discarded(what: str) -> None:
         image = pool.make(256 * MIB, places)
         image.open_for(UID)
         if what == "many files":
-            for i in range(images.FEW + 1):
+            for i in range(disk_images.FEW + 1):
                 (image.job / str(i)).touch()
         else:
             fill(image, 80 * MIB)
@@ -284,7 +284,7 @@ def test_without_a_free_loop_device_the_sandbox_is_broken_and_the_test_says_so()
         said = []
         async with sandbox_of(Job({}), home) as sandbox:
             await sandbox.self_test()
-            images.attach = no_loop_devices  # type: ignore[attr-defined]
+            disk_images.attach = no_loop_devices  # type: ignore[attr-defined]
             for attempt in (sandbox.self_test(), sandbox.prepare("a", 0, SMALL)):
                 with pytest.raises(SandboxBroken) as caught:
                     await attempt
@@ -300,12 +300,12 @@ def test_idle_images_give_their_loop_devices_to_who_needs_one() -> None:
         idle = pool.make(8 * MIB, places)
         idle.open_for(UID)
         pool.put_back(idle, spare=4)
-        real = images.attach  # type: ignore[attr-defined]
+        real = disk_images.attach  # type: ignore[attr-defined]
 
         def attach(fd: int) -> tuple[int, str]:
             return real(fd) if not idle.file.exists() else no_loop_devices(fd)
 
-        images.attach = attach  # type: ignore[attr-defined]
+        disk_images.attach = attach  # type: ignore[attr-defined]
         pool.make(16 * MIB, places).discard()
         return len(list((places.parent / "files").glob("*.img"))), idle.file.exists()
 

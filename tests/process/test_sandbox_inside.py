@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox import options
+from client_agent.sandbox.bubblewrap import command
 from tests.support.kernel import offers
 from tests.support.sandboxed import (
     MIB,
@@ -176,14 +176,14 @@ def test_of_etc_there_is_what_programs_need_and_no_account_of_the_host(who: Who)
     script = "find /etc -maxdepth 2 -mindepth 1; echo --; cat /etc/passwd /etc/group /etc/hosts\n"
     there, _, files = run(Job({"run.sh": script}), who).stdout.partition("--\n")
     generated = {"/etc/passwd", "/etc/group", "/etc/hosts", "/etc/ssl"}
-    bound = tuple(options.READ_ONLY_ETC)
+    bound = tuple(command.READ_ONLY_ETC)
     assert generated <= set(there.split())
     assert [path for path in there.split() if not path.startswith((*generated, *bound))] == []
     assert set(bound) <= {
         *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
         *("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/localtime", "/etc/nsswitch.conf"),
     }
-    assert files == options.PASSWD + options.GROUP + options.HOSTS
+    assert files == command.PASSWD + command.GROUP + command.HOSTS
 
 
 def test_rlimits_are_in_force(who: Who) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox import options, pidfd, seccomp, selftest
 from client_agent.sandbox.base import SandboxBroken
+from client_agent.sandbox.bubblewrap import command, seccomp, selftest
+from client_agent.sandbox.kernel import pidfd
 from tests.support.kernel import offers
 from tests.support.sandboxed import (
     SETTINGS,
@@ -42,14 +43,14 @@ def open_filter() -> None:
 
 def without(option: str, length: int = 1) -> None:
     """Leave an option of bwrap and its arguments out, in this process."""
-    real = options.bwrap_options
+    real = command.bwrap_options
 
     def fewer(*args: Any, **given: Any) -> list[str]:
         found = real(*args, **given)
         at = found.index(option)
         return found[:at] + found[at + length :]
 
-    options.bwrap_options = fewer
+    command.bwrap_options = fewer
 
 
 def run_after(change: Callable[[], None], job: Job, who: Who) -> Outcome:
@@ -141,7 +142,7 @@ def test_mounts_give_no_rights_to_files(who: Who) -> None:
         mounts[fields[4]] = set(fields[5].split(","))
     writable = {place for place, flags in mounts.items() if "ro" not in flags}
     devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")}
-    devices |= {f"/proc/{name}" for name in options.HIDDEN}  # covered by /dev/null
+    devices |= {f"/proc/{name}" for name in command.HIDDEN}  # covered by /dev/null
     assert writable == {"/job", "/tmp", "/dev/shm", "/dev/pts", "/proc", *devices}
     for place, flags in mounts.items():
         assert "nosuid" in flags, place

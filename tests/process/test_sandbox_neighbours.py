@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox import cgroup_tree, cgroups
 from client_agent.sandbox.base import Ended
-from client_agent.sandbox.places import Places
+from client_agent.sandbox.kernel import cgroup_tree, cgroups
+from client_agent.sandbox.kernel.work_folders import Places
 from tests.support.kernel import offers
 from tests.support.sandboxed import (
     SETTINGS,

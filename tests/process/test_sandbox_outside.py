@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox import pidfd
+from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.none import NoSandbox
 from tests.support.sandboxed import (
     SETTINGS,

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox import cgroup_tree, cgroups, pidfd
 from client_agent.sandbox.base import Ended
-from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.kernel import cgroup_tree, cgroups, pidfd
+from client_agent.sandbox.kernel.work_folders import Places
 from client_agent.sandbox.none import NoSandbox
-from client_agent.sandbox.places import Places
 from tests.support.kernel import offers
 from tests.support.sandboxed import (
     SETTINGS,

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox import pidfd, selftest
+from client_agent.sandbox.bubblewrap import selftest
+from client_agent.sandbox.kernel import pidfd
 from shared.wire import Reason
 from tests.support.sandboxed import (
     MIB,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox import pidfd
 from client_agent.sandbox.base import SandboxBroken
-from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.none import NoSandbox
 from tests.support.sandboxed import (
     SETTINGS,

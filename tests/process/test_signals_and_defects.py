@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from client_agent import app
-from client_agent.settings import AgentSection
+from client_agent.settings.agent import AgentSection
 from server import life
 from server.settings import ServerSettings
 from shared.clock import RealClock

@@ -10,17 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from client_agent import states
-from client_agent.attempt import House
-from client_agent.folders import Folders
-from client_agent.grants import Grants
-from client_agent.payloads import Payloads
-from client_agent.recovery import recover
-from client_agent.runner import Runner
+from client_agent.payloads import states
+from client_agent.payloads.payload import MIGRATIONS, NewPayload, Payload
+from client_agent.payloads.store import Payloads
+from client_agent.run.attempt import House
+from client_agent.run.recovery import recover
+from client_agent.run.runner import Runner
+from client_agent.run.slots import Turns
 from client_agent.sandbox.base import Grant
+from client_agent.sandbox.grants import Grants
 from client_agent.sandbox.watch import SandboxWatch
-from client_agent.schema import MIGRATIONS, NewPayload, Payload
-from client_agent.turns import Turns
+from client_agent.storage.folders import Folders
 from shared.files.bundles.format import Sealed
 from shared.files.bundles.writer import BundleWriter
 from shared.ids import AttemptKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from client_agent.sandbox.attempt import Attempt
+from client_agent.sandbox.process.supervisor import Attempt
 from shared.wire import Reason
 
 

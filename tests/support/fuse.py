@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from client_agent.folders import Folders
+from client_agent.storage.folders import Folders
 from shared.sqlite.database import Change, Database
 from tests.support.agent import Rig
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from client_agent import collect
-from client_agent.results import Collected, Contents
-from client_agent.walk import Bounds
+from client_agent.collect.contents import Collected, Contents
+from client_agent.collect.pack import collect
+from client_agent.collect.walk import Bounds
 from shared.wire import Limits
 
 MIB = 1 << 20
@@ -33,7 +33,7 @@ def pack(
     name: str = "result.zip",
 ) -> Collected:
     with opened(tree) as fd:
-        return collect.collect(
+        return collect(
             fd,
             tree.parent / name,
             Limits(results=results),

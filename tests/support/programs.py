@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from client_agent.sandbox.places import Places
+from client_agent.sandbox.kernel.work_folders import Places
 from tests.support import forked
 from tests.support.running import cgroups_of, environment, marked
 

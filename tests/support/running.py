@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client_agent.sandbox.places import Places
+from client_agent.sandbox.kernel.work_folders import Places
 
 READY = re.compile(r"ready at (http://\S+)")
 _OTHERS = re.compile(r"FERRYMAN_.*|SERVICE_.*|PORT|DB_PATH|DATA_PATH|MAX_AGE")

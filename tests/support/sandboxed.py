@@ -25,14 +25,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from client_agent.collect import collect, collect_extras
-from client_agent.remove import remove_tree
-from client_agent.results import Contents, ResultsLimit, Skipped
+from client_agent.collect.contents import Contents, ResultsLimit, Skipped
+from client_agent.collect.pack import collect, collect_extras
 from client_agent.sandbox.base import Ended, Launch, Process, Report, Workspace
-from client_agent.sandbox.bubblewrap import Bubblewrap
+from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
+from client_agent.storage.remove_tree import remove_tree
 from shared.clock import RealClock
 from shared.wire import Limits
 

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from client_agent import app
-from client_agent.settings import AgentSection
+from client_agent.settings.agent import AgentSection
 from server import settings
 from server.app import compose
 from shared.clock import RealClock

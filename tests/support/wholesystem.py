@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from client_agent import app
-from client_agent.receipt import Receipt
-from client_agent.results import Skipped
+from client_agent.collect.contents import Skipped
+from client_agent.collect.receipt import Receipt
 from client_agent.sandbox.base import Ended, Report
-from client_agent.sandbox.places import Places
-from client_agent.settings import load
+from client_agent.sandbox.kernel.work_folders import Places
+from client_agent.settings.agent import load
 from ferryman.sync import SyncClient
 from shared.clock import RealClock
 from shared.wire import JobDoc, Limits

@@ -12,7 +12,7 @@ import typer
 
 from client_agent import __main__, app
 from client_agent.__main__ import check_last
-from client_agent.settings import AgentSection
+from client_agent.settings.agent import AgentSection
 from tests.support.agenthttp import calling
 from tests.support.fakesandbox import REPORT, FakeSandbox
 

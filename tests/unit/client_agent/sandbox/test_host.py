@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from client_agent.sandbox import host, loopfs
-from client_agent.sandbox.cgroup_tree import Hierarchy, NoCgroups
+from client_agent.sandbox import host
 from client_agent.sandbox.host import Host, examine
+from client_agent.sandbox.kernel import loop_ext4
+from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, NoCgroups
 from client_agent.sandbox.settings import SandboxSettings
 
 
@@ -64,4 +65,4 @@ def test_loop_devices_that_cannot_be_had_are_told(
     monkeypatch.setattr(fcntl, "ioctl", ioctl)
     monkeypatch.setattr(os, "open", lambda *_: os.dup(0))
     with pytest.raises(OSError, match=said):
-        loopfs.attach(0)
+        loop_ext4.attach(0)

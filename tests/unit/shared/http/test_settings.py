@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import client_agent.settings
+import client_agent.settings.agent
 import server.settings
 from shared.settings.load import SettingsError
 
@@ -25,7 +25,7 @@ def loaded(table, tmp_path, monkeypatch):
         file.write_text(f"[{table}]\n{text}\n")
         if table == "server":
             return server.settings.read(file, {}, {}).server
-        return client_agent.settings.load(file, {}, {})
+        return client_agent.settings.agent.load(file, {}, {})
 
     return load
 

@@ -1,0 +1,1 @@
+"""The HTTP side: routes, and what goes wrong as an answer."""

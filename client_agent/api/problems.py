@@ -1,0 +1,69 @@
+"""Errors to answers, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+from aiohttp import hdrs, web
+
+from client_agent.payloads.errors import NoSuchPayload, Refused
+from shared.http.middleware import OUTCOME, Handler
+from shared.http.refusals import Denied
+from shared.sqlite.database import DatabaseUnavailable
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_EMPTY: Final[dict[str, Any]] = {
+    "id": 0,
+    "status": "Unknown",  # no state of ours: what a job-orchestrator server can read
+    "loc": "",
+    "pid": 0,
+    "killed": False,
+    "input": {},
+}
+
+
+@web.middleware
+async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever goes wrong into an answer."""
+    try:
+        return await handler(request)
+    except ConnectionError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - defects too: whoever asked gets an answer
+        status, body, headers = _refusal(request, problem)
+    request[OUTCOME] = body["code"]
+    response = web.json_response(body, status=status, headers=headers)
+    if request.body_exists and not request.content.at_eof():
+        response.force_close()  # the rest of a refused body is of no interest
+    return response
+
+
+def _refusal(
+    request: web.Request, problem: Exception
+) -> tuple[int, dict[str, Any], Mapping[str, str]]:
+    """Status, body and headers of the answer that an exception means."""
+    headers: dict[str, str] = {}
+    match problem:
+        case Denied():
+            code = "unauthorized" if problem.status == 401 else problem.code
+            return problem.status, {"code": code, "message": problem.message}, problem.headers
+        case NoSuchPayload():
+            return 404, _EMPTY | {"code": "payload_not_found", "message": str(problem)}, {}
+        case Refused():
+            refused = problem
+        case DatabaseUnavailable():
+            refused = Refused(507 if problem.full else 503, "database_unavailable", str(problem))
+        case web.HTTPException():
+            message = f"{request.path}: {problem.reason}"
+            refused = Refused(problem.status, "no_such_route", message)
+            headers = {hdrs.ALLOW: problem.headers[hdrs.ALLOW]} if problem.status == 405 else {}
+        case _:
+            log.error("request.failed", method=request.method, path=request.path, exc_info=problem)
+            message = "the agent failed to answer; its log says why"
+            refused = Refused(500, "internal_error", message)
+    if refused.retry_after_s is not None:
+        headers[hdrs.RETRY_AFTER] = str(refused.retry_after_s)
+    return refused.status, {"code": refused.code, "message": refused.message}, headers

@@ -1,0 +1,239 @@
+"""The agent's routes, thin: read the request, call, shape the answer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+from aiohttp import hdrs, web
+
+from client_agent.api.snapshots import Snapshots
+from client_agent.intake.admission import Condition
+from client_agent.intake.submit import Intake
+from client_agent.payloads import states
+from client_agent.payloads.errors import Refused
+from client_agent.payloads.payload import Payload
+from client_agent.payloads.store import BATCH, Payloads
+from client_agent.report.cpu_load import CpuLoad
+from client_agent.report.event_stream import follow
+from client_agent.run.runner import Runner
+from client_agent.storage.folders import Folders
+from shared.clock import Clock, wait_for
+from shared.http.authentication import PRINCIPAL
+from shared.http.file_response import send_file
+from shared.http.middleware import FRONT, NUMBER
+from shared.http.numbers import whole_number
+from shared.http.request_body import go_on, no_expect
+from shared.ids import AttemptKey
+from shared.wire import (
+    AgentHealth,
+    PayloadState,
+    ResultInfo,
+    Settled,
+    Wire,
+)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_MAX_WAIT_S: Final = 60.0
+_LONGEST: Final = 32
+"""Characters of a number that can mean something."""
+_ID: Final = "{id:[0-9]{1,18}}"
+
+
+class Api:
+    """Handlers, and what they work with."""
+
+    def __init__(
+        self,
+        payloads: Payloads,
+        runner: Runner,
+        intake: Intake,
+        condition: Condition,
+        folders: Folders,
+        snapshots: Snapshots,
+        clock: Clock,
+    ) -> None:
+        self._payloads, self._runner, self._intake = payloads, runner, intake
+        self._condition, self._folders, self._clock = condition, folders, clock
+        self._snapshots = snapshots
+        self._load = CpuLoad()
+
+    def routes(self) -> list[web.RouteDef]:
+        found = [
+            web.get("/", self.ping),
+            web.get("/health", self.health),
+            web.get("/load", self.load),
+            web.post("/submit", self.submit),
+            web.get(f"/retrieve/{_ID}", self.retrieve),
+            web.get(f"/retrieve_partial/{_ID}", self.retrieve_partial),
+            web.post(f"/kill/{_ID}", self.kill),
+            web.get("/payloads", self.list),
+            web.delete(f"/payloads/{_ID}", self.acknowledge),
+            web.post("/keys/{server}/{key}/settle", self.settle),
+            web.get("/events", self.events),
+        ]
+        for route in found:
+            route.kwargs["expect_handler"] = no_expect
+        return found
+
+    # -- the agent itself
+
+    async def ping(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response({"message": "pong"})
+
+    async def health(self, request: web.Request) -> web.StreamResponse:
+        told, well = await self._condition.health(self._runner.running)
+        if not request[PRINCIPAL].known:  # names of variables and folders are the operator's
+            told = AgentHealth(status=told.status, database=told.database)
+        return _json(told, 200 if well else 503)
+
+    async def load(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response(self._load.percent())
+
+    # -- one payload
+
+    async def submit(self, request: web.Request) -> web.StreamResponse:
+        await go_on(request)
+        payload = await self._intake.submit(request)
+        request[NUMBER] = payload.id
+        return _json(payload.doc())
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        payload = await self._ended_or_waited(request)
+        if payload.state is PayloadState.COMPLETED and payload.outcome and payload.outcome.result:
+            return await self._result(request, payload.id, payload.outcome.result)
+        return _json(payload.doc())
+
+    async def retrieve_partial(self, request: web.Request) -> web.StreamResponse:
+        payload = await self._payloads.get(_id(request))
+        if payload.state is PayloadState.CLEANED:
+            raise Refused(404, "cleaned", f"what payload {payload.id} left has been removed")
+        if payload.outcome and payload.outcome.result:
+            return await self._result(request, payload.id, payload.outcome.result)
+        return await self._snapshot(request, payload)
+
+    async def kill(self, request: web.Request) -> web.StreamResponse:
+        return _json((await self._runner.kill(_id(request))).doc())
+
+    async def acknowledge(self, request: web.Request) -> web.StreamResponse:
+        payload_id = _id(request)
+        await self._payloads.acknowledge(payload_id)
+        await self._folders.forget_result(payload_id)
+        return web.Response(status=204)
+
+    # -- for servers of ours
+
+    async def settle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            key = AttemptKey.parse(request.match_info["key"])
+        except ValueError as problem:
+            raise Refused(400, "invalid_key", str(problem)) from None
+        server, kill = request.match_info["server"], request.query.get("kill") in ("1", "true")
+        if not kill:  # an order that is not wanted any more is refused, however far it has come
+            await self._intake.submitted(server, key)
+        payload = await self._payloads.settle(server, key)
+        if payload is not None and kill:
+            payload = await self._runner.kill(payload.id)
+        return _json(Settled(payload=None if payload is None else payload.doc()))
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """Page by page: an agent may hold many. One that changes meanwhile may come twice: what
+        comes later counts."""
+        server = request.query.get("server")
+        seq = self._payloads.seq  # before the rows: what is told may be newer, never older
+        rows = await self._payloads.changed_after(0, server)
+        response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/json"})
+        await response.prepare(request)
+        await response.write(b'{"seq":%d,"payloads":[' % seq)
+        between = b""
+        while rows:
+            docs = b",".join(row.doc().model_dump_json().encode() for row in rows)
+            await response.write(between + docs)
+            between = b","
+            full = len(rows) == BATCH
+            rows = await self._payloads.changed_after(rows[-1].changed, server) if full else []
+        await response.write_eof(b"]}")
+        return response
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        after = whole_number(request.query.get("after") or "0")
+        if after is None:
+            shown = request.query["after"][:32]
+            raise Refused(400, "invalid_query", f"after: {shown!r} is not a number from 0 up")
+        response = web.StreamResponse(
+            headers={
+                hdrs.CONTENT_TYPE: "application/x-ndjson",
+                hdrs.CACHE_CONTROL: "no-store",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        await response.prepare(request)
+        lines = follow(self._payloads, self._clock, after, request.query.get("server"))
+        try:
+            async for data in lines:
+                await response.write(data)
+            await response.write_eof()
+        except ConnectionError:
+            pass  # the server went away; it comes back with the number that it has seen
+        finally:
+            await lines.aclose()
+        return response
+
+    # -- answers with bytes
+
+    async def _ended_or_waited(self, request: web.Request) -> Payload:
+        """The payload; with ``?wait=`` once it has ended or the seconds are over."""
+        payload_id, seconds = _id(request), min(_number(request, "wait", 0.0), _MAX_WAIT_S)
+        payload = await self._payloads.get(payload_id)
+        if seconds > 0 and payload.state not in states.ENDED:
+            waiting = request.app[FRONT].waiting(request)
+            with waiting, self._payloads.bell.listen(payload_id) as ended:
+                if (await self._payloads.get(payload_id)).state not in states.ENDED:
+                    await wait_for(ended, seconds, self._clock)
+            payload = await self._payloads.get(payload_id)
+        return payload
+
+    async def _result(
+        self, request: web.Request, payload_id: int, result: ResultInfo
+    ) -> web.StreamResponse:
+        path = self._folders.result(payload_id)
+        try:
+            return await send_file(request, path, f"payload-{payload_id}.zip", result.sha256)
+        except ConnectionError:
+            raise
+        except OSError:
+            message = f"the result of payload {payload_id} is not here"
+            raise Refused(404, "result_gone", message) from None
+
+    async def _snapshot(self, request: web.Request, payload: Payload) -> web.StreamResponse:
+        async with self._snapshots.of(payload) as snapshot:
+            response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/zip"})
+            response.content_length = snapshot.size
+            await response.prepare(request)
+            async for data in snapshot.pieces():
+                await response.write(data)
+        return response
+
+
+def _json(model: Wire, status: int = 200) -> web.Response:
+    return web.Response(
+        text=model.model_dump_json(), status=status, content_type="application/json"
+    )
+
+
+def _id(request: web.Request) -> int:
+    return int(request.match_info["id"])
+
+
+def _number(request: web.Request, name: str, default: float) -> float:
+    text = request.query.get(name, "")
+    if not text:
+        return default
+    try:
+        number = float(text) if len(text) <= _LONGEST else -1.0
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 2**53:
+        raise Refused(400, "invalid_query", f"{name}: {text[:32]!r} is not a number from 0 up")
+    return number

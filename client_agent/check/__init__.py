@@ -1,0 +1,1 @@
+"""``ferryman agent check``: whether each limit of the sandbox holds on this host."""

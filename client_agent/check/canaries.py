@@ -1,0 +1,270 @@
+"""``ferryman agent check``: a real canary for each limit, and what it proved.
+
+Every canary is harmless where the limit does not hold: it uses a few MB and ends within seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from client_agent.collect.contents import ResultsLimit
+from client_agent.collect.pack import collect
+from client_agent.sandbox.base import Ended, Grant, Launch, Report, Sandbox, SandboxBroken
+from client_agent.sandbox.host import HARD, NONE
+from shared.wire import Limits, Reason
+
+MIB: Final = 1 << 20
+_LIMITS: Final = Limits(
+    cpus=1.0, memory=64 * MIB, pids=32, disk=16 * MIB, log=1 << 16, results=16 * MIB
+)
+_NOTHING: Final = Grant()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One limit."""
+
+    limit: str
+    enforcement: str
+    """"hard", "soft" or "none": what the agent claims. "opened": by the operator."""
+    passed: bool
+    """The canary met the limit as claimed."""
+    seen: str
+    """What happened to the canary, a phrase for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The result of a check."""
+
+    report: Report | None
+    """Of the self-test; None: it failed."""
+    rows: tuple[Row, ...] = ()
+    advice: tuple[str, ...] = ()
+    """How to make soft limits hard, or the sandbox work."""
+
+    @property
+    def passed(self) -> bool:
+        return self.report is not None and all(row.passed for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    ended: Ended
+    stdout: str
+    stderr: str
+    stored: int
+    """Bytes of stdout kept."""
+    results: ResultsLimit | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Canary:
+    limit: str
+    script: str
+    judge: Callable[[_Seen, bool], bool]
+    """Gets what was seen, and whether the limit is hard."""
+    limits: Limits = field(default=_LIMITS)
+    timeout_s: float = 5.0
+
+
+def _of(reason: Reason) -> Callable[[_Seen, bool], bool]:
+    return lambda seen, hard: seen.ended.reason is reason
+
+
+_CANARIES: Final = (
+    _Canary(
+        "memory",
+        "head -c 160M /dev/zero | tail -c 150M >/dev/null; exit ${PIPESTATUS[1]}",
+        lambda seen, hard: (
+            seen.ended.reason is Reason.MEMORY_LIMIT
+            or (not hard and seen.ended.exit_code not in (0, None))
+        ),
+    ),
+    _Canary(
+        "pids",
+        "for i in {1..60}; do sleep 4 & done 2>&1; wait",
+        lambda seen, hard: (
+            any(w.startswith("pids_limit") for w in seen.ended.warnings)
+            or (not hard and "fork" in seen.stdout + seen.stderr)
+        ),
+        timeout_s=1.0,
+    ),
+    _Canary(
+        "cpu",
+        "while :; do :; done & while :; do :; done",
+        lambda seen, hard: (
+            seen.ended.usage.cpu_s is not None
+            and (not hard or seen.ended.usage.cpu_s < 0.7)
+            and seen.ended.reason in (Reason.TIMEOUT, Reason.CPU_LIMIT)
+        ),
+        _LIMITS.model_copy(update={"cpus": 0.2}),
+        timeout_s=1.5,
+    ),
+    _Canary("wall", "sleep 20", _of(Reason.TIMEOUT), timeout_s=0.2),
+    _Canary(
+        "disk",
+        "for i in {1..12}; do head -c 2M /dev/zero >$i || break; done",
+        _of(Reason.DISK_LIMIT),
+    ),
+    _Canary(
+        "log",
+        "head -c 1M /dev/zero",
+        lambda seen, hard: (
+            seen.stored <= _LIMITS.log + 100
+            and any(w.startswith("log_truncated") for w in seen.ended.warnings)
+        ),
+    ),
+    _Canary(
+        "results",
+        "head -c 2M /dev/zero >big",
+        lambda seen, hard: seen.results is not None and seen.results.what == "bytes",
+        _LIMITS.model_copy(update={"results": MIB}),
+    ),
+    _Canary(
+        "files",
+        "n=0; while [ $n -lt 5000 ] && exec {fd}</dev/null; do n=$((n+1)); done 2>/dev/null; "
+        'echo "opened $n"; ulimit -c',
+        lambda seen, hard: (
+            0 < int((seen.stdout.split() or ["", "0"])[1]) < 5000 and seen.stdout.endswith("\n0\n")
+        ),
+    ),
+)
+
+
+async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> Table:
+    """Run the self-test and every canary.
+
+    Args:
+        sandbox: nothing else may run in it.
+        folder: for logs; empty, exists.
+        grants: service -> what is opened to it.
+    """
+    try:
+        report = await sandbox.self_test()
+    except SandboxBroken as problem:
+        return Table(None, advice=(str(problem),))
+    rows = [_isolation(report)]
+    for canary in _CANARIES:
+        enforcement = report.enforcement.get(canary.limit, "none")
+        try:
+            seen = await _run(sandbox, canary, folder)
+        except (SandboxBroken, OSError) as problem:
+            rows.append(Row(canary.limit, enforcement, passed=False, seen=str(problem)))
+            continue
+        passed = enforcement == NONE or canary.judge(seen, enforcement == HARD)
+        rows.append(Row(canary.limit, enforcement, passed, _phrase(canary, seen)))
+    rows.append(await _network(sandbox, folder, report.enforcement.get("network", "none")))
+    for service, grant in grants.items():
+        rows.append(await _service(sandbox, folder, service, grant))
+    return Table(report, tuple(rows), tuple(report.advice))
+
+
+def _isolation(report: Report) -> Row:
+    """What the self-test saw from inside; it has passed, or there would be no table."""
+    enforcement = report.enforcement.get("isolation", NONE)
+    if enforcement == NONE:
+        seen = "no sandbox: bundles can do whatever the user that they run as can do"
+    else:
+        seen = ", ".join(check.replace("_", " ") for check in report.checks)
+    return Row("isolation", enforcement, passed=True, seen=seen)
+
+
+async def _service(sandbox: Sandbox, folder: Path, service: str, grant: Grant) -> Row:
+    """Whether a job starts with what is opened to its service, and finds it."""
+    places = [place for _, place in grant.read_only]
+    what = [*places, *sorted(grant.allow), *(["the host's network"] if grant.network else [])]
+    row = Row(f"service {service}", "opened", passed=False, seen="")
+    canary = _Canary(
+        "service",
+        'for place; do [ -e "$place" ] && [ ! -w "$place" ] || { echo "$place"; exit 1; }; done',
+        lambda seen, hard: seen.ended.exit_code == 0,
+        _LIMITS.model_copy(update={"network": grant.network}),
+    )
+    try:
+        seen = await _run(sandbox, canary, folder, grant)
+    except (SandboxBroken, OSError) as problem:
+        return replace(row, seen=str(problem))
+    if not canary.judge(seen, True):
+        return replace(row, seen=f"cannot be used: {seen.stdout.strip() or seen.ended.message}")
+    return replace(row, passed=True, seen=f"has {', '.join(what) or 'variables'}")
+
+
+async def _network(sandbox: Sandbox, folder: Path, enforcement: str) -> Row:
+    """Whether a job reaches a port of this host's loopback."""
+    reached = asyncio.Event()
+
+    async def on_connect(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        writer.close()
+
+    server = await asyncio.start_server(on_connect, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        canary = _Canary("network", f"exec 3<>/dev/tcp/127.0.0.1/{port}", lambda s, h: True)
+        try:
+            await _run(sandbox, canary, folder)
+        except (SandboxBroken, OSError) as problem:
+            return Row("network", enforcement, passed=False, seen=str(problem))
+    seen = "reached a port of this host" if reached.is_set() else "reached nothing of this host"
+    return Row("network", enforcement, reached.is_set() == (enforcement == NONE), seen)
+
+
+async def _run(sandbox: Sandbox, canary: _Canary, folder: Path, grant: Grant = _NOTHING) -> _Seen:
+    launch = Launch(
+        ["bash", "-c", canary.script, "check", *(place for _, place in grant.read_only)],
+        grant.env,
+        timeout_s=canary.timeout_s,
+        grace_s=0.2,
+        stdout=folder / f"{canary.limit}.out",
+        stderr=folder / f"{canary.limit}.err",
+        read_only=grant.read_only,
+        allow=grant.allow,
+        scratch=grant.scratch,
+        shm=grant.shm,
+    )
+    workspace = await sandbox.prepare(f"check-{canary.limit}", 0, canary.limits)
+    try:
+        process = await workspace.start(launch)
+        process.go()
+        ended = await process.wait()
+        results: ResultsLimit | None = None
+        packed = folder / f"{canary.limit}.zip"
+        if ended.certain:
+            try:
+                await asyncio.to_thread(
+                    collect, workspace.fd, packed, canary.limits, {}, lambda _: b"{}\n"
+                )
+            except ResultsLimit as problem:
+                results = problem
+        stored = launch.stdout.stat().st_size
+        with launch.stdout.open("rb") as file:
+            stdout = file.read(4096).decode(errors="replace")
+        with launch.stderr.open("rb") as file:
+            stderr = file.read(4096).decode(errors="replace")
+    finally:
+        await workspace.destroy()
+        for path in (launch.stdout, launch.stderr, folder / f"{canary.limit}.zip"):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+    return _Seen(ended, stdout, stderr, stored, results)
+
+
+def _phrase(canary: _Canary, seen: _Seen) -> str:
+    ended = seen.ended
+    of_limit = [w for w in ended.warnings if w.startswith((f"{canary.limit}_limit", "log_trunc"))]
+    if of_limit:
+        return of_limit[0]
+    if canary.limit == "results" and seen.results is not None:
+        return f"{Reason.RESULTS_LIMIT}: {seen.results}"
+    if canary.limit == "pids" and "fork" in seen.stdout:
+        return "new processes were refused"
+    if ended.reason not in (None, Reason.EXIT_CODE):
+        return f"{ended.reason}: {ended.message}"
+    said = (seen.stdout + seen.stderr).strip().splitlines()
+    return f"exit code {ended.exit_code}" + (f": {said[0]}" if said else "")

@@ -1,0 +1,194 @@
+"""Packs what an attempt left into a ZIP that is safe to open anywhere.
+
+Everything below the directory is hostile: it is read by descriptor, after the death of whatever
+wrote it, within limits that are counted first. What cannot be packed is skipped and listed.
+Blocking functions, for a worker thread; memory does not grow with the size of files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from client_agent.collect.contents import Collected, Contents, own_names
+from client_agent.collect.walk import Bounds, Entry, Walk, check_shortage
+from client_agent.collect.zip_writer import ZipWriter
+from shared.clock import SECOND, Micros
+from shared.wire import Limits
+
+_CHUNK: Final = 1 << 18
+_EARLIEST: Final = datetime(1980, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime(2107, 12, 31, 23, 59, 58, tzinfo=UTC)
+"""What the date field of a ZIP can say."""
+
+Extras = Mapping[str, Path | bytes]
+"""Our own files: usual name -> a file outside the directory, or its bytes."""
+Room = Callable[[int], None]
+RECEIPT: Final = "ferryman.json"
+
+
+def collect(
+    fd: int,
+    dest: Path,
+    limits: Limits,
+    extras: Extras,
+    receipt: Callable[[Contents], bytes],
+    bounds: Bounds | None = None,
+    room: Room | None = None,
+    at: Micros = 0,
+) -> Collected:
+    """Pack the directory ``fd``, our extras and the receipt.
+
+    The directory may be that of a running attempt (a snapshot): what changes while it is read is
+    packed up to the size first seen, or listed, and so is what cannot be read as it is.
+
+    Args:
+        dest: the ZIP, outside the directory; must not exist. Durable on return, gone on an error.
+        receipt: made last, from what is in the ZIP by then; stored as ``ferryman.json``.
+        bounds: on the number of entries and the length of paths.
+        room: given for a snapshot; told the bytes to come before anything is written, and again
+            and again 0; what it raises ends the packing.
+
+    Raises:
+        ResultsLimit: too much; nothing was read. See :func:`collect_extras`.
+        OSError: ``dest`` cannot be written, or the agent is short of descriptors.
+    """
+    walk = Walk(fd, bounds or Bounds(), permit=room is None)
+    census = walk.count(limits.results)
+    if room is not None:
+        room(census.bytes)
+    names = own_names([*extras, RECEIPT], census.top)
+    contents = Contents(names=names)
+    return _write(dest, _Packer(contents, walk, extras, receipt, limits.results, at), room)
+
+
+def collect_extras(
+    dest: Path, extras: Extras, receipt: Callable[[Contents], bytes], at: Micros = 0
+) -> Collected:
+    """Pack our own files only: where the job's are too much, or must not be touched.
+
+    Raises:
+        OSError: ``dest`` cannot be written.
+    """
+    contents = Contents(names=own_names([*extras, RECEIPT], ()))
+    return _write(dest, _Packer(contents, None, extras, receipt, 0, at))
+
+
+def _write(dest: Path, packer: _Packer, room: Room | None = None) -> Collected:
+    with ZipWriter(dest, (lambda: None) if room is None else (lambda: room(0))) as out:
+        packer.pack(out)
+        size, sha256 = out.finish(), out.sha256()
+    contents = packer.contents
+    return Collected(
+        names=contents.names,
+        files=contents.files,
+        bytes=contents.bytes,
+        skipped=contents.skipped,
+        skipped_more=contents.skipped_more,
+        not_portable=contents.not_portable,
+        path=dest,
+        size=size,
+        sha256=sha256,
+    )
+
+
+class _Packer:
+    """Puts everything into a ZIP, and takes stock."""
+
+    def __init__(
+        self,
+        contents: Contents,
+        walk: Walk | None,
+        extras: Extras,
+        receipt: Callable[[Contents], bytes],
+        most: int,
+        at: Micros,
+    ) -> None:
+        self.contents, self._at = contents, at
+        self._walk, self._extras, self._receipt = walk, extras, receipt
+        self._room = most
+        """Bytes that may still be packed: a snapshot's directory may have grown since it was
+        counted."""
+
+    def pack(self, out: ZipWriter) -> None:
+        if self._walk is not None:
+            contents = self.contents
+            ours = contents.names.values()
+            for entry in self._walk.entries(contents.skip, ours, contents.not_portable.add):
+                self._pack(out, entry)
+        for name, source in self._extras.items():
+            self._own(out, self.contents.names[name], source)
+        self._own(out, self.contents.names[RECEIPT], self._receipt(self.contents))
+
+    def _pack(self, out: ZipWriter, entry: Entry) -> None:
+        when = _when(entry.modified)
+        if entry.is_folder:
+            out.add_folder(entry.path, when)
+        elif entry.size > self._room:
+            self.contents.skip(entry.shown, "the results limit was reached meanwhile")
+        elif (fd := self._open(entry)) is not None:
+            try:
+                self._room -= entry.size
+                self.contents.files += 1
+                pieces = self._read(fd, entry)
+                out.add_file(entry.path, when, pieces, entry.size, executable=entry.executable)
+            finally:
+                os.close(fd)
+
+    def _open(self, entry: Entry) -> int | None:
+        try:
+            return entry.open()
+        except OSError as problem:
+            check_shortage(problem)
+            self.contents.skip(entry.shown, problem.strerror or "it cannot be read")
+            return None
+
+    def _read(self, fd: int, entry: Entry) -> Iterator[bytes]:
+        """Exactly as many bytes as were declared, or fewer and a line in the list."""
+        missing = entry.size
+        while missing:
+            try:
+                data = os.read(fd, min(missing, _CHUNK))
+            except OSError as problem:
+                self.contents.skip(entry.shown, f"cut short: {problem.strerror}")
+                return
+            if not data:
+                self.contents.skip(entry.shown, f"cut short: {missing} bytes were gone")
+                return
+            missing -= len(data)
+            self.contents.bytes += len(data)
+            yield data
+
+    def _own(self, out: ZipWriter, name: str, source: Path | bytes) -> None:
+        if isinstance(source, bytes):
+            out.add_file(name, _when(self._at / SECOND), (source,), len(source))
+            return
+        try:
+            fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as problem:
+            check_shortage(problem)
+            self.contents.skip(name, problem.strerror or "it cannot be read")
+            return
+        try:
+            found = os.fstat(fd)
+            pieces = _own_bytes(fd, found.st_size)
+            out.add_file(name, _when(found.st_mtime), pieces, found.st_size)
+        finally:
+            os.close(fd)
+
+
+def _own_bytes(fd: int, size: int) -> Iterator[bytes]:
+    """A log may grow while it is read: up to what it was."""
+    while size and (data := os.read(fd, min(size, _CHUNK))):
+        size -= len(data)
+        yield data
+
+
+def _when(seconds: float) -> datetime:
+    try:
+        return min(max(datetime.fromtimestamp(seconds, UTC), _EARLIEST), _LATEST)
+    except (OverflowError, ValueError, OSError):
+        return _EARLIEST if seconds < 0 else _LATEST

@@ -1,0 +1,275 @@
+"""Walks a hostile directory by descriptors, in a fixed order, twice: to count it, and to read
+it."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from client_agent.collect.contents import ResultsLimit
+from client_agent.payloads.errors import SHORTAGE
+from client_agent.storage import open_beneath
+from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, safe_path, shown
+from shared.files.portable import fold, why_not_portable
+
+_KINDS: Final = (
+    (stat.S_ISLNK, "a symlink"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """On the shape of a tree. Depth and length are those of a bundle, so that a result can be
+    one."""
+
+    entries: int = 200_000
+    """Files, folders and everything else."""
+    depth: int = MAX_DEPTH
+    path_bytes: int = MAX_PATH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What the first walk found."""
+
+    entries: int
+    bytes: int
+    """Apparent sizes: a sparse file counts in full, and a hard link once per name."""
+    top: frozenset[str]
+    """Folded names at the top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A regular file, or a folder with nothing in it that can be packed."""
+
+    path: str
+    """Safe, relative, NFC."""
+    is_folder: bool
+    size: int = 0
+    executable: bool = False
+    modified: float = 0.0
+    parent: int = -1
+    """Descriptor of the directory; valid until the next entry is asked for."""
+    name: str = ""
+    seen: os.stat_result | None = None
+    permit: bool = True
+
+    @property
+    def shown(self) -> str:
+        return _said(self.path)
+
+    def open(self) -> int:
+        """A descriptor of the file, for reading.
+
+        Raises:
+            OSError: it is gone, was replaced, or cannot be read.
+        """
+        if self.seen is None:
+            raise IsADirectoryError(errno.EISDIR, "it is a folder", self.name)
+        return open_beneath.open_file(self.parent, self.name, self.seen, permit=self.permit)
+
+
+class Walk:
+    """Two walks over one directory.
+
+    Args:
+        fd: descriptor of the directory; stays the caller's.
+        permit: modes may be changed so that everything can be read; not while the job runs.
+    """
+
+    def __init__(self, fd: int, bounds: Bounds, *, permit: bool = True) -> None:
+        self._fd, self._bounds, self._permit = fd, bounds, permit
+        if permit and os.fstat(fd).st_mode & 0o700 != 0o700:
+            with suppress(PermissionError):
+                os.fchmod(fd, 0o700)
+
+    def _top(self) -> int:
+        """A descriptor with a place of its own in the listing: others may read it now, too."""
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+
+    def count(self, most_bytes: int) -> Census:
+        """Count before anything is read, in memory that does not grow with the tree.
+
+        Raises:
+            ResultsLimit
+        """
+        bounds, entries, total = self._bounds, 0, 0
+        top: set[str] = set()
+        stack = [_Level(self._top(), "")]
+        try:
+            while stack:
+                level = stack[-1]
+                name = level.next_name()
+                if name is None:
+                    stack.pop().close()
+                    continue
+                if len(stack) == 1:
+                    top.add(fold(name))
+                try:
+                    seen = os.stat(name, dir_fd=level.fd, follow_symlinks=False)
+                except OSError:
+                    continue  # gone meanwhile
+                entries += 1
+                path = level.path + name
+                length = len(os.fsencode(path))
+                if entries > bounds.entries:
+                    raise ResultsLimit("entries", bounds.entries, entries, shown(path))
+                if len(stack) > bounds.depth:
+                    raise ResultsLimit("depth", bounds.depth, len(stack), shown(path))
+                if length > bounds.path_bytes:
+                    raise ResultsLimit("path", bounds.path_bytes, length, shown(path))
+                if stat.S_ISREG(seen.st_mode):
+                    total += seen.st_size
+                    if total > most_bytes:
+                        raise ResultsLimit("bytes", most_bytes, total, shown(path))
+                elif stat.S_ISDIR(seen.st_mode):
+                    try:
+                        fd = open_beneath.open_directory(level.fd, name, permit=self._permit)
+                    except OSError as problem:
+                        check_shortage(problem)
+                        continue  # listed by the second walk
+                    stack.append(_Level(fd, path + "/"))
+        finally:
+            for level in stack:
+                level.close()
+        return Census(entries, total, frozenset(top))
+
+    def entries(
+        self,
+        skip: Callable[[str, str], None],
+        taken: Iterable[str] = (),
+        not_portable: Callable[[str, str], None] = lambda path, why: None,
+    ) -> Iterator[Entry]:
+        """What can be packed, sorted by name within each folder.
+
+        Args:
+            skip: gets (path safe to show, why) for everything else.
+            taken: names at the top that are ours in the result: a file that got one of them after
+                the count is not packed.
+            not_portable: gets (path, why) for what is packed, but is not for every system.
+        """
+        bounds, left = self._bounds, self._bounds.entries
+        stack = [_Level(self._top(), "", left + 1)]
+        ours = {fold(name) for name in taken}
+        try:
+            while stack:
+                level = stack[-1]
+                name = level.next_name()
+                if name is None:
+                    stack.pop().close()
+                    if stack and not level.packed:
+                        stack[-1].packed = True
+                        yield Entry(level.safe[:-1], is_folder=True, modified=level.modified)
+                    elif stack:
+                        stack[-1].packed = True
+                    continue
+                raw = level.path + name
+                try:
+                    seen = os.stat(name, dir_fd=level.fd, follow_symlinks=False)
+                    safe = safe_path(name)
+                    path = level.safe + safe
+                    kind = next((what for test, what in _KINDS if test(seen.st_mode)), None)
+                    left -= 1
+                    if kind is not None:
+                        skip(_said(raw), kind)
+                    elif left < 0 or len(stack) > bounds.depth:
+                        skip(_said(raw), "it came while the rest was read, and is too much")
+                    elif len(path.encode()) > bounds.path_bytes:  # composing can make it longer
+                        skip(_said(raw), f"its path is longer than {bounds.path_bytes} bytes")
+                    elif safe in level.taken or (len(stack) == 1 and fold(safe) in ours):
+                        skip(_said(raw), "another name here differs only in case or composition")
+                    elif stat.S_ISDIR(seen.st_mode):
+                        fd = open_beneath.open_directory(level.fd, name, permit=self._permit)
+                        level.take(safe, path, not_portable)
+                        below = _Level(fd, f"{raw}/", left + 1)
+                        below.safe, below.modified = f"{path}/", seen.st_mtime
+                        stack.append(below)
+                    else:
+                        level.take(safe, path, not_portable)
+                        level.packed = True
+                        yield Entry(
+                            path=path,
+                            is_folder=False,
+                            size=seen.st_size,
+                            executable=bool(seen.st_mode & stat.S_IXUSR),
+                            modified=seen.st_mtime,
+                            parent=level.fd,
+                            name=name,
+                            seen=seen,
+                            permit=self._permit,
+                        )
+                except UnsafeName as problem:
+                    skip(_said(raw), problem.why)
+                except OSError as problem:
+                    check_shortage(problem)
+                    skip(_said(raw), problem.strerror or "it cannot be read")
+        finally:
+            for level in stack:
+                level.close()
+
+
+class _Level:
+    """One open folder of a walk.
+
+    Args:
+        fd: of the folder; ours from now on.
+        path: its path as it is named, with a slash at the end; empty at the top.
+        most: how many names to read and sort; None: all, as they come, without remembering them.
+    """
+
+    def __init__(self, fd: int, path: str, most: int | None = None) -> None:
+        self.fd, self.path = fd, path
+        self.safe = ""
+        """The same in the result; a count does not need it."""
+        self.taken: set[str] = set()
+        """Names that are in the result."""
+        self.names: dict[str, str] = {}
+        """The same: folded -> as spelled first."""
+        self.packed = False
+        self.modified = 0.0
+        try:
+            self._listing = os.scandir(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._names: Iterator[str] = (entry.name for entry in self._listing)
+        if most is not None:
+            # a running job may have made a million names since they were counted
+            self._names = iter(sorted(itertools.islice(self._names, most), key=os.fsencode))
+
+    def next_name(self) -> str | None:
+        return next(self._names, None)
+
+    def take(self, name: str, path: str, not_portable: Callable[[str, str], None]) -> None:
+        """``name`` goes into the result, as ``path``."""
+        self.taken.add(name)
+        first = self.names.setdefault(fold(name), name)
+        if first != name:
+            not_portable(path, f"it differs only in case from {shown(first)}")
+        elif why := why_not_portable(name):
+            not_portable(path, why)
+
+    def close(self) -> None:
+        self._listing.close()
+        os.close(self.fd)
+
+
+def check_shortage(problem: OSError) -> None:
+    """Raise a shortage: no file may be left out of a result for want of descriptors."""
+    if problem.errno in SHORTAGE:
+        raise problem
+
+
+def _said(path: str) -> str:
+    return shown(path)[1:-1]

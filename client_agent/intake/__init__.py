@@ -1,0 +1,1 @@
+"""How an attempt comes in: whether it may be taken, and its bundle sealed on disk."""

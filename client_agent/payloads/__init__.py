@@ -1,0 +1,1 @@
+"""What the agent remembers of its payloads: all its SQL."""

@@ -1,0 +1,137 @@
+"""The default backend: bubblewrap, as root (drops to one uid per slot) or unprivileged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from client_agent.sandbox.base import Launch, Process, Report
+from client_agent.sandbox.bubblewrap import command, seccomp, selftest
+from client_agent.sandbox.host_sandbox import HostSandbox, find_program
+from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.process.start import Pipes, Start
+from client_agent.sandbox.process.supervisor import Attempt
+from client_agent.sandbox.settings import SandboxSettings
+from client_agent.sandbox.workspace import HostWorkspace
+from shared.clock import Clock
+from shared.wire import Limits
+
+
+class Bubblewrap(HostSandbox):
+    """Implements :class:`client_agent.sandbox.base.Sandbox`."""
+
+    def __init__(self, clock: Clock, home: Path, settings: SandboxSettings | None = None) -> None:
+        super().__init__(clock, home, settings)
+        self._tools: command.Tools | None = None
+        self._constants: dict[str, int] = {}
+        self._testing = asyncio.Lock()
+
+    async def self_test(self) -> Report:
+        await self.check_hard()
+        async with self._testing:  # two tests would have the same name and uid
+            return await selftest.run(self)
+
+    def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
+        return BubblewrapWorkspace(self, name, uid, limits)
+
+    async def close(self) -> None:
+        for fd in self._constants.values():
+            os.close(fd)
+        self._constants.clear()
+        await super().close()
+
+    @property
+    def tools(self) -> command.Tools:
+        """The programs of the chain.
+
+        Raises:
+            SandboxBroken: one is not installed.
+        """
+        if self._tools is None:
+            self._tools = command.Tools(
+                sh="/bin/sh",
+                bwrap=find_program("bwrap", "bubblewrap"),
+                setpriv=find_program("setpriv", "util-linux"),
+            )
+        return self._tools
+
+    def constant(self, name: str, content: bytes) -> int:
+        """A new read-only descriptor at the start of ``content``, which is kept under
+        ``name``."""
+        if name not in self._constants:
+            fd = os.memfd_create(name, os.MFD_CLOEXEC)
+            os.write(fd, content)
+            self._constants[name] = fd
+        return os.open(f"/proc/self/fd/{self._constants[name]}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+class BubblewrapWorkspace(HostWorkspace):
+    """Starts the chain of :mod:`client_agent.sandbox.bubblewrap.command`."""
+
+    scratch = (command.TEMPORARY[0], command.SHM)
+
+    def __init__(self, sandbox: Bubblewrap, name: str, uid: int | None, limits: Limits) -> None:
+        super().__init__(sandbox, name, uid, limits)
+        self._sandbox = sandbox
+
+    async def start(self, launch: Launch) -> Process:
+        sandbox, settings = self._sandbox, self._sandbox.settings
+        pidfd.become_subreaper()
+        start = Start(launch, self.logs(), self.record)
+        opened: list[int] = []
+        try:
+            fds = self._descriptors(start.pipes, opened, launch.allow)
+            args = command.bwrap_options(
+                fds,
+                launch.env,
+                scratch=min(launch.scratch or settings.scratch, self.limits.memory),
+                shm=min(launch.shm or settings.shm, self.limits.memory),
+                read_only=launch.read_only,
+                network=self.limits.network,
+            )
+            _write_all(fds.args, command.encode_args(args))
+            inside = command.gated(launch.argv, self.rlimits(launch))
+            join = [] if self.group is None else self.group.join
+            argv = command.chain(sandbox.tools, fds.args, inside, uid=self.uid, join=join)
+            start.spawn(argv, fds.passed())
+        except BaseException:
+            start.close()
+            raise
+        finally:
+            for fd in opened:
+                os.close(fd)
+        parts = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
+        self.attempt = Attempt(
+            parts, launch, self.meter(launch), sandbox.clock, settings.death_timeout_s
+        )
+        return self.attempt
+
+    def _descriptors(
+        self, pipes: Pipes, opened: list[int], allow: frozenset[str]
+    ) -> command.Descriptors:
+        sandbox, network = self._sandbox, self.limits.network
+        relaxed = "+".join(sorted(allow)) + (" network" if network else "")
+
+        def keep(fd: int) -> int:
+            opened.append(fd)
+            return fd
+
+        return command.Descriptors(
+            args=keep(os.memfd_create("args", os.MFD_CLOEXEC)),
+            job=self.fd,
+            status=pipes.status_w,
+            passwd=keep(sandbox.constant("passwd", command.PASSWD.encode())),
+            group=keep(sandbox.constant("group", command.GROUP.encode())),
+            hosts=keep(sandbox.constant("hosts", command.HOSTS.encode())),
+            seccomp=keep(
+                sandbox.constant(f"seccomp {relaxed}", seccomp.program(allow, network=network))
+            ),
+        )
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)

@@ -1,0 +1,248 @@
+"""The command lines of a start: pure text, so that every rule can be read and tested here.
+
+Chain: ``sh JOIN → [setpriv] → bwrap --args FD → sh GATE → program``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from client_agent.sandbox.base import SandboxBroken
+
+JOB: Final = "/job"
+SHM: Final = "/dev/shm"  # noqa: S108  # inside
+INIT: Final = "/proc/1"
+HIDDEN: Final = ("keys", "cmdline", "diskstats", "locks", "partitions")
+"""Of ``/proc``: keyrings of the agent's user, how the host was booted, what its disks and other
+jobs do."""
+FILE_SYSTEMS: Final = "/proc/fs"
+"""Tells of each mounted ext4, the disks of other jobs included, how much of it is free."""
+UID: Final = 1000
+"""Of the job, as it sees itself."""
+PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+PASSWD: Final = f"job:x:{UID}:{UID}:job:{JOB}:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+GROUP: Final = f"job:x:{UID}:\nnogroup:x:65534:\n"
+HOSTS: Final = "127.0.0.1 localhost sandbox\n::1 localhost\n"
+
+READ_ONLY_ETC: Final = (
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+)
+TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108  # inside, each sandbox has its own
+MERGED_USR: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SHOWN: Final = ("/usr", *MERGED_USR, *READ_ONLY_ETC)
+"""Of the host, to every job: nothing of the agent's own may lie in there."""
+RESERVED: Final = (JOB, "/proc", "/dev", "/sys", *TEMPORARY, "/etc/passwd", "/etc/group")
+
+JOIN: Final = (
+    'read -r score </proc/self/oom_score_adj; [ "$score" -lt 500 ] && score=500 || score=1000; '
+    'echo "$score" >/proc/self/oom_score_adj || exit 126; '
+    'while [ "$1" != -- ]; do echo 0 >"$1" || exit 126; shift; done; shift; exec "$@"'
+)
+"""Has the kernel take the job before the agent where memory runs out (with CAP_SYS_RESOURCE a job
+cannot lower that again; an agent that has more already, as in Kubernetes, could not lower it
+either), then enters each cgroup or gives up: a job never runs outside its
+limits."""
+
+GATE: Final = (
+    'while [ "$1" != -- ]; do { case $1 in '
+    '-u) ulimit -u "$2" 2>/dev/null || ulimit -p "$2";; '  # bash, other shells
+    '*) ulimit "$1" "$2";; '
+    'esac; } || { echo "ulimit $1 $2 cannot be set: see the hard limits of the agent" >&2; '
+    "exit 124; }; shift 2; done; shift; "
+    'echo; read -r word && [ "$word" = go ] || exit 125; exec "$@" </dev/null'
+)
+"""Sets the limits of each process, says with one line that the sandbox is up, then waits for
+``go``. If the agent dies first, its end of stdin closes and nothing of the user's ever runs
+(``--block-fd`` fails open: 30 of 30). Limits come before that line: where one cannot be set, the
+sandbox did not come up, and the bundle is not to blame."""
+
+_ULIMITS: Final = {
+    "nproc": ("-u", 1),
+    "nofile": ("-n", 1),
+    "core": ("-c", 512),
+    "as": ("-v", 1024),
+    "fsize": ("-f", 512),
+    "cpu": ("-t", 1),
+}
+"""RLIMIT -> option of ``ulimit`` in a POSIX shell, and its unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Numbers of the descriptors that bwrap gets; the same numbers on both sides of the exec."""
+
+    args: int
+    job: int
+    status: int
+    passwd: int
+    group: int
+    hosts: int
+    seccomp: int | None
+
+    def passed(self) -> tuple[int, ...]:
+        every = (self.args, self.job, self.status, self.passwd, self.group, self.hosts)
+        return every if self.seccomp is None else (*every, self.seccomp)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Absolute paths of the programs of the chain (nothing is looked up in a PATH later)."""
+
+    sh: str
+    bwrap: str
+    setpriv: str
+
+
+def chain(
+    tools: Tools, args_fd: int, inside: Sequence[str], *, uid: int | None, join: Iterable[str] = ()
+) -> list[str]:
+    """What the agent executes.
+
+    Args:
+        inside: the command inside the sandbox, see :func:`gated`.
+        uid: the host uid and gid to become; None: stay. Never 0: with ``--uid 1000`` a job of
+            root's could still write the host's ``core_pattern``.
+        join: files to write 0 to, see :attr:`client_agent.sandbox.kernel.cgroups.Group.join`.
+    """
+    if uid == 0:
+        raise ValueError("bwrap must never run as the host's root")
+    command = [tools.sh, "-c", JOIN, "join", *join, "--"]
+    if uid is not None:
+        command += [tools.setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
+    return [*command, tools.bwrap, "--args", str(args_fd), "--", *inside]
+
+
+def gated(argv: Sequence[str], rlimits: Mapping[str, int]) -> list[str]:
+    """The command inside: limits, gate, program.
+
+    The limits are set inside, where ``nproc`` counts this sandbox only; outside it would count
+    everything of the uid.
+
+    Args:
+        rlimits: of each process, "nproc", "nofile", "core", "as", "fsize" in bytes or "cpu" in s.
+    """
+    limits: list[str] = []
+    for name, value in rlimits.items():
+        option, unit = _ULIMITS[name]
+        limits += [option, str(value // unit)]
+    return ["/bin/sh", "-c", GATE, "gate", *limits, "--", *argv]
+
+
+def bwrap_options(
+    fds: Descriptors,
+    env: Mapping[str, str],
+    *,
+    scratch: int,
+    shm: int,
+    read_only: Sequence[tuple[Path, str]] = (),
+    network: bool = False,
+) -> list[str]:
+    """Options of bwrap, in the order in which it acts on them.
+
+    Raises:
+        SandboxBroken: an operator's bind has an impossible place.
+    """
+    options = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"]
+    if not network:
+        options.append("--unshare-net")
+    options += ["--unshare-cgroup-try", "--disable-userns", "--uid", str(UID), "--gid", str(UID)]
+    options += ["--hostname", "sandbox", "--cap-drop", "ALL", "--new-session", "--die-with-parent"]
+    # --clearenv alone would leak: the agent starts the chain with an empty environment, too
+    options.append("--clearenv")
+    for name, value in {
+        "PATH": PATH,
+        "HOME": JOB,
+        "LANG": "C.UTF-8",
+        "TMPDIR": TEMPORARY[0],
+        **env,
+    }.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"not a variable: {name!r}")
+        options += ["--setenv", name, value]
+
+    options += _system()
+    if network:
+        options += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
+    for fd, name in ((fds.passwd, "passwd"), (fds.group, "group"), (fds.hosts, "hosts")):
+        options += ["--perms", "0444", "--file", str(fd), f"/etc/{name}"]
+
+    options += ["--proc", "/proc", "--dev", "/dev"]
+    # Through the memory of its init a job could take it over, although ptrace is refused: and have
+    # it outlive the agent, or forge exit codes. Its other files tell what is the sandbox's own.
+    options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT]
+    options += ["--perms", "0555", "--size", "4096", "--tmpfs", FILE_SYSTEMS]
+    options += _hidden()
+    options += ["--perms", "1777", "--size", str(scratch), "--tmpfs", TEMPORARY[0]]
+    options += ["--perms", "1777", "--size", str(shm), "--tmpfs", SHM]
+    options += ["--dir", "/var", "--symlink", "../tmp", TEMPORARY[1]]
+    for source, place in read_only:
+        options += ["--ro-bind", str(source), checked_place(place)]
+
+    # Last, and nothing below it: a destination under a directory that the job can write follows
+    # the job's symlinks to the host (CVE-2026-87766). Its parents are bwrap's own tmpfs, made
+    # read-only, because / and /dev are tmpfs without a limit.
+    options += ["--bind-fd", str(fds.job), JOB]
+    options += ["--remount-ro", FILE_SYSTEMS]
+    options += ["--remount-ro", INIT, "--remount-ro", "/dev", "--remount-ro", "/"]
+    options += ["--chdir", JOB]
+    if fds.seccomp is not None:
+        options += ["--seccomp", str(fds.seccomp)]
+    return [*options, "--json-status-fd", str(fds.status)]
+
+
+@cache
+def _hidden() -> list[str]:
+    """Files of ``/proc`` that are empty inside."""
+    there = [path for name in HIDDEN if (path := Path("/proc", name)).exists()]
+    return [word for path in there for word in ("--dev-bind", os.devnull, str(path))]
+
+
+@cache
+def _system() -> tuple[str, ...]:
+    """The host's programs and the little of /etc that they need. What is not there is left out."""
+    options = ["--ro-bind", "/usr", "/usr"]
+    for name in MERGED_USR:
+        path = Path(name)
+        if path.is_symlink():
+            options += ["--symlink", str(path.readlink()), name]
+        elif path.is_dir():
+            options += ["--ro-bind", name, name]
+    for name in READ_ONLY_ETC:
+        if Path(name).exists():
+            options += ["--ro-bind-try", name, name]
+    return tuple(options)
+
+
+def checked_place(place: str) -> str:
+    """The destination of an operator's bind, normalised.
+
+    Raises:
+        SandboxBroken: it is relative, or lies where the job or the sandbox itself lives.
+    """
+    path = PurePosixPath(os.path.normpath(place))
+    above = {str(path), *map(str, path.parents)}
+    inside = next((reserved for reserved in RESERVED if reserved in above), None)
+    if not path.is_absolute() or str(path) in ("/", "//") or ".." in path.parts or inside:
+        raise SandboxBroken(
+            f"read_only: cannot mount on {place!r} in the sandbox"
+            + (f": {inside} is the sandbox's own" if inside else ": give an absolute path below /")
+        )
+    return str(path)
+
+
+def encode_args(options: Sequence[str]) -> bytes:
+    """For ``--args FD``: on the command line they would show host paths in
+    ``/proc/1/cmdline``."""
+    return b"".join(os.fsencode(option) + b"\0" for option in options)

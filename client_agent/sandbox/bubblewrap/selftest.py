@@ -1,0 +1,192 @@
+"""Asks, before any job does, whether the sandbox of this host holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from client_agent.sandbox.base import Launch, Report, SandboxBroken
+from client_agent.sandbox.host_sandbox import SELF_TEST_SLOT
+from client_agent.sandbox.kernel.pidfd import stat_fields
+from shared.wire import Limits
+
+if TYPE_CHECKING:
+    from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+
+LIMITS: Final = Limits(memory=256 << 20, pids=32, disk=(16 << 20) + 4096)
+"""No job has a disk of that size: the test does not get an idle image where no new one can be
+made."""
+NEEDED: Final = ("--disable-userns", "--bind-fd", "--json-status-fd")
+
+CANARY: Final = r"""
+while read -r key value; do
+  case $key in NoNewPrivs:|CapEff:|Seccomp:) echo "${key%:}=$value";; esac
+done </proc/self/status
+interfaces=
+while read -r name rest; do
+  case $name in *:) interfaces="$interfaces${name%:} ";; esac
+done </proc/net/dev
+echo "interfaces=${interfaces% }"
+if true 2>/dev/null >>/proc/sys/kernel/core_pattern; then echo core_pattern=open
+else echo core_pattern=closed; fi
+if [ -e /proc/1/mem ]; then echo init=shown; else echo init=hidden; fi
+"""
+
+
+async def run(sandbox: Bubblewrap) -> Report:
+    """Check the binary, then run a canary through the whole chain.
+
+    Raises:
+        SandboxBroken: with the fix in its text.
+    """
+    version = check_binary(sandbox.tools.bwrap)
+    name = f"self-test-{os.getpid()}"
+    workspace = await sandbox.prepare(name, SELF_TEST_SLOT, LIMITS)
+    workspace.spare_images = 0  # the next test shall have to make one, too
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            launch = Launch(
+                ["/bin/bash", "-c", CANARY],
+                {},
+                timeout_s=30,
+                grace_s=1,
+                stdout=Path(folder) / "out",
+                stderr=Path(folder) / "err",
+            )
+            try:
+                process = await workspace.start(launch)
+            except SandboxBroken as problem:
+                raise SandboxBroken(f"{problem}\n{advise(str(problem))}") from problem
+            host_uid = host_uid_of(process.pid)
+            process.go()
+            ended = await process.wait()
+            said = launch.stdout.read_text(errors="replace")
+            complaint = launch.stderr.read_text(errors="replace").strip()
+    finally:
+        await workspace.destroy()
+    if ended.exit_code != 0:
+        raise SandboxBroken(f"the sandbox's canary failed: {ended.message}: {complaint}")
+    seen = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    checks = judge(seen, host_uid, allowed_uid=None if sandbox.drop else os.geteuid())
+    failed = [check for check, passed in checks.items() if not passed]
+    if failed:
+        raise SandboxBroken(
+            f"the sandbox does not hold on this host: {', '.join(failed)} (the canary saw {seen}, "
+            f"uid {host_uid} on the host)"
+        )
+    enforcement, advice = dict(workspace.enforcement), sandbox.host.advice
+    return Report("bubblewrap", version, enforcement, checks, advice)
+
+
+def judge(seen: dict[str, str], host_uid: int, *, allowed_uid: int | None) -> dict[str, bool]:
+    """What must be true of the canary; assertion -> whether it is.
+
+    Args:
+        allowed_uid: of an unprivileged agent; None: the agent is root, so any other uid will do.
+    """
+    return {
+        "no_new_privs": seen.get("NoNewPrivs") == "1",
+        "no_capabilities": int(seen.get("CapEff", "1"), 16) == 0,
+        "seccomp": seen.get("Seccomp") == "2",
+        "no_network": seen.get("interfaces") == "lo",
+        "core_pattern_closed": seen.get("core_pattern") == "closed",
+        "init_hidden": seen.get("init") == "hidden",
+        "not_root_on_host": host_uid != 0 and allowed_uid in (None, host_uid),
+    }
+
+
+def host_uid_of(pid: int) -> int:
+    """The real uid of a process as the host sees it."""
+    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    raise SandboxBroken(f"/proc/{pid}/status has no Uid (stat: {stat_fields(pid)})")
+
+
+def check_binary(bwrap: str) -> str:
+    """The version of the binary.
+
+    Raises:
+        SandboxBroken: it is setuid, does not run, or is too old.
+    """
+    path = Path(bwrap)
+    if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID):
+        raise SandboxBroken(
+            f"{bwrap} is setuid: it would run as the host's root. Remove that "
+            f"(chmod u-s {bwrap}) and allow unprivileged user namespaces instead"
+        )
+    help_text = _say(bwrap, "--help")
+    missing = [option for option in NEEDED if option not in help_text]
+    if missing:
+        raise SandboxBroken(
+            f"{bwrap} does not know {', '.join(missing)}: install a bubblewrap whose --help lists "
+            "them (distributions add them to versions of their own)"
+        )
+    return _say(bwrap, "--version").strip().removeprefix("bubblewrap ")
+
+
+def _say(bwrap: str, option: str) -> str:
+    try:
+        done = subprocess.run(
+            [bwrap, option], capture_output=True, text=True, timeout=10, env={}, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise SandboxBroken(f"{bwrap} does not run: {problem}") from problem
+    if done.returncode != 0:
+        raise SandboxBroken(f"{bwrap} {option} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def in_container(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is Docker, Podman, Kubernetes, systemd-nspawn or another that says so."""
+    marks = (".dockerenv", "run/.containerenv", "run/systemd/container")
+    names = ("container", "KUBERNETES_SERVICE_HOST")
+    return any((root / mark).exists() for mark in marks) or any(name in environ for name in names)
+
+
+def advise(
+    message: str,
+    proc: Path = Path("/proc/sys"),
+    root: Path = Path("/"),
+    environ: Mapping[str, str] = os.environ,
+) -> str:
+    """What to do about a bwrap that does not come up, judged by the host's own switches."""
+    limits = {
+        "user/max_user_namespaces": (
+            "0",
+            "allow user namespaces: sysctl -w user.max_user_namespaces=28633",
+        ),
+        "kernel/unprivileged_userns_clone": (
+            "0",
+            "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1",
+        ),
+        "kernel/apparmor_restrict_unprivileged_userns": (
+            "1",
+            "AppArmor (Ubuntu 23.10 and newer) forbids bwrap its user namespace: give it a profile "
+            "with `userns,` in /etc/apparmor.d/bwrap and load it with apparmor_parser -r",
+        ),
+    }
+    found = []
+    for name, (bad, fix) in limits.items():
+        try:
+            value = (proc / name).read_text().strip()
+        except OSError:
+            continue
+        if value == bad:
+            found.append(fix)
+    if not found and "not permitted" in message and in_container(root, environ):
+        found.append(
+            "this looks like a container: it needs --security-opt seccomp=unconfined (or a profile "
+            "that allows unshare and mount) and --security-opt systempaths=unconfined (Kubernetes: "
+            "procMount: Unmasked), because a /proc with masked files cannot be mounted again; or "
+            "use a host of its own"
+        )
+    if shutil.which("bwrap") is None:
+        found.append("install it: apt install bubblewrap")
+    return "To mend it: " + ("; ".join(found) or "see the message above, it is bubblewrap's own")

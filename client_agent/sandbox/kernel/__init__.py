@@ -1,0 +1,1 @@
+"""What Linux offers a sandbox: cgroups, pidfds, mounts, loop devices, uids."""

@@ -1,0 +1,172 @@
+"""Soft limits: what an attempt uses is looked up now and then, where no kernel limit counts it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from client_agent.sandbox.limits import usage
+from client_agent.sandbox.limits.meter import Verdict
+from shared.clock import Clock
+from shared.units.sizes import say_size
+from shared.wire import Limits, Reason
+
+if TYPE_CHECKING:
+    from client_agent.sandbox.process.supervisor import Attempt
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Pace:
+    """Looks from a thread, and not too often: how long a look takes is up to the job, which can
+    have thousands of files, descriptors and mappings.
+
+    Args:
+        rest: so many times as long as a look took, there is no other.
+    """
+
+    def __init__(self, clock: Clock, rest: float) -> None:
+        self._clock, self._rest = clock, rest
+        self._not_before = 0.0
+
+    @property
+    def due(self) -> bool:
+        return self._clock.monotonic() >= self._not_before
+
+    async def look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        began = self._clock.monotonic()
+        found = await asyncio.to_thread(work, *args, **kwargs)
+        ended = self._clock.monotonic()
+        self._not_before = ended + self._rest * (ended - began)
+        return found
+
+
+class ProcessGauge:
+    """Memory and CPU by adding up what ``/proc`` says: soft, a job can be faster than a look.
+
+    Args:
+        memory, cpu: whether to look at them; not where a cgroup does.
+        budget_s: CPU time of all processes together.
+        scratch: where file systems in memory are mounted inside, which count as memory.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        budget_s: float,
+        clock: Clock,
+        *,
+        memory: bool,
+        cpu: bool,
+        scratch: Sequence[str] = (),
+    ) -> None:
+        self._scratch = scratch
+        self._limits, self._budget_s = limits, budget_s
+        self._memory, self._cpu = memory, cpu
+        self._pace = Pace(clock, 2.0)
+        self.cpu_s: float | None = None
+        self.peak_memory: int | None = None
+
+    def _look(self, init: int) -> tuple[usage.Used, bool]:
+        """What is used, and whether that is too much memory."""
+        used = usage.of_processes(init)
+        if not self._memory:
+            return used, False
+        held = usage.of_deleted(init, usage.memfd_device()) + usage.of_scratch(init, self._scratch)
+        most = self._limits.memory
+        if used.memory + held <= most:
+            return used, False
+        # Twice: while processes end one after another, what they shared is counted several times.
+        return used, all(usage.memory_of(init, held) > most for _ in range(2))
+
+    async def poll(self, attempt: Attempt) -> None:
+        if not self._pace.due:
+            return
+        used, too_much = await self._pace.look(self._look, attempt.pid)
+        if self._memory:
+            self.peak_memory = max(self.peak_memory or 0, min(used.memory, self._limits.memory))
+            if too_much:
+                attempt.stop(
+                    Reason.MEMORY_LIMIT,
+                    f"the job needed more than its {say_size(self._limits.memory)} of memory",
+                    grace=False,
+                )
+        if self._cpu and used.cpu_s > self._budget_s:
+            attempt.stop(
+                Reason.CPU_LIMIT,
+                f"the job used more than {self._budget_s:g} s of CPU, which is all that "
+                f"{self._limits.cpus:g} CPUs have in its time",
+            )
+
+    async def last(self) -> bool:
+        return True
+
+    def verdict(self) -> Verdict | None:
+        return None
+
+    def warnings(self) -> Sequence[str]:
+        return ()
+
+
+class DirectoryGauge:
+    """Disk by walking the directory: soft.
+
+    Args:
+        fd: descriptor of the directory; stays open until :meth:`Meter.stop` has returned.
+        hurry: see :class:`Meter`.
+    """
+
+    cpu_s = peak_memory = None
+
+    def __init__(
+        self,
+        fd: int,
+        device: int,
+        limits: Limits,
+        most_files: int,
+        clock: Clock,
+        hurry: threading.Event,
+    ) -> None:
+        self._fd, self._device, self._limits, self._most = fd, device, limits, most_files
+        self._hurry = hurry
+        self._pace = Pace(clock, 10.0)
+        self._found: Verdict | None = None
+
+    async def poll(self, attempt: Attempt) -> None:
+        if not self._pace.due:
+            return
+        found = await self._pace.look(self._look, attempt.pid)
+        if found is not None:
+            attempt.stop(found.reason, found.message, grace=False)
+
+    def _look(self, init: int) -> Verdict | None:
+        stored = usage.of_directory(self._fd, self._most, self._hurry.is_set)
+        return self._judge(stored, usage.of_deleted(init, self._device))
+
+    async def last(self) -> bool:
+        stored = await asyncio.to_thread(usage.of_directory, self._fd, self._most)
+        self._found = self._judge(stored, 0)
+        return True
+
+    def _judge(self, stored: usage.Stored, deleted: int) -> Verdict | None:
+        total = stored.bytes + deleted
+        if total > self._limits.disk:
+            message = (
+                f"the job stored {say_size(total)}; its disk limit is {say_size(self._limits.disk)}"
+            )
+        elif stored.entries > self._most:
+            message = f"the job made more than {self._most} files and folders"
+        elif stored.too_deep:
+            message = f"the job nested folders more than {usage.DEEPEST} deep"
+        else:
+            return None
+        return Verdict(Reason.DISK_LIMIT, message)
+
+    def verdict(self) -> Verdict | None:
+        return self._found
+
+    def warnings(self) -> Sequence[str]:
+        return ()

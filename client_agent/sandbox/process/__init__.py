@@ -1,0 +1,1 @@
+"""The processes of one attempt: started, watched, and dead for certain."""

@@ -1,0 +1,251 @@
+"""Starts a chain up to its closed gate, and leaves nothing behind where that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from client_agent.sandbox.base import Launch, SandboxBroken
+from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.process.log_capture import LogDrain
+from client_agent.sandbox.process.status_pipe import StatusPipe
+from client_agent.sandbox.process.supervisor import Parts
+from shared.clock import Clock
+
+_LOOK_S: Final = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """How much of stdout and stderr is stored and read, in bytes each."""
+
+    limit: int
+    hard_limit: int
+    on_flood: Callable[[str], None]
+    """Gets "stdout" or "stderr" when that has passed ``hard_limit``."""
+    threads: Executor
+    """Where they are written."""
+
+
+class Pipes:
+    """Gate, stdout, stderr, status: both ends of each, until they are given away or closed."""
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+        self.gate_r, self.gate_w = self._pipe()
+        self.out_r, self.out_w = self._pipe()
+        self.err_r, self.err_w = self._pipe()
+        self.err_inode = os.fstat(self.err_r).st_ino
+        self.status_r, self.status_w = self._pipe()
+        for fd in (self.out_r, self.err_r, self.status_r):
+            os.set_blocking(fd, False)
+
+    def _pipe(self) -> tuple[int, int]:
+        try:
+            ends = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            self.close()
+            raise
+        self._open += ends
+        return ends
+
+    def give(self, fd: int) -> int:
+        """Hand a descriptor over to a new owner."""
+        self._open.remove(fd)
+        return fd
+
+    def close(self, *fds: int) -> None:
+        """Close these, or all that are still here."""
+        for fd in fds or list(self._open):
+            if fd in self._open:
+                self._open.remove(fd)
+                os.close(fd)
+
+
+class Start:
+    """One chain on its way up.
+
+    Args:
+        record: gets the pid that must die, before the gate can open.
+        bare: there is no bwrap: what is spawned becomes the job.
+
+    Raises:
+        OSError: a log cannot be made; nothing is left open.
+    """
+
+    def __init__(
+        self, launch: Launch, logs: Logs, record: Callable[[int], None], *, bare: bool = False
+    ) -> None:
+        self.pipes = pipes = Pipes()
+        self._record = record
+        self._owned: list[StatusPipe | LogDrain] = []
+        self._outer: subprocess.Popen[bytes] | None = None
+        self._outer_fd = -1
+        self._outer_dead: asyncio.Future[None] | None = None
+        self._init_fd: int | None = None
+        self._orphans: list[int] = []
+        self._status: StatusPipe | None = None
+        try:
+            if not bare:
+                self._status = StatusPipe(pipes.give(pipes.status_r))
+                self._owned.append(self._status)
+            self._stdout = self._drain(pipes.out_r, launch.stdout, logs, "stdout")
+            self._stderr = self._drain(pipes.err_r, launch.stderr, logs, "stderr")
+        except BaseException:
+            self.close()
+            raise
+
+    def _drain(self, fd: int, path: Path, logs: Logs, stream: str) -> LogDrain:
+        drain = LogDrain(
+            fd,
+            path,
+            limit=logs.limit,
+            hard_limit=logs.hard_limit,
+            on_flood=lambda: logs.on_flood(stream),
+            threads=logs.threads,
+            greeting=stream == "stdout",
+        )
+        self.pipes.give(fd)
+        self._owned.append(drain)
+        return drain
+
+    def spawn(self, argv: Sequence[str], passed: Iterable[int], cwd: Path = Path("/")) -> None:
+        """Execute the chain: empty environment, a session of its own (a terminal sends its SIGINT
+        to the agent alone), and no descriptors but the named ones.
+
+        Only on the event loop's thread: the parent-death signal belongs to the *thread* that
+        spawned. No ``preexec_fn`` and no ``user=``: both make Python fork instead of vfork, which
+        costs 40 ms in a process of 1 GiB.
+
+        Raises:
+            SandboxBroken: the first program of the chain cannot be executed.
+        """
+        pipes = self.pipes
+        try:
+            self._outer = subprocess.Popen(
+                argv,
+                stdin=pipes.gate_r,
+                stdout=pipes.out_w,
+                stderr=pipes.err_w,
+                pass_fds=tuple(passed),
+                env={},
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise SandboxBroken(f"cannot execute {argv[0]}: {problem.strerror}") from problem
+        pipes.close(pipes.gate_r, pipes.out_w, pipes.err_w, pipes.status_w)
+        self._outer_fd = os.pidfd_open(self._outer.pid)
+        self._outer_dead = pidfd.watch(self._outer_fd)
+
+    async def up(self, clock: Clock, timeout_s: float, death_timeout_s: float) -> Parts:
+        """Wait until the sandbox is up and its gate waits.
+
+        Raises:
+            SandboxBroken: it did not come up; it is dead.
+        """
+        if self._outer is None or self._outer_dead is None:
+            raise RuntimeError("spawn first")
+        timer = asyncio.create_task(clock.sleep(timeout_s))
+        arrival = asyncio.create_task(self._arrive(self._outer, clock))
+        try:
+            await asyncio.wait({timer, arrival}, return_when=asyncio.FIRST_COMPLETED)
+            late = not arrival.done()
+            init = None if late else arrival.result()
+            if init is not None and self._init_fd is not None:
+                return Parts(
+                    self._outer,
+                    self._outer_fd,
+                    self._outer_dead,
+                    init,
+                    self._init_fd,
+                    self.pipes.give(self.pipes.gate_w),
+                    self._status,
+                    self._stdout,
+                    self._stderr,
+                )
+            await self._abandon(clock, death_timeout_s)
+        except BaseException:
+            # on its own task: a second cancellation must not leave a chain behind
+            await asyncio.shield(asyncio.create_task(self._abandon(clock, death_timeout_s)))
+            raise
+        finally:
+            timer.cancel()
+            arrival.cancel()
+        why = f"not up within {timeout_s:g} s" if late else f"exit code {self._outer.returncode}"
+        said = self._stderr.tail(5) or "no message"
+        raise SandboxBroken(f"the sandbox did not start ({why}): {said}")
+
+    async def _arrive(self, outer: subprocess.Popen[bytes], clock: Clock) -> int | None:
+        """The pid of the init once the gate waits; None where it will not."""
+        if self._status is None:
+            init: int | None = outer.pid
+            self._init_fd = os.dup(self._outer_fd)
+        else:
+            init = await self._status.child_pid
+            self._init_fd = None if init is None else pidfd.open_child(init, outer.pid)
+        if init is None or self._init_fd is None:
+            return None
+        self._record(init)
+        if not await self._stdout.greeted:
+            return None
+        # The gate is the init's child, and may run first. Only then does the init tie its life to
+        # bwrap's, and so to ours; its filter comes after that, and can be seen. An agent killed
+        # before, with the gate open, would leave the job running.
+        while self._status is not None and not (bound := pidfd.filtered(init)):
+            if bound is None:
+                return None
+            await clock.sleep(_LOOK_S)
+        return init
+
+    async def _abandon(self, clock: Clock, death_timeout_s: float) -> None:
+        """End the chain. With the gate closed it ends by itself, and runs nothing of the user's.
+
+        It is killed only where that takes too long: a bwrap that is killed while it makes its
+        sandbox leaves an orphan behind.
+        """
+        if self._outer is None or self._outer_dead is None:
+            raise RuntimeError("spawn first")
+        self.pipes.close()
+        # stderr is held by every process of the chain
+        ends = [self._outer_dead, self._stderr.closed]
+        if self._init_fd is not None:
+            ends.append(pidfd.watch(self._init_fd))
+        for kill in (False, True, True):  # only what bwrap's death left behind is ours to find
+            if kill and not all(end.done() for end in ends):
+                for fd in (self._init_fd, self._outer_fd):
+                    if fd is not None:
+                        pidfd.kill(fd)
+                # of a bwrap that was killed before it said who its child is, or its child cared
+                for fd in pidfd.open_orphans(self.pipes.err_inode):
+                    self._orphans.append(fd)
+                    pidfd.kill(fd)
+                    ends.append(pidfd.watch(fd))
+            timer = asyncio.create_task(clock.sleep(death_timeout_s / 3))
+            while not timer.done() and not all(end.done() for end in ends):
+                await asyncio.wait(
+                    {timer, *(end for end in ends if not end.done())},
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            timer.cancel()
+        if self._outer_dead.done():
+            self._outer.wait()
+            for fd in (self._init_fd, *self._orphans):
+                if fd is not None:
+                    pidfd.reap(fd)
+        self.close()
+
+    def close(self) -> None:
+        """Close everything; for a chain that was not spawned."""
+        self.pipes.close()
+        for part in self._owned:
+            part.stop()
+        for fd in (self._outer_fd, self._init_fd, *self._orphans):
+            if fd is not None and fd >= 0:
+                pidfd.close(fd)

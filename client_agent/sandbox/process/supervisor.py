@@ -1,0 +1,259 @@
+"""One attempt under way: gate, timers, the first cause of its end, and death for certain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from client_agent.sandbox.base import Ended, Launch
+from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.limits.meter import Meter
+from client_agent.sandbox.process.log_capture import LogDrain
+from client_agent.sandbox.process.status_pipe import StatusPipe
+from shared.clock import Clock
+from shared.wire import Reason, Usage
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_KILLED: Final = 128 + signal.SIGKILL
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a started chain consists of; the descriptors are the attempt's from now on."""
+
+    outer: subprocess.Popen[bytes]
+    outer_fd: int
+    """pidfd of the process that we spawned. It is never signalled while the sandbox lives:
+    killing it early leaves orphans, and SIGTERM to it gives the job no grace."""
+    outer_dead: asyncio.Future[None]
+    """:func:`client_agent.sandbox.kernel.pidfd.watch` of it."""
+    init: int
+    init_fd: int
+    """pidfd of the namespace's init: its death is the death of all."""
+    gate: int
+    """Write end of the gate's stdin."""
+    status: StatusPipe | None
+    """None: there is no sandbox; the process that we spawned became the job."""
+    stdout: LogDrain
+    stderr: LogDrain
+
+
+class Attempt:
+    """Implements :class:`client_agent.sandbox.base.Process`."""
+
+    def __init__(
+        self, parts: Parts, launch: Launch, meter: Meter, clock: Clock, death_timeout_s: float
+    ) -> None:
+        self.pid = parts.init
+        self._parts, self._launch, self._meter = parts, launch, meter
+        self._clock, self._death_timeout_s = clock, death_timeout_s
+        self._cause: tuple[Reason | None, str] | None = None
+        self._later: dict[Reason | None, str] = {}
+        self._killed = self._terminating = False
+        self._went_at: float | None = None
+        self._timers: set[asyncio.Task[None]] = set()
+        self._giving_up: asyncio.Task[None] | None = None
+        self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._init_dead = pidfd.watch(parts.init_fd)
+        self._end = asyncio.create_task(self._follow())
+
+    def go(self) -> None:
+        if self._parts.gate < 0 or self._cause is not None:
+            return
+        self._went_at = self._clock.monotonic()
+        self._meter.start(self)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._parts.gate, b"go\n")
+        self._close_gate()
+        self._after(
+            self._launch.timeout_s,
+            lambda: self.stop(
+                Reason.TIMEOUT, f"the job ran longer than its {self._launch.timeout_s:g} s"
+            ),
+        )
+
+    def stop(self, reason: Reason | None, message: str, *, grace: bool = True) -> None:
+        if self._init_dead.done():
+            return
+        if self._cause is None:
+            self._cause = (reason, message)
+        elif reason != self._cause[0] and message:
+            self._later.setdefault(reason, message)  # gauges find it again at each look
+        if self._killed:
+            return
+        if not grace or self._went_at is None:
+            self._kill()
+        elif not self._terminating:
+            self._terminating = True
+            self._after(self._launch.grace_s, self._kill)  # whatever becomes of the signals
+            try:
+                self._terminate()
+            except OSError as problem:
+                log.warning("attempt.not_terminated", init=self.pid, problem=str(problem))
+
+    def _terminate(self) -> None:
+        # SIGCONT, too: a stopped process could not act on SIGTERM
+        pidfd.signal_descendants(self.pid, signal.SIGTERM, signal.SIGCONT)
+        if self._parts.status is None:
+            pidfd.kill(self._parts.init_fd, signal.SIGTERM)
+            pidfd.kill(self._parts.init_fd, signal.SIGCONT)
+
+    async def wait(self) -> Ended:
+        return await asyncio.shield(self._end)
+
+    def _kill(self) -> None:
+        if self._killed or self._init_dead.done():
+            return
+        self._killed = True
+        pidfd.kill(self._parts.init_fd)
+        self._close_gate()
+        self._giving_up = self._after(self._death_timeout_s, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self._given_up.done():
+            self._given_up.set_result(None)
+
+    def _close_gate(self) -> None:
+        if self._parts.gate >= 0:
+            os.close(self._parts.gate)
+            self._parts.gate = -1
+
+    def _after(self, seconds: float, action: Callable[[], object]) -> asyncio.Task[None]:
+        async def later() -> None:
+            await self._clock.sleep(seconds)
+            action()
+
+        task = asyncio.create_task(later())
+        self._timers.add(task)
+        task.add_done_callback(self._timers.discard)
+        return task
+
+    async def _follow(self) -> Ended:
+        try:
+            usage, certain = await self._until_dead()
+        finally:
+            for timer in list(self._timers):
+                timer.cancel()
+            self._close()
+        return self._judge(usage, certain)
+
+    async def _until_dead(self) -> tuple[Usage, bool]:
+        """What it used, and whether its death is certain."""
+        parts = self._parts
+        certain = await self._or_give_up(self._init_dead)
+        ended_at = self._clock.monotonic()
+        if certain:
+            if self._giving_up is not None:  # what is left has a time of its own
+                self._giving_up.cancel()
+            certain = await self._meter.stop()
+            # bwrap itself, and every pipe: all writers are dead, so these end by themselves
+            self._after(self._death_timeout_s, self._give_up)
+            rest = [parts.outer_dead, parts.stdout.closed, parts.stderr.closed]
+            if parts.status is not None:
+                rest.append(parts.status.closed)
+            for end in rest:
+                certain = await self._or_give_up(end) and certain
+        cpu_s, peak = self._reap()
+        metered_cpu_s, metered_peak = self._meter.usage()
+        wall_s = 0.0 if self._went_at is None else ended_at - self._went_at
+        usage = Usage(
+            wall_s=round(max(0.0, wall_s), 6),
+            cpu_s=cpu_s if metered_cpu_s is None else metered_cpu_s,
+            peak_memory_bytes=peak if metered_peak is None else metered_peak,
+        )
+        return usage, certain
+
+    async def _or_give_up(self, future: asyncio.Future[None]) -> bool:
+        if not future.done():
+            await asyncio.wait({future, self._given_up}, return_when=asyncio.FIRST_COMPLETED)
+        return future.done()
+
+    def _reap(self) -> tuple[float | None, int | None]:
+        """Take the dead out of the process table; what the kernel counted for them.
+
+        Returns:
+            CPU seconds of all, and the peak memory in bytes of the largest one; None: unknown.
+        """
+        cpu_s, peak = 0.0, 0
+        if self._parts.status is not None and pidfd.is_our_zombie(self._parts.init_fd):
+            # bwrap ends before its child, the init, does: then that is ours, and so is the account
+            # of everything that it has reaped. If not, it is part of bwrap's.
+            _, _, used = os.wait4(self.pid, 0)
+            cpu_s, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+        pid, status, used = os.wait4(self._parts.outer.pid, os.WNOHANG)
+        if pid == 0:
+            return None, None
+        self._parts.outer.returncode = os.waitstatus_to_exitcode(status)
+        # a child of ours starts with our own size on its account: smaller peaks are not seen
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if used.ru_maxrss > own:
+            peak = max(peak, used.ru_maxrss * 1024)
+        return round(cpu_s + used.ru_utime + used.ru_stime, 6), peak or None
+
+    def _close(self) -> None:
+        self._close_gate()
+        for future in (self._init_dead, self._parts.outer_dead):
+            future.cancel()
+        parts = self._parts
+        if parts.status is not None:
+            parts.status.stop()
+        parts.stdout.stop()
+        parts.stderr.stop()
+        pidfd.close(parts.init_fd)
+        pidfd.close(parts.outer_fd)
+
+    def _exit_code(self) -> int | None:
+        if self._parts.status is not None:
+            code = self._parts.status.exit_code
+        else:
+            code = self._parts.outer.returncode
+            code = (
+                128 - code if code is not None and code < 0 else code
+            )  # as a shell tells a signal
+        # bwrap tells our own SIGKILL of the init like an exit code; run.sh gave none
+        return None if self._killed and code == _KILLED else code
+
+    def _judge(self, usage: Usage, certain: bool) -> Ended:
+        code = self._exit_code()
+        found = self._meter.verdict()
+        warnings = [*self._later.values(), *self._meter.warnings()]
+        for name, drain in (("stdout", self._parts.stdout), ("stderr", self._parts.stderr)):
+            if drain.truncated:
+                warnings.append(
+                    f"log_truncated: {name} had {drain.bytes_read} bytes; start and end are kept"
+                )
+            if drain.store_error is not None:
+                warnings.append(f"log_lost: {name} could not be stored: {drain.store_error}")
+        reason: Reason | None
+        if not certain:
+            reason = Reason.AGENT_ERROR
+            message = (
+                f"the job's processes could not be killed within {self._death_timeout_s:g} s; "
+                "its files are kept apart and nothing was collected"
+            )
+        elif self._cause is not None:
+            reason, message = self._cause
+            if found is not None and found.reason != reason:
+                warnings.append(f"{found.reason}: {found.message}")
+        elif found is not None:
+            reason, message = found.reason, found.message
+        elif code is None:
+            reason = Reason.SANDBOX_ERROR
+            message = "the sandbox ended without an exit code: " + (
+                self._parts.stderr.tail(3) or "it said nothing"
+            )
+        elif code != 0:
+            reason, message = Reason.EXIT_CODE, f"run.sh ended with exit code {code}"
+        else:
+            reason, message = None, ""
+        return Ended(code, reason, message, usage, tuple(warnings), certain)

@@ -1,0 +1,180 @@
+"""Settings of the agent: read once, frozen. Table ``[agent]`` of the file."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from client_agent.sandbox.bubblewrap.command import SHOWN
+from client_agent.settings.grants import Sandboxing
+from shared.http.settings import HttpSection
+from shared.settings import load as config
+from shared.settings.limits import LimitsTable
+from shared.settings.load import SettingsError, Words
+from shared.units.durations import Duration
+from shared.units.sizes import Size
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FOREIGN: Final = ("server", "services", "agents")
+"""Tables of the file that belong to the server."""
+
+
+def _data_home() -> Path:
+    base = os.environ.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
+    return Path(base) / "ferryman" / "agent"
+
+
+def _hostname() -> str:
+    found = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip(".-_")
+    return found or "agent"
+
+
+class AgentSection(HttpSection):
+    """``[agent]``. Times in seconds, sizes in bytes."""
+
+    port: int = Field(9000, ge=0, le=65535)
+    """0: a free one."""
+    name: str = Field(default_factory=_hostname)
+    """As shown on jobs and in receipts."""
+    data_dir: Path = Field(default_factory=_data_home)
+    database: Path | None = None
+    """None: ``agent.sqlite`` in ``data_dir``."""
+    slots: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1, le=1024)
+    """Attempts that run at once."""
+    services: Words = None
+    """Services offered; None: any."""
+    sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
+    """"none" runs bundles as this user, with all its rights: never for bundles of others."""
+    sandboxing: Sandboxing = Sandboxing()
+    default_timeout: Duration = Field(3600.0, gt=0)
+    """Wall time of a bundle of a job-orchestrator server."""
+    default_limits: LimitsTable = LimitsTable()
+    """For bundles of a job-orchestrator server."""
+    grace: Duration = Field(10.0, ge=0)
+    """From SIGTERM to SIGKILL for an attempt that is stopped."""
+    shutdown_grace: Duration = Field(10.0, gt=0)
+    """SIGTERM to this process until it has ended; keep it below the supervisor's patience."""
+    retention: Duration = Field(7 * 86_400.0, gt=0)
+    """How long results are kept that nobody acknowledged, and then what is remembered of them."""
+    min_free: Size = Field(256 << 20, ge=0)
+    """Free space that new bundles and running jobs must leave."""
+    max_upload: Size = Field(100 << 30, gt=0)
+    """Largest bundle."""
+    log_format: Literal["auto", "text", "json"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_plain(cls, value: str) -> str:
+        if _NAME.fullmatch(value) is None:
+            raise ValueError("a name is 1 to 64 letters, digits, dots, underscores or dashes")
+        return value
+
+    @field_validator("data_dir", "database", "tokens_file")
+    @classmethod
+    def _path_is_absolute(cls, value: Path | None) -> Path | None:
+        return None if value is None else value.expanduser().absolute()
+
+    @field_validator("services")
+    @classmethod
+    def _services_are_named(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and not value:
+            raise ValueError("an empty list offers nothing; leave it out to offer any service")
+        return value
+
+    @model_validator(mode="after")
+    def _defaults_are_granted(self) -> AgentSection:
+        own = self.services[0] if self.services and len(self.services) == 1 else ""
+        if self.default_limits.network and not self.sandboxing.grants({}).of(own).network:
+            raise ValueError(
+                "default_limits.network gives bundles the host's network: "
+                "sandboxing.network must say so, too"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _data_stays_hidden(self) -> AgentSection:
+        self.check_hidden(
+            data_dir=self.data_dir, database=self.database, tokens_file=self.tokens_file
+        )
+        for source, place in self.sandboxing.binds():
+            if source.resolve().is_relative_to(self.data_dir.resolve()):
+                raise ValueError(
+                    f"sandboxing.read_only: {source} would show jobs the agent's own data"
+                )
+            if self.sandbox == "none" and str(source) != place:
+                raise ValueError(
+                    f"sandboxing.read_only: {source} cannot be at {place} without a sandbox"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_are_good(self) -> AgentSection:
+        self.all_tokens()
+        return self
+
+    def check_hidden(self, **private: Path | None) -> None:
+        """Raises ValueError where jobs would see one of these files or folders."""
+        shown = {str(source): "sandboxing.read_only: " for source, _ in self.sandboxing.binds()}
+        if self.sandbox != "none":
+            shown |= dict.fromkeys(SHOWN, "every job sees the host's programs: ")
+        for name, path in private.items():
+            for place, why in shown.items():
+                if path is not None and path.resolve().is_relative_to(Path(place).resolve()):
+                    raise ValueError(
+                        f"{why}{place} would show jobs the agent's own data, {name} {path}"
+                    )
+
+
+class AgentSettings(config.Settings):
+    """Everything the agent reads."""
+
+    agent: AgentSection = Field(default_factory=AgentSection)
+
+
+def load(
+    file: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> AgentSection:
+    """Read the file, the variables and the flags.
+
+    Args:
+        flags: keys of ``[agent]``; None: not given.
+
+    Raises:
+        SettingsError
+    """
+    loaded = config.load(
+        AgentSettings,
+        file=file,
+        flags={"agent": dict(flags)},
+        environ=environ,
+        ignore=_FOREIGN,
+        extra={"agent": _orchestrator(environ)},
+    )
+    try:
+        loaded.agent.check_hidden(config=file)
+    except ValueError as problem:
+        raise SettingsError(str(problem)) from None
+    return loaded.agent
+
+
+def _orchestrator(environ: Mapping[str, str]) -> dict[str, Any]:
+    """job-orchestrator's own variables, so that its compose file works."""
+    found: dict[str, Any] = {}
+    for variable, key in (("PORT", "port"), ("MAX_AGE", "retention")):
+        text = environ.get(variable, "").strip()
+        if text:
+            if not (text.isascii() and text.isdigit()):
+                raise SettingsError(f"{variable}: {text!r} is not a whole number")
+            found[key] = int(text)
+    for variable, key in (("DATA_PATH", "data_dir"), ("DB_PATH", "database")):
+        text = environ.get(variable, "").strip()
+        if text:
+            found[key] = text
+    return found

@@ -1,0 +1,158 @@
+"""Settings ``[agent.sandboxing]`` and ``[agent.sandboxing.services.NAME]``: what jobs are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field, field_validator
+
+from client_agent.sandbox.base import Grant, SandboxBroken
+from client_agent.sandbox.bubblewrap.command import checked_place
+from client_agent.sandbox.bubblewrap.seccomp import RELAXATIONS
+from client_agent.sandbox.grants import Grants
+from client_agent.sandbox.settings import SandboxSettings
+from shared.settings.load import Section, Words
+from shared.units.durations import Duration
+from shared.units.sizes import Size
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OURS: Final = "FERRYMAN_"
+_DEFAULT: Final = SandboxSettings()
+
+
+class Opening(Section):
+    """What a service's jobs are given of the host; None: as every service."""
+
+    read_only: Words = None
+    """``/path``, or ``/path:/path/inside``."""
+    env: dict[str, str] | None = None
+    pass_env: Words = None
+    """Names of the agent's own variables."""
+    network: bool | None = None
+    allow: Words = None
+    scratch: Size | None = Field(None, gt=0)
+    shm: Size | None = Field(None, gt=0)
+
+    @field_validator("read_only")
+    @classmethod
+    def _places_are_free(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        try:
+            binds = [bind(text) for text in value or ()]
+        except SandboxBroken as problem:
+            raise ValueError(str(problem)) from None
+        places = [place for _, place in binds]
+        twice = next((place for place in places if places.count(place) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is mounted on twice")
+        return value
+
+    @field_validator("env", "pass_env")
+    @classmethod
+    def _variables_are_named(cls, value: Any) -> Any:
+        for name in value or ():
+            if not _VARIABLE.fullmatch(name) or name.startswith(_OURS):
+                raise ValueError(f"{name!r} cannot be the name of a job's variable")
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _values_are_text(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        for name, text in (value or {}).items():
+            if "\0" in text:
+                raise ValueError(f"{name} has a NUL in it")
+        return value
+
+    @field_validator("allow")
+    @classmethod
+    def _relaxations_exist(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        unknown = sorted(set(value or ()) - RELAXATIONS)
+        if unknown:
+            there = ", ".join(sorted(RELAXATIONS))
+            raise ValueError(f"there is no {', '.join(unknown)}; there are {there}")
+        return value
+
+    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """``env``, and what there is of ``pass_env``."""
+        passed = {name: environ[name] for name in self.pass_env or () if name in environ}
+        return {**passed, **(self.env or {})}
+
+
+class Sandboxing(Opening):
+    """``[agent.sandboxing]``: see :class:`client_agent.sandbox.settings.SandboxSettings`."""
+
+    uid_base: int = Field(_DEFAULT.uid_base, ge=1)
+    uid_count: int = Field(28_000, ge=1)
+    """Uids from ``uid_base`` on that agents of this host may take for their jobs."""
+    require_hard_limits: bool = _DEFAULT.require_hard_limits
+    log_hard_factor: int = Field(_DEFAULT.log_hard_factor, ge=1)
+    start_timeout: Duration = Field(_DEFAULT.start_timeout_s, gt=0)
+    death_timeout: Duration = Field(_DEFAULT.death_timeout_s, gt=0)
+    disk_images: bool = _DEFAULT.disk_images
+    inode_every: Size = Field(_DEFAULT.inode_every, gt=0)
+    nofile: int = Field(_DEFAULT.nofile, ge=16)
+    services: dict[str, Opening] = Field(default_factory=dict)
+
+    def settings(self, free_floor: int, uid_base: int | None = None) -> SandboxSettings:
+        """For the sandbox.
+
+        Args:
+            uid_base: the lowest of the uids that this agent took; None: as in the file.
+        """
+        return SandboxSettings(
+            uid_base=self.uid_base if uid_base is None else uid_base,
+            scratch=_DEFAULT.scratch if self.scratch is None else self.scratch,
+            shm=_DEFAULT.shm if self.shm is None else self.shm,
+            require_hard_limits=self.require_hard_limits,
+            log_hard_factor=self.log_hard_factor,
+            start_timeout_s=self.start_timeout,
+            death_timeout_s=self.death_timeout,
+            disk_images=self.disk_images,
+            inode_every=self.inode_every,
+            free_floor=free_floor,
+            nofile=self.nofile,
+        )
+
+    def grants(self, environ: Mapping[str, str]) -> Grants:
+        """What each service is given. A service's own keys replace those of all; variables add up.
+
+        Args:
+            environ: the agent's own variables.
+        """
+        return Grants(
+            self._grant(Opening(), environ),
+            {name: self._grant(opening, environ) for name, opening in self.services.items()},
+        )
+
+    def _grant(self, own: Opening, environ: Mapping[str, str]) -> Grant:
+        read_only = self.read_only if own.read_only is None else own.read_only
+        network = self.network if own.network is None else own.network
+        return Grant(
+            # parents first: mounted later, they would hide what is below them
+            read_only=tuple(sorted(map(bind, read_only or ()), key=lambda one: one[1])),
+            env={**self.variables(environ), **own.variables(environ)},
+            network=bool(network),
+            allow=frozenset((self.allow if own.allow is None else own.allow) or ()),
+            scratch=own.scratch,
+            shm=own.shm,
+        )
+
+    def binds(self) -> list[tuple[Path, str]]:
+        """(host path, path inside) of everything that some service's jobs can read."""
+        every = (self, *self.services.values())
+        return [bind(text) for opening in every for text in opening.read_only or ()]
+
+
+def bind(text: str) -> tuple[Path, str]:
+    """(host path, path inside) of ``/path`` or ``/path:/path/inside``.
+
+    Raises:
+        SandboxBroken: one of them is impossible.
+    """
+    source, _, place = text.partition(":")
+    path = Path(source)
+    if not path.is_absolute() or ".." in path.parts or path == Path("/"):
+        raise SandboxBroken(f"read_only: {source!r} is not an absolute path below /")
+    return path, checked_place(place or source)

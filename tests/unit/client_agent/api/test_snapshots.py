@@ -1,0 +1,205 @@
+"""Snapshots of running attempts: shared, few at once, and gone when nobody reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import threading
+import zipfile
+from typing import cast
+
+import pytest
+
+from client_agent.api.snapshots import BYTES_A_SECOND, LIFE_S, MOST, Snapshots
+from client_agent.collect import result
+from client_agent.intake.admission import Condition
+from client_agent.payloads.errors import Refused
+from client_agent.storage import open_beneath
+from shared.wire import Limits
+from tests.support.agent import Rig
+from tests.support.simclock import SimClock
+
+LIMITS = Limits(results=64 << 20)
+
+
+class Disk:
+    """``Condition``, as far as snapshots ask it.
+
+    Attributes:
+        asked: sizes that were asked for.
+        full_at: the how manieth question finds the disk full.
+    """
+
+    def __init__(self):
+        self.asked, self.full_at = [], 0
+
+    def check_space(self, size):
+        self.asked.append(size)
+        if len(self.asked) == self.full_at:
+            raise Refused(507, "disk_full", "too little space")
+
+
+class Snapping(Rig):
+    """An agent in pieces that has snapshots."""
+
+    disk: Disk
+    snapshots: Snapshots
+
+
+class Held:
+    """Packing that waits until it is let go."""
+
+    def __init__(self, monkeypatch):
+        self.made: list[str] = []
+        self.began, self.go_on = threading.Event(), threading.Event()
+        real = result.snapshot
+
+        def held(*args):
+            self.made.append(threading.current_thread().name)
+            self.began.set()
+            self.go_on.wait(30)
+            real(*args)
+
+        monkeypatch.setattr(result, "snapshot", held)
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    made = Snapping(tmp_path, SimClock(), slots=MOST + 1)
+    await made.open()
+    made.disk = Disk()
+    disk = cast("Condition", made.disk)
+    made.snapshots = Snapshots(made.runner, made.folders, disk, made.clock)
+    yield made
+    made.snapshots.close()
+    await made.close()
+    assert not list((tmp_path / "staging").iterdir())
+
+
+@pytest.fixture
+def held(monkeypatch):
+    made = Held(monkeypatch)
+    yield made
+    made.go_on.set()
+
+
+async def running(rig, key="1.1", data=b"45"):
+    payload = await rig.submit(key, limits=LIMITS)
+    (await rig.sandbox.process(key)).write("sofar", data)
+    return await rig.payloads.get(payload.id)
+
+
+async def read(rig, payload):
+    async with rig.snapshots.of(payload) as snapshot:
+        return b"".join([data async for data in snapshot.pieces()])
+
+
+def open_files(rig):
+    """Files of the agent that are open and have no name any more."""
+    names = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))  # noqa: PTH208
+    links = (os.readlink(name) for name in names if os.path.islink(name))  # noqa: PTH114, PTH115
+    return [link for link in links if str(rig.home) in link and "(deleted)" in link]
+
+
+async def test_all_who_ask_at_once_read_the_same_snapshot(rig, held):
+    payload = await running(rig)
+    asking = [asyncio.ensure_future(read(rig, payload)) for _ in range(5)]
+    await asyncio.to_thread(held.began.wait, 30)
+    held.go_on.set()
+    answers = await asyncio.gather(*asking)
+    assert len(held.made) == 1
+    assert len(set(answers)) == 1
+    with zipfile.ZipFile(io.BytesIO(answers[0])) as archive:
+        assert archive.read("sofar") == b"45"
+    assert open_files(rig) == []
+
+
+async def test_threads_of_attempts_are_not_used_for_it(rig, held):
+    held.go_on.set()
+    await read(rig, await running(rig))
+    assert held.made[0].startswith("ferryman-snapshot")
+
+
+async def test_later_questions_see_what_is_there_later(rig):
+    payload = await running(rig)
+    first = await read(rig, payload)
+    (await rig.sandbox.process("1.1")).write("more", b"46")
+    assert await read(rig, payload) != first
+
+
+async def test_no_more_are_there_at_once_than_may_be(rig):
+    payloads = [await running(rig, f"{number}.1") for number in range(1, MOST + 2)]
+    held = [rig.snapshots.of(payload) for payload in payloads[:MOST]]
+    for one in held:
+        await one.__aenter__()
+    with pytest.raises(Refused) as caught:
+        await read(rig, payloads[MOST])
+    assert (caught.value.status, caught.value.code) == (503, "busy")
+    assert await read(rig, payloads[0])  # shares that which is there
+    await held[0].__aexit__(None, None, None)
+    assert await read(rig, payloads[MOST])
+    for one in held[1:]:
+        await one.__aexit__(None, None, None)
+    assert open_files(rig) == []
+
+
+async def test_one_that_nobody_waits_for_any_more_is_not_finished(rig, held):
+    payload = await running(rig)
+    asking = asyncio.ensure_future(read(rig, payload))
+    await asyncio.to_thread(held.began.wait, 30)
+    making = rig.snapshots._shared[payload.id].making
+    asking.cancel()
+    await asyncio.wait({asking})
+    held.go_on.set()
+    with pytest.raises(Refused, match="nobody waits"):
+        await making
+    assert await read(rig, payload)
+    assert open_files(rig) == []
+
+
+@pytest.mark.parametrize("when", [1, 2, 3])
+async def test_it_leaves_the_space_that_must_stay_free_before_and_while_it_is_written(rig, when):
+    payload = await running(rig, data=os.urandom(10 << 20))
+    rig.disk.full_at = when
+    with pytest.raises(Refused) as caught:
+        await read(rig, payload)
+    assert caught.value.status == 507
+    assert [size > 10 << 20 for size in rig.disk.asked] == [False, True, False][:when]
+    assert await read(rig, payload)
+
+
+async def test_a_reader_that_is_too_slow_is_cut_off(rig):
+    payload = await running(rig, data=os.urandom(1 << 20))
+    async with rig.snapshots.of(payload) as snapshot:
+        pieces = snapshot.pieces()
+        await anext(pieces)
+        await rig.clock.advance(LIFE_S + snapshot.size / BYTES_A_SECOND)
+        await anext(pieces)
+        await rig.clock.advance(1)
+        with pytest.raises(ConnectionAbortedError):
+            await anext(pieces)
+
+
+def test_the_modes_of_a_running_jobs_files_stay_as_they_are(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    real = open_beneath.open_component
+
+    def refused(parent, name, flags):
+        if flags & os.O_PATH:
+            return real(parent, name, flags)
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(open_beneath, "open_component", refused)
+    modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
+    (tmp_path / "file").chmod(0)
+    (tmp_path / "folder").chmod(0)
+    modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
+    top = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(PermissionError):
+        open_beneath.open_directory(top, "folder", permit=False)
+    with pytest.raises(PermissionError):
+        open_beneath.open_file(top, "file", (tmp_path / "file").stat(), permit=False)
+    os.close(top)
+    assert {path.name: path.stat().st_mode for path in tmp_path.iterdir()} == modes

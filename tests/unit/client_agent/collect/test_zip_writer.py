@@ -1,0 +1,242 @@
+"""The ZIP that a result is: its bytes, and what other programs make of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tracemalloc
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from isal import isal_zlib
+
+from client_agent.collect import zip_writer
+from client_agent.collect.zip_writer import ZipWriter
+from shared.files.archives.zip_directory import read_entries
+from tests.support import desktop
+from tests.support.packing import MIB, opened, pack
+
+WHEN = datetime(2026, 11, 21, 13, 14, 15, tzinfo=UTC)
+GIB = 1 << 30
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "r.zip"
+
+
+def write(path: Path, *files: tuple[str, bytes]) -> None:
+    with ZipWriter(path) as out:
+        for name, content in files:
+            out.add_file(name, WHEN, [content], len(content))
+        out.finish()
+
+
+def zeros(size: int) -> Iterator[bytes]:
+    chunk = bytes(4 * MIB)
+    for _ in range(size // len(chunk)):
+        yield chunk
+    yield chunk[: size % len(chunk)]
+
+
+def test_everything_a_job_can_leave_makes_a_zip_for_desktops(tmp_path: Path, path: Path) -> None:
+    tree = tmp_path / "job"
+    (tree / "dir" / "émpty").mkdir(parents=True)
+    (tree / "none").touch()
+    (tree / "big.bin").write_bytes(os.urandom(3 * MIB))
+    (tree / "漢字.txt").write_bytes(b"text " * 100_000)
+    (tree / "run.sh").write_text("exit\n")
+    (tree / "run.sh").chmod(0o4711)
+    for odd in ("Run.sh", "CON", "a:b", "a\nb", "link"):
+        (tree / odd).symlink_to("x") if odd == "link" else (tree / odd).touch()
+    made = pack(tree, {"stdout.log": b"out"})
+    found = {header.name: header for header in desktop.check(made.path)}
+    assert list(found) == [
+        *("CON", "Run.sh", "a:b", "big.bin", "dir/émpty/", "none", "run.sh", "漢字.txt"),
+        *("stdout.log", "ferryman.json"),
+    ]
+    assert {header.needed for header in found.values()} == {20}
+    assert len(made.skipped) == 2
+    (warning,) = made.not_portable.warnings()
+    assert "3 names" in warning
+    with opened(made.path.parent) as _, made.path.open("rb") as file:
+        assert len(read_entries(file.fileno(), 100)) == len(found)  # strict as we are with others
+
+
+def test_other_programs_find_what_was_written(path: Path) -> None:
+    big = os.urandom(MIB) + bytes(MIB)
+    write(path, ("a", b"1"), ("é/big", big), ("none", b""))
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert [archive.read(name) for name in archive.namelist()] == [b"1", big, b""]
+        assert {info.date_time for info in archive.infolist()} == {(2026, 11, 21, 13, 14, 14)}
+        assert [info.flag_bits for info in archive.infolist()] == [0, 0x800, 0]
+
+
+@pytest.mark.parametrize("tool", [["unzip", "-t"], ["zipinfo"]])
+def test_info_zip_has_nothing_to_say_against_it(path: Path, tool: list[str]) -> None:
+    if shutil.which(tool[0]) is None:
+        pytest.skip(f"no {tool[0]}: that it reads ours is not proved")
+    with ZipWriter(path) as out:
+        out.add_folder("empty é", WHEN)
+        out.add_file("big", WHEN, zeros(5 * MIB), 5 * MIB, executable=True)
+        out.add_file("wide", WHEN, [b"x"], 5 * GIB)
+        out.finish()
+    done = subprocess.run([*tool, path], capture_output=True, text=True, env={"LANG": "C.UTF-8"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    if tool == ["zipinfo"]:
+        assert "drwxr-xr-x" in done.stdout
+        assert "-rwxr-xr-x" in done.stdout
+        assert "-rw-r--r--" in done.stdout
+
+
+@pytest.mark.parametrize("size", [3 * MIB, pytest.param(4 * GIB + 5, marks=pytest.mark.slow)])
+def test_a_file_beyond_four_gib_has_wide_sizes_and_its_neighbours_have_not(
+    path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if size < 4 * GIB:  # as if so much were too large for 32 bits already
+        monkeypatch.setattr(zip_writer, "FULL_32", 2 * MIB)
+        monkeypatch.setattr(desktop, "_FULL", 2 * MIB)
+    with ZipWriter(path) as out:
+        out.add_file("before", WHEN, [b"1"], 1)
+        out.add_file("huge", WHEN, zeros(size), size)
+        out.add_file("behind", WHEN, [b"2"], 1)
+        out.finish()
+    found = desktop.check(path)
+    assert [(header.needed, header.wide) for header in found] == [(20, 0), (45, 16), (20, 0)]
+    assert found[1].size == size
+    with path.open("rb") as file:
+        file.seek(found[1].offset + 30 + len("huge") + 20)
+        engine = isal_zlib.decompressobj(wbits=-15)
+        assert sum(map(len, iter(lambda: engine.decompress(file.read(1 << 16)), b""))) == size
+        assert engine.eof
+
+
+def test_a_file_that_might_be_that_large_and_is_not_is_right_all_the_same(path: Path) -> None:
+    with ZipWriter(path) as out:
+        out.add_file("f", WHEN, [b"short"], 5 * GIB)
+        out.add_file("g", WHEN, [b"x"], 1)
+        out.finish()
+    found = desktop.check(path)
+    assert [(header.needed, header.wide) for header in found] == [(45, 0), (20, 0)]
+    with zipfile.ZipFile(path) as archive:
+        assert [archive.read(name) for name in "fg"] == [b"short", b"x"]
+
+
+def test_what_lies_behind_four_gib_has_a_wide_place(path: Path) -> None:
+    with ZipWriter(path) as out:
+        # a hole in place of files that take minutes to pack
+        os.lseek(out._fd, 5 * GIB, os.SEEK_SET)
+        out._at = out._written = 5 * GIB
+        out.add_file("f", WHEN, [b"1"], 1)
+        out.add_file("g", WHEN, [b"2" * MIB], MIB)
+        size = out.finish()
+    assert size == path.stat().st_size > 5 * GIB
+    with zipfile.ZipFile(path) as archive:
+        assert [(info.header_offset >= 5 * GIB) for info in archive.infolist()] == [True, True]
+        assert [len(info.extra) for info in archive.infolist()] == [12, 12]
+        assert archive.testzip() is None
+
+
+@pytest.mark.parametrize(("count", "wide"), [(0xFFFE, False), (0xFFFF, True), (70_000, True)])
+def test_many_entries_need_wide_end_records_only(path: Path, count: int, wide: bool) -> None:
+    with ZipWriter(path) as out:
+        for number in range(count):
+            out.add_folder(str(number), WHEN)
+        out.finish()
+    found = desktop.check(path)
+    assert len(found) == count
+    assert {header.needed for header in found} == {20}
+    assert (b"PK\6\6" in path.read_bytes()[-98:]) is wide
+    with zipfile.ZipFile(path) as archive:
+        assert len(archive.infolist()) == count
+
+
+def test_memory_does_not_grow_with_the_table_of_contents(path: Path) -> None:
+    with ZipWriter(path) as out:
+        tracemalloc.start()
+        try:
+            for number in range(20_000):
+                out.add_folder("/".join([f"{number:0225}"] * 4), WHEN)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        out.finish()
+    assert peak < 4 * MIB
+    assert len(desktop.check(path)) == 20_000
+    assert [one.name for one in path.parent.iterdir()] == ["r.zip"]
+
+
+def test_the_digest_is_of_the_bytes_that_are_there_in_the_end(path: Path) -> None:
+    with ZipWriter(path) as out:
+        out.add_file("f", WHEN, [os.urandom(MIB)], MIB)
+        out.finish()
+        assert out.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_more_bytes_than_announced_are_a_defect_of_ours(path: Path) -> None:
+    with pytest.raises(ValueError, match="announced"), ZipWriter(path) as out:
+        out.add_file("f", WHEN, [b"12345"], 4)
+    assert not path.exists()
+
+
+def test_an_unfinished_zip_is_deleted(path: Path) -> None:
+    with ZipWriter(path) as out:
+        out.add_file("f", WHEN, [b"1"], 1)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_file_that_is_there_is_not_touched(path: Path) -> None:
+    path.write_text("kept")
+    with pytest.raises(FileExistsError):
+        ZipWriter(path)
+    assert path.read_text() == "kept"
+
+
+def test_the_disk_begins_with_a_large_result_before_its_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def start(_: int, at: int, length: int) -> None:
+        asked.append((at, length))
+
+    monkeypatch.setattr(zip_writer, "start_writeback", start)
+    with ZipWriter(path) as out:
+        out.add_file("f", WHEN, [os.urandom(MIB)] * 20, 20 * MIB)
+        out.finish()
+    assert len(asked) == 2
+    assert asked[0][0] == 0
+    assert asked[1][0] == asked[0][1]
+
+
+def test_a_finished_zip_is_on_the_disk_with_its_last_byte(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(path, ("f", os.urandom(MIB)))
+    assert synced == [path.stat().st_size]
+
+
+def test_a_full_disk_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        write(path, ("f", os.urandom(MIB)))
+    monkeypatch.undo()
+    assert list(path.parent.iterdir()) == []

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+
+import pytest
+
+from client_agent.payloads import attempt_keys
+from client_agent.payloads.payload import Outcome
+from client_agent.run.recovery import Keeper
+from shared.ids import AttemptKey
+from shared.wire import PayloadState, Reason, ResultInfo
+from tests.support.agent import Rig, numbered
+from tests.support.fuse import Fuse, FusedRig, SimulatedCrash
+from tests.support.simclock import SimClock
+
+S = PayloadState
+JOBS = (1, 2)
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    made = Rig(tmp_path, SimClock())
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def reopened(rig: Rig) -> Rig:
+    """The agent is killed and started again."""
+    for task in rig.runner._tasks:
+        task.cancel()
+    rig.sandbox.die()
+    await rig.shut()
+    after = Rig(rig.home, rig.clock)
+    after.token = numbered("second")
+    await after.open()
+    return after
+
+
+async def test_what_ran_when_the_agent_was_killed_is_interrupted(rig):
+    payload = await rig.submit()
+    (await rig.sandbox.process("1.1")).write("partial", b"p")
+    after = await reopened(rig)
+    told = (await after.payloads.get(payload.id)).doc()
+    assert (told.status, told.reason) == (S.FAILED, Reason.AGENT_ERROR)
+    assert told.interrupted
+    assert told.message == "the agent was killed while it ran"
+    assert not after.sandbox.starts
+    await after.close()
+
+
+async def test_what_waited_runs_after_a_restart_in_its_order(rig):
+    for job in (1, 2):
+        await rig.submit(f"{job}.1")
+        await rig.sandbox.process(f"{job}.1")
+    waiting = [await rig.submit(f"{job}.1") for job in (3, 4)]
+    after = await reopened(rig)
+    for payload in waiting:
+        (await after.sandbox.process(payload.key)).finish()
+        assert (await after.ended(payload.id)).state is S.COMPLETED
+    await after.close()
+
+
+async def test_a_restart_clears_the_sandbox_before_it_tells_any_end(tmp_path):
+    rig = Rig(tmp_path, SimClock())
+    await rig.open()
+    payload = await rig.submit()
+    await rig.sandbox.process("1.1")
+    for task in rig.runner._tasks:
+        task.cancel()
+    await rig.shut()
+    after = Rig(tmp_path, rig.clock)
+
+    def cannot(step):
+        if step == "clear":
+            raise OSError("a process of an earlier run would not die")
+
+    after.sandbox.hook = cannot
+    with pytest.raises(OSError, match="would not die"):
+        await after.open()
+    assert (await after.payloads.get(payload.id)).state is S.RUNNING
+    await after.shut()
+
+
+async def test_files_without_a_row_are_removed_at_start_and_others_are_not(rig):
+    rig.sandbox.script = lambda process: process.finish()
+    done = await rig.submit("1.1")
+    await rig.ended(done.id)
+    rig.sandbox.script = None
+    for job in (2, 3):
+        await rig.submit(f"{job}.1")
+        await rig.sandbox.process(f"{job}.1")
+    waiting = await rig.submit("4.1")
+    orphans = [
+        rig.home / "bundles" / "orphan",
+        rig.home / "results" / "99.zip",
+        rig.home / "results" / "2.zip",
+        rig.home / "staging" / "half",
+        rig.home / "logs" / "2.stdout",
+    ]
+    for path in orphans:
+        path.write_bytes(b"x")
+    for task in rig.runner._tasks:
+        task.cancel()
+    await rig.shut()
+    after = Rig(rig.home, rig.clock, slots=1)
+    after.sandbox.broken = None
+    await after.open()
+    assert not [path for path in orphans if path.exists()]
+    assert after.folders.result(done.id).exists()
+    process = await after.sandbox.process(waiting.key)
+    process.finish()
+    assert (await after.ended(waiting.id)).state is S.COMPLETED
+    await after.close()
+
+
+async def test_unacknowledged_results_go_after_their_time_and_then_their_memory(rig):
+    keeper = Keeper(rig.payloads, rig.folders, rig.clock, retention_s=3600)
+    rig.sandbox.script = lambda process: process.finish()
+    payload = await rig.submit()
+    await rig.ended(payload.id)
+    await rig.clock.advance(3599)
+    assert await keeper.run_once() == 0
+    assert rig.folders.result(payload.id).exists()
+    await rig.clock.advance(1)
+    assert await keeper.run_once() == 1
+    assert not rig.folders.result(payload.id).exists()
+    assert (await rig.payloads.get(payload.id)).state is S.CLEANED
+    await rig.clock.advance(3600)
+    assert await keeper.run_once() == 1
+    assert await rig.payloads.find(payload.id) is None
+
+
+async def test_the_keeper_sweeps_until_it_is_stopped_and_survives_a_bad_sweep(rig):
+    keeper = Keeper(rig.payloads, rig.folders, rig.clock, retention_s=60)
+    payload = await rig.submit()
+    (await rig.sandbox.process("1.1")).finish()
+    await rig.ended(payload.id)
+    expire, sweeps = rig.payloads.expire, []
+
+    async def failing(retention_s):
+        sweeps.append(rig.clock.monotonic())
+        if len(sweeps) == 1:
+            raise OSError("bad")
+        return await expire(retention_s)
+
+    rig.payloads.expire = failing
+    stop = asyncio.Event()
+    keeping = asyncio.ensure_future(keeper.run(stop))
+    await rig.clock.until_asleep(60)
+    await rig.clock.advance(61)
+    with rig.payloads.bell.listen(payload.id) as changed:
+        if (await rig.payloads.get(payload.id)).state is not S.CLEANED:
+            await changed.wait()
+    stop.set()
+    await keeping
+    assert sweeps[:2] == [0.0, 60.0]
+
+
+async def live_until_death(rig: FusedRig, wanted_gone: set[int]) -> list[str]:
+    """Submit, run and acknowledge as a server would; the keys that the agent said it had."""
+    taken: list[str] = []
+    for job in JOBS:
+        key = f"{job}.1"
+        payload = await rig.submit(key)
+        taken.append(key)
+        ended = asyncio.ensure_future(rig.ended(payload.id))
+        blown = asyncio.ensure_future(rig.fuse.blown.wait())
+        await asyncio.wait({ended, blown}, return_when=asyncio.FIRST_COMPLETED)
+        blown.cancel()
+        if not ended.done():
+            ended.cancel()
+            raise SimulatedCrash
+        wanted_gone.add(payload.id)
+        await rig.payloads.acknowledge(payload.id)
+        await rig.folders.forget_result(payload.id)
+    return taken
+
+
+async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path):
+    """Cut at every step in turn, then start again and drain."""
+    for number in itertools.count():
+        home = tmp_path / str(number)
+        home.mkdir()
+        starts: Counter[str] = Counter()
+
+        def script(process, starts=starts):
+            starts[process.job] += 1
+            process.write("out", process.job.encode())
+            process.finish()
+
+        clock, fuse = SimClock(), Fuse(number)
+        dying = FusedRig(home, clock, slots=2)
+        dying.sandbox.script = script
+        wanted_gone: set[int] = set()
+        try:
+            await dying.open_with(fuse)
+            await live_until_death(dying, wanted_gone)
+        except SimulatedCrash:
+            pass
+        await dying.die()
+        where = f"cut after {fuse.steps}"
+
+        after = Rig(home, clock)
+        after.token = numbered("second")
+        after.sandbox.script = script
+        await after.open()
+        assert after.database is not None
+        for job in JOBS:  # a server sends again what it was not told of
+            key = f"{job}.1"
+            if await attempt_keys.find(after.database, "server-one", AttemptKey(job, 1)) is None:
+                await after.submit(key)
+        held = []
+        for payload_id in range(1, 10):
+            payload = await after.payloads.find(payload_id)
+            if payload is None:
+                continue
+            if payload.state is not S.CLEANED:
+                payload = await after.ended(payload_id)
+                assert payload.state in (S.COMPLETED, S.FAILED), where
+                assert payload.doc().interrupted == (payload.state is S.FAILED), where
+                if payload.state is S.COMPLETED:
+                    held.append(payload_id)
+                    assert after.result(payload_id)["out"] == str(payload.key).encode(), where
+            else:
+                assert payload_id in wanted_gone, where
+        await after.runner.stop(60)
+        assert set(starts) <= {f"{job}.1" for job in JOBS}
+        assert max(starts.values()) == 1, where
+        assert after.sandbox.violations == []
+        left = {
+            str(path.relative_to(home))
+            for path in home.rglob("*")
+            if path.is_file() and not path.name.startswith("agent.sqlite")
+        }
+        assert left == {f"results/{payload_id}.zip" for payload_id in held}, where
+        await after.close()
+        if not fuse.blown.is_set():
+            break
+    assert number > 40  # or it cut nothing
+
+
+async def test_a_result_is_durable_before_its_outcome_is_told(rig):
+    end, seen = rig.payloads.end, []
+
+    async def looking(payload_id, before, told: Outcome):
+        seen.append((told.result, rig.folders.result(payload_id).exists()))
+        return await end(payload_id, before, told)
+
+    rig.payloads.end = looking
+    payload = await rig.submit()
+    (await rig.sandbox.process("1.1")).finish()
+    await rig.ended(payload.id)
+    assert isinstance(seen[0][0], ResultInfo)
+    assert seen[0][1]

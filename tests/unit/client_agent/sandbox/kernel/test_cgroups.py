@@ -1,0 +1,361 @@
+"""Cgroups: version 1 for real where there is one, version 2 on a copy of its files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from client_agent.sandbox.bubblewrap.command import JOIN
+from client_agent.sandbox.kernel import cgroup_tree, cgroups
+from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, NoCgroups
+from client_agent.sandbox.kernel.cgroups import Group
+from shared.wire import Limits
+from tests.support.kernel import offers
+
+LIMITS = Limits(cpus=1.5, memory=64 << 20, pids=20)
+
+
+def mountinfo(*mounts: tuple[Path, str, str]) -> str:
+    return "".join(
+        f"{30 + i} 23 0:{i} / {place} rw - {kind} {kind} {options}\n"
+        for i, (place, kind, options) in enumerate(mounts)
+    )
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A ``/proc/self`` to be filled."""
+    made = tmp_path / "proc"
+    made.mkdir()
+    return made
+
+
+def unified(tmp_path: Path, proc: Path, path: str, controllers: str) -> Path:
+    """A cgroup2 mount in which the agent is at ``path``; the agent's own group."""
+    mount = tmp_path / "cgroup2"
+    own = mount / path.lstrip("/")
+    (own / "subtree").mkdir(parents=True)
+    for folder in {mount, own}:
+        (folder / "cgroup.controllers").write_text(controllers)
+        (folder / "cgroup.subtree_control").write_text("")
+    if path != "/":
+        (own / "cgroup.type").write_text("domain\n")
+    (proc / "mountinfo").write_text(mountinfo((mount, "cgroup2", "rw")))
+    (proc / "cgroup").write_text(f"0::{path}\n")
+    return own
+
+
+def test_v2_limits_are_without_swap_and_all_or_nothing() -> None:
+    assert cgroups.settings(2, LIMITS) == [
+        ("memory", "memory.max", str(64 << 20)),
+        ("memory", "memory.swap.max?", "0"),
+        ("memory", "memory.oom.group", "1"),
+        ("pids", "pids.max", "24"),
+        ("cpu", "cpu.max", "150000 100000"),
+    ]
+
+
+def test_v1_limits_include_swap() -> None:
+    assert cgroups.settings(1, LIMITS) == [
+        ("memory", "memory.limit_in_bytes", str(64 << 20)),
+        ("memory", "memory.memsw.limit_in_bytes?", str(64 << 20)),
+        ("memory", "memory.swappiness?", "0"),
+        ("pids", "pids.max", "24"),
+        ("cpu", "cpu.cfs_period_us", "100000"),
+        ("cpu", "cpu.cfs_quota_us", "150000"),
+    ]
+
+
+def test_the_smallest_share_of_cpu_is_one_that_the_kernel_takes() -> None:
+    assert ("cpu", "cpu.max", "1000 100000") in cgroups.settings(2, Limits(cpus=0.001))
+
+
+def test_a_delegated_v2_group_is_divided_into_a_leaf_and_the_jobs(
+    tmp_path: Path, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = unified(tmp_path, proc, "/system.slice/ferryman.service", "cpu memory pids io")
+    jobs = own / "ferryman-x"
+    jobs.mkdir()
+    (jobs / "cgroup.controllers").write_text("cpu memory pids")
+    (jobs / "cgroup.subtree_control").write_text("")
+    found = cgroup_tree.find("ferryman-x", proc=proc)
+    assert found == Hierarchy(2, {"memory": jobs, "pids": jobs, "cpu": jobs})
+    assert (own / "agent" / "cgroup.procs").read_text() == "0"
+    assert (own / "cgroup.subtree_control").read_text().startswith("+")
+
+
+def test_after_a_restart_in_the_leaf_the_same_groups_are_found(tmp_path: Path, proc: Path) -> None:
+    own = unified(tmp_path, proc, "/a.service", "memory")
+    for folder in (own / "agent", own / "ferryman-x"):
+        folder.mkdir()
+        (folder / "cgroup.controllers").write_text("memory")
+        (folder / "cgroup.subtree_control").write_text("memory")
+        (folder / "cgroup.type").write_text("domain\n")
+    (own / "cgroup.subtree_control").write_text("memory")
+    (proc / "cgroup").write_text("0::/a.service/agent\n")
+    assert cgroup_tree.find("ferryman-x", proc=proc).folders["memory"] == own / "ferryman-x"
+    assert not (own / "agent" / "agent").exists()
+
+
+def test_the_root_of_v2_may_hold_processes(tmp_path: Path, proc: Path) -> None:
+    own = unified(tmp_path, proc, "/", "memory pids")
+    jobs = own / "ferryman-x"
+    jobs.mkdir()
+    (jobs / "cgroup.controllers").write_text("memory pids")
+    (jobs / "cgroup.subtree_control").write_text("")
+    assert set(cgroup_tree.find("ferryman-x", proc=proc).folders) == {"memory", "pids"}
+    assert not (own / "agent").exists()
+
+
+def test_a_v2_group_that_is_not_ours_says_how_to_delegate(tmp_path: Path, proc: Path) -> None:
+    own = unified(tmp_path, proc, "/user.slice", "memory")
+    (own / "agent").write_text("in the way")
+    with pytest.raises(NoCgroups, match="Delegate=memory pids cpu"):
+        cgroup_tree.find("ferryman-x", proc=proc)
+
+
+def test_v2_without_our_controllers_leaves_version_1(tmp_path: Path, proc: Path) -> None:
+    """As on hosts with both."""
+    unified(tmp_path, proc, "/", "hugetlb")
+    both = tmp_path / "cpu,cpuacct"
+    memory = tmp_path / "memory"
+    both.mkdir()
+    memory.mkdir()
+    (proc / "mountinfo").write_text(
+        mountinfo(
+            (tmp_path / "cgroup2", "cgroup2", "rw"),
+            (both, "cgroup", "rw,cpu,cpuacct"),
+            (memory, "cgroup", "rw,memory"),
+        )
+    )
+    assert cgroup_tree.find("ferryman-x", proc=proc) == Hierarchy(
+        1, {"memory": memory / "ferryman-x", "cpu": both / "ferryman-x"}
+    )
+
+
+def test_v1_groups_lie_below_the_agents_own(tmp_path: Path, proc: Path) -> None:
+    """Also where a container sees a part of the hierarchy only."""
+    for name in ("memory/a/b", "pids", "cpu"):
+        (tmp_path / name).mkdir(parents=True)
+    memory, pids, cpu = (tmp_path / name for name in ("memory", "pids", "cpu"))
+    lines = mountinfo((memory, "cgroup", "rw,memory"), (pids, "cgroup", "rw,pids"))
+    lines += f"40 23 0:9 /box {cpu} rw - cgroup cgroup rw,cpu\n"
+    (proc / "mountinfo").write_text(lines)
+    (proc / "cgroup").write_text("3:memory:/a/b\n2:pids:/\n1:cpu:/box\n0::/x\n")
+    assert cgroup_tree.find("ferryman-x", proc=proc).folders == {
+        "memory": memory / "a/b/ferryman-x",
+        "pids": pids / "ferryman-x",
+        "cpu": cpu / "ferryman-x",
+    }
+
+
+def test_v2_with_fewer_controllers_than_version_1_is_left(tmp_path: Path, proc: Path) -> None:
+    unified(tmp_path, proc, "/", "pids")
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "cpu").mkdir()
+    mounts = (tmp_path / "memory", "cgroup", "rw,memory"), (tmp_path / "cpu", "cgroup", "rw,cpu")
+    lines = mountinfo((tmp_path / "cgroup2", "cgroup2", "rw"), *mounts)
+    (proc / "mountinfo").write_text(lines)
+    found = cgroup_tree.find("ferryman-x", proc=proc)
+    assert (found.version, set(found.folders)) == (1, {"memory", "cpu"})
+
+
+def test_v2_shares_the_disks_between_jobs_where_that_is_offered(
+    tmp_path: Path, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = unified(tmp_path, proc, "/", "memory pids cpu io")
+    (own / "ferryman-x").mkdir()
+    (own / "ferryman-x" / "cgroup.controllers").write_text("memory pids cpu io")
+    written: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        Path, "write_text", lambda path, text: written.append((path.parent.name, text))
+    )
+    assert set(cgroup_tree.find("ferryman-x", proc=proc).folders) == {"memory", "pids", "cpu"}
+    assert {("cgroup2", "+io"), ("ferryman-x", "+io")} <= set(written)
+
+
+def test_no_cgroups_at_all_is_said(proc: Path) -> None:
+    (proc / "mountinfo").write_text("23 1 0:1 / / rw - ext4 /dev/sda rw\n")
+    with pytest.raises(NoCgroups, match="no cgroup controllers"):
+        cgroup_tree.find("ferryman-x", proc=proc)
+
+
+def test_v1_that_may_not_be_written_says_why(tmp_path: Path, proc: Path) -> None:
+    (tmp_path / "memory").write_text("no folder")
+    (proc / "mountinfo").write_text(mountinfo((tmp_path / "memory", "cgroup", "rw,memory")))
+    with pytest.raises(NoCgroups, match="cannot make the cgroup"):
+        cgroup_tree.find("ferryman-x", proc=proc)
+
+
+# ---------------------------------------------------------------- counters
+
+
+@pytest.fixture
+def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
+    """A version 2 group; writing makes the files that the kernel would have made."""
+    monkeypatch.setattr(
+        cgroups, "_set", lambda file, value: file.with_name(file.name.rstrip("?")).write_text(value)
+    )
+    top = tmp_path / "jobs"
+    top.mkdir()
+    return Group(Hierarchy(2, dict.fromkeys(("memory", "pids", "cpu"), top)), "a-1", LIMITS)
+
+
+def test_v2_has_one_group_for_everything(v2: Group) -> None:
+    (folder,) = v2.folders
+    assert v2.join == [str(folder / "cgroup.procs")]
+    assert (folder / "memory.max").read_text() == str(64 << 20)
+    assert (folder / "cpu.max").read_text() == "150000 100000"
+
+
+def test_v2_counters_are_read(v2: Group) -> None:
+    (folder,) = v2.folders
+    (folder / "memory.events").write_text("low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\n")
+    (folder / "memory.peak").write_text("4096\n")
+    (folder / "pids.events").write_text("max 5\n")
+    (folder / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\nnr_throttled 4\n")
+    assert (v2.oom_kills(), v2.refused_forks(), v2.throttled()) == (3, 5, 4)
+    assert (v2.cpu_s(), v2.peak_memory()) == (2.5, 4096)
+
+
+def test_v2_tells_its_own_memory_limit_from_that_of_others(v2: Group) -> None:
+    (folder,) = v2.folders
+    (folder / "memory.events").write_text("low 0\nmax 7\noom 0\noom_kill 3\n")
+    assert not v2.at_memory_limit()
+    (folder / "memory.events").write_text("low 0\nmax 7\noom 1\noom_kill 3\n")
+    assert v2.at_memory_limit()
+
+
+@pytest.mark.parametrize("file", ["max_usage_in_bytes", "memsw.max_usage_in_bytes"])
+def test_v1_tells_its_own_memory_limit_from_that_of_others(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "_set", lambda *_: None)
+    group = Group(Hierarchy(1, {"memory": tmp_path}), "a-1", LIMITS)
+    (group.folders[0] / f"memory.{file}").write_text(f"{LIMITS.memory - (1 << 20)}\n")
+    assert not group.at_memory_limit()
+    (group.folders[0] / f"memory.{file}").write_text(f"{LIMITS.memory - 4096}\n")
+    assert group.at_memory_limit()
+
+
+def test_counters_that_are_not_there_are_zero_or_unknown(v2: Group) -> None:
+    assert (v2.oom_kills(), v2.refused_forks(), v2.peak_memory()) == (0, 0, None)
+
+
+def test_a_group_that_cannot_be_limited_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: Path, value: str) -> None:
+        raise PermissionError(1, "no", str(file))
+
+    monkeypatch.setattr(cgroups, "_set", fail)
+    with pytest.raises(PermissionError):
+        Group(Hierarchy(2, {"memory": tmp_path}), "a-1", LIMITS)
+    assert not (tmp_path / "a-1").exists()
+
+
+def test_optional_files_may_be_missing_and_others_may_not(tmp_path: Path) -> None:
+    cgroups._set(tmp_path / "memory.swap.max?", "0")
+    with pytest.raises(FileNotFoundError):
+        cgroups._set(tmp_path / "memory.max", "0")
+
+
+def test_killing_a_v2_group_uses_its_switch(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("1\n")
+    (tmp_path / "cgroup.kill").write_text("")
+    assert cgroups.kill_group(tmp_path) is True
+    assert (tmp_path / "cgroup.kill").read_text() == "1"
+    (tmp_path / "cgroup.procs").write_text("")
+    assert cgroups.kill_group(tmp_path) is False
+
+
+# ---------------------------------------------------------------- for real
+
+
+@pytest.fixture
+def real() -> Hierarchy:
+    if not any(offers("root", name) for name in cgroup_tree.WANTED):
+        pytest.skip("no cgroups here: that the kernel takes what is written is not proved")
+    return cgroup_tree.find(f"ferryman-test-{os.getpid()}")
+
+
+def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
+    group = Group(real, "a-1", Limits(memory=32 << 20, pids=4))
+    try:
+        script = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 9 & done; exit 7"
+        command = ['for f in "$@"; do echo 0 >"$f"; done', "exec /bin/sh -c '" + script + "'"]
+        done = subprocess.run(
+            ["/bin/sh", "-c", "; ".join(command), "x", *group.join], stderr=subprocess.DEVNULL
+        )  # a pipe would stay open for as long as they sleep
+        assert done.returncode != 7
+        assert group.refused_forks() > 0
+        assert group.peak_memory()
+        for folder in group.folders:
+            while cgroups.kill_group(folder):
+                os.sched_yield()
+        assert group.oom_kills() == 0
+    finally:
+        group.remove()
+        for folder in dict.fromkeys(real.folders.values()):
+            cgroups.remove_group(folder)
+    assert not any(folder.exists() for folder in group.folders)
+
+
+def test_a_group_that_was_tidied_away_has_none_below_it(tmp_path: Path) -> None:
+    (tmp_path / "ours" / "attempt").mkdir(parents=True)
+    (tmp_path / "ours" / "cgroup.procs").touch()
+    assert cgroups.below(tmp_path / "ours") == [tmp_path / "ours" / "attempt"]
+    assert cgroups.below(tmp_path / "gone") == []
+
+
+def test_what_joins_a_real_group_is_in_all_of_it_with_its_children(real: Hierarchy) -> None:
+    group = Group(real, "a-1", LIMITS)
+    show = "cat /proc/$$/cgroup /proc/self/cgroup; true"  # the shell's, then its child's
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", JOIN, "join", *group.join, "--", "/bin/sh", "-c", show],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        group.remove()
+        for folder in dict.fromkeys(real.folders.values()):
+            cgroups.remove_group(folder)
+    own = f"/{next(iter(real.folders.values())).name}/a-1"
+    assert sum(line.endswith(own) for line in done.stdout.splitlines()) == 2 * len(group.folders)
+
+
+def test_v1_is_joined_without_the_lock_that_stops_every_fork_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "_set", lambda file, value: None)
+    folders = {name: tmp_path / name for name in ("memory", "pids", "cpu")}
+    for folder in folders.values():
+        folder.mkdir()
+    group = Group(Hierarchy(1, folders), "a-1", LIMITS)
+    assert group.join == [str(folder / "a-1" / "tasks") for folder in folders.values()]
+
+
+def test_empty_groups_of_other_agents_are_tidied_away(tmp_path: Path) -> None:
+    for name in ("ferryman-mine", "ferryman-dead", "ferryman-busy/attempt", "system.slice"):
+        (tmp_path / name).mkdir(parents=True)
+    cgroup_tree.tidy(Hierarchy(1, {"memory": tmp_path / "ferryman-mine"}))
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["ferryman-busy", "ferryman-mine", "system.slice"]
+
+
+def test_a_group_whose_parent_was_tidied_away_makes_it_again(real: Hierarchy) -> None:
+    for folder in dict.fromkeys(real.folders.values()):
+        cgroups.remove_group(folder)
+    if real.version == 2:
+        pytest.skip("version 2: proved on the copy above, not proved here")
+    group = Group(real, "a-1", LIMITS)
+    made = [folder.is_dir() for folder in group.folders]
+    group.remove()
+    for folder in dict.fromkeys(real.folders.values()):
+        cgroups.remove_group(folder)
+    assert made == [True] * len(real.folders)

@@ -1,0 +1,192 @@
+"""Soft limits: what is looked up, from where, how often, and what it means."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.sandbox.limits import usage
+from client_agent.sandbox.limits.soft import DirectoryGauge, Pace, ProcessGauge
+from shared.wire import Limits, Reason
+from tests.support.fakeattempt import FakeAttempt, attempt_of
+from tests.support.simclock import SimClock
+
+LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    found = {"cpu_s": 0.0, "memory": 0, "exactly": 0}
+    monkeypatch.setattr(
+        usage, "of_processes", lambda _: usage.Used(found["cpu_s"], int(found["memory"]))
+    )
+    monkeypatch.setattr(usage, "memory_of", lambda *_: found["exactly"])
+    monkeypatch.setattr(usage, "of_deleted", lambda *_: 0)
+    return found
+
+
+async def test_softly_memory_is_counted_twice_before_it_is_a_reason(used: dict[str, float]) -> None:
+    gauge, fake = ProcessGauge(LIMITS, 10.0, SimClock(), memory=True, cpu=True), FakeAttempt()
+    used.update(memory=2000, exactly=900)
+    await gauge.poll(attempt_of(fake))
+    assert fake.stops == [], "most of it is shared"
+    used.update(exactly=1001)
+    await gauge.poll(attempt_of(fake))
+    assert [stop[0] for stop in fake.stops] == [Reason.MEMORY_LIMIT]
+
+
+async def test_memory_is_not_too_much_when_it_was_so_for_a_moment_only(
+    used: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ending processes shared is counted for each that is looked at before the next ends."""
+    counted = [1001, 999]
+    monkeypatch.setattr(usage, "memory_of", lambda *_: counted.pop(0))
+    used.update(memory=2000)
+    fake = FakeAttempt()
+    await ProcessGauge(LIMITS, 10.0, SimClock(), memory=True, cpu=True).poll(attempt_of(fake))
+    assert (fake.stops, counted) == ([], [])
+
+
+async def test_softly_cpu_time_has_a_budget(used: dict[str, float]) -> None:
+    gauge, fake = ProcessGauge(LIMITS, 10.0, SimClock(), memory=True, cpu=True), FakeAttempt()
+    used.update(cpu_s=10.0)
+    await gauge.poll(attempt_of(fake))
+    assert fake.stops == []
+    used.update(cpu_s=10.1)
+    await gauge.poll(attempt_of(fake))
+    ((reason, message, grace),) = fake.stops
+    assert (reason, grace) == (Reason.CPU_LIMIT, True)
+    assert "more than 10 s of CPU" in message
+
+
+async def test_what_a_cgroup_limits_is_not_limited_again(used: dict[str, float]) -> None:
+    used.update(memory=2000, exactly=2000, cpu_s=99.0)
+    fake = FakeAttempt()
+    await ProcessGauge(LIMITS, 10.0, SimClock(), memory=False, cpu=False).poll(attempt_of(fake))
+    assert fake.stops == []
+
+
+def directory_gauge(folder: Path, clock: SimClock, most: int = 10) -> DirectoryGauge:
+    fd = os.open(folder, os.O_RDONLY)
+    device = os.fstat(fd).st_dev
+    hurry = threading.Event()
+    return DirectoryGauge(fd, device, LIMITS, most, clock, hurry)
+
+
+async def test_softly_a_directory_is_walked(tmp_path: Path) -> None:
+    gauge, fake = directory_gauge(tmp_path, SimClock()), FakeAttempt()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "f").write_bytes(os.urandom(60_000))
+    await gauge.poll(attempt_of(fake))
+    assert fake.stops == []
+    (tmp_path / "a" / "g").write_bytes(os.urandom(60_000))
+    await gauge.poll(attempt_of(fake))
+    ((reason, message, grace),) = fake.stops
+    assert (reason, grace) == (Reason.DISK_LIMIT, False)
+    assert "its disk limit is 97.7 KiB" in message
+
+
+async def test_softly_files_are_counted(tmp_path: Path) -> None:
+    gauge, fake = directory_gauge(tmp_path, SimClock()), FakeAttempt()
+    for i in range(11):
+        (tmp_path / str(i)).write_bytes(b"")
+    await gauge.poll(attempt_of(fake))
+    assert "more than 10 files" in fake.stops[0][1]
+
+
+async def test_what_was_written_after_the_last_look_is_found_at_the_end(tmp_path: Path) -> None:
+    gauge = directory_gauge(tmp_path, SimClock())
+    (tmp_path / "f").write_bytes(os.urandom(120_000))
+    assert await gauge.last() is True
+    verdict = gauge.verdict()
+    assert verdict is not None
+    assert verdict.reason is Reason.DISK_LIMIT
+
+
+def test_hard_links_and_sparse_files_take_what_they_take(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(os.urandom(40_960))
+    os.link(tmp_path / "f", tmp_path / "g")
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    stored = usage.of_directory(fd, 100)
+    os.close(fd)
+    assert stored.entries == 3
+    assert 40_960 <= stored.bytes < 80_000
+
+
+def test_a_tree_too_deep_to_walk_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "DEEPEST", 3)
+    (tmp_path / "a/b/c/d").mkdir(parents=True)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    assert usage.of_directory(fd, 100).too_deep
+    os.close(fd)
+
+
+def test_a_walk_can_be_hurried(tmp_path: Path) -> None:
+    for i in range(600):
+        (tmp_path / str(i)).write_bytes(b"")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    assert usage.of_directory(fd, 10_000, lambda: True).entries == 256
+    assert usage.of_directory(fd, 10_000, lambda: False).entries == 600
+    os.close(fd)
+
+
+def test_processes_are_added_up_from_proc() -> None:
+    used = usage.of_processes(os.getpid())
+    assert used.cpu_s > 0
+    assert used.memory > 1 << 20
+    assert usage.memory_of(os.getpid(), 0) > 1 << 20
+    assert usage.of_processes(2**22 + 1) == usage.Used(0.0, 0)
+
+
+@pytest.mark.parametrize("name", ["of_processes", "memory_of", "of_deleted", "of_directory"])
+async def test_a_job_that_is_much_to_look_at_does_not_hold_up_the_agent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """Forty processes with a thousand descriptors each took a second."""
+    real, threads = getattr(usage, name), []
+
+    def noted(*args: Any) -> Any:
+        threads.append(threading.get_ident())
+        return real(*args)
+
+    monkeypatch.setattr(usage, name, noted)
+    fake = FakeAttempt(os.getpid())  # more than the limit of 1000 bytes
+    await ProcessGauge(LIMITS, 10.0, SimClock(), memory=True, cpu=True).poll(attempt_of(fake))
+    await directory_gauge(tmp_path, SimClock()).poll(attempt_of(fake))
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_after_a_long_look_there_is_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimClock()
+    pace = Pace(clock, 10.0)
+    assert await pace.look(lambda: 7) == 7
+    assert pace.due, "it took no time"
+    seen = []
+    for moments in ([0.0, 2.0, 21.9], [100.0, 102.0, 122.1]):
+        monkeypatch.setattr(clock, "monotonic", iter(moments).__next__)
+        await pace.look(lambda: None)
+        seen.append(pace.due)
+    assert seen == [False, True]
+
+
+def test_files_in_memory_count_mapped_or_not() -> None:
+    before = usage.of_deleted(os.getppid(), usage.memfd_device())
+    fd = os.memfd_create("held")
+    with mmap.mmap(-1, 4096):
+        os.ftruncate(fd, 1 << 30)
+        os.write(fd, bytes(3 << 20))
+        # of our parent's children we are one; other tests' small ones come and go
+        held = usage.of_deleted(os.getppid(), usage.memfd_device()) - before
+    os.close(fd)
+    assert (3 << 20) - (1 << 19) <= held < 4 << 20
+    assert usage.memory_of(2**22 + 1, held) == held

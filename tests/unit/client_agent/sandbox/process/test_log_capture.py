@@ -1,0 +1,264 @@
+"""Logs: always drained, stored up to a limit, kept in memory by the kilobyte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.sandbox.process.log_capture import BURST, TAIL, UNWRITTEN, LogDrain
+from tests.support.sandboxed import turns
+
+_THREADS = ThreadPoolExecutor(1)
+
+
+class HangingDisk(Executor):
+    """Runs nothing until told to."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.held.append((future, lambda: work(*args, **kwargs)))
+        return future
+
+    def answer(self) -> None:
+        held, self.held = self.held, []
+        for future, work in held:
+            future.set_result(work())
+
+
+class Piped:
+    """A drain, and the other end of its pipe."""
+
+    def __init__(
+        self,
+        path: Path,
+        limit: int,
+        hard: int = 1 << 40,
+        *,
+        greeting: bool = False,
+        threads: Executor = _THREADS,
+    ) -> None:
+        read, self.write = os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(self.write, False)
+        self.path, self.floods = path, 0
+        self.drain = LogDrain(
+            read,
+            path,
+            limit=limit,
+            hard_limit=hard,
+            on_flood=self._flood,
+            greeting=greeting,
+            threads=threads,
+        )
+
+    def _flood(self) -> None:
+        self.floods += 1
+
+    async def feed(self, data: bytes) -> None:
+        target = self.drain.bytes_read + len(data)
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self.write, view) :]
+            except BlockingIOError:
+                await turns()
+        while self.drain.bytes_read < target:
+            await turns()
+
+    async def end(self) -> bytes:
+        os.close(self.write)
+        await self.drain.closed
+        return self.path.read_bytes()
+
+
+async def test_everything_is_stored_up_to_the_limit(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1 << 20)
+    data = os.urandom(300_000)
+    await piped.feed(data)
+    assert await piped.end() == data
+    assert not piped.drain.truncated
+
+
+@pytest.mark.parametrize("size", [100_000, 100_001, 99_999, 100_000 - TAIL, 100_001 - TAIL])
+async def test_the_limit_is_exact(tmp_path: Path, size: int) -> None:
+    piped = Piped(tmp_path / "log", 100_000)
+    data = os.urandom(size)
+    await piped.feed(data)
+    stored = await piped.end()
+    if size <= 100_000:
+        assert stored == data
+    else:
+        assert stored.startswith(data[: 100_000 - TAIL])
+        assert stored.endswith(data[-TAIL:])
+        assert b"\n[ferryman: 1 bytes are left out here]\n" in stored
+    assert piped.drain.truncated == (size > 100_000)
+
+
+async def test_beyond_the_limit_start_and_end_are_kept(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 100_000)
+    for i in range(200):
+        await piped.feed(f"{i:04}".encode() * 1000)
+    stored = await piped.end()
+    assert len(stored) < 100_000 + 100
+    assert stored.startswith(b"0000")
+    assert stored.endswith(b"0199" * 100)
+    assert b"700000 bytes are left out here" in stored
+
+
+async def test_a_small_limit_keeps_the_start_only(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 10)
+    await piped.feed(b"0123456789abcdef")
+    assert await piped.end() == b"0123456789\n[ferryman: 6 bytes are left out here]\n"
+
+
+async def test_a_flood_is_told_once(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000, 5000)
+    await piped.feed(b"x" * 5000)
+    assert piped.floods == 0
+    await piped.feed(b"x")
+    await piped.feed(b"x" * 100_000)
+    assert piped.floods == 1
+    await piped.end()
+
+
+async def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000)
+    await piped.feed(b"a" * 2_000_000)
+    held = [v for v in vars(piped.drain).values() if isinstance(v, (bytes, bytearray))]
+    assert sum(map(len, held)) <= TAIL
+    assert sum(map(len, piped.drain._unwritten)) <= 1000
+    await piped.end()
+
+
+async def test_the_tail_is_the_last_lines(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000)
+    await piped.feed(b"".join(b"line %d\n" % i for i in range(5000)))
+    assert piped.drain.tail(2) == "line 4998\nline 4999"
+    await piped.feed(b"\xff\xfe bad")
+    assert piped.drain.tail(1) == "\ufffd\ufffd bad"
+    await piped.end()
+
+
+async def test_a_greeting_is_not_stored(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000, greeting=True)
+    os.write(piped.write, b"\n")
+    assert await piped.drain.greeted is True
+    await piped.feed(b"\nhello")
+    assert await piped.end() == b"\nhello"
+
+
+async def test_a_greeting_that_comes_with_the_first_words_is_cut_off(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000, greeting=True)
+    os.write(piped.write, b"\nhello")
+    assert await piped.drain.greeted is True
+    assert await piped.end() == b"hello"
+
+
+async def test_an_end_without_greeting_is_told(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000, greeting=True)
+    await piped.end()
+    assert await piped.drain.greeted is False
+
+
+async def test_a_full_disk_does_not_stop_the_draining(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda p, f, m=0o777: real("/dev/full", os.O_WRONLY))
+    piped = Piped(tmp_path / "log", 1 << 20)
+    monkeypatch.undo()
+    await piped.feed(b"x" * 500_000)
+    assert piped.drain.bytes_read == 500_000
+    os.close(piped.write)
+    await piped.drain.closed
+    assert piped.drain.store_error == "No space left on device"
+
+
+async def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("kept")
+    with pytest.raises(FileExistsError):
+        Piped(tmp_path / "log", 1000)
+    assert (tmp_path / "log").read_text() == "kept"
+
+
+async def test_stopping_early_closes_everything(tmp_path: Path) -> None:
+    piped = Piped(tmp_path / "log", 1000)
+    await piped.feed(b"x")
+    piped.drain.stop()
+    piped.drain.stop()
+    await piped.drain.closed
+    assert (tmp_path / "log").read_bytes() == b"x"
+    with pytest.raises(BrokenPipeError):
+        os.write(piped.write, b"y")
+    os.close(piped.write)
+
+
+async def test_single_bytes_are_read_in_larger_pieces_a_little_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[Callable[[], None]] = []
+    loop = asyncio.get_running_loop()
+
+    def call_later(_: float, go_on: Callable[[], None]) -> asyncio.Handle:
+        rests.append(go_on)
+        return loop.call_soon(int)
+
+    monkeypatch.setattr(loop, "call_later", call_later)
+    piped = Piped(tmp_path / "log", 1 << 20)
+    for _ in range(BURST):
+        await piped.feed(b".")
+    for _ in range(1000):
+        os.write(piped.write, b".")
+        await turns()
+    assert piped.drain.bytes_read == BURST
+    (go_on,) = rests
+    go_on()
+    await turns(3)
+    assert piped.drain.bytes_read == BURST + 1000
+    for _ in range(BURST - 1):
+        await piped.feed(b".")
+    assert len(rests) == 2, "the thousand were one read"
+    monkeypatch.undo()
+    rests[1]()
+    assert await piped.end() == b"." * (2 * BURST - 1 + 1000)
+
+
+async def test_large_pieces_are_read_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda seconds, _: rests.append(seconds))
+    piped = Piped(tmp_path / "log", 1 << 20)
+    for _ in range(2 * BURST):
+        await piped.feed(b"x" * 8192)
+    monkeypatch.undo()
+    await piped.end()
+    assert rests == []
+
+
+async def test_a_disk_that_hangs_holds_up_its_own_job_only(tmp_path: Path) -> None:
+    """And that one by a bounded amount of memory, and loses nothing."""
+    disk = HangingDisk()
+    piped = Piped(tmp_path / "log", 1 << 30, threads=disk)
+    sent = 0
+    for _ in range(500):  # turns of a loop that nothing blocks
+        with contextlib.suppress(BlockingIOError):
+            sent += os.write(piped.write, b"x" * 4096)
+        await turns()
+    assert sent < UNWRITTEN + 4 * (1 << 16)
+    os.close(piped.write)
+    while not piped.drain.closed.done():
+        disk.answer()
+        await turns()
+    assert (tmp_path / "log").read_bytes() == b"x" * sent
