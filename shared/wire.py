@@ -78,6 +78,8 @@ class Order(Wire):
     """SHA-256 of the content, hex, see :mod:`shared.files.bundles.format`."""
     bundle_size: int
     """Bytes of the sealed ZIP."""
+    lease: Whole = 0
+    """Token of the lease under which it is sent: the agent refuses one below what it has seen."""
 
 
 class ResultInfo(Wire):
@@ -148,6 +150,8 @@ class AgentHealth(Wire):
     database: str = "ok"
     agent: str | None = None
     """Name of the agent; its absence tells a job-orchestrator client."""
+    agent_id: str | None = None
+    """Its own id, which it keeps whatever its name or address; None: an older agent."""
     version: str | None = None
     slots: Whole | None = None
     running: Whole | None = None

@@ -58,7 +58,7 @@ def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
 
 def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     """Take jobs out of a copy, in one transaction."""
-    tables = (("job_tags", "job_id"), ("events", "job_id"), ("idempotency_keys", "job_id"))
+    tables = [(name, "job_id") for name in ("job_tags", "events", "idempotency_keys", "attempts")]
     connection.execute("BEGIN IMMEDIATE")
     for job_id in job_ids:
         for table, column in (*tables, ("jobs", "id")):

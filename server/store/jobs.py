@@ -128,7 +128,8 @@ class SqlJobs(Queue, Pages, Retention):
         found = await self._database.write(
             lambda tx: tx.rows(
                 """
-                UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256
+                UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256,
+                       results_size = results_size + :size
                 WHERE id = :id AND attempt = :attempt AND state = :state AND result_file IS NULL
                 RETURNING *
                 """,
@@ -216,7 +217,7 @@ async def _by_key(source: Database | Transaction, user_id: str, key: str) -> Job
 async def _stored(source: Database | Transaction, user_id: str) -> int:
     found = await source.rows(
         """
-        SELECT coalesce(sum(bundle_size + coalesce(result_size, 0)), 0) AS bytes
+        SELECT coalesce(sum(bundle_size + results_size), 0) AS bytes
         FROM jobs WHERE user_id = :user_id AND bundle_file IS NOT NULL
         """,
         {"user_id": user_id},

@@ -141,4 +141,113 @@ _4: Migration = (
     """,
 )
 
-MIGRATIONS: Final = (_1, _2, _3, _4)
+_5: Migration = (
+    """
+    CREATE TABLE attempts (
+        job_id INTEGER NOT NULL REFERENCES jobs (id),
+        number INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        agent_id TEXT,
+        payload_id INTEGER,
+        lease INTEGER NOT NULL DEFAULT 0,
+        limits TEXT NOT NULL,
+        timeout_s REAL NOT NULL,
+        claimed_at INTEGER NOT NULL,
+        submitted_at INTEGER,
+        started_at INTEGER,
+        ended_at INTEGER,
+        message TEXT NOT NULL DEFAULT '',
+        reason TEXT,
+        exit_code INTEGER,
+        stderr_tail TEXT NOT NULL DEFAULT '',
+        warnings TEXT NOT NULL DEFAULT '[]',
+        enforcement TEXT NOT NULL DEFAULT '{}',
+        usage TEXT,
+        result_file TEXT,
+        result_size INTEGER,
+        result_sha256 TEXT,
+        stdout_bytes INTEGER,
+        stderr_bytes INTEGER,
+        PRIMARY KEY (job_id, number)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX attempts_results ON attempts (result_file) WHERE result_file IS NOT NULL",
+    # Earlier attempts of a job were not recorded: the last one is what its row says.
+    """
+    INSERT INTO attempts
+    SELECT id, attempt, CASE state WHEN 'Cleaned' THEN 'Completed' ELSE state END, agent, NULL,
+           payload_id, 0, limits, timeout_s,
+           coalesce((SELECT max(at) FROM events WHERE job_id = jobs.id AND state = 'Processing'),
+                    queued_at),
+           submitted_at, started_at, ended_at, message, reason, exit_code, stderr_tail, warnings,
+           enforcement, usage, result_file, result_size, result_sha256, NULL, NULL
+    FROM jobs WHERE agent IS NOT NULL AND attempt > 0 AND state != 'Cleaned'
+    """,
+    """
+    CREATE TABLE bundles (
+        file TEXT PRIMARY KEY,
+        digest TEXT NOT NULL,
+        size INTEGER NOT NULL,
+        refs INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        shared INTEGER NOT NULL DEFAULT 1
+    ) STRICT, WITHOUT ROWID
+    """,
+    # One stored file for each content; the files that are left over are orphans.
+    "CREATE UNIQUE INDEX bundles_by_content ON bundles (digest, size) WHERE shared = 1",
+    """
+    INSERT INTO bundles (file, digest, size, refs, created_at)
+    SELECT min(bundle_file), bundle_digest, bundle_size, count(*), min(created_at)
+    FROM jobs WHERE bundle_file IS NOT NULL GROUP BY bundle_digest, bundle_size
+    """,
+    """
+    UPDATE jobs SET bundle_file = (
+        SELECT file FROM bundles WHERE digest = bundle_digest AND size = bundle_size
+    ) WHERE bundle_file IS NOT NULL
+    """,
+    # Bytes of the results of all attempts.
+    "ALTER TABLE jobs ADD COLUMN results_size INTEGER NOT NULL DEFAULT 0",
+    "UPDATE jobs SET results_size = result_size WHERE result_file IS NOT NULL",
+    "DROP INDEX jobs_stored",
+    """
+    CREATE INDEX jobs_stored ON jobs (user_id, bundle_size, results_size)
+        WHERE bundle_file IS NOT NULL
+    """,
+    # The principal who uploaded it; NULL: before there were principals.
+    "ALTER TABLE jobs ADD COLUMN submitted_by TEXT",
+    "CREATE INDEX jobs_by_submitter ON jobs (submitted_by, id) WHERE submitted_by IS NOT NULL",
+    """
+    CREATE TABLE agents (
+        id TEXT PRIMARY KEY,
+        name TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        address TEXT NOT NULL,
+        state TEXT NOT NULL,
+        message TEXT NOT NULL DEFAULT '',
+        labels TEXT NOT NULL DEFAULT '{}',
+        resources TEXT NOT NULL DEFAULT '{}',
+        version TEXT,
+        created_at INTEGER NOT NULL,
+        last_heard_at INTEGER
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE UNIQUE INDEX agents_by_name ON agents (name) WHERE state != 'retired'",
+    """
+    CREATE TABLE leases (
+        name TEXT PRIMARY KEY,
+        owner TEXT NOT NULL,
+        token INTEGER NOT NULL,
+        until INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    # Who of a service's users was served last: the next one in order is due.
+    """
+    CREATE TABLE services (
+        name TEXT PRIMARY KEY,
+        last_user TEXT NOT NULL DEFAULT ''
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: Final = (_1, _2, _3, _4, _5)

@@ -128,6 +128,6 @@ _FORGETTABLE: Final = """
 async def _delete(tx: Transaction, job_ids: Sequence[int]) -> None:
     """The rows, after all that refers to them; AUTOINCREMENT gives no number a second time."""
     for names, params in batches(job_ids):
-        for table in ("job_tags", "events", "idempotency_keys"):
+        for table in ("job_tags", "events", "idempotency_keys", "attempts"):
             await tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
         await tx.rows(f"DELETE FROM jobs WHERE id IN ({names})", params)  # noqa: S608

@@ -112,7 +112,10 @@ def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
                 found[f"{name}_file"] = None
             case "result", Result():
                 found.update(
-                    result_file=value.file, result_size=value.size, result_sha256=value.sha256
+                    result_file=value.file,
+                    result_size=value.size,
+                    result_sha256=value.sha256,
+                    results_size=value.size,
                 )
             case "usage", Usage():
                 found["usage"] = value.model_dump_json()
