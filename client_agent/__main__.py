@@ -24,8 +24,7 @@ from shared.clock import RealClock
 from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen, url_of
 from shared.settings.load import SettingsError
-from shared.sqlite.database import DatabaseUnavailable
-from shared.sqlite.migrations import NewerSchema
+from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 
 USAGE: Final = 2
 UNAVAILABLE: Final = 69

@@ -16,8 +16,7 @@ from shared import logs
 from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen
 from shared.settings.load import SettingsError
-from shared.sqlite.database import DatabaseUnavailable
-from shared.sqlite.migrations import NewerSchema
+from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 
 USAGE: Final = 2
 UNAVAILABLE: Final = 69

@@ -31,8 +31,8 @@ class Health:
     async def troubles(self) -> list[str]:
         """What is wrong now, in sentences; empty: all is well."""
         found = [f"the {name} loop is stuck" for name in self._supervisor.ill()]
-        if self._database.trouble is not None:
-            found.append(str(self._database.trouble))
+        if self._database.failure is not None:
+            found.append(str(self._database.failure))
         return found + await self._disk.troubles()
 
     def _look_at_disk(self) -> list[str]:

@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from client_agent.payloads.errors import NoSuchPayload, Refused
 from shared.http.middleware import OUTCOME, Handler
 from shared.http.refusals import Denied
-from shared.sqlite.database import DatabaseUnavailable
+from shared.sqlite.errors import DatabaseUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from shared.clock import Clock
 from shared.probe import Probe
-from shared.sqlite.database import DatabaseUnavailable
+from shared.sqlite.errors import DatabaseUnavailable
 from shared.units.sizes import say_size
 from shared.wire import AgentHealth, Limits
 

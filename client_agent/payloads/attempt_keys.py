@@ -16,7 +16,8 @@ from client_agent.payloads.errors import DigestMismatch, KeyRefused, StaleAttemp
 from client_agent.payloads.payload import Payload, payload
 from shared.clock import SECOND, Micros
 from shared.ids import AttemptKey
-from shared.sqlite.database import Database, Transaction
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Transaction
 
 Source: TypeAlias = Transaction | Database
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from shared.clock import Micros, iso
 from shared.ids import AttemptKey
-from shared.sqlite.database import Row
 from shared.sqlite.migrations import Migration
+from shared.sqlite.transactions import Row
 from shared.wire import Limits, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
 
 _1: Final[Migration] = (

@@ -16,7 +16,8 @@ from client_agent.payloads.payload import NewPayload, Outcome, Payload, payload
 from client_agent.payloads.wakeups import Bell
 from shared.clock import SECOND, Clock
 from shared.ids import AttemptKey
-from shared.sqlite.database import Database, Row, Transaction
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Row, Transaction
 from shared.wire import PayloadState
 
 S = PayloadState
@@ -58,7 +59,7 @@ class Payloads:
     @property
     def trouble(self) -> str | None:
         """Why the database cannot be used; None while it can."""
-        return None if self._database.trouble is None else str(self._database.trouble)
+        return None if self._database.failure is None else str(self._database.failure)
 
     # -- taking
 

@@ -34,7 +34,7 @@ from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from shared.clock import Clock
 from shared.files.errors import BundleError
-from shared.sqlite.database import DatabaseUnavailable
+from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 
 S = PayloadState

@@ -19,7 +19,7 @@ from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcome
 from client_agent.run.attempt import RETRY_S, Attempt, House
 from shared.clock import wait_for
-from shared.sqlite.database import DatabaseUnavailable
+from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 
 S = PayloadState

@@ -24,7 +24,7 @@ from server.domain.errors import (
 from shared.http.middleware import OUTCOME, REQUEST_ID, Handler
 from shared.http.refusals import Denied
 from shared.multipart import FormRefused
-from shared.sqlite.database import DatabaseUnavailable
+from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import Problem
 
 log = structlog.get_logger()

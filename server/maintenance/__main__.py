@@ -20,8 +20,7 @@ from server.maintenance.restore import BadBackup, NotEmpty, restore
 from shared.clock import RealClock
 from shared.files.locks import FolderInUse
 from shared.settings.load import SettingsError
-from shared.sqlite.database import DatabaseUnavailable
-from shared.sqlite.migrations import NewerSchema, NoRoomForCopy
+from shared.sqlite.errors import DatabaseUnavailable, NewerSchema, NoRoomForCopy
 from shared.units.sizes import say_count, say_size
 
 FAILED: Final = 1

@@ -21,7 +21,9 @@ from server.store import copies
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, iso
 from shared.files import durable
-from shared.sqlite.migrations import NewerSchema, copy_database, schema_version
+from shared.sqlite.copies import copy_database
+from shared.sqlite.errors import NewerSchema
+from shared.sqlite.migrations import schema_version
 
 DATABASE: Final = "ferryman.sqlite"
 MANIFEST: Final = "backup.json"

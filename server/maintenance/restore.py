@@ -28,8 +28,8 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock, from_iso
 from shared.files import durable
 from shared.files.locks import FolderLock
+from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
-from shared.sqlite.migrations import copy_database
 
 LEAST_SKIPPED: Final = 1_000_000
 PER_SECOND: Final = 10

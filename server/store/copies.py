@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from shared.sqlite.database import Database, Transaction
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Transaction
 
 _COLUMNS: Final = (
     ("bundles", "bundle_file", "bundle_size", "bundle_digest"),

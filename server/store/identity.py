@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from shared.sqlite.database import Database, Transaction
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Transaction
 
 
 async def server_identity(database: Database, fresh: str) -> tuple[str, tuple[str, ...]]:

@@ -13,7 +13,8 @@ from server.store.pages import Pages
 from server.store.queue import HELD, Queue, count_queued
 from server.store.retention import Retention
 from shared.clock import Micros
-from shared.sqlite.database import Database, Transaction
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Transaction
 from shared.wire import JobState
 
 S = JobState

@@ -8,7 +8,8 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move
 from server.store import rows
 from shared.clock import Micros
-from shared.sqlite.database import Database, Transaction
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Transaction
 from shared.wire import JobState
 
 _EVENT: Final = """

@@ -10,7 +10,8 @@ from server.domain.quotas import Service
 from server.ports import Held
 from server.store import rows
 from shared.clock import Micros
-from shared.sqlite.database import Database, Transaction
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Transaction
 
 HELD: Final = "state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
 """HOLDS_SLOT, in the words of the index ``jobs_held``."""

@@ -11,7 +11,8 @@ from server.store import rows
 from server.store.moves import make_move
 from server.store.placeholders import batches
 from shared.clock import Micros
-from shared.sqlite.database import Database, Transaction
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Transaction
 
 
 class Retention:

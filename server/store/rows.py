@@ -10,7 +10,7 @@ from typing import Any
 
 from server.domain import states
 from server.domain.jobs import Bundle, Event, Job, NewJob, Result
-from shared.sqlite.database import Row
+from shared.sqlite.transactions import Row
 from shared.wire import JobState, Limits, Reason, Usage
 
 # Few texts recur in most rows: each is parsed once.

@@ -25,8 +25,8 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import RealClock
 from shared.files.bundles.reader import BundleReader
 from shared.files.locks import FolderLock
+from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
-from shared.sqlite.migrations import copy_database
 from shared.wire import JobState, Limits
 from tests.support.agent import write_bundle
 from tests.support.running import environment

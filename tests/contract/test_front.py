@@ -18,7 +18,8 @@ from structlog.testing import capture_logs
 
 from client_agent.storage.folders import Folders
 from server.storage.files import FolderFiles
-from shared.sqlite.database import Database, DatabaseUnavailable
+from shared.sqlite.database import Database
+from shared.sqlite.errors import DatabaseUnavailable
 from tests.support.agenthttp import calling
 from tests.support.orchestrator import Orchestrator
 from tests.support.serving import driving

@@ -20,8 +20,8 @@ from server.store import pages
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from server.store.queue import HELD
-from shared.sqlite.database import Database, DatabaseUnavailable
-from shared.sqlite.migrations import NewerSchema
+from shared.sqlite.database import Database
+from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 from shared.wire import JobState, Limits
 
 S = JobState

@@ -257,7 +257,7 @@ MUTANTS: Final = (
     _of(
         "a trouble of the database is told",
         "server/health.py",
-        "if self._database.trouble is not None:",
+        "if self._database.failure is not None:",
         "if False:",
         f"{_FRONT}a_trouble_of_the_database_is_told_until_it_is_over",
     ),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shared.sqlite.database import Change, Params, Row, T
 from shared.sqlite.migrations import Migration
+from shared.sqlite.transactions import Change, Params, Row, T
 
 
 class SimulatedCrash(BaseException):

@@ -12,7 +12,7 @@ import pytest
 from client_agent.collect import result
 from client_agent.run.attempt import PACK_TRIES, RETRY_S
 from client_agent.storage import open_beneath
-from shared.sqlite.database import DatabaseUnavailable
+from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 from tests.support.agent import Rig
 from tests.support.simclock import SimClock

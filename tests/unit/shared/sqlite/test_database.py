@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from shared.files.locks import FolderInUse
-from shared.sqlite.database import Database, DatabaseUnavailable, Transaction
+from shared.sqlite.database import Database
+from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.transactions import Transaction
 
 MIGRATIONS = [("CREATE TABLE numbers (n INTEGER PRIMARY KEY) STRICT",)]
 
@@ -168,8 +170,8 @@ async def test_what_was_deleted_can_be_given_back_to_the_disk(
         return int((await database.rows("PRAGMA page_count"))[0][0])
 
     before = await pages()
-    monkeypatch.setattr("shared.sqlite.database._GIVEN_BACK", 20)
-    monkeypatch.setattr("shared.sqlite.database._KEPT_FREE", 30)
+    monkeypatch.setattr("shared.sqlite.database._PAGES_FREED_AT_ONCE", 20)
+    monkeypatch.setattr("shared.sqlite.database._FREE_PAGES_KEPT", 30)
     assert await database.maintain()
     assert await pages() == before - 20
     while await database.maintain():
@@ -180,18 +182,18 @@ async def test_what_was_deleted_can_be_given_back_to_the_disk(
 # -- what is wrong with it
 
 
-async def test_a_full_disk_is_told_until_something_could_be_written(database: Database) -> None:
+async def test_a_full_disk_is_reported_until_something_could_be_written(database: Database) -> None:
     await database._writer.rows("PRAGMA max_page_count = 1")
     with pytest.raises(DatabaseUnavailable) as caught:
         await database.write(add(*range(5_000)))
     assert caught.value.full
-    assert database.trouble is caught.value
+    assert database.failure is caught.value
     await database.write(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
     assert await kept(database) == []
-    assert database.trouble is caught.value
+    assert database.failure is caught.value
     await database._writer.rows("PRAGMA max_page_count = 1000000")
     await database.maintain()
-    assert database.trouble is None
+    assert database.failure is None
 
 
 async def filled(path: Path) -> None:
@@ -207,7 +209,7 @@ def damage(path: Path) -> None:
         file.write(b"\xff" * 4096)
 
 
-async def test_damage_is_told_until_the_next_start(tmp_path: Path) -> None:
+async def test_damage_is_reported_until_the_next_start(tmp_path: Path) -> None:
     path = tmp_path / "test.sqlite"
     await filled(path)
     damage(path)
@@ -217,8 +219,8 @@ async def test_damage_is_told_until_the_next_start(tmp_path: Path) -> None:
             await kept(database)
         await database.probe()
         await database.rows("SELECT 1")
-        assert database.trouble is not None
-        assert database.trouble.damaged
+        assert database.failure is not None
+        assert database.failure.damaged
     finally:
         await database.close()
 

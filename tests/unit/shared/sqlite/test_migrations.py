@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from shared.sqlite import migrations as migrate
-from shared.sqlite.database import Database, DatabaseUnavailable
-from shared.sqlite.migrations import Migration, NewerSchema, schema_version
+from shared.sqlite import copies
+from shared.sqlite.database import Database
+from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
+from shared.sqlite.migrations import Migration, schema_version
 
 ONE: Migration = (
     "CREATE TABLE things (n INTEGER PRIMARY KEY) STRICT",
@@ -29,7 +30,7 @@ async def opened(path: Path, *migrations: Migration) -> Path | None:
     return copy
 
 
-def look(path: Path) -> tuple[int, list[str]]:
+def version_and_columns(path: Path) -> tuple[int, list[str]]:
     """Version and columns."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(things)")]
@@ -49,8 +50,8 @@ async def test_a_copy_is_kept_of_what_was_before(tmp_path: Path) -> None:
     copy = await opened(path, ONE, TWO)
     assert copy == tmp_path / "x.sqlite.schema-1"
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert look(copy) == (1, ["n"])
-    assert look(path) == (2, ["n", "word"])
+    assert version_and_columns(copy) == (1, ["n"])
+    assert version_and_columns(path) == (2, ["n", "word"])
     # Back to the copy, and forward again: the first copy is not written over.
     path.write_bytes(copy.read_bytes())
     assert await opened(path, ONE) is None
@@ -74,7 +75,7 @@ async def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
     await opened(path, ONE)
     with pytest.raises(DatabaseUnavailable, match="no such table: missing"):
         await opened(path, ONE, BROKEN)
-    assert look(path) == (1, ["n"])
+    assert version_and_columns(path) == (1, ["n"])
     assert await opened(path, ONE, TWO) is not None
 
 
@@ -84,11 +85,11 @@ async def test_without_room_for_the_copy_nothing_is_changed(
     path = tmp_path / "x.sqlite"
     await opened(path, ONE)
     full = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=20_000))
-    monkeypatch.setattr(migrate, "shutil", full)
+    monkeypatch.setattr(copies, "shutil", full)
     with pytest.raises(DatabaseUnavailable, match="the disk has 20000 free") as end:
         await opened(path, ONE, TWO)
     assert end.value.full
-    assert look(path) == (1, ["n"])
+    assert version_and_columns(path) == (1, ["n"])
     assert not list(tmp_path.glob("*schema*"))
 
 

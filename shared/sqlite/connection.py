@@ -1,0 +1,43 @@
+"""One connection to a database file, in a thread of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import aiosqlite
+
+from shared.sqlite.copies import file_size
+from shared.sqlite.transactions import Params, Row, T
+
+_FETCHED_AT_ONCE: Final = 64  # rows, where aiosqlite iterates
+_PRAGMAS: Final = (
+    "busy_timeout=10000",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+)
+
+
+class Connection(aiosqlite.Connection):
+    """Runs whole pieces of work in its thread, where aiosqlite's own methods run one statement."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(lambda: sqlite3.connect(path, isolation_level=None), _FETCHED_AT_ONCE)
+
+    async def set_up(self, path: Path) -> None:
+        """Make it ready for statements; a new file also learns to give space back."""
+        self.row_factory = sqlite3.Row
+        if not file_size(path):  # possible in an empty file only
+            await self.rows("PRAGMA auto_vacuum=INCREMENTAL")
+        for pragma in _PRAGMAS:
+            await self.rows(f"PRAGMA {pragma}")
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        value: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
+        return value
+
+    async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        return list(await self.execute_fetchall(sql, params or {}))
