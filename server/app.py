@@ -25,9 +25,9 @@ from server.api.problems import answer_problems
 from server.api.receiving import Uploads, UploadThreads
 from server.api.routes import OPEN_PATHS, add_routes
 from server.health import Health
-from server.loops.bells import Bells
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
+from server.loops.wakeups import Wakeups
 from server.settings import AgentTable, ServerSettings
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
@@ -67,7 +67,7 @@ class Server:
 
     application: web.Application
     supervisor: Supervisor
-    bells: Bells
+    wakeups: Wakeups
     send: Send
     jobs: SqlJobs
     registry: Registry
@@ -101,8 +101,8 @@ async def compose(
     if database.upgraded_from is not None:
         log.info("database.upgraded", copy=str(database.upgraded_from))
     identity, former = await server_identity(database, secrets.token_hex(16))
-    bells = Bells()
-    jobs = SqlJobs(database, bells.changed)
+    wakeups = Wakeups()
+    jobs = SqlJobs(database, wakeups.changed)
     files = FolderFiles(table.data_dir, functools.partial(secrets.token_hex, 16), table.min_free)
     sessions = Sessions(
         control=await stack.enter_async_context(_session(0)),
@@ -116,7 +116,7 @@ async def compose(
     ]
     registry = Registry(links, clock)
     accept = Accept(jobs, files, services, clock, table.stored_per_user)
-    get = Get(jobs, files, services, clock, on_slot=bells.sender.set)
+    get = Get(jobs, files, services, clock, on_slot=wakeups.sender.set)
     poll = Poll(
         jobs,
         files,
@@ -133,8 +133,8 @@ async def compose(
     send = Send(
         jobs, registry, services, clock, deliver, get, removed_after_s=table.agent_lost_after
     )
-    cancel = Cancel(jobs, registry, services, clock, bells, get.told)
-    clean = Clean(jobs, files, services, clock, bells.cleaner.set)
+    cancel = Cancel(jobs, registry, services, clock, wakeups, get.told)
+    clean = Clean(jobs, files, services, clock, wakeups.cleaner.set)
     await recover(jobs, files)
 
     uploads = Uploads(
@@ -148,16 +148,16 @@ async def compose(
     stack.callback(upload_threads.close)
     supervisor = Supervisor(
         [
-            Loop("sender", send, table.sender_interval, bells.sender, clock),
-            Loop("getter", poll, table.getter_interval, bells.getter, clock),
-            Loop("canceller", cancel, CANCEL_AGAIN_S, bells.canceller, clock),
+            Loop("sender", send, table.sender_interval, wakeups.sender, clock),
+            Loop("getter", poll, table.getter_interval, wakeups.getter, clock),
+            Loop("canceller", cancel, CANCEL_AGAIN_S, wakeups.canceller, clock),
             Loop("uploads", uploads, UPLOADS_CHECKED_S, asyncio.Event(), clock),
-            Loop("cleaner", clean, table.cleaner_interval, bells.cleaner, clock),
+            Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
         ],
         [
             clock.keep,
             *(
-                Follower(link, registry, get, clock, on_change=bells.agent_changed).run
+                Follower(link, registry, get, clock, on_change=wakeups.agent_changed).run
                 for link in links
             ),
         ],
@@ -173,7 +173,7 @@ async def compose(
         files=files,
         fleet=registry,
         services=services,
-        watch=bells,
+        watch=wakeups,
         clock=clock,
         accept=accept,
         cancel=cancel,
@@ -192,7 +192,7 @@ async def compose(
         version=metadata.version("ferryman"),
     )
     add_routes(application)
-    return Server(application, supervisor, bells, send, jobs, registry, front, clock)
+    return Server(application, supervisor, wakeups, send, jobs, registry, front, clock)
 
 
 def _session(per_host: int) -> aiohttp.ClientSession:

@@ -70,7 +70,7 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             # A second one ends us at once; nothing is lost by that.
             loop.remove_signal_handler(number)
-        server.bells.close()
+        server.wakeups.close()
         listener.stop_accepting()  # nobody new; who is here may finish
         if not await server.front.all_ended(table.shutdown_grace, server.clock):
             log.warning("server.cut_off", why="requests did not end within shutdown_grace")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
-from server.domain.quotas import Service
+from server.domain.service import Service
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.settings import HttpSection
 from shared.settings.limits import LimitsTable

@@ -13,7 +13,7 @@ from server.api import documents
 from server.api.partials import Partials
 from server.api.receiving import Uploads, UploadThreads
 from server.domain.jobs import Job
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Files, Fleet, Jobs, Watch
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel

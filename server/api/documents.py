@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from server.domain.jobs import Event, Job
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Fleet, Jobs
 from shared.clock import Micros, iso
 from shared.units.sizes import say_count

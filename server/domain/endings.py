@@ -6,8 +6,8 @@ from typing import Any
 
 from server.domain import retry
 from server.domain.jobs import Job, Move
-from server.domain.quotas import Service
-from server.domain.retry import Again
+from server.domain.retry import Retry
+from server.domain.service import Service
 from shared.clock import SECOND, Micros
 from shared.wire import JobState, Reason
 
@@ -50,7 +50,7 @@ def again(
     at: Micros,
     message: str,
     reason: Reason | None,
-    how: Again,
+    how: Retry,
     *,
     before: JobState | None = None,
 ) -> Move:
@@ -98,6 +98,6 @@ def interrupted(
         at,
         f"{message}; it will be tried again",
         reason,
-        how or Again(0.0, job.infra_used, job.retries_used),
+        how or Retry(0.0, job.infra_used, job.retries_used),
         before=before,
     )

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from server.domain.quotas import Service
+from server.domain.service import Service
 
 
 @dataclass(frozen=True, slots=True)

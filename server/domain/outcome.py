@@ -7,8 +7,8 @@ from typing import Any
 
 from server.domain import endings, retry
 from server.domain.jobs import Job, Move
-from server.domain.quotas import Service
-from server.domain.states import way
+from server.domain.service import Service
+from server.domain.states import states_between
 from shared.clock import Micros, from_iso
 from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
@@ -117,7 +117,7 @@ def steps(job: Job, payload: PayloadDoc, to: JobState, now: Micros) -> list[Move
     """The moves up to and with ``to`` (Submitted or Running) that the job has not made yet."""
     moves: list[Move] = []
     before = job.state
-    for state in way(before, to):
+    for state in states_between(before, to):
         if state is S.SUBMITTED:
             at, message, field = now, f"agent {job.agent} has it", "submitted_at"
         else:

@@ -28,10 +28,10 @@ AT_AGENT: Final = frozenset(s for s in HOLDS_SLOT if S.COMPLETED in NEXT[s])
 """The server has been told which payload it is."""
 
 
-_WAY: Final = (S.PROCESSING, S.SUBMITTED, S.RUNNING)
+_ORDER: Final = (S.PROCESSING, S.SUBMITTED, S.RUNNING)
 
 
-def way(before: JobState, to: JobState) -> tuple[JobState, ...]:
+def states_between(before: JobState, to: JobState) -> tuple[JobState, ...]:
     """The steps from ``before`` to ``to`` (Submitted or Running); empty where that is no step
     forward.
 
@@ -40,6 +40,6 @@ def way(before: JobState, to: JobState) -> tuple[JobState, ...]:
     """
     if before is S.UNKNOWN:
         return (to,)
-    if before not in _WAY:
+    if before not in _ORDER:
         return ()
-    return _WAY[_WAY.index(before) + 1 : _WAY.index(to) + 1]
+    return _ORDER[_ORDER.index(before) + 1 : _ORDER.index(to) + 1]

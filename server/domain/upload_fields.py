@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.domain.errors import BadField
-from server.domain.quotas import Service
+from server.domain.service import Service
 from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit
 from shared.units.durations import parse_duration, say_duration
 from shared.units.sizes import say_size

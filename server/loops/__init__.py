@@ -1,1 +1,1 @@
-"""What runs all the time: sweeps that wake on bells, and their supervisor."""
+"""What runs all the time: the loops, what wakes them, and their supervisor."""

@@ -1,4 +1,4 @@
-"""One sweep after another, woken by a bell; the interval is only the safety net."""
+"""One sweep after another: at each wake-up, and at the latest after the interval."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Loop:
 
     Args:
         every_s: longest time between sweeps.
-        bell: makes the next sweep come at once.
+        wakeup: makes the next sweep come at once.
     """
 
     def __init__(
-        self, name: str, sweep: Sweep, every_s: float, bell: asyncio.Event, clock: Clock
+        self, name: str, sweep: Sweep, every_s: float, wakeup: asyncio.Event, clock: Clock
     ) -> None:
         self.name, self._sweep, self._every_s = name, sweep, every_s
-        self._bell, self._clock = bell, clock
+        self._wakeup, self._clock = wakeup, clock
         self.last_ok = clock.monotonic()
         """When a sweep ended well last; for ``/health``."""
 
@@ -40,12 +40,12 @@ class Loop:
 
     def wake(self) -> None:
         """Make the next sweep come at once."""
-        self._bell.set()
+        self._wakeup.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Return after ``stop`` is set and its bell was rung."""
+        """Return after ``stop`` is set and the loop was woken."""
         while not stop.is_set():
-            self._bell.clear()
+            self._wakeup.clear()
             try:
                 touched = await self._sweep.run_once()
             except Exception:
@@ -54,4 +54,4 @@ class Loop:
                 self.last_ok = self._clock.monotonic()
                 if touched:
                     log.debug("sweep.done", sweep=self.name, touched=touched)
-            await wait_for(self._bell, self._every_s, self._clock)
+            await wait_for(self._wakeup, self._every_s, self._clock)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from server.domain.fairshare import Waiting
 from server.domain.jobs import Event, Job, Move, NewJob, Result
-from server.domain.quotas import Service
+from server.domain.service import Service
 from shared.clock import Micros
 from shared.wire import JobState
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from server.domain.errors import BundleTooLarge, KeyReused, QueueFull, StorageFull
 from server.domain.jobs import Bundle, Job, NewJob
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.domain.upload_fields import UploadRequest, check_field, given, upload_request
 from server.ports import Files, Jobs
 from shared.clock import Clock

@@ -20,7 +20,7 @@ import structlog
 from server.domain import endings, outcome
 from server.domain.errors import AlreadyEnded
 from server.domain.jobs import Job
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Agent, AgentError, Fleet, Jobs, NoSuchPayload, Watch
 from shared.clock import Clock, wait_for
 from shared.wire import JobState, PayloadDoc, PayloadState

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from server.domain.jobs import Job, Move
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Files, Jobs
 from shared.clock import SECOND, Clock
 from shared.wire import JobState

@@ -17,8 +17,8 @@ import structlog
 from server.domain import endings, outcome
 from server.domain.backoff import Backoff
 from server.domain.jobs import Job, Move
-from server.domain.quotas import Service
-from server.domain.retry import Again
+from server.domain.retry import Retry
+from server.domain.service import Service
 from server.ports import Agent, Files, Fleet, Jobs, RefusedByAgent, Unreachable
 from server.stages.get import Get
 from shared.clock import Clock
@@ -210,7 +210,7 @@ class Deliver:
 
     async def _requeue(self, job: Job, message: str, delay_s: float) -> None:
         """Not the job's fault and nothing was started: no budget pays for it."""
-        how = Again(delay_s, job.infra_used, job.retries_used)
+        how = Retry(delay_s, job.infra_used, job.retries_used)
         await self._move(job, lambda now, s: endings.again(job, s, now, message, None, how))
 
     async def _interrupted(self, job: Job, reason: Reason, message: str) -> None:

@@ -20,7 +20,7 @@ import structlog
 from server.domain import endings, outcome, states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Result
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import (
     Agent,
     AgentError,

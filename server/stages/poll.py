@@ -15,7 +15,7 @@ import structlog
 
 from server.domain import outcome, states
 from server.domain.jobs import Job, Move
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Agent, AgentError, Files, Fleet, Jobs, NoSuchPayload
 from server.stages.get import Get, sealed
 from shared.clock import SECOND, Clock

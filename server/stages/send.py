@@ -12,7 +12,7 @@ from typing import Final
 from server.domain import endings, fairshare
 from server.domain.fairshare import Waiting
 from server.domain.jobs import Move
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Agent, Fleet, Held, Jobs
 from server.stages.deliver import Deliver
 from server.stages.get import Get

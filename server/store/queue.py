@@ -6,7 +6,7 @@ from typing import Final
 
 from server.domain.fairshare import Waiting
 from server.domain.jobs import Job
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Held
 from server.store import rows
 from shared.clock import Micros

@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database

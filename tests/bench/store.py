@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.api import documents
-from server.domain.quotas import Service
+from server.domain.service import Service
 from shared.wire import JobState, PayloadState, QueueInfo, Reason
 from tests.support.simworld import World
 

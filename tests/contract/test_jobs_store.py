@@ -14,7 +14,7 @@ from server.api import documents
 from server.domain import states
 from server.domain.errors import NoSuchJob, QueueFull, StorageFull
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Filter
 from server.store import pages
 from server.store.jobs import SqlJobs

@@ -13,7 +13,7 @@ import pytest
 
 from server.domain.errors import NoSuchJob, NotEnded
 from server.domain.jobs import Bundle, Job, Move, NewJob
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.loops.runner import Loop
 from server.ports import Filter
 from server.stages.clean import Clean, delete

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from server.domain.errors import AlreadyEnded
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.store.migrations import MIGRATIONS
 from shared.files import durable
 from shared.sqlite.database import Database

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from server.domain import states
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS

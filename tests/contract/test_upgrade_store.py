@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import Filter
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs

@@ -365,7 +365,7 @@ MUTANTS: Final = (
     _of(
         "a wake-up during a sweep is kept",
         "server/loops/runner.py",
-        "            self._bell.clear()\n",
+        "            self._wakeup.clear()\n",
         "",
         f"{_LOOPS}a_sweep_comes_at_its_interval_and_at_once_when_it_is_woken",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from server.domain.quotas import Service
+from server.domain.service import Service
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline import Fuse, SimulatedCrash
 from tests.support.simworld import World

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from server.domain.errors import AlreadyEnded
-from server.domain.quotas import Service
+from server.domain.service import Service
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline import Fuse, SimulatedCrash
 from tests.support.simworld import FAULTS, NEVER_S, World

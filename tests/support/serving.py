@@ -109,7 +109,7 @@ async def hosted(
     await listener.start()
     stack.push_async_callback(composed.supervisor.stop)
     stack.push_async_callback(listener.close)
-    stack.callback(composed.bells.close)
+    stack.callback(composed.wakeups.close)
     composed.supervisor.start()
     session = await stack.enter_async_context(aiohttp.ClientSession())
     return Caller(f"http://127.0.0.1:{sock.getsockname()[1]}", session, composed)

@@ -19,8 +19,8 @@ from server.agents.link import Link
 from server.agents.registry import Registry
 from server.domain import states
 from server.domain.jobs import Job
-from server.domain.quotas import Service
-from server.loops.bells import Bells
+from server.domain.service import Service
+from server.loops.wakeups import Wakeups
 from server.ports import Fetched, NoSuchPayload, RefusedByAgent, Unreachable
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
@@ -302,8 +302,8 @@ class World:
         self.steady = KeptClock(self.folder, self.clock, "boot")
         self.steady.save()
         self.database = InlineDatabase(self.folder / "sim.sqlite", MIGRATIONS, self.fuse)
-        bells = Bells()
-        self.jobs = SqlJobs(self.database, bells.changed)  # type: ignore[arg-type]
+        wakeups = Wakeups()
+        self.jobs = SqlJobs(self.database, wakeups.changed)  # type: ignore[arg-type]
         self.registry = Registry(self.agents, self.steady)
         self.files = storage.FolderFiles(self.folder, lambda: f"{next(self._names):032x}")
         how = (self.jobs, self.files)
@@ -324,7 +324,7 @@ class World:
         self.send = Send(
             self.jobs, fleet, services, clock, self.deliver, self.get, removed_after_s=lost_after_s
         )
-        self.cancel = Cancel(self.jobs, fleet, services, clock, bells, self.get.told)
+        self.cancel = Cancel(self.jobs, fleet, services, clock, wakeups, self.get.told)
         self.clean = Clean(*how, self.services, self.steady)
         self.alive = True
         await recover(self.jobs, self.files)

@@ -104,7 +104,7 @@ async def together(folder: Path) -> AsyncIterator[System]:
         try:
             yield System(f"http://127.0.0.1:{runner.addresses[0][1]}", http, data, sandbox)
         finally:
-            composed.bells.close()
+            composed.wakeups.close()
             await runner.cleanup()
             await composed.supervisor.stop()
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from server.loops.bells import Bells
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
+from server.loops.wakeups import Wakeups
 from tests.support.simclock import SimClock
 
 
@@ -88,7 +88,7 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(clock: SimClock) -> No
 async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stages_last(
     clock: SimClock,
 ) -> None:
-    bells, sweep, order = Bells(), Sweep(clock), list[str]()
+    wakeups, sweep, order = Wakeups(), Sweep(clock), list[str]()
     sweep.go.clear()
 
     async def follows(stop: asyncio.Event) -> None:
@@ -106,10 +106,10 @@ async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stage
     loops = [
         Loop(name, one, 60.0, wakeup, clock)
         for name, one, wakeup in (
-            ("sender", sweep, bells.sender),
-            ("getter", Sweep(clock), bells.getter),
-            ("canceller", Sweep(clock), bells.canceller),
-            ("cleaner", Sweep(clock), bells.cleaner),
+            ("sender", sweep, wakeups.sender),
+            ("getter", Sweep(clock), wakeups.getter),
+            ("canceller", Sweep(clock), wakeups.canceller),
+            ("cleaner", Sweep(clock), wakeups.cleaner),
         )
     ]
     supervisor = Supervisor(loops, [follows, fails], [stage, stage])
@@ -129,9 +129,9 @@ async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stage
 
 
 async def test_a_loop_that_is_stuck_is_named(clock: SimClock) -> None:
-    bells, sweep = Bells(), Sweep(clock)
+    wakeups, sweep = Wakeups(), Sweep(clock)
     sweep.go.clear()
-    loop = Loop("sender", sweep, 1.0, bells.sender, clock)
+    loop = Loop("sender", sweep, 1.0, wakeups.sender, clock)
     supervisor = Supervisor([loop], [], [])
     supervisor.start()
     await clock.advance(69)

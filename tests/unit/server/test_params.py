@@ -16,7 +16,7 @@ from server.api.context import Context
 from server.api.problems import Refusal
 from server.domain.errors import BadField, NoSuchJob
 from server.domain.jobs import Job
-from server.loops.bells import Bells
+from server.loops.wakeups import Wakeups
 from shared.wire import JobState
 from tests.support.jobs import job
 from tests.support.simclock import SimClock
@@ -68,11 +68,11 @@ class World:
     """One job, and who waits for it."""
 
     def __init__(self) -> None:
-        self.clock, self.bells = SimClock(), Bells()
+        self.clock, self.wakeups = SimClock(), Wakeups()
         self.job = job(state=S.SUBMITTED)
         self.looked = 0
         context: Any = SimpleNamespace(
-            jobs=self, clock=self.clock, watch=self.bells, waiting=lambda _: nullcontext()
+            jobs=self, clock=self.clock, watch=self.wakeups, waiting=lambda _: nullcontext()
         )
         self.context = cast("Context", context)
 
@@ -84,7 +84,7 @@ class World:
 
     def becomes(self, state: JobState) -> None:
         self.job = job(state=state)
-        self.bells.changed(self.job)
+        self.wakeups.changed(self.job)
 
     async def waiting(self, query: str, *, until_ended: bool = False) -> asyncio.Task[Job]:
         waits = params.wait_for_job(request(query), self.context, until_ended=until_ended)
@@ -130,7 +130,7 @@ async def test_a_wait_for_the_end_sleeps_through_other_states_and_its_time_runs_
 
 async def test_a_wait_ends_when_the_server_stops(world) -> None:
     task = await world.waiting("wait=30&seen=Submitted")
-    world.bells.close()
+    world.wakeups.close()
     await world.clock.settle()
     assert task.done()
     await task

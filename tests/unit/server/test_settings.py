@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server import settings
-from server.domain.quotas import Service
+from server.domain.service import Service
 from shared.settings.load import SettingsError
 from shared.wire import Limits
 

@@ -6,8 +6,8 @@ import pytest
 
 from server.domain import endings
 from server.domain.errors import IllegalTransition
-from server.domain.quotas import Service
-from server.domain.retry import Again
+from server.domain.retry import Retry
+from server.domain.service import Service
 from shared.clock import SECOND
 from shared.wire import JobState, Reason
 from tests.support.jobs import job
@@ -36,7 +36,7 @@ def test_there_is_no_end_that_the_table_does_not_know() -> None:
 
 
 def test_a_job_that_is_queued_again_belongs_to_no_agent_and_counts_what_it_used() -> None:
-    how = Again(2.5, infra_used=3, retries_used=4)
+    how = Retry(2.5, infra_used=3, retries_used=4)
     move = endings.again(job(**HELD), SERVICE, NOW, "again", Reason.TIMEOUT, how)
     assert (move.before, move.to, move.reason) == (S.RUNNING, S.QUEUED, Reason.TIMEOUT)
     assert move.changes == {
@@ -52,13 +52,13 @@ def test_a_job_that_is_queued_again_belongs_to_no_agent_and_counts_what_it_used(
 
 
 def test_without_a_delay_it_may_be_sent_whatever_the_clock_says() -> None:
-    move = endings.again(job(), SERVICE, NOW, "again", None, Again(0.0, 1, 0))
+    move = endings.again(job(), SERVICE, NOW, "again", None, Retry(0.0, 1, 0))
     assert move.changes["not_before"] == 0
 
 
 def test_a_job_that_is_to_be_cancelled_is_not_queued_again() -> None:
     found = job(cancel_requested_at=NOW)
-    move = endings.again(found, SERVICE, NOW, "why", Reason.TIMEOUT, Again(1.0, 0, 1))
+    move = endings.again(found, SERVICE, NOW, "why", Reason.TIMEOUT, Retry(1.0, 0, 1))
     assert (move.to, move.message, move.reason) == (S.CANCELLED, "cancelled; why", None)
     assert move.changes["expires_at"] == NOW + 100 * SECOND
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.domain.fairshare import Waiting, pick
-from server.domain.quotas import Service
+from server.domain.service import Service
 
 USERS = st.sampled_from(["ann", "bob", "cy", "dee"])
 

@@ -8,7 +8,7 @@ import pytest
 
 from server.domain import endings, outcome
 from server.domain.jobs import Job
-from server.domain.quotas import Service
+from server.domain.service import Service
 from shared.clock import SECOND, iso
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason, Usage
 from tests.support.jobs import job

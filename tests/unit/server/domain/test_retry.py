@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from server.domain import retry
-from server.domain.quotas import Service
-from server.domain.retry import Again
+from server.domain.retry import Retry
+from server.domain.service import Service
 from shared.wire import Reason
 from tests.support.jobs import job
 
@@ -41,12 +41,12 @@ def test_each_retry_waits_longer_and_the_last_delay_repeats_until_none_are_left(
         retry.after_failure(job(retries_used=used, infra_used=2), SERVICE, Reason.TIMEOUT, None)
         for used in range(4)
     ]
-    assert found == [Again(10.0, 2, 1), Again(60.0, 2, 2), Again(60.0, 2, 3), None]
+    assert found == [Retry(10.0, 2, 1), Retry(60.0, 2, 2), Retry(60.0, 2, 3), None]
 
 
 def test_without_delays_a_retry_comes_at_once() -> None:
     service = Service("s", retries=1, retry_delays_s=(), retry_on=frozenset({"timeout"}))
-    assert retry.after_failure(job(), service, Reason.TIMEOUT, None) == Again(0.0, 0, 1)
+    assert retry.after_failure(job(), service, Reason.TIMEOUT, None) == Retry(0.0, 0, 1)
 
 
 def test_an_interruption_has_a_budget_of_its_own_and_waits_longer_each_time() -> None:
@@ -54,7 +54,7 @@ def test_an_interruption_has_a_budget_of_its_own_and_waits_longer_each_time() ->
         retry.after_interruption(job(infra_used=used, retries_used=1), SERVICE) for used in range(8)
     ]
     delays = [0.0, 1.0, 5.0, 15.0, 60.0, 60.0, 60.0]
-    assert found == [*(Again(delay, n + 1, 1) for n, delay in enumerate(delays)), None]
+    assert found == [*(Retry(delay, n + 1, 1) for n, delay in enumerate(delays)), None]
 
 
 def test_with_no_infra_retries_no_bundle_is_started_twice() -> None:

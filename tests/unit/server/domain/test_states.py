@@ -36,15 +36,15 @@ def test_a_job_that_completed_never_runs_again() -> None:
 @pytest.mark.parametrize("before", list(S))
 @pytest.mark.parametrize("to", [S.SUBMITTED, S.RUNNING])
 def test_the_way_of_a_late_report_is_a_path_through_the_table(before: S, to: S) -> None:
-    for step in states.way(before, to):
+    for step in states.states_between(before, to):
         assert step in states.NEXT[before]
         before = step
 
 
 def test_a_report_that_skipped_states_names_them() -> None:
-    assert states.way(S.PROCESSING, S.RUNNING) == (S.SUBMITTED, S.RUNNING)
-    assert states.way(S.RUNNING, S.SUBMITTED) == ()
-    assert states.way(S.QUEUED, S.RUNNING) == ()
+    assert states.states_between(S.PROCESSING, S.RUNNING) == (S.SUBMITTED, S.RUNNING)
+    assert states.states_between(S.RUNNING, S.SUBMITTED) == ()
+    assert states.states_between(S.QUEUED, S.RUNNING) == ()
 
 
 def test_a_move_that_the_table_lacks_is_refused_when_it_is_made() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.domain.errors import BadField
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.domain.upload_fields import check_field, given, upload_request
 from shared.wire import Limits
 

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from server.api import documents
-from server.domain.quotas import Service
+from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
 from server.stages import get
 from shared.ids import AttemptKey

@@ -1,4 +1,4 @@
-"""Who is woken by what: each committed change of a job rings where it matters."""
+"""Wake-ups: each committed change of a job wakes the loops and the requests that wait for it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from server.domain.jobs import Job
 from shared.wire import JobState
 
 
-class Bells:
-    """``ports.Watch``, and the bells of the loops."""
+class Wakeups:
+    """``ports.Watch``, and the wake-ups of the loops."""
 
     def __init__(self) -> None:
         self.sender = asyncio.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.domain.jobs import Bundle, Job
-from server.loops.bells import Bells
+from server.loops.wakeups import Wakeups
 from shared.wire import JobState, Limits
 
 S = JobState
@@ -27,26 +27,26 @@ def job(number: int, state: JobState) -> Job:
 
 
 def test_who_waits_for_the_end_sleeps_through_the_way() -> None:
-    bells = Bells()
-    with bells.of(1) as each, bells.of(1, end_only=True) as end, bells.of(2) as other:
-        bells.changed(job(1, S.RUNNING))
+    wakeups = Wakeups()
+    with wakeups.of(1) as each, wakeups.of(1, end_only=True) as end, wakeups.of(2) as other:
+        wakeups.changed(job(1, S.RUNNING))
         assert (each.is_set(), end.is_set(), other.is_set()) == (True, False, False)
-        bells.changed(job(1, S.COMPLETED))
+        wakeups.changed(job(1, S.COMPLETED))
         assert (end.is_set(), other.is_set()) == (True, False)
 
 
 def test_everybody_is_woken_when_the_server_stops() -> None:
-    bells = Bells()
-    with bells.of(1, end_only=True) as end:
-        bells.close()
+    wakeups = Wakeups()
+    with wakeups.of(1, end_only=True) as end:
+        wakeups.close()
         assert end.is_set()
-    with bells.of(1, end_only=True) as late:
+    with wakeups.of(1, end_only=True) as late:
         assert late.is_set()
 
 
 def test_nothing_is_kept_of_those_who_left() -> None:
-    bells = Bells()
-    with bells.of(1), bells.of(1, end_only=True):
+    wakeups = Wakeups()
+    with wakeups.of(1), wakeups.of(1, end_only=True):
         pass
-    bells.changed(job(1, S.COMPLETED))
-    assert bells._watchers == {}
+    wakeups.changed(job(1, S.COMPLETED))
+    assert wakeups._watchers == {}
