@@ -24,18 +24,20 @@ from client_agent.api.routes import Api
 from client_agent.api.snapshots import Snapshots
 from client_agent.check import canaries as sandbox_check
 from client_agent.check import record
-from client_agent.check.canaries import Table
-from client_agent.intake.admission import Condition, Identity
+from client_agent.check.table import Table
+from client_agent.intake.admission import Admission, Identity
+from client_agent.intake.mount_sources import MountSources
 from client_agent.intake.submit import Defaults, Intake
-from client_agent.payloads.payload import MIGRATIONS
 from client_agent.payloads.store import Payloads
-from client_agent.run import recovery
-from client_agent.run.attempt import House
+from client_agent.payloads.tables import MIGRATIONS
+from client_agent.report.health import Health
+from client_agent.run.context import House
+from client_agent.run.recovery import recover
+from client_agent.run.retention import Keeper
 from client_agent.run.runner import Runner
 from client_agent.run.slots import Turns
-from client_agent.sandbox.base import Sandbox
+from client_agent.sandbox.base import SOFT, Sandbox
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
-from client_agent.sandbox.host import SOFT
 from client_agent.sandbox.kernel.uids import Uids
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.watch import SandboxWatch
@@ -170,7 +172,7 @@ async def running(
         database = await _open_database(settings)
         stack.push_async_callback(database.close)
         payloads = await Payloads.open(database, clock)
-        waiting = await recovery.recover(payloads, folders, sandbox)
+        waiting = await recover(payloads, folders, sandbox)
 
         threads = ThreadPoolExecutor(seats(settings), "ferryman-job")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
@@ -192,13 +194,15 @@ async def running(
             grants,
         )
         runner = Runner(house, seats(settings))
-        condition = Condition(identity, payloads, folders, watch, grants, clock)
-        snapshots = Snapshots(runner, folders, condition, clock)
+        sources = MountSources(grants.sources)
+        admission = Admission(identity, folders, watch, grants, sources, clock)
+        health = Health(admission, payloads, folders, watch, grants, clock)
+        snapshots = Snapshots(runner, folders, admission, clock)
         stack.callback(snapshots.close)
         intake = Intake(
             payloads,
             folders,
-            condition,
+            admission,
             runner.take,
             max_bytes=settings.max_upload,
             defaults=_defaults(settings),
@@ -212,7 +216,7 @@ async def running(
         )
         app = web.Application()
         add_front(app, Front(settings, room, number="payload_id"), answer_problems)
-        app.add_routes(Api(payloads, runner, intake, condition, folders, snapshots, clock).routes())
+        app.add_routes(Api(payloads, runner, intake, health, folders, snapshots, clock).routes())
         deadlines = Deadlines(
             settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
         )
@@ -221,7 +225,7 @@ async def running(
         stack.push_async_callback(listener.close)
 
         ended = asyncio.Event()
-        keeper = recovery.Keeper(payloads, folders, clock, settings.retention)
+        keeper = Keeper(payloads, folders, clock, settings.retention)
         keeping = asyncio.gather(keeper.run(ended), clock.keep(ended))
         runner.start(waiting)
         agent = Running(socket.getsockname()[1])
@@ -229,7 +233,7 @@ async def running(
         try:
             yield agent
         finally:
-            condition.leaving = True  # from here on submits are refused; events still flow
+            admission.leaving = True  # from here on submits are refused; events still flow
             agent.in_time = await runner.stop(settings.shutdown_grace * (1 - _ANSWERS_S))
             payloads.bell.close()  # the event streams tell the last ends, then end
             ended.set()

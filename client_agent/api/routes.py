@@ -8,7 +8,6 @@ import structlog
 from aiohttp import hdrs, web
 
 from client_agent.api.snapshots import Snapshots
-from client_agent.intake.admission import Condition
 from client_agent.intake.submit import Intake
 from client_agent.payloads import states
 from client_agent.payloads.errors import Refused
@@ -16,6 +15,7 @@ from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
 from client_agent.report.cpu_load import CpuLoad
 from client_agent.report.event_stream import follow
+from client_agent.report.health import Health
 from client_agent.run.runner import Runner
 from client_agent.storage.folders import Folders
 from shared.clock import Clock, wait_for
@@ -49,13 +49,13 @@ class Api:
         payloads: Payloads,
         runner: Runner,
         intake: Intake,
-        condition: Condition,
+        health: Health,
         folders: Folders,
         snapshots: Snapshots,
         clock: Clock,
     ) -> None:
         self._payloads, self._runner, self._intake = payloads, runner, intake
-        self._condition, self._folders, self._clock = condition, folders, clock
+        self._health, self._folders, self._clock = health, folders, clock
         self._snapshots = snapshots
         self._load = CpuLoad()
 
@@ -83,7 +83,7 @@ class Api:
         return web.json_response({"message": "pong"})
 
     async def health(self, request: web.Request) -> web.StreamResponse:
-        told, well = await self._condition.health(self._runner.running)
+        told, well = await self._health.report(self._runner.running)
         if not request[PRINCIPAL].known:  # names of variables and folders are the operator's
             told = AgentHealth(status=told.status, database=told.database)
         return _json(told, 200 if well else 503)

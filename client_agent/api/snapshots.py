@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from client_agent.intake.admission import Condition
+from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.payload import Payload
 from client_agent.run.runner import Runner
@@ -76,10 +76,10 @@ class Snapshots:
     """The snapshots of one agent; :meth:`close` at the end."""
 
     def __init__(
-        self, runner: Runner, folders: Folders, condition: Condition, clock: Clock
+        self, runner: Runner, folders: Folders, admission: Admission, clock: Clock
     ) -> None:
         self._runner, self._folders = runner, folders
-        self._condition, self._clock = condition, clock
+        self._admission, self._clock = admission, clock
         self._threads = ThreadPoolExecutor(_MADE_AT_ONCE + MOST, "ferryman-snapshot")
         self._turns = asyncio.Semaphore(_MADE_AT_ONCE)
         self._shared: dict[int, _Shared] = {}
@@ -98,7 +98,7 @@ class Snapshots:
         if shared is None:
             if len(self._shared) >= MOST:
                 raise Refused(503, "busy", f"{MOST} other snapshots are being made or read")
-            self._condition.check_space(0)
+            self._admission.check_space(0)
             shared = self._shared[payload.id] = _Shared()
             shared.making = asyncio.create_task(self._make(payload, shared))
         shared.readers += 1
@@ -118,7 +118,7 @@ class Snapshots:
             """In the thread, before anything is written and now and then."""
             if not shared.readers:
                 raise Refused(503, "abandoned", "nobody waits for this snapshot any more")
-            self._condition.check_space(size)
+            self._admission.check_space(size)
 
         path = self._folders.staging()
         try:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from client_agent.check.table import Row, Table
 from client_agent.collect.contents import ResultsLimit
 from client_agent.collect.pack import collect
-from client_agent.sandbox.base import Ended, Grant, Launch, Report, Sandbox, SandboxBroken
-from client_agent.sandbox.host import HARD, NONE
+from client_agent.sandbox.base import HARD, NONE, Ended, Launch, Report, Sandbox, SandboxBroken
+from client_agent.sandbox.grants import Grant
 from shared.wire import Limits, Reason
 
 MIB: Final = 1 << 20
@@ -23,34 +24,6 @@ _LIMITS: Final = Limits(
     cpus=1.0, memory=64 * MIB, pids=32, disk=16 * MIB, log=1 << 16, results=16 * MIB
 )
 _NOTHING: Final = Grant()
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One limit."""
-
-    limit: str
-    enforcement: str
-    """"hard", "soft" or "none": what the agent claims. "opened": by the operator."""
-    passed: bool
-    """The canary met the limit as claimed."""
-    seen: str
-    """What happened to the canary, a phrase for people."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The result of a check."""
-
-    report: Report | None
-    """Of the self-test; None: it failed."""
-    rows: tuple[Row, ...] = ()
-    advice: tuple[str, ...] = ()
-    """How to make soft limits hard, or the sandbox work."""
-
-    @property
-    def passed(self) -> bool:
-        return self.report is not None and all(row.passed for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)

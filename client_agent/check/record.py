@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from client_agent.check.canaries import Table
+from client_agent.check.table import Table
 from shared.clock import Micros, iso
 from shared.files import durable
 

@@ -1,11 +1,41 @@
-"""What ``check`` found, as a table for people."""
+"""What ``check`` found, and how it is shown to people."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table as Grid
 
-from client_agent.check.canaries import Table
+from client_agent.sandbox.base import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One limit."""
+
+    limit: str
+    enforcement: str
+    """"hard", "soft" or "none": what the agent claims. "opened": by the operator."""
+    passed: bool
+    """The canary met the limit as claimed."""
+    seen: str
+    """What happened to the canary, a phrase for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The result of a check."""
+
+    report: Report | None
+    """Of the self-test; None: it failed."""
+    rows: tuple[Row, ...] = ()
+    advice: tuple[str, ...] = ()
+    """How to make soft limits hard, or the sandbox work."""
+
+    @property
+    def passed(self) -> bool:
+        return self.report is not None and all(row.passed for row in self.rows)
 
 
 def show(table: Table) -> None:

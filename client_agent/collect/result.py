@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from client_agent.collect import receipt
 from client_agent.collect.contents import Collected, Contents, ResultsLimit
+from client_agent.collect.log_tail import log_tail
 from client_agent.collect.pack import RECEIPT, Room, collect, collect_extras
 from client_agent.payloads.payload import Outcome, Payload
-from client_agent.run import outcome
-from client_agent.sandbox.base import Grant, Report, Workspace
-from client_agent.sandbox.host import HARD
+from client_agent.sandbox.base import Report
+from client_agent.sandbox.grants import Grant
 from client_agent.storage.folders import STREAMS, Folders
 from shared.clock import iso
-from shared.files.bundles.reader import BundleReader
-from shared.units.sizes import say_size
 from shared.wire import PayloadState, Reason, ResultInfo
 
 S = PayloadState
 
 LOGS: Final = tuple(f"{stream}.log" for stream in STREAMS)
-_TAIL_READ: Final = 1 << 13
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-class DoesNotFit(Exception):
-    """The bundle alone is more than what the attempt may have on its disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,48 +77,6 @@ class Attempted:
         return made.model_dump_json(indent=2).encode() + b"\n"
 
 
-def unpack(bundle: Path, payload: Payload, workspace: Workspace) -> None:
-    """Write the bundle's files into the directory of the attempt.
-
-    Raises:
-        DoesNotFit
-        BundleError: the stored bundle is not what was taken.
-        OSError
-    """
-    own_disk = workspace.enforcement.get("disk") == HARD
-    with BundleReader(bundle) as reader:
-        size = sum(entry.size for entry in reader.entries)
-        disk = say_size(payload.limits.disk)
-        if size > payload.limits.disk:
-            raise DoesNotFit(f"the bundle has {say_size(size)}, the job's disk limit is {disk}")
-        names = _names(entry.path for entry in reader.entries)
-        most = os.fstatvfs(workspace.fd).f_favail if own_disk else names
-        if names > most:
-            raise DoesNotFit(
-                f"the bundle has {names} files and folders, and the job's disk of {disk} "
-                f"can hold {most}"
-            )
-        try:
-            reader.unpack(
-                workspace.fd, uid=workspace.uid, gid=workspace.gid, digest=payload.bundle_digest
-            )
-        except OSError as problem:
-            if own_disk and problem.errno in _FULL:
-                why = f"the bundle does not fit on the job's disk of {disk}: each file takes blocks"
-                raise DoesNotFit(why) from None
-            raise
-
-
-def _names(paths: Iterable[str]) -> int:
-    """Files, and the folders that they are in."""
-    files, folders = 0, set[str]()
-    for path in paths:
-        files += 1
-        while (path := path.rpartition("/")[0]) and path not in folders:
-            folders.add(path)
-    return files + len(folders)
-
-
 def pack(attempted: Attempted, told: Outcome, folders: Folders, fd: int) -> Outcome:
     """Make the result of an attempt that ended, durable under its final name.
 
@@ -144,7 +92,7 @@ def pack(attempted: Attempted, told: Outcome, folders: Folders, fd: int) -> Outc
     """
     payload = attempted.payload
     logs = _logs(folders, payload.id)
-    told = replace(told, stderr_tail=_tail(folders.log(payload.id, "stderr")))
+    told = replace(told, stderr_tail=log_tail(folders.log(payload.id, "stderr")))
     staged, at = folders.staging(), told.ended_at or payload.created_at
     try:
         try:
@@ -211,12 +159,3 @@ def _skipped(collected: Collected) -> str:
     count = len(collected.skipped) + collected.skipped_more
     what = "1 thing is" if count == 1 else f"{count} things are"
     return f"{what} not in the result: see skipped in {collected.names[RECEIPT]}"
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_READ))
-            return outcome.last_lines(file.read())
-    except OSError:
-        return ""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from client_agent.collect.contents import ResultsLimit
-from client_agent.payloads.errors import SHORTAGE
 from client_agent.storage import open_beneath
+from client_agent.storage.shortage import SHORTAGE
 from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, safe_path, shown
 from shared.files.portable import fold, why_not_portable
 

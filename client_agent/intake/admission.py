@@ -1,27 +1,17 @@
-"""Whether this agent can take work now, and what it says about itself."""
+"""Whether this agent can take work now."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
 
-import structlog
-
-from client_agent.check import record
+from client_agent.intake.mount_sources import MountSources
 from client_agent.payloads.errors import Refused
-from client_agent.payloads.store import Payloads
 from client_agent.sandbox.grants import Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from shared.clock import Clock
-from shared.probe import Probe
-from shared.sqlite.errors import DatabaseUnavailable
 from shared.units.sizes import say_size
-from shared.wire import AgentHealth, Limits
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
-
-_NOT_TAKEN: Final = "no new bundles are taken"
+from shared.wire import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +27,8 @@ class Identity:
     """Bytes that must stay free."""
 
 
-class Condition:
-    """The agent's state of health.
+class Admission:
+    """Every check before work is taken.
 
     Attributes:
         leaving: the agent shuts down.
@@ -47,17 +37,16 @@ class Condition:
     def __init__(
         self,
         identity: Identity,
-        payloads: Payloads,
         folders: Folders,
         sandbox: SandboxWatch,
         grants: Grants,
+        sources: MountSources,
         clock: Clock,
     ) -> None:
         self.leaving = False
         self.identity = identity
-        self._payloads, self._folders, self._sandbox = payloads, folders, sandbox
-        self._grants, self._clock = grants, clock
-        self._disk = Probe("the data folder", self._look_at_disk, clock)
+        self._folders, self._sandbox = folders, sandbox
+        self._grants, self._sources, self._clock = grants, sources, clock
 
     async def check_work(self, size: int) -> None:
         """Whether an attempt can be taken now.
@@ -73,7 +62,7 @@ class Condition:
         trouble = await self._sandbox.trouble()
         if trouble is not None:
             raise Refused(503, "sandbox_broken", trouble)
-        await self._grants.look(self._clock)
+        await self._sources.look(self._clock)
 
     def check_staying(self) -> None:
         """Raises Refused when the agent shuts down."""
@@ -81,11 +70,26 @@ class Condition:
             raise Refused(503, "shutting_down", "the agent is shutting down")
 
     def check_service(self, service: str, limits: Limits) -> None:
-        """Raises Refused when the service is not offered here, or not with these limits."""
+        """Raises Refused when the service is not offered here, or not with these limits, or when
+        a folder that its jobs are promised was missing at the last :meth:`check_work`."""
         offered = self.identity.services
         if offered is not None and service not in offered:
             raise Refused(403, "not_offered", f"this agent does not offer the service {service!r}")
-        self._grants.check(service, limits)
+        grant = self._grants.of(service)
+        if limits.network and not grant.network:
+            raise Refused(
+                403,
+                "not_offered",
+                f"the service {service!r} asks for the host's network, which this agent does not "
+                "give to it (agent.sandboxing.network)",
+            )
+        missing = self._sources.missing(grant)
+        if missing is not None:
+            raise Refused(
+                503,
+                "not_ready",
+                f"{missing}, which the jobs of {service!r} need, is not there on this agent",
+            )
 
     def check_space(self, size: int) -> None:
         """Raises Refused when a file of ``size`` bytes would leave too little free space."""
@@ -102,69 +106,3 @@ class Condition:
                 f"too little space on the agent's disk: {say_size(free)} are free, "
                 f"{say_size(self.identity.min_free)} must stay free",
             )
-
-    async def health(self, running: int) -> tuple[AgentHealth, bool]:
-        """What ``GET /health`` tells, and whether all is well."""
-        database = await self._database()
-        problems = [] if database == "ok" else [f"database: {database}"]
-        # No space is not broken: were it avoided now, nobody would come for the results that fill
-        # the disk.
-        seen = await self._disk.troubles()
-        notes = [trouble for trouble in seen if trouble.startswith(_NOT_TAKEN)]
-        problems += [trouble for trouble in seen if trouble not in notes]
-        broken = await self._sandbox.trouble()
-        if broken is not None:
-            (notes if notes else problems).append(broken)  # without space it cannot be tested
-        if self.leaving:
-            problems.append("the agent is shutting down")
-        identity = self.identity
-        told = AgentHealth(
-            status="error" if problems else "ok",
-            database=database,
-            agent=identity.name,
-            version=identity.version,
-            slots=identity.slots,
-            running=running,
-            services=None if identity.services is None else list(identity.services),
-            sandbox=self._sandbox_doc(broken),
-            message="; ".join(problems + notes),
-        )
-        return told, not problems
-
-    def _look_at_disk(self) -> list[str]:
-        """Runs in a thread."""
-        try:
-            self._folders.check_writable()
-            self.check_space(0)
-        except Refused as problem:
-            return [f"{_NOT_TAKEN}: {problem.message}"]
-        except OSError as problem:
-            return [f"the data folder cannot be written: {problem.strerror or problem}"]
-        return []
-
-    async def _database(self) -> str:
-        if self._payloads.trouble is None:
-            return "ok"
-        try:
-            await self._payloads.probe()  # it may have recovered
-        except DatabaseUnavailable as problem:
-            return str(problem)
-        return "ok"
-
-    def _sandbox_doc(self, broken: str | None) -> dict[str, Any]:
-        report = self._sandbox.report
-        warnings = ["bundles run without isolation"] if report.backend == "none" else []
-        if self._grants.networked:
-            services = ", ".join(self._grants.networked).replace("*", "any service")
-            warnings.append(f"jobs of {services} may use this host's network")
-        return {
-            "backend": report.backend,
-            "version": report.version,
-            "enforcement": dict(report.enforcement),
-            "checks": dict(report.checks),
-            "advice": list(report.advice),
-            "opened": self._grants.doc(),
-            "warning": "; ".join(warnings),
-            "broken": broken,
-            "check": record.read(self._folders.home),
-        }

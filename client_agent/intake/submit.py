@@ -12,7 +12,7 @@ import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
-from client_agent.intake.admission import Condition
+from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused, SubmitInProgress
 from client_agent.payloads.payload import NewPayload, Payload
 from client_agent.payloads.store import Payloads
@@ -66,14 +66,14 @@ class Intake:
         self,
         payloads: Payloads,
         folders: Folders,
-        condition: Condition,
+        admission: Admission,
         take: Callable[[Payload], None],
         *,
         max_bytes: int,
         defaults: Defaults,
         clock: Clock,
     ) -> None:
-        self._payloads, self._folders, self._condition = payloads, folders, condition
+        self._payloads, self._folders, self._admission = payloads, folders, admission
         self._take, self._defaults, self._clock = take, defaults, clock
         self._under_way: set[_Form] = set()
         self._limits = FormLimits(max_bytes=max_bytes, max_files=MAX_FILES)
@@ -84,8 +84,8 @@ class Intake:
         Raises:
             Refused, DigestMismatch, KeyRefused, StaleAttempt, DatabaseUnavailable
         """
-        await self._condition.check_work(request.content_length or 0)
-        form = _Form(self._folders, self._condition, self._limits)
+        await self._admission.check_work(request.content_length or 0)
+        form = _Form(self._folders, self._admission, self._limits)
         try:
             return await self._receive(request, form)
         finally:
@@ -150,7 +150,7 @@ class Intake:
         """Bytes before row: a crash between them leaves an orphan file."""
         bundle = form.bundle
         try:
-            self._condition.check_staying()
+            self._admission.check_staying()
             payload, fresh = await self._payloads.add(form.new_payload(sealed, self._defaults))
         except Exception:
             self._folders.discard(self._folders.bundle(bundle))
@@ -173,7 +173,7 @@ class _Form:
         over: set when it is answered.
     """
 
-    def __init__(self, folders: Folders, condition: Condition, limits: FormLimits) -> None:
+    def __init__(self, folders: Folders, admission: Admission, limits: FormLimits) -> None:
         self.staging = folders.staging()
         self.bundle = ""
         self.order: Order | None = None
@@ -181,7 +181,7 @@ class _Form:
         self.moved_at = 0.0
         self.complete = False
         self.over = asyncio.Event()
-        self._folders, self._condition, self._limits = folders, condition, limits
+        self._folders, self._admission, self._limits = folders, admission, limits
 
     def is_of(self, server: str, key: AttemptKey) -> bool:
         return self.order is not None and (self.order.server, self.key) == (server, key)
@@ -203,8 +203,8 @@ class _Form:
             raise Refused(400, "invalid_order", f"order: {where}: {first['msg']}") from None
         except ValueError as problem:
             raise Refused(400, "invalid_order", f"order: {problem}") from None
-        self._condition.check_service(order.service, order.limits)
-        self._condition.check_space(order.bundle_size)
+        self._admission.check_service(order.service, order.limits)
+        self._admission.check_space(order.bundle_size)
         if order.bundle_size > self._limits.max_bytes:
             raise Refused(
                 413,

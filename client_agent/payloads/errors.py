@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from typing import Final
 
 from shared.ids import AttemptKey
 from shared.wire import PayloadState
 
-SHORTAGE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Numbers of errors that say nothing about the file at hand: the agent is short of descriptors or
-memory, and tries again."""
-
-
 RETRY_AFTER_S: Final = 10
-
-
-class NotNow(Exception):
-    """An attempt could not be started for a shortage: it stays Prepared, and is tried again."""
 
 
 class Refused(Exception):

@@ -8,31 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 
 import structlog
 
 from client_agent.collect import result
-from client_agent.payloads.errors import SHORTAGE, NotNow
 from client_agent.payloads.payload import Outcome, Payload
-from client_agent.payloads.store import Payloads
 from client_agent.run import outcome
-from client_agent.run.slots import Turns
+from client_agent.run.context import House
+from client_agent.run.unpack import DoesNotFit, unpack
 from client_agent.sandbox.base import (
     Ended,
     Launch,
     Process,
-    Sandbox,
     SandboxBroken,
     Workspace,
 )
-from client_agent.sandbox.grants import Grants
-from client_agent.sandbox.watch import SandboxWatch
-from client_agent.storage.folders import Folders
-from shared.clock import Clock
+from client_agent.storage.shortage import SHORTAGE
 from shared.files.errors import BundleError
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
@@ -48,43 +42,8 @@ PACK_TRIES: Final = 30
 """So often a shortage may keep the agent from packing a result; then it is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class House:
-    """What every attempt on this agent has in common."""
-
-    payloads: Payloads
-    folders: Folders
-    sandbox: Sandbox
-    clock: Clock
-    threads: ThreadPoolExecutor
-    """For unpacking and collecting, so that they never starve HTTP of threads."""
-    watch: SandboxWatch
-    agent: str
-    """Its name."""
-    version: str
-    grace_s: float
-    """From SIGTERM to SIGKILL."""
-    turns: Turns
-    min_free: int
-    """Bytes of the disk; with fewer nothing is started."""
-    grants: Grants
-
-    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run blocking work; it is over when this returns, whatever happens to the caller."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self.threads, lambda: work(*args, **kwargs)
-        )
-
-    def attempted(self, payload: Payload) -> result.Attempted:
-        """What a receipt tells of it."""
-        return result.Attempted(
-            payload,
-            payload.outcome,
-            self.agent,
-            self.version,
-            self.watch.report,
-            self.grants.of(payload.service),
-        )
+class NotNow(Exception):
+    """An attempt could not be started for a shortage: it stays Prepared, and is tried again."""
 
 
 class Attempt:
@@ -184,9 +143,9 @@ class Attempt:
         house, payload = self._house, self.payload
         try:
             await house.in_thread(
-                result.unpack, house.folders.bundle(payload.bundle_file), payload, workspace
+                unpack, house.folders.bundle(payload.bundle_file), payload, workspace
             )
-        except result.DoesNotFit as problem:
+        except DoesNotFit as problem:
             await self._end(S.PREPARED, outcome.failed(Reason.DISK_LIMIT, str(problem)))
             return False
         except (BundleError, OSError) as problem:

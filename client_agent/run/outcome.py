@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from client_agent.payloads.payload import Outcome
-from client_agent.sandbox.base import Ended
-from client_agent.sandbox.host import NONE
+from client_agent.sandbox.base import NONE, Ended
 from shared.units.durations import say_duration
 from shared.wire import PayloadState, Reason
 
@@ -18,9 +17,6 @@ LOST: Final = "the agent was killed while it ran"
 
 NO_FAULT: Final = frozenset({Reason.SANDBOX_ERROR, Reason.AGENT_ERROR, Reason.SHUTDOWN})
 """Reasons that say nothing about the bundle: it may be tried again."""
-
-_TAIL_BYTES: Final = 4096
-_TAIL_LINES: Final = 20
 
 
 _OPEN: Final = {
@@ -61,27 +57,4 @@ def failed(reason: Reason, message: str) -> Outcome:
     """It never ran, or nobody knows how it ended."""
     return Outcome(
         PayloadState.FAILED, reason=reason, message=message, interrupted=reason in NO_FAULT
-    )
-
-
-def last_lines(data: bytes) -> str:
-    """The end of a log for people: whole lines where possible, nothing that moves a cursor.
-
-    Args:
-        data: the end of the log, as it is on disk.
-    """
-    cut = len(data) > _TAIL_BYTES
-    text = data[-_TAIL_BYTES:].decode(errors="replace").replace("\r\n", "\n").rstrip("\n")
-    lines = text.split("\n")
-    if cut and len(lines) > 1:
-        lines = lines[1:]  # its beginning is missing
-    return "\n".join(_plain(line) for line in lines[-_TAIL_LINES:])[-_TAIL_BYTES:]
-
-
-def _plain(line: str) -> str:
-    return "".join(
-        char
-        if char.isprintable() or char == "\t"
-        else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in line
     )

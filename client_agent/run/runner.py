@@ -14,10 +14,10 @@ import structlog
 from client_agent.collect import result
 from client_agent.collect.pack import Room
 from client_agent.payloads import states
-from client_agent.payloads.errors import NotNow
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcome
-from client_agent.run.attempt import RETRY_S, Attempt, House
+from client_agent.run.attempt import RETRY_S, Attempt, NotNow
+from client_agent.run.context import House
 from shared.clock import wait_for
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason

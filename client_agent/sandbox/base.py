@@ -21,9 +21,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Final, Protocol
 
 from shared.wire import Limits, Reason, Usage
+
+HARD: Final = "hard"
+SOFT: Final = "soft"
+NONE: Final = "none"
 
 
 class SandboxBroken(Exception):
@@ -43,32 +47,6 @@ class Report:
     """Assertions of the canary, e.g. "no_new_privs"."""
     advice: Sequence[str] = ()
     """How to make soft limits hard on this host."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What an operator opens of the host for the jobs of a service."""
-
-    read_only: tuple[tuple[Path, str], ...] = ()
-    """(host path, path inside): software trees, data sets."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    network: bool = False
-    """Jobs whose limits ask for it get the host's network."""
-    allow: frozenset[str] = frozenset()
-    """Seccomp relaxations, see :data:`client_agent.sandbox.bubblewrap.seccomp.RELAXATIONS`."""
-    scratch: int | None = None
-    """Bytes of /tmp; None: as for every service."""
-    shm: int | None = None
-    """Bytes of /dev/shm; None: as for every service."""
-
-    def doc(self) -> dict[str, Any]:
-        """For ``/health`` and receipts. Of variables only the names: values may be secrets."""
-        return {
-            "read_only": [place for _, place in self.read_only],
-            "env": sorted(self.env),
-            "network": self.network,
-            "allow": sorted(self.allow),
-        }
 
 
 @dataclass(frozen=True, slots=True)

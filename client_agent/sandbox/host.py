@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from client_agent.sandbox.base import HARD, SOFT
 from client_agent.sandbox.kernel.cgroup_tree import WANTED, Hierarchy, NoCgroups, find
 from client_agent.sandbox.kernel.disk_images import Images
 from client_agent.sandbox.kernel.loop_ext4 import NoImages
 from client_agent.sandbox.settings import SandboxSettings
 
-HARD: Final = "hard"
-SOFT: Final = "soft"
-NONE: Final = "none"
 PROBE_DISK: Final = 16 << 20
 
 

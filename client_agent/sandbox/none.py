@@ -17,13 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from client_agent.sandbox.base import Launch, Process, Report, SandboxBroken
-from client_agent.sandbox.bubblewrap.command import JOIN, PATH, TEMPORARY, gated
-from client_agent.sandbox.host import NONE, SOFT
+from client_agent.sandbox.base import NONE, SOFT, Launch, Process, Report, SandboxBroken
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.cgroups import kill_group
 from client_agent.sandbox.limits.meter import Verdict
+from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY, gated
 from client_agent.sandbox.process.start import Start
 from client_agent.sandbox.process.supervisor import Attempt
 from client_agent.sandbox.settings import SandboxSettings
@@ -158,7 +157,7 @@ class Crowd:
         self._started = 0 if fields is None else int(fields[19])
         self._session = os.getsid(0)
 
-    async def poll(self, attempt: Attempt) -> None:
+    async def poll(self, attempt: Process) -> None:
         pass
 
     async def last(self) -> bool:

@@ -13,17 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from client_agent.sandbox.base import Launch, Process
-from client_agent.sandbox.host import HARD, NONE
+from client_agent.sandbox.base import HARD, NONE, Launch, Process
 from client_agent.sandbox.kernel.cgroups import Group, kill_group
 from client_agent.sandbox.kernel.disk_images import Image
-from client_agent.sandbox.limits.meter import (
-    CgroupGauge,
-    Gauge,
-    HostDiskGauge,
-    ImageGauge,
-    Meter,
-)
+from client_agent.sandbox.limits.hard import CgroupGauge, HostDiskGauge, ImageGauge
+from client_agent.sandbox.limits.meter import Gauge, Meter
 from client_agent.sandbox.limits.soft import DirectoryGauge, ProcessGauge
 from client_agent.sandbox.process.start import Logs
 from client_agent.sandbox.process.supervisor import Attempt
@@ -161,7 +155,7 @@ class HostWorkspace(ABC):
             self._host_sandbox.places.record(self.folder, init)
 
     def rlimits(self, launch: Launch) -> dict[str, int]:
-        """For :func:`client_agent.sandbox.bubblewrap.command.gated`."""
+        """For :func:`client_agent.sandbox.process.chain.gated`."""
         limits, hard = self.limits, {k for k, how in self.enforcement.items() if how == HARD}
         found = {
             "nproc": limits.pids + (MORE_PROCESSES if "pids" in hard else 0),

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from pydantic import Field, field_validator
 
-from client_agent.sandbox.base import Grant, SandboxBroken
+from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap.command import checked_place
 from client_agent.sandbox.bubblewrap.seccomp import RELAXATIONS
-from client_agent.sandbox.grants import Grants
+from client_agent.sandbox.grants import Grant, Grants
 from client_agent.sandbox.settings import SandboxSettings
 from shared.settings.load import Section, Words
 from shared.units.durations import Duration

@@ -14,6 +14,7 @@ from pathlib import Path
 from client_agent.sandbox.bubblewrap import command, seccomp
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel.cgroups import Group
+from client_agent.sandbox.process.chain import gated
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.wire import Limits
 from tests.bench import bare
@@ -70,7 +71,7 @@ class Chain:
     def whole(self, join: Iterable[str] = ()) -> float:
         start = time.perf_counter()
         with self._descriptors() as fds:
-            inside = command.gated(RUN, {"nproc": 256, "nofile": 1024, "core": 0})
+            inside = gated(RUN, {"nproc": 256, "nofile": 1024, "core": 0})
             tools, uid = self._found.tools, self._workspace.uid
             argv = command.chain(tools, fds.args, inside, uid=uid, join=join)
             timed(argv, passed=fds.passed())

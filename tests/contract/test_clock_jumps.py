@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.run.recovery import EVERY_S
+from client_agent.run.retention import EVERY_S
 from shared.clock import SECOND, from_iso
 from tests.support.agent import SERVER
 from tests.support.agenthttp import calling

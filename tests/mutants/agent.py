@@ -104,7 +104,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "more files than a job's disk can hold are its limit, and no fault of the agent",
-        "collect/result.py",
+        "run/unpack.py",
         "        if names > most:",
         "        if False:",
         f"{_RUNNER}more_files_than_its_own_disk_can_hold_fail_by_that_limit",
@@ -112,7 +112,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a job's own disk that is full is its limit, too",
-        "collect/result.py",
+        "run/unpack.py",
         "if own_disk and problem.errno in _FULL:",
         "if False:",
         f"{_RUNNER}a_disk_that_is_full_is_the_bundles_fault_only_where_it_is_its_own",
@@ -137,7 +137,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "a snapshot leaves the space that must stay free",
         "api/snapshots.py",
-        "            self._condition.check_space(size)\n",
+        "            self._admission.check_space(size)\n",
         "            pass\n",
         f"{_SNAPSHOTS}it_leaves_the_space_that_must_stay_free_before_and_while_it_is_written",
     ),

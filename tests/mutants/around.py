@@ -17,24 +17,24 @@ _SETTINGS: Final = "tests/unit/client_agent/settings/test_agent.py::test_"
 _RECOGNISED: Final = f"{BOX}bubblewrap/test_selftest.py::test_"
 _LOOKS: Final = f"{BOX}limits/test_soft.py::test_"
 
-_TREES: Final = "tests/unit/client_agent/settings/test_grants.py::test_"
+_SOURCES: Final = "tests/unit/client_agent/intake/test_mount_sources.py::test_"
 
 AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "a file server that is gone refuses only services that use it",
-        "sandbox/grants.py",
-        "            if not self._trees[source].there:\n",
-        "            if not all(tree.there for tree in self._trees.values()):\n",
-        f"{_TREES}a_file_server_that_does_not_answer_holds_up_nothing",
+        "intake/mount_sources.py",
+        "if not self._sources[path].there)",
+        "if not all(source.there for source in self._sources.values()))",
+        f"{_SOURCES}a_file_server_that_does_not_answer_holds_up_nothing",
     ),
     of(
         "3",
         "and nobody waits for it twice",
-        "sandbox/grants.py",
-        "            if not tree.silent and not await",
+        "intake/mount_sources.py",
+        "            if not source.silent and not await",
         "            if not await",
-        f"{_TREES}a_file_server_that_does_not_answer_holds_up_nothing",
+        f"{_SOURCES}a_file_server_that_does_not_answer_holds_up_nothing",
     ),
     of(
         "1",
@@ -163,7 +163,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "arguments are words, never text of a shell",
-        "sandbox/bubblewrap/command.py",
+        "sandbox/process/chain.py",
         'exec "$@" </dev/null',
         'eval exec "$*" </dev/null',
         f"{_INSIDE}variables_and_arguments_are_data",

@@ -19,6 +19,7 @@ _TOLD: Final = (
 )
 _UNIT: Final = f"{BOX}bubblewrap/test_command.py::test_"
 _CALLS: Final = f"{_INSIDE}dangerous_system_calls_are_refused"
+_CHAIN: Final = f"{BOX}process/test_chain.py::test_"
 _NAMESPACES: Final = f"{_UNIT}every_namespace_is_new_and_none_can_be_made_inside"
 
 RULES: Final[tuple[Mutant, ...]] = (
@@ -182,7 +183,7 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.7",
         "the gate waits for `go`",
-        _OPTIONS,
+        "sandbox/process/chain.py",
         'read -r word && [ "$word" = go ] || exit 125; ',
         "",
         f"{_RULES}an_agent_killed_at_the_gate_runs_nothing",
@@ -190,7 +191,7 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.7",
         "the end of its input does not open it",
-        _OPTIONS,
+        "sandbox/process/chain.py",
         'read -r word && [ "$word" = go ] || exit 125; ',
         "read -r word; ",
         f"{_LOCKS}the_gate_of_a_killed_agent_stays_closed_though_nothing_kills",
@@ -198,10 +199,10 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.7",
         "stdin of the program is empty",
-        _OPTIONS,
+        "sandbox/process/chain.py",
         'exec "$@" </dev/null',
         'exec "$@"',
-        f"{_UNIT}the_gate_opens_at_the_word_and_gives_an_empty_stdin",
+        f"{_CHAIN}the_gate_opens_at_the_word_and_gives_an_empty_stdin",
     ),
     of(
         "2.8",
@@ -258,10 +259,10 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "a cgroup that cannot be joined stops the chain",
-        _OPTIONS,
+        "sandbox/process/chain.py",
         'echo 0 >"$1" || exit 126;',
         'echo 0 >"$1";',
-        f"{_UNIT}a_cgroup_that_cannot_be_joined_stops_the_chain",
+        f"{_CHAIN}a_cgroup_that_cannot_be_joined_stops_the_chain",
     ),
     of(
         "3",
@@ -274,7 +275,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "the kernel takes the job before the agent",
-        _OPTIONS,
+        "sandbox/process/chain.py",
         "-lt 500 ] && score=500 ||",
         "-lt 500 ] && score=0 ||",
         f"{_INSIDE}the_kernel_takes_the_job_before_the_agent",
@@ -282,18 +283,18 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "and an agent that it would take early starts jobs, too",
-        _OPTIONS,
+        "sandbox/process/chain.py",
         "|| score=1000",
         "|| score=500",
-        f"{_UNIT}an_agent_that_the_kernel_takes_early_raises_its_jobs_and_lowers_nothing",
+        f"{_CHAIN}an_agent_that_the_kernel_takes_early_raises_its_jobs_and_lowers_nothing",
     ),
     of(
         "3",
         "a limit that cannot be set keeps the gate from speaking",
-        _OPTIONS,
+        "sandbox/process/chain.py",
         '"exit 124; }; shift 2',
         '"}; shift 2',
-        f"{_UNIT}a_limit_that_cannot_be_set_keeps_the_gate_from_speaking",
+        f"{_CHAIN}a_limit_that_cannot_be_set_keeps_the_gate_from_speaking",
         f"{PROCESS}sandbox_start.py::"
         "test_a_limit_that_cannot_be_set_breaks_the_start_and_blames_no_bundle",
     ),

@@ -11,7 +11,7 @@ _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _IMAGES: Final = f"{PROCESS}sandbox_images.py::test_"
 _LOOKS: Final = f"{BOX}limits/test_soft.py::test_"
-_METER: Final = f"{BOX}limits/test_meter.py::test_"
+_HARD: Final = f"{BOX}limits/test_hard.py::test_"
 _DRAIN: Final = "tests/unit/client_agent/sandbox/process/test_log_capture.py::test_"
 _WORKSPACE: Final = "sandbox/workspace.py"
 _GROUPS: Final = "sandbox/kernel/cgroups.py"
@@ -51,10 +51,10 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "memory that the host lacked is not reported as the job's limit",
-        "sandbox/limits/meter.py",
+        "sandbox/limits/hard.py",
         "        if not self._at_limit:\n",
         "        if False:\n",
-        f"{_METER}a_kill_for_memory_that_the_host_lacked_is_not_the_jobs_limit",
+        f"{_HARD}a_kill_for_memory_that_the_host_lacked_is_not_the_jobs_limit",
         f"{PROCESS}sandbox_cgroups.py::test_the_limit_of_the_agents_own_cgroup_holds_for_its_jobs",
     ),
     of(
@@ -85,11 +85,11 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "memory: the kernel's counter tells `memory_limit`",
-        "sandbox/limits/meter.py",
+        "sandbox/limits/hard.py",
         "        if not self._kills:\n",
         "        if self._kills >= 0:\n",
         f"{HOSTILE}[root-mem-bomb]",
-        f"{_METER}the_kernels_kill_for_memory_ends_the_rest",
+        f"{_HARD}the_kernels_kill_for_memory_ends_the_rest",
     ),
     of(
         "4",
@@ -206,7 +206,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "pids: what was refused is reported",
-        "sandbox/limits/meter.py",
+        "sandbox/limits/hard.py",
         "        if self._refused:\n",
         "        if self._refused < 0:\n",
         f"{HOSTILE}[root-fork-bomb]",
@@ -295,7 +295,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "disk: the kernel's count tells `disk_limit`",
-        "sandbox/limits/meter.py",
+        "sandbox/limits/hard.py",
         "        self._full = self._image.full()\n        return True",
         "        return True",
         f"{HOSTILE}[root-disk-bomb]",

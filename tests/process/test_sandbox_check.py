@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from client_agent.check.canaries import Table, check
-from client_agent.sandbox.base import Grant
+from client_agent.check.canaries import check
+from client_agent.check.table import Table
 from client_agent.sandbox.bubblewrap.command import Tools
+from client_agent.sandbox.grants import Grant
 from client_agent.sandbox.none import NoSandbox
 from tests.support.sandboxed import (
     SETTINGS,

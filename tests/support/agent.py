@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from client_agent.payloads import states
-from client_agent.payloads.payload import MIGRATIONS, NewPayload, Payload
+from client_agent.payloads.payload import NewPayload, Payload
 from client_agent.payloads.store import Payloads
-from client_agent.run.attempt import House
+from client_agent.payloads.tables import MIGRATIONS
+from client_agent.run.context import House
 from client_agent.run.recovery import recover
 from client_agent.run.runner import Runner
 from client_agent.run.slots import Turns
-from client_agent.sandbox.base import Grant
-from client_agent.sandbox.grants import Grants
+from client_agent.sandbox.grants import Grant, Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from shared.files.bundles.format import Sealed

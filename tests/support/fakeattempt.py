@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from client_agent.sandbox.process.supervisor import Attempt
+from client_agent.sandbox.base import Process
 from shared.wire import Reason
 
 
@@ -17,5 +17,5 @@ class FakeAttempt:
         self.stops.append((reason, message, grace))
 
 
-def attempt_of(fake: FakeAttempt) -> Attempt:
-    return cast("Attempt", fake)
+def attempt_of(fake: FakeAttempt) -> Process:
+    return cast("Process", fake)

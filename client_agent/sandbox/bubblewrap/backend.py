@@ -10,6 +10,7 @@ from client_agent.sandbox.base import Launch, Process, Report
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.process.chain import TEMPORARY, gated
 from client_agent.sandbox.process.start import Pipes, Start
 from client_agent.sandbox.process.supervisor import Attempt
 from client_agent.sandbox.settings import SandboxSettings
@@ -69,7 +70,7 @@ class Bubblewrap(HostSandbox):
 class BubblewrapWorkspace(HostWorkspace):
     """Starts the chain of :mod:`client_agent.sandbox.bubblewrap.command`."""
 
-    scratch = (command.TEMPORARY[0], command.SHM)
+    scratch = (TEMPORARY[0], command.SHM)
 
     def __init__(self, sandbox: Bubblewrap, name: str, uid: int | None, limits: Limits) -> None:
         super().__init__(sandbox, name, uid, limits)
@@ -91,7 +92,7 @@ class BubblewrapWorkspace(HostWorkspace):
                 network=self.limits.network,
             )
             _write_all(fds.args, command.encode_args(args))
-            inside = command.gated(launch.argv, self.rlimits(launch))
+            inside = gated(launch.argv, self.rlimits(launch))
             join = [] if self.group is None else self.group.join
             argv = command.chain(sandbox.tools, fds.args, inside, uid=self.uid, join=join)
             start.spawn(argv, fds.passed())

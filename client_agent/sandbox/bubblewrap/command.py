@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from client_agent.sandbox.base import SandboxBroken
+from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY
 
 JOB: Final = "/job"
 SHM: Final = "/dev/shm"  # noqa: S108  # inside
@@ -24,7 +25,6 @@ FILE_SYSTEMS: Final = "/proc/fs"
 """Tells of each mounted ext4, the disks of other jobs included, how much of it is free."""
 UID: Final = 1000
 """Of the job, as it sees itself."""
-PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 PASSWD: Final = f"job:x:{UID}:{UID}:job:{JOB}:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/false\n"
 GROUP: Final = f"job:x:{UID}:\nnogroup:x:65534:\n"
 HOSTS: Final = "127.0.0.1 localhost sandbox\n::1 localhost\n"
@@ -39,44 +39,10 @@ READ_ONLY_ETC: Final = (
     "/etc/localtime",
     "/etc/nsswitch.conf",
 )
-TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108  # inside, each sandbox has its own
 MERGED_USR: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SHOWN: Final = ("/usr", *MERGED_USR, *READ_ONLY_ETC)
 """Of the host, to every job: nothing of the agent's own may lie in there."""
 RESERVED: Final = (JOB, "/proc", "/dev", "/sys", *TEMPORARY, "/etc/passwd", "/etc/group")
-
-JOIN: Final = (
-    'read -r score </proc/self/oom_score_adj; [ "$score" -lt 500 ] && score=500 || score=1000; '
-    'echo "$score" >/proc/self/oom_score_adj || exit 126; '
-    'while [ "$1" != -- ]; do echo 0 >"$1" || exit 126; shift; done; shift; exec "$@"'
-)
-"""Has the kernel take the job before the agent where memory runs out (with CAP_SYS_RESOURCE a job
-cannot lower that again; an agent that has more already, as in Kubernetes, could not lower it
-either), then enters each cgroup or gives up: a job never runs outside its
-limits."""
-
-GATE: Final = (
-    'while [ "$1" != -- ]; do { case $1 in '
-    '-u) ulimit -u "$2" 2>/dev/null || ulimit -p "$2";; '  # bash, other shells
-    '*) ulimit "$1" "$2";; '
-    'esac; } || { echo "ulimit $1 $2 cannot be set: see the hard limits of the agent" >&2; '
-    "exit 124; }; shift 2; done; shift; "
-    'echo; read -r word && [ "$word" = go ] || exit 125; exec "$@" </dev/null'
-)
-"""Sets the limits of each process, says with one line that the sandbox is up, then waits for
-``go``. If the agent dies first, its end of stdin closes and nothing of the user's ever runs
-(``--block-fd`` fails open: 30 of 30). Limits come before that line: where one cannot be set, the
-sandbox did not come up, and the bundle is not to blame."""
-
-_ULIMITS: Final = {
-    "nproc": ("-u", 1),
-    "nofile": ("-n", 1),
-    "core": ("-c", 512),
-    "as": ("-v", 1024),
-    "fsize": ("-f", 512),
-    "cpu": ("-t", 1),
-}
-"""RLIMIT -> option of ``ulimit`` in a POSIX shell, and its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +77,7 @@ def chain(
     """What the agent executes.
 
     Args:
-        inside: the command inside the sandbox, see :func:`gated`.
+        inside: the command inside, see :func:`client_agent.sandbox.process.chain.gated`.
         uid: the host uid and gid to become; None: stay. Never 0: with ``--uid 1000`` a job of
             root's could still write the host's ``core_pattern``.
         join: files to write 0 to, see :attr:`client_agent.sandbox.kernel.cgroups.Group.join`.
@@ -122,22 +88,6 @@ def chain(
     if uid is not None:
         command += [tools.setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
     return [*command, tools.bwrap, "--args", str(args_fd), "--", *inside]
-
-
-def gated(argv: Sequence[str], rlimits: Mapping[str, int]) -> list[str]:
-    """The command inside: limits, gate, program.
-
-    The limits are set inside, where ``nproc`` counts this sandbox only; outside it would count
-    everything of the uid.
-
-    Args:
-        rlimits: of each process, "nproc", "nofile", "core", "as", "fsize" in bytes or "cpu" in s.
-    """
-    limits: list[str] = []
-    for name, value in rlimits.items():
-        option, unit = _ULIMITS[name]
-        limits += [option, str(value // unit)]
-    return ["/bin/sh", "-c", GATE, "gate", *limits, "--", *argv]
 
 
 def bwrap_options(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
+from client_agent.sandbox.base import Process
 from client_agent.sandbox.limits import usage
 from client_agent.sandbox.limits.meter import Verdict
 from shared.clock import Clock
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
-
-if TYPE_CHECKING:
-    from client_agent.sandbox.process.supervisor import Attempt
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,7 +80,7 @@ class ProcessGauge:
         # Twice: while processes end one after another, what they shared is counted several times.
         return used, all(usage.memory_of(init, held) > most for _ in range(2))
 
-    async def poll(self, attempt: Attempt) -> None:
+    async def poll(self, attempt: Process) -> None:
         if not self._pace.due:
             return
         used, too_much = await self._pace.look(self._look, attempt.pid)
@@ -135,7 +133,7 @@ class DirectoryGauge:
         self._pace = Pace(clock, 10.0)
         self._found: Verdict | None = None
 
-    async def poll(self, attempt: Attempt) -> None:
+    async def poll(self, attempt: Process) -> None:
         if not self._pace.due:
             return
         found = await self._pace.look(self._look, attempt.pid)

@@ -13,7 +13,7 @@ import pytest
 
 from client_agent.api.snapshots import BYTES_A_SECOND, LIFE_S, MOST, Snapshots
 from client_agent.collect import result
-from client_agent.intake.admission import Condition
+from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
 from client_agent.storage import open_beneath
 from shared.wire import Limits
@@ -24,7 +24,7 @@ LIMITS = Limits(results=64 << 20)
 
 
 class Disk:
-    """``Condition``, as far as snapshots ask it.
+    """``Admission``, as far as snapshots ask it.
 
     Attributes:
         asked: sizes that were asked for.
@@ -69,7 +69,7 @@ async def rig(tmp_path):
     made = Snapping(tmp_path, SimClock(), slots=MOST + 1)
     await made.open()
     made.disk = Disk()
-    disk = cast("Condition", made.disk)
+    disk = cast("Admission", made.disk)
     made.snapshots = Snapshots(made.runner, made.folders, disk, made.clock)
     yield made
     made.snapshots.close()

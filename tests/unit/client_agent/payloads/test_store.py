@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from client_agent.payloads.errors import KeyRefused, NoSuchPayload, NotEnded, StaleAttempt
-from client_agent.payloads.payload import MIGRATIONS, Outcome
+from client_agent.payloads.payload import Outcome
 from client_agent.payloads.store import Payloads
+from client_agent.payloads.tables import MIGRATIONS
 from shared.ids import AttemptKey
 from shared.sqlite.database import Database
 from shared.wire import PayloadState, Reason, ResultInfo, Usage

@@ -8,7 +8,7 @@ import pytest
 
 from client_agent.payloads import attempt_keys
 from client_agent.payloads.payload import Outcome
-from client_agent.run.recovery import Keeper
+from client_agent.run.retention import Keeper
 from shared.ids import AttemptKey
 from shared.wire import PayloadState, Reason, ResultInfo
 from tests.support.agent import Rig, numbered

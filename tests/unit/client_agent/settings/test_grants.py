@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import threading
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from client_agent.payloads.errors import Refused
-from client_agent.sandbox.base import Grant
-from client_agent.sandbox.grants import FRESH_S, LOOK_S, Grants
+from client_agent.sandbox.grants import Grant, Grants
 from client_agent.settings.agent import AgentSection
 from client_agent.settings.grants import Sandboxing
-from shared.wire import Limits
-from tests.support.sandboxed import until
-from tests.support.simclock import SimClock
 
 ENVIRON = {"LICENSE": "27000@host", "SECRET": "s"}
-NETWORK = Limits(network=True)
 
 
 def grants(**sandboxing: object) -> Grants:
@@ -68,93 +59,6 @@ def test_what_is_told_names_variables_but_no_values():
 def test_parents_are_mounted_before_what_lies_below_them():
     found = grants(read_only=["/data/a:/x/y", "/data/b:/x"]).of("any")
     assert [place for _, place in found.read_only] == ["/x", "/x/y"]
-
-
-def test_the_network_needs_the_agents_word_too():
-    with pytest.raises(Refused, match="does not give to it") as refused:
-        grants().check("any", NETWORK)
-    assert (refused.value.status, refused.value.code) == (403, "not_offered")
-    grants(network=True).check("any", NETWORK)
-    grants(services={"a": {"network": True}}).check("a", NETWORK)
-    with pytest.raises(Refused):
-        grants(services={"a": {"network": True}}).check("b", NETWORK)
-
-
-async def test_what_is_not_there_now_may_be_there_later(tmp_path):
-    found = grants(services={"a": {"read_only": [f"{tmp_path}/tree:/tree"]}})
-    clock = SimClock()
-    await found.look(clock)
-    with pytest.raises(Refused, match="/tree, which the jobs of 'a' need") as refused:
-        found.check("a", Limits())
-    assert refused.value.status == 503
-    found.check("b", Limits())
-    (tmp_path / "tree").mkdir()
-    await found.look(clock)
-    found.check("a", Limits())
-    await clock.advance(FRESH_S)
-    (tmp_path / "tree").rmdir()
-    await found.look(clock)
-    with pytest.raises(Refused):
-        found.check("a", Limits())
-
-
-async def test_a_file_server_that_does_not_answer_holds_up_nothing():
-    asked, answer = [], threading.Event()
-
-    def exists(path: Path) -> bool:
-        asked.append(str(path))
-        return str(path) != "/far" or answer.wait(60)
-
-    grant = {name: Grant(read_only=((Path(f"/{name}"), "/x"),)) for name in ("far", "near")}
-    near = Grant(read_only=((Path("/a-near"), "/x"),))
-    found = Grants(Grant(), {**grant, "a-near": near}, exists)
-    clock = SimClock()
-    looking = asyncio.create_task(found.look(clock))
-    await until(lambda: "/far" in asked)
-    await clock.until_asleep(LOOK_S)
-    await clock.advance(LOOK_S)
-    await looking
-    for near_by in ("a-near", "near"):  # whichever was asked for first
-        found.check(near_by, Limits())
-    with pytest.raises(Refused, match="/far, which the jobs"):
-        found.check("far", Limits())
-    await clock.advance(FRESH_S)
-    await asyncio.wait_for(found.look(clock), 5)  # nobody waits for it again
-    assert asked.count("/far") == 1  # the first look is still under way, and no thread is added
-    answer.set()
-    await until(lambda: found._trees[Path("/far")].there)
-    found.check("far", Limits())
-    found.check("near", Limits())
-    await clock.advance(FRESH_S)
-    await found.look(clock)
-    assert asked.count("/far") == 2
-
-
-async def test_many_orders_at_once_are_one_look():
-    asked = []
-
-    def exists(path: Path) -> bool:
-        asked.append(path)
-        return True
-
-    found = Grants(Grant(read_only=((Path("/x"), "/x"),)), {}, exists)
-    clock = SimClock()
-    for _ in range(20):
-        await found.look(clock)
-    assert len(asked) == 1
-    await clock.advance(FRESH_S)
-    await found.look(clock)
-    assert len(asked) == 2
-
-
-async def test_a_folder_that_cannot_be_asked_for_is_not_there():
-    def exists(path: Path) -> bool:
-        raise OSError(errno.ESTALE, "Stale file handle")
-
-    found = Grants(Grant(read_only=((Path("/stale"), "/x"),)), {}, exists)
-    await found.look(SimClock())
-    with pytest.raises(Refused, match="/stale, which the jobs"):
-        found.check("a", Limits())
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox.bubblewrap.command import JOIN
 from client_agent.sandbox.kernel import cgroup_tree, cgroups
 from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, NoCgroups
 from client_agent.sandbox.kernel.cgroups import Group
+from client_agent.sandbox.process.chain import JOIN
 from shared.wire import Limits
 from tests.support.kernel import offers
 

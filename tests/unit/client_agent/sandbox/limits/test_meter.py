@@ -1,4 +1,4 @@
-"""Gauges: what is looked at, when, and what it means."""
+"""The gauges of an attempt: looked at when, and what it means."""
 
 from __future__ import annotations
 
@@ -6,25 +6,11 @@ import asyncio
 import errno
 import threading
 from collections.abc import Sequence
-from typing import cast
 
-import pytest
-
-from client_agent.sandbox.kernel.cgroups import Group
-from client_agent.sandbox.kernel.disk_images import Image
-from client_agent.sandbox.limits.meter import (
-    LAST_TRIES,
-    OFTEN_THROTTLED,
-    CgroupGauge,
-    HostDiskGauge,
-    ImageGauge,
-    Meter,
-    Verdict,
-)
-from client_agent.sandbox.process.supervisor import Attempt
+from client_agent.sandbox.base import Process
+from client_agent.sandbox.limits.meter import LAST_TRIES, Meter, Verdict
 from shared.wire import Limits, Reason
 from tests.support.fakeattempt import FakeAttempt, attempt_of
-from tests.support.sandboxed import turns
 from tests.support.simclock import SimClock
 
 LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
@@ -40,7 +26,7 @@ class FakeGauge:
         """So many calls raise first."""
         self.found: Verdict | None = None
 
-    async def poll(self, attempt: Attempt) -> None:
+    async def poll(self, attempt: Process) -> None:
         self.polled += 1
         self._fail()
         if self.hold is not None:
@@ -136,139 +122,3 @@ def test_the_first_verdict_counts_and_the_largest_usage() -> None:
     assert meter.usage() == (2.0, 10)
     assert meter.warnings() == ["w0", "w0"]
     assert Meter([], SimClock(), 1, threading.Event()).usage() == (None, None)
-
-
-class FakeGroup:
-    kills = refused = waits = 0
-    met = True
-
-    def at_memory_limit(self) -> bool:
-        return self.met
-
-    def throttled(self) -> int:
-        return self.waits
-
-    def oom_kills(self) -> int:
-        return self.kills
-
-    def refused_forks(self) -> int:
-        return self.refused
-
-    def cpu_s(self) -> float | None:
-        return 1.5
-
-    def peak_memory(self) -> int | None:
-        return 999
-
-
-async def test_a_kill_for_memory_that_the_host_lacked_is_not_the_jobs_limit() -> None:
-    group, fake = FakeGroup(), FakeAttempt()
-    gauge = CgroupGauge(cast("Group", group), LIMITS)
-    group.kills, group.met = 1, False
-    await gauge.poll(attempt_of(fake))
-    assert [reason for reason, _, _ in fake.stops] == [Reason.AGENT_ERROR]
-    await gauge.last()
-    verdict = gauge.verdict()
-    assert verdict is not None
-    assert verdict.reason is Reason.AGENT_ERROR
-
-
-async def test_the_kernels_kill_for_memory_ends_the_rest() -> None:
-    group, fake = FakeGroup(), FakeAttempt()
-    gauge = CgroupGauge(cast("Group", group), LIMITS)
-    await gauge.poll(attempt_of(fake))
-    assert fake.stops == []
-    group.kills = 1
-    await gauge.poll(attempt_of(fake))
-    message = "the job needed more than its 1000 B of memory"
-    assert fake.stops == [(Reason.MEMORY_LIMIT, message, False)]
-    await gauge.last()
-    assert gauge.verdict() == Verdict(Reason.MEMORY_LIMIT, message)
-    assert (gauge.cpu_s, gauge.peak_memory) == (1.5, 999)
-
-
-@pytest.mark.parametrize(("times", "words"), [(1, "once"), (5, "5 times")])
-async def test_refused_processes_are_a_warning(times: int, words: str) -> None:
-    group = FakeGroup()
-    group.refused = times
-    gauge = CgroupGauge(cast("Group", group), LIMITS)
-    await gauge.last()
-    assert gauge.verdict() is None
-    (warning,) = gauge.warnings()
-    assert warning.startswith(f"pids_limit: {words} a process or thread was refused")
-
-
-async def test_a_job_that_waited_long_for_its_share_of_cpu_is_told() -> None:
-    group = FakeGroup()
-    gauge = CgroupGauge(cast("Group", group), LIMITS)
-    group.waits = OFTEN_THROTTLED - 1
-    await gauge.last()
-    assert list(gauge.warnings()) == []
-    group.waits = OFTEN_THROTTLED
-    await gauge.last()
-    (warning,) = gauge.warnings()
-    assert warning.startswith("cpu_limit: 10 times it had used its 0.5 CPUs up")
-    assert gauge.verdict() is None
-
-
-class FakeImage:
-    state: str | None = None
-
-    def full(self) -> str | None:
-        return self.state
-
-
-@pytest.mark.parametrize(("state", "words"), [("bytes", "ran out of room"), ("files", "as many")])
-async def test_a_disk_that_is_full_at_the_end_is_the_reason(state: str, words: str) -> None:
-    image = FakeImage()
-    gauge = ImageGauge(cast("Image", image), LIMITS)
-    image.state = state
-    await gauge.last()
-    verdict = gauge.verdict()
-    assert verdict is not None
-    assert verdict.reason is Reason.DISK_LIMIT
-    assert words in verdict.message
-    assert gauge.warnings() == ()
-
-
-async def test_a_disk_that_was_full_and_is_not_any_more_is_a_warning() -> None:
-    image, fake = FakeImage(), FakeAttempt()
-    gauge = ImageGauge(cast("Image", image), LIMITS)
-    image.state = "bytes"
-    await gauge.poll(attempt_of(fake))
-    image.state = None
-    await gauge.last()
-    assert (gauge.verdict(), fake.stops) == (None, [])
-    assert gauge.warnings() == ("disk_limit: the disk of 97.7 KiB was full for a while",)
-
-
-async def test_a_disk_of_the_host_that_runs_full_ends_the_job_without_blaming_it() -> None:
-    free = iter([1001, 1000, 999])
-    gauge, fake = HostDiskGauge(lambda: next(free), 1000), FakeAttempt()
-    await gauge.poll(attempt_of(fake))
-    await gauge.poll(attempt_of(fake))
-    assert fake.stops == []
-    await gauge.poll(attempt_of(fake))
-    assert [stop[0] for stop in fake.stops] == [Reason.AGENT_ERROR]
-    await gauge.last()
-    assert gauge.verdict() is None
-    assert [warning.partition(":")[0] for warning in gauge.warnings()] == ["agent_disk"]
-
-
-@pytest.mark.parametrize(("free", "told"), [(999, ["agent_disk"]), (1000, [])])
-async def test_a_job_too_short_to_be_looked_at_is_told_of_the_hosts_disk(
-    free: int, told: list[str]
-) -> None:
-    gauge = HostDiskGauge(lambda: free, 1000)
-    await gauge.last()
-    assert [warning.partition(":")[0] for warning in gauge.warnings()] == told
-
-
-async def test_a_disk_of_the_host_that_does_not_answer_blocks_nobody_else() -> None:
-    answer = threading.Event()
-    gauge = HostDiskGauge(lambda: answer.wait(60) or 0, -1)
-    polling = asyncio.create_task(gauge.poll(attempt_of(FakeAttempt())))
-    await turns(5)
-    assert not polling.done()
-    answer.set()
-    await polling

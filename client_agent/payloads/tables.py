@@ -1,0 +1,71 @@
+"""The agent's tables, as numbered migrations."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.sqlite.migrations import Migration
+
+_1: Final[Migration] = (
+    """
+    CREATE TABLE payloads (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        server TEXT,
+        key TEXT,
+        job_id INTEGER,
+        attempt INTEGER,
+        service TEXT NOT NULL,
+        user_id TEXT NOT NULL,
+        timeout_s REAL NOT NULL,
+        limits TEXT NOT NULL,
+        bundle_file TEXT NOT NULL,
+        bundle_size INTEGER NOT NULL,
+        bundle_digest TEXT NOT NULL,
+        state TEXT NOT NULL,
+        changed INTEGER NOT NULL,
+        acknowledged INTEGER NOT NULL DEFAULT 0,
+        loc TEXT NOT NULL DEFAULT '',
+        pid INTEGER NOT NULL DEFAULT 0,
+        reason TEXT,
+        message TEXT NOT NULL DEFAULT '',
+        exit_code INTEGER,
+        interrupted INTEGER NOT NULL DEFAULT 0,
+        stderr_tail TEXT NOT NULL DEFAULT '',
+        usage TEXT,
+        warnings TEXT NOT NULL DEFAULT '[]',
+        enforcement TEXT NOT NULL DEFAULT '{}',
+        result_size INTEGER,
+        result_sha256 TEXT,
+        created_at INTEGER NOT NULL,
+        started_at INTEGER,
+        ended_at INTEGER,
+        cleaned_at INTEGER,
+        UNIQUE (server, key)
+    ) STRICT
+    """,
+    "CREATE INDEX payloads_of_job ON payloads (server, job_id, attempt)",
+    # What is acknowledged is never asked for again but by its key: these stay small.
+    "CREATE INDEX payloads_told ON payloads (changed) WHERE acknowledged = 0",
+    "CREATE INDEX payloads_live ON payloads (id) WHERE ended_at IS NULL",
+    """
+    CREATE INDEX payloads_kept ON payloads (ended_at)
+        WHERE ended_at IS NOT NULL AND cleaned_at IS NULL
+    """,
+    "CREATE INDEX payloads_cleaned ON payloads (cleaned_at) WHERE cleaned_at IS NOT NULL",
+    """
+    CREATE TABLE refusals (
+        server TEXT NOT NULL,
+        key TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        PRIMARY KEY (server, key)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX refusals_of_job ON refusals (server, job_id, attempt)",
+    # Change numbers go on from here, even when the row with the highest was pruned.
+    "CREATE TABLE sequence (value INTEGER NOT NULL) STRICT",
+    "INSERT INTO sequence (value) VALUES (0)",
+)
+
+MIGRATIONS: Final = (_1,)

@@ -1,0 +1,102 @@
+"""What ``GET /health`` says about this agent."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from client_agent.check import record
+from client_agent.intake.admission import Admission
+from client_agent.payloads.errors import Refused
+from client_agent.payloads.store import Payloads
+from client_agent.sandbox.grants import Grants
+from client_agent.sandbox.watch import SandboxWatch
+from client_agent.storage.folders import Folders
+from shared.clock import Clock
+from shared.probe import Probe
+from shared.sqlite.errors import DatabaseUnavailable
+from shared.wire import AgentHealth
+
+_NOT_TAKEN: Final = "no new bundles are taken"
+
+
+class Health:
+    """The agent's state of health."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        payloads: Payloads,
+        folders: Folders,
+        sandbox: SandboxWatch,
+        grants: Grants,
+        clock: Clock,
+    ) -> None:
+        self._admission, self._payloads, self._folders = admission, payloads, folders
+        self._sandbox, self._grants = sandbox, grants
+        self._disk = Probe("the data folder", self._look_at_disk, clock)
+
+    async def report(self, running: int) -> tuple[AgentHealth, bool]:
+        """What ``GET /health`` tells, and whether all is well."""
+        database = await self._database()
+        problems = [] if database == "ok" else [f"database: {database}"]
+        # No space is not broken: were it avoided now, nobody would come for the results that fill
+        # the disk.
+        seen = await self._disk.troubles()
+        notes = [trouble for trouble in seen if trouble.startswith(_NOT_TAKEN)]
+        problems += [trouble for trouble in seen if trouble not in notes]
+        broken = await self._sandbox.trouble()
+        if broken is not None:
+            (notes if notes else problems).append(broken)  # without space it cannot be tested
+        if self._admission.leaving:
+            problems.append("the agent is shutting down")
+        identity = self._admission.identity
+        told = AgentHealth(
+            status="error" if problems else "ok",
+            database=database,
+            agent=identity.name,
+            version=identity.version,
+            slots=identity.slots,
+            running=running,
+            services=None if identity.services is None else list(identity.services),
+            sandbox=self._sandbox_doc(broken),
+            message="; ".join(problems + notes),
+        )
+        return told, not problems
+
+    def _look_at_disk(self) -> list[str]:
+        """Runs in a thread."""
+        try:
+            self._folders.check_writable()
+            self._admission.check_space(0)
+        except Refused as problem:
+            return [f"{_NOT_TAKEN}: {problem.message}"]
+        except OSError as problem:
+            return [f"the data folder cannot be written: {problem.strerror or problem}"]
+        return []
+
+    async def _database(self) -> str:
+        if self._payloads.trouble is None:
+            return "ok"
+        try:
+            await self._payloads.probe()  # it may have recovered
+        except DatabaseUnavailable as problem:
+            return str(problem)
+        return "ok"
+
+    def _sandbox_doc(self, broken: str | None) -> dict[str, Any]:
+        report = self._sandbox.report
+        warnings = ["bundles run without isolation"] if report.backend == "none" else []
+        if self._grants.networked:
+            services = ", ".join(self._grants.networked).replace("*", "any service")
+            warnings.append(f"jobs of {services} may use this host's network")
+        return {
+            "backend": report.backend,
+            "version": report.version,
+            "enforcement": dict(report.enforcement),
+            "checks": dict(report.checks),
+            "advice": list(report.advice),
+            "opened": self._grants.doc(),
+            "warning": "; ".join(warnings),
+            "broken": broken,
+            "check": record.read(self._folders.home),
+        }

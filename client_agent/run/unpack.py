@@ -1,0 +1,62 @@
+"""Writes a bundle into the directory of its attempt. Blocking."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from client_agent.payloads.payload import Payload
+from client_agent.sandbox.base import HARD, Workspace
+from shared.files.bundles.reader import BundleReader
+from shared.units.sizes import say_size
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class DoesNotFit(Exception):
+    """The bundle alone is more than what the attempt may have on its disk."""
+
+
+def unpack(bundle: Path, payload: Payload, workspace: Workspace) -> None:
+    """Write the bundle's files into the directory of the attempt.
+
+    Raises:
+        DoesNotFit
+        BundleError: the stored bundle is not what was taken.
+        OSError
+    """
+    own_disk = workspace.enforcement.get("disk") == HARD
+    with BundleReader(bundle) as reader:
+        size = sum(entry.size for entry in reader.entries)
+        disk = say_size(payload.limits.disk)
+        if size > payload.limits.disk:
+            raise DoesNotFit(f"the bundle has {say_size(size)}, the job's disk limit is {disk}")
+        names = _names(entry.path for entry in reader.entries)
+        most = os.fstatvfs(workspace.fd).f_favail if own_disk else names
+        if names > most:
+            raise DoesNotFit(
+                f"the bundle has {names} files and folders, and the job's disk of {disk} "
+                f"can hold {most}"
+            )
+        try:
+            reader.unpack(
+                workspace.fd, uid=workspace.uid, gid=workspace.gid, digest=payload.bundle_digest
+            )
+        except OSError as problem:
+            if own_disk and problem.errno in _FULL:
+                why = f"the bundle does not fit on the job's disk of {disk}: each file takes blocks"
+                raise DoesNotFit(why) from None
+            raise
+
+
+def _names(paths: Iterable[str]) -> int:
+    """Files, and the folders that they are in."""
+    files, folders = 0, set[str]()
+    for path in paths:
+        files += 1
+        while (path := path.rpartition("/")[0]) and path not in folders:
+            folders.add(path)
+    return files + len(folders)

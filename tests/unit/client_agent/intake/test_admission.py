@@ -1,0 +1,53 @@
+"""What an order is refused for before it is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_agent.intake.admission import Admission, Identity
+from client_agent.intake.mount_sources import MountSources
+from client_agent.payloads.errors import Refused
+from client_agent.sandbox.watch import SandboxWatch
+from client_agent.settings.grants import Sandboxing
+from client_agent.storage.folders import Folders
+from shared.wire import Limits
+from tests.support.agent import numbered
+from tests.support.fakesandbox import FakeSandbox
+from tests.support.simclock import SimClock
+
+NETWORK = Limits(network=True)
+
+
+@pytest.fixture
+def admission(tmp_path):
+    def make(**sandboxing: object) -> Admission:
+        clock = SimClock()
+        grants = Sandboxing.model_validate(sandboxing).grants({})
+        folders = Folders(tmp_path / "home", numbered())
+        watch = SandboxWatch(FakeSandbox(clock, tmp_path), clock)
+        identity = Identity("node-1", "1.0", 1, None, 0)
+        return Admission(identity, folders, watch, grants, MountSources(grants.sources), clock)
+
+    return make
+
+
+def test_the_network_needs_the_agents_word_too(admission):
+    with pytest.raises(Refused, match="does not give to it") as refused:
+        admission().check_service("any", NETWORK)
+    assert (refused.value.status, refused.value.code) == (403, "not_offered")
+    admission(network=True).check_service("any", NETWORK)
+    admission(services={"a": {"network": True}}).check_service("a", NETWORK)
+    with pytest.raises(Refused):
+        admission(services={"a": {"network": True}}).check_service("b", NETWORK)
+
+
+async def test_a_service_whose_folder_is_missing_is_refused_alone(admission, tmp_path):
+    found = admission(services={"a": {"read_only": [f"{tmp_path}/tree:/tree"]}})
+    await found.check_work(0)
+    with pytest.raises(Refused, match="/tree, which the jobs of 'a' need") as refused:
+        found.check_service("a", Limits())
+    assert refused.value.status == 503
+    found.check_service("b", Limits())
+    (tmp_path / "tree").mkdir()
+    await found.check_work(0)
+    found.check_service("a", Limits())
