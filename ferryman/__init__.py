@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from ferryman.defaults import DEFAULT_URL as DEFAULT_URL
+
 if TYPE_CHECKING:
     from ferryman.answers import Accepted, Health
     from ferryman.bundle import Files
@@ -74,8 +76,6 @@ __all__ = [
     "WaitedTooLong",
     "__version__",
 ]
-
-DEFAULT_URL: Final = "http://127.0.0.1:5000"
 
 _ELSEWHERE: Final = {
     "Accepted": "answers",

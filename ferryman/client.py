@@ -11,10 +11,11 @@ from typing import Any, Final, Self, Unpack
 
 import aiohttp
 
-from ferryman import DEFAULT_URL, errors
+from ferryman import errors
 from ferryman.answers import Accepted, Health, Listed
 from ferryman.bundle import Files, gather
 from ferryman.clock import Clock, RealClock
+from ferryman.defaults import DEFAULT_URL
 from ferryman.download import Download, Downloaded, place
 from ferryman.form import LIMITS, Asked, Form, Told, fields_of
 from ferryman.models import EventDoc, EventPage, JobDoc, JobPage, JobState

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from ferryman import DEFAULT_URL
 from ferryman.client import Client
+from ferryman.defaults import DEFAULT_URL
 
 P = ParamSpec("P")
 R = TypeVar("R")

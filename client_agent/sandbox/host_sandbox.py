@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import structlog
 
 from client_agent.sandbox.base import Report, SandboxBroken
-from client_agent.sandbox.host import Host, examine
+from client_agent.sandbox.host_resources import HostResources
 from client_agent.sandbox.kernel import cgroup_tree, cgroups, pidfd
-from client_agent.sandbox.kernel.work_folders import Places
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
@@ -26,33 +22,18 @@ from shared.wire import Limits
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _NAME: Final = re.compile(r"[a-z0-9-]{1,100}")
 _SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 SELF_TEST_SLOT: Final = -1
 """Its uid is nobody else's, so that the test can run beside jobs."""
 
 
-class HostSandbox(ABC):
-    """Directories, disk images, cgroups and what the last run left of them.
-
-    Args:
-        home: the agent's directory; ``work/``, ``images/`` and ``quarantine/`` in it are ours.
-    """
+class HostSandbox(HostResources, ABC):
+    """Clears what the last run left, and makes workspaces."""
 
     def __init__(self, clock: Clock, home: Path, settings: SandboxSettings | None = None) -> None:
-        self.settings = settings or SandboxSettings()
-        self.clock = clock
-        self.drop = os.geteuid() == 0
-        """The agent is root: jobs run as a uid of their slot."""
-        self.places = Places(home, drop=self.drop)
-        self._threads: ThreadPoolExecutor | None = None
-        self.log_threads = ThreadPoolExecutor(2, "sandbox-logs")
-        """Apart from other work, some of which takes seconds."""
-        self._host: Host | None = None
+        super().__init__(clock, home, settings)
         self._clearing = asyncio.Lock()
-        self._removals: set[asyncio.Task[None]] = set()
         self.cleared = False
         """What the last run left is gone."""
 
@@ -91,71 +72,6 @@ class HostSandbox(ABC):
         workspace = self.workspace(name, uid, limits)
         await workspace.make()
         return workspace
-
-    def remove_later(self, workspace: HostWorkspace) -> None:
-        """Remove what was put aside as soon as its processes are dead after all: whoever waits for
-        a slow disk may just need longer than we do, and what is put aside takes space."""
-        task = asyncio.create_task(
-            self._remove_late(workspace), name=f"remove {workspace.name} late"
-        )
-        self._removals.add(task)
-        task.add_done_callback(self._removals.discard)
-
-    async def _remove_late(self, workspace: HostWorkspace) -> None:
-        said = False
-        while True:
-            try:
-                if workspace.is_dead():
-                    await workspace.remove()
-                    log.info("attempt.removed_late", attempt=workspace.name)
-                    return
-            except Exception:
-                if not said:
-                    said = True
-                    log.exception("attempt.not_removed", attempt=workspace.name)
-            await self.clock.sleep(self.settings.death_timeout_s)
-
-    async def close(self) -> None:
-        for task in list(self._removals):
-            task.cancel()
-            await asyncio.wait({task})
-        host, self._host = self._host, None
-        if host is not None:
-            if host.images is not None:
-                await self.in_thread(host.images.close)
-            if host.hierarchy is not None:
-                # in use: processes that would not die, see the quarantine
-                with contextlib.suppress(OSError):
-                    for folder in dict.fromkeys(host.hierarchy.folders.values()):
-                        cgroups.remove_group(folder)
-                    self.places.record_groups(())
-        self.places.close()
-        self.log_threads.shutdown(wait=False)
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
-
-    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run blocking work in a thread that sees the mounts of :attr:`places`."""
-        if self._threads is None:
-            _ = self.places.base  # threads inherit the mount namespace of whoever starts them
-            self._threads = ThreadPoolExecutor(4, "sandbox")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
-
-    @property
-    def host(self) -> Host:
-        """What can be enforced here.
-
-        Raises:
-            SandboxBroken
-        """
-        if self._host is None:
-            base = self.places.base
-            self._host = examine(
-                self.places.name, self.places.images, base, self.settings, root=self.drop
-            )
-        return self._host
 
     async def check_hard(self) -> None:
         """Raises SandboxBroken where the operator wants hard limits and some are soft."""

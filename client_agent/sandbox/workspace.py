@@ -9,11 +9,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from client_agent.sandbox.base import HARD, NONE, Launch, Process
+from client_agent.sandbox.host_resources import HostResources
 from client_agent.sandbox.kernel.cgroups import Group, kill_group
 from client_agent.sandbox.kernel.disk_images import Image
 from client_agent.sandbox.limits.hard import CgroupGauge, HostDiskGauge, ImageGauge
@@ -23,9 +24,6 @@ from client_agent.sandbox.process.start import Logs
 from client_agent.sandbox.process.supervisor import Attempt
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
-
-if TYPE_CHECKING:
-    from client_agent.sandbox.host_sandbox import HostSandbox
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -45,18 +43,20 @@ class HostWorkspace(ABC):
     scratch: Sequence[str] = ()
     """Where file systems in memory are mounted, as the job sees them."""
 
-    def __init__(self, sandbox: HostSandbox, name: str, uid: int | None, limits: Limits) -> None:
+    def __init__(
+        self, resources: HostResources, name: str, uid: int | None, limits: Limits
+    ) -> None:
         self.uid = self.gid = uid
         self.fd = -1
         self.enforcement: Mapping[str, str] = {
-            **sandbox.host.enforcement,
+            **resources.host.enforcement,
             **({"network": NONE} if limits.network else {}),
         }
         self.limits, self.name = limits, name
         self.attempt: Attempt | None = None
         self.group: Group | None = None
         self.folder: Path | None = None
-        self._host_sandbox = sandbox
+        self._resources = resources
         self._image: Image | None = None
         self._destroyed = False
 
@@ -69,14 +69,14 @@ class HostWorkspace(ABC):
         Raises:
             SandboxBroken, OSError: nothing is left.
         """
-        places, host = self._host_sandbox.places, self._host_sandbox.host
+        places, host = self._resources.places, self._resources.host
         try:
             self.folder = places.make(self.name)
             if host.images is not None and self.uid is not None:
                 image = host.images.idle(self.limits.disk)
                 if image is None:
                     make = host.images.make
-                    image = await self._host_sandbox.in_thread(make, self.limits.disk, places.base)
+                    image = await self._resources.in_thread(make, self.limits.disk, places.base)
                 self._image = image
                 image.open_for(self.uid)
                 self.path = image.job
@@ -103,12 +103,12 @@ class HostWorkspace(ABC):
         except Exception as problem:  # noqa: BLE001 - what is left is removed later
             log.warning("attempt.not_removed", attempt=self.name, problem=repr(problem))
         if self.folder is not None:  # its image and its cgroup stay, too: they are in use
-            self.folder = self._host_sandbox.places.quarantine(self.folder)
-        self._host_sandbox.remove_later(self)
+            self.folder = self._resources.places.quarantine(self.folder)
+        self._resources.remove_later(self)
 
     def is_dead(self) -> bool:
         """Of a quarantined attempt: whether its processes have died since."""
-        init = None if self.folder is None else self._host_sandbox.places.recorded_init(self.folder)
+        init = None if self.folder is None else self._resources.places.recorded_init(self.folder)
         if init is None:
             return True
         try:
@@ -121,7 +121,7 @@ class HostWorkspace(ABC):
     async def remove(self) -> None:
         """Remove what was made for an attempt of which nothing is alive. After an error the next
         call goes on with what is left."""
-        places, images = self._host_sandbox.places, self._host_sandbox.host.images
+        places, images = self._resources.places, self._resources.host.images
         if self.group is not None:
             await self._remove_group(self.group)
             self.group = None
@@ -134,7 +134,7 @@ class HostWorkspace(ABC):
                 places.remove(self.folder)
             self.folder = None
 
-        await self._host_sandbox.in_thread(remove)
+        await self._resources.in_thread(remove)
 
     async def _remove_group(self, group: Group) -> None:
         """The last process leaves its cgroup a moment after its descriptors close."""
@@ -144,7 +144,7 @@ class HostWorkspace(ABC):
             except OSError:
                 for folder in group.folders:
                     kill_group(folder)  # of a start that was given up
-                await self._host_sandbox.clock.sleep(0.005)
+                await self._resources.clock.sleep(0.005)
             else:
                 return
         log.warning("cgroup.not_removed", attempt=self.name)
@@ -152,14 +152,14 @@ class HostWorkspace(ABC):
     def record(self, init: int) -> None:
         """Note who must die should the agent be killed."""
         if self.folder is not None:
-            self._host_sandbox.places.record(self.folder, init)
+            self._resources.places.record(self.folder, init)
 
     def rlimits(self, launch: Launch) -> dict[str, int]:
         """For :func:`client_agent.sandbox.process.chain.gated`."""
         limits, hard = self.limits, {k for k, how in self.enforcement.items() if how == HARD}
         found = {
             "nproc": limits.pids + (MORE_PROCESSES if "pids" in hard else 0),
-            "nofile": self._host_sandbox.settings.nofile,
+            "nofile": self._resources.settings.nofile,
             "core": 0,
         }
         if "memory" not in hard:
@@ -172,7 +172,7 @@ class HostWorkspace(ABC):
 
     def logs(self) -> Logs:
         """How much of the output is kept, and what happens to a flood."""
-        factor = self._host_sandbox.settings.log_hard_factor
+        factor = self._resources.settings.log_hard_factor
         most = self.limits.log * factor
 
         def on_flood(stream: str) -> None:
@@ -183,13 +183,13 @@ class HostWorkspace(ABC):
                 )
                 self.attempt.stop(Reason.LOG_LIMIT, message, grace=False)
 
-        return Logs(self.limits.log, most, on_flood, self._host_sandbox.log_threads)
+        return Logs(self.limits.log, most, on_flood, self._resources.log_threads)
 
     def meter(self, launch: Launch, *more: Gauge) -> Meter:
         """Everything that watches the attempt."""
-        sandbox, settings, limits = self._host_sandbox, self._host_sandbox.settings, self.limits
+        resources, settings, limits = self._resources, self._resources.settings, self.limits
         hurry = threading.Event()
-        gauges: list[Gauge] = [HostDiskGauge(sandbox.places.free, settings.free_floor)]
+        gauges: list[Gauge] = [HostDiskGauge(resources.places.free, settings.free_floor)]
         if self.group is not None:
             gauges.append(CgroupGauge(self.group, limits))
         memory, cpu = (self.enforcement[name] != HARD for name in ("memory", "cpu"))
@@ -199,7 +199,7 @@ class HostWorkspace(ABC):
                 ProcessGauge(
                     limits,
                     budget_s,
-                    sandbox.clock,
+                    resources.clock,
                     memory=memory,
                     cpu=cpu,
                     scratch=self.scratch,
@@ -214,11 +214,11 @@ class HostWorkspace(ABC):
                     os.fstat(self.fd).st_dev,
                     limits,
                     max(256, limits.disk // settings.inode_every),
-                    sandbox.clock,
+                    resources.clock,
                     hurry,
                 )
             )
-        return Meter([*more, *gauges], sandbox.clock, settings.poll_s, hurry)
+        return Meter([*more, *gauges], resources.clock, settings.poll_s, hurry)
 
     def _cpu_budget_s(self, launch: Launch) -> float:
         return launch.timeout_s * self.limits.cpus

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ferryman import DEFAULT_URL
 from ferryman.cli import show
 from ferryman.cli.exits import exit_of_job
 from ferryman.cli.options import JobId, Json, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:

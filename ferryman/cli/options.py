@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from ferryman import DEFAULT_URL
 from ferryman.cli.exits import INTERRUPTED
+from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ferryman import DEFAULT_URL
 from ferryman.cli import show
 from ferryman.cli.exits import exit_of
 from ferryman.cli.options import JobId, Output, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument, NoResult
 from ferryman.units import say_size
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ferryman import DEFAULT_URL
 from ferryman.cli import options, show
 from ferryman.cli.exits import exit_of_job
 from ferryman.cli.options import Json, Output, Quiet, Server, Token, TokenFile, Url, run
 from ferryman.cli.results import STDOUT, fetch, leftovers
+from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ class Bubblewrap(HostSandbox):
     async def self_test(self) -> Report:
         await self.check_hard()
         async with self._testing:  # two tests would have the same name and uid
-            return await selftest.run(self)
+            return await selftest.run(self, self.tools.bwrap)
 
     def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
         return BubblewrapWorkspace(self, name, uid, limits)

@@ -9,15 +9,12 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from client_agent.sandbox.base import Launch, Report, SandboxBroken
-from client_agent.sandbox.host_sandbox import SELF_TEST_SLOT
+from client_agent.sandbox.host_sandbox import SELF_TEST_SLOT, HostSandbox
 from client_agent.sandbox.kernel.pidfd import stat_fields
 from shared.wire import Limits
-
-if TYPE_CHECKING:
-    from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 
 LIMITS: Final = Limits(memory=256 << 20, pids=32, disk=(16 << 20) + 4096)
 """No job has a disk of that size: the test does not get an idle image where no new one can be
@@ -39,13 +36,16 @@ if [ -e /proc/1/mem ]; then echo init=shown; else echo init=hidden; fi
 """
 
 
-async def run(sandbox: Bubblewrap) -> Report:
+async def run(sandbox: HostSandbox, bwrap: str) -> Report:
     """Check the binary, then run a canary through the whole chain.
+
+    Args:
+        bwrap: path of the binary.
 
     Raises:
         SandboxBroken: with the fix in its text.
     """
-    version = check_binary(sandbox.tools.bwrap)
+    version = check_binary(bwrap)
     name = f"self-test-{os.getpid()}"
     workspace = await sandbox.prepare(name, SELF_TEST_SLOT, LIMITS)
     workspace.spare_images = 0  # the next test shall have to make one, too

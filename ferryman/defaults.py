@@ -1,0 +1,7 @@
+"""What is assumed where nothing is said."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DEFAULT_URL: Final = "http://127.0.0.1:5000"
