@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api import downloads, jobs, openapi, service, upload
+from server.api import downloads, jobs, openapi, server_status, upload
 from server.api.context import CONTEXT
 from server.api.route import Route
 from shared import wire
@@ -20,8 +20,8 @@ _JOB: Final = "/api/v1/jobs/{id}"
 
 ROUTES: Final = (
     # job-orchestrator's
-    Route("GET", "/", service.ping, {200: None}),
-    Route("GET", "/health", service.health, {200: None, 503: None}),
+    Route("GET", "/", server_status.ping, {200: None}),
+    Route("GET", "/health", server_status.health, {200: None, 503: None}),
     Route(
         "POST",
         "/upload",
@@ -112,8 +112,8 @@ ROUTES: Final = (
         jobs.cancel,
         {200: wire.JobDoc, 202: wire.JobDoc, 404: wire.Problem, 409: wire.Problem},
     ),
-    Route("GET", "/api/v1/services", service.services, {200: None}),
-    Route("GET", "/api/v1/agents", service.agents, {200: None}),
+    Route("GET", "/api/v1/services", server_status.services, {200: None}),
+    Route("GET", "/api/v1/agents", server_status.agents, {200: None}),
 )
 
 

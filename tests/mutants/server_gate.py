@@ -121,7 +121,7 @@ MUTANTS: Final = (
     ),
     _of(
         "health is told to callers with a token only",
-        "server/api/service.py",
+        "server/api/server_status.py",
         "if request[PRINCIPAL].known:",
         "if True:",
         f"{_FRONT}without_a_token_health_tells_only_whether_all_is_well[server]",
