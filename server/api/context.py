@@ -47,7 +47,7 @@ class Context:
 
     def document(self, job: Job, queue: QueueInfo | None = None) -> JobDoc:
         """The job as it is shown."""
-        return documents.job(job, self.services.get(job.service), queue, self.url_prefix)
+        return documents.job_doc(job, self.services.get(job.service), queue, self.url_prefix)
 
 
 CONTEXT: Final = web.AppKey("context", Context)

@@ -1,4 +1,4 @@
-"""Jobs as they are shown."""
+"""Jobs and events as JSON documents."""
 
 from __future__ import annotations
 
@@ -14,51 +14,49 @@ from shared.wire import EventDoc, JobDoc, JobState, Links, QueueInfo, StatusBody
 S = JobState
 
 
-def job(
-    found: Job, service: Service | None, queue: QueueInfo | None = None, prefix: str = ""
+def job_doc(
+    job: Job, service: Service | None, queue: QueueInfo | None = None, prefix: str = ""
 ) -> JobDoc:
     """The job document.
 
     Args:
         prefix: path below which a proxy shows the server.
     """
-    here = f"{prefix}/api/v1/jobs/{found.id}"
+    here = f"{prefix}/api/v1/jobs/{job.id}"
     return JobDoc(
-        id=found.id,
-        status=found.state,
-        message=found.message,
-        user_id=found.user_id,
-        service=found.service,
-        name=found.name,
-        tags=list(found.tags),
-        priority=found.priority,
-        attempt=found.attempt,
-        retries_left=max(0, (service.retries if service else 0) - found.retries_used),
-        ended=found.ended,
-        reason=found.reason,
-        exit_code=found.exit_code,
-        stderr_tail=found.stderr_tail,
-        warnings=[*found.upload_warnings, *found.warnings],
-        agent=found.agent,
-        timeout_s=found.timeout_s,
-        limits=found.limits,
-        enforcement=dict(found.enforcement),
+        id=job.id,
+        status=job.state,
+        message=job.message,
+        user_id=job.user_id,
+        service=job.service,
+        name=job.name,
+        tags=list(job.tags),
+        priority=job.priority,
+        attempt=job.attempt,
+        retries_left=max(0, (service.retries if service else 0) - job.retries_used),
+        ended=job.ended,
+        reason=job.reason,
+        exit_code=job.exit_code,
+        stderr_tail=job.stderr_tail,
+        warnings=[*job.upload_warnings, *job.warnings],
+        agent=job.agent,
+        timeout_s=job.timeout_s,
+        limits=job.limits,
+        enforcement=dict(job.enforcement),
         queue=queue,
-        created_at=iso(found.created_at),
-        submitted_at=_iso(found.submitted_at),
-        started_at=_iso(found.started_at),
-        ended_at=_iso(found.ended_at),
-        not_before=_iso(found.not_before or None) if found.state is S.QUEUED else None,
-        expires_at=_iso(found.expires_at),
-        cancel_requested_at=_iso(found.cancel_requested_at),
-        usage=found.usage,
+        created_at=iso(job.created_at),
+        submitted_at=_iso(job.submitted_at),
+        started_at=_iso(job.started_at),
+        ended_at=_iso(job.ended_at),
+        not_before=_iso(job.not_before or None) if job.state is S.QUEUED else None,
+        expires_at=_iso(job.expires_at),
+        cancel_requested_at=_iso(job.cancel_requested_at),
+        usage=job.usage,
         links=Links(
             self=here,
             events=f"{here}/events",
-            result=f"{here}/result" if found.state is S.COMPLETED else None,
-            partial=f"{prefix}/download_partial/{found.id}"
-            if found.state is not S.CLEANED
-            else None,
+            result=f"{here}/result" if job.state is S.COMPLETED else None,
+            partial=f"{prefix}/download_partial/{job.id}" if job.state is not S.CLEANED else None,
         ),
     )
 
@@ -68,39 +66,39 @@ def _iso(at: Micros | None) -> str | None:
 
 
 async def why_waiting(
-    found: Job, service: Service | None, jobs: Jobs, fleet: Fleet, now: Micros
+    job: Job, service: Service | None, jobs: Jobs, fleet: Fleet, now: Micros
 ) -> QueueInfo | None:
     """Place and reason of a job that waits; None for others."""
-    if found.state is S.SUBMITTED:
-        reason = f"agent {found.agent} has it and starts it when a slot is free"
+    if job.state is S.SUBMITTED:
+        reason = f"agent {job.agent} has it and starts it when a slot is free"
         return QueueInfo(position=1, reason=reason)
-    if found.state is not S.QUEUED:
+    if job.state is not S.QUEUED:
         return None
-    position = 1 + await jobs.queued_before(found)
+    position = 1 + await jobs.queued_before(job)
     if service is None:
-        reason = f"the server has no service {found.service} in its settings (any more)"
+        reason = f"the server has no service {job.service} in its settings (any more)"
         return QueueInfo(position=position, reason=reason)
     held = await jobs.held()
     load = Counter[str]()
     for one in held:
         load[one.agent] += one.slots
     mine = sum(
-        one.slots for one in held if (one.service, one.user_id) == (found.service, found.user_id)
+        one.slots for one in held if (one.service, one.user_id) == (job.service, job.user_id)
     )
-    all_users = sum(one.slots for one in held if one.service == found.service)
-    if found.not_before > now:
-        reason = f"to be tried again at {iso(found.not_before)}: {found.message}"
-    elif fleet.choose(found.service, {}) is None:
-        reason = fleet.why_none(found.service, {})
+    all_users = sum(one.slots for one in held if one.service == job.service)
+    if job.not_before > now:
+        reason = f"to be tried again at {iso(job.not_before)}: {job.message}"
+    elif fleet.choose(job.service, {}) is None:
+        reason = fleet.why_none(job.service, {})
     elif mine >= service.runs_per_user:
         reason = (
-            f"user {found.user_id} has {say_count(mine, 'job')} in work, "
+            f"user {job.user_id} has {say_count(mine, 'job')} in work, "
             "the most the service allows one user"
         )
     elif all_users >= service.max_runs:
         reason = f"the service has {say_count(all_users, 'job')} in work, the most it may have"
-    elif fleet.choose(found.service, load) is None:
-        reason = fleet.why_none(found.service, load)
+    elif fleet.choose(job.service, load) is None:
+        reason = fleet.why_none(job.service, load)
     elif position > 1:
         reason = "earlier jobs of the same user come first"
     else:
@@ -108,15 +106,15 @@ async def why_waiting(
     return QueueInfo(position=position, reason=reason)
 
 
-def event(found: Event) -> EventDoc:
+def event_doc(event: Event) -> EventDoc:
     return EventDoc(
-        seq=found.seq,
-        at=iso(found.at),
-        attempt=found.attempt,
-        before=found.before,
-        status=found.state,
-        reason=found.reason,
-        message=found.message,
+        seq=event.seq,
+        at=iso(event.at),
+        attempt=event.attempt,
+        before=event.before,
+        status=event.state,
+        reason=event.reason,
+        message=event.message,
     )
 
 
@@ -125,13 +123,13 @@ def reference_state(state: JobState) -> str:
     return "Killed" if state is S.CANCELLED else str(state)
 
 
-def status(found: Job, message: str | None = None) -> StatusBody:
+def status_body(job: Job, message: str | None = None) -> StatusBody:
     """The body of the reference routes."""
     return StatusBody(
-        id=found.id,
-        status=reference_state(found.state),
-        message=message or found.message,
-        reason=found.reason,
-        exit_code=found.exit_code,
-        stderr_tail=found.stderr_tail or None,
+        id=job.id,
+        status=reference_state(job.state),
+        message=message or job.message,
+        reason=job.reason,
+        exit_code=job.exit_code,
+        stderr_tail=job.stderr_tail or None,
     )

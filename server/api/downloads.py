@@ -13,8 +13,9 @@ from aiohttp import web
 
 from server.api import documents
 from server.api.context import CONTEXT, Context
-from server.api.params import job_id, wait_for_job
+from server.api.params import job_id
 from server.api.problems import Refusal
+from server.api.requested_job import wait_for_job
 from server.domain import states
 from server.domain.jobs import Job
 from server.ports import AgentError
@@ -31,7 +32,7 @@ async def download(request: web.Request) -> web.StreamResponse:
     if job.state is S.COMPLETED and job.result is not None:
         return await _send_result(request, context, job)
     response = web.Response(
-        text=documents.status(job).model_dump_json(exclude_none=True),
+        text=documents.status_body(job).model_dump_json(exclude_none=True),
         content_type="application/json",
     )
     if not job.ended:

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from server.api import documents
 from server.api.context import CONTEXT, Context
-from server.api.params import job_id, seconds, wait_for_job, whole
+from server.api.params import int_param, job_id, seconds_param
+from server.api.requested_job import wait_for_job
 from server.domain.errors import AlreadyEnded, BadField
 from server.domain.jobs import Job
 from server.ports import Filter
@@ -71,10 +72,10 @@ async def page(request: web.Request) -> web.StreamResponse:
                 states = ", ".join(JobState)
                 message = f"{name} should be one of {states}, not {text[:32]!r}"
                 raise BadField(name, "invalid_state", message) from None
-    limit = whole(request, "limit", 50, 1, 500)
-    before = whole(request, "cursor", 0, 0, 2**63 - 1) or None
-    found, following = await context.jobs.page(Filter(**given, state=state), before, limit)
-    items = [context.document(job) for job in found]
+    limit = int_param(request, "limit", 50, 1, 500)
+    before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
+    jobs, following = await context.jobs.page(Filter(**given, state=state), before, limit)
+    items = [context.document(job) for job in jobs]
     return _json(JobPage(items=items, next=None if following is None else str(following)))
 
 
@@ -82,8 +83,8 @@ async def _page_of_key(context: Context, user: str | None, key: str) -> web.Resp
     """The job that was uploaded under a key, for whoever lost the answer to that upload."""
     if user is None:
         raise BadField(_KEY, "missing_user", f"{_KEY} needs user beside it: keys belong to a user")
-    found = await context.jobs.by_idempotency_key(user, key)
-    items = [] if found is None else [context.document(found)]
+    job = await context.jobs.by_idempotency_key(user, key)
+    items = [] if job is None else [context.document(job)]
     return _json(JobPage(items=items, next=None))
 
 
@@ -91,21 +92,21 @@ async def events(request: web.Request) -> web.StreamResponse:
     """The history of a job; ``?after=SEQ&wait=S`` waits for what is newer."""
     context = request.app[CONTEXT]
     wanted = job_id(request)
-    after = whole(request, "after", 0, 0, 2**63 - 1)
-    wait_s = seconds(request, "wait")
-    found = await context.jobs.events(wanted, after)
-    if wait_s and not found:
+    after = int_param(request, "after", 0, 0, 2**63 - 1)
+    wait_s = seconds_param(request, "wait")
+    newer = await context.jobs.events(wanted, after)
+    if wait_s and not newer:
         deadline = context.clock.monotonic() + wait_s
         with context.waiting(request), context.watch.of(wanted) as changed:
-            while not found:
+            while not newer:
                 changed.clear()
-                found = await context.jobs.events(wanted, after)
+                newer = await context.jobs.events(wanted, after)
                 left = deadline - context.clock.monotonic()
                 if left <= 0 or context.watch.closing:
                     break
-                if not found:
+                if not newer:
                     await wait_for(changed, left, context.clock)
-    return _json(EventPage(items=[documents.event(event) for event in found]))
+    return _json(EventPage(items=[documents.event_doc(event) for event in newer]))
 
 
 async def cancel(request: web.Request) -> web.StreamResponse:
@@ -132,11 +133,11 @@ async def terminate(request: web.Request) -> web.StreamResponse:
         job = await context.cancel(job_id(request), context.cancel_patience_s)
     except AlreadyEnded as problem:
         job = await context.jobs.get(problem.job_id)
-        body = documents.status(job, str(problem))
+        body = documents.status_body(job, str(problem))
         return _json(body, HTTPStatus.CONFLICT)
     if job.ended:
-        return _json(documents.status(job, "job terminated"))
-    return _json(documents.status(job, _why_not_yet(context, job)), HTTPStatus.ACCEPTED)
+        return _json(documents.status_body(job, "job terminated"))
+    return _json(documents.status_body(job, _why_not_yet(context, job)), HTTPStatus.ACCEPTED)
 
 
 def _why_not_yet(context: Context, job: Job) -> str:

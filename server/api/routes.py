@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api import downloads, jobs, openapi, server_status, upload
+from server.api import agents, downloads, jobs, openapi, server_status, upload
 from server.api.context import CONTEXT
 from server.api.route import Route
 from shared import wire
@@ -113,7 +113,7 @@ ROUTES: Final = (
         {200: wire.JobDoc, 202: wire.JobDoc, 404: wire.Problem, 409: wire.Problem},
     ),
     Route("GET", "/api/v1/services", server_status.services, {200: None}),
-    Route("GET", "/api/v1/agents", server_status.agents, {200: None}),
+    Route("GET", "/api/v1/agents", agents.listing, {200: None}),
 )
 
 

@@ -1,15 +1,13 @@
-"""The server itself: health, services, agents."""
+"""The server itself: health, and the services it offers."""
 
 from __future__ import annotations
 
-from collections import Counter
 from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 
 from server.api.context import CONTEXT
-from server.ports import Agent
 from shared.http.authentication import PRINCIPAL
 
 
@@ -54,34 +52,3 @@ async def services(request: web.Request) -> web.StreamResponse:
         for service in context.services.values()
     ]
     return web.json_response({"items": items})
-
-
-async def agents(request: web.Request) -> web.StreamResponse:
-    """Who runs the jobs."""
-    context = request.app[CONTEXT]
-    jobs, running = Counter[str](), Counter[str]()
-    for one in await context.jobs.held():
-        jobs[one.agent] += one.slots
-        running[one.agent] += one.running
-    items = [
-        {
-            "name": agent.name,
-            "up": agent.accepts_work,
-            "reachable": agent.reachable,
-            "kind": "ferryman" if agent.supports_events else "job-orchestrator",
-            "jobs": jobs[agent.name],
-            "running": running[agent.name],
-            "slots": agent.slots,
-            "trouble": agent.trouble,
-            "health": _health(agent),
-        }
-        for agent in context.fleet.all()
-    ]
-    return web.json_response({"items": items})
-
-
-def _health(agent: Agent) -> dict[str, Any] | None:
-    """What it said of itself; what it ran when it was asked is old news by now."""
-    if agent.health is None:
-        return None
-    return agent.health.model_dump(exclude_none=True, exclude={"running"})

@@ -152,7 +152,7 @@ async def test_a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then(wor
     assert await reason(world, job) == "next in turn"
     await sweep(world)
     assert (await world.jobs.get(job)).attempt == 2
-    document = documents.job(await world.jobs.get(job), SERVICES["again"])
+    document = documents.job_doc(await world.jobs.get(job), SERVICES["again"])
     assert document.retries_left == 0
 
 

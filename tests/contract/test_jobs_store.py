@@ -367,5 +367,5 @@ async def test_warnings_of_the_upload_outlast_those_of_attempts(jobs: SqlJobs) -
     (job,) = await jobs.claim([claim(job)])
     changes = {"warnings": ["of an attempt"]}
     assert await jobs.move(Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "back", changes=changes))
-    document = documents.job(await jobs.get(job.id), None)
+    document = documents.job_doc(await jobs.get(job.id), None)
     assert document.warnings == ["a name", "of an attempt"]

@@ -57,7 +57,7 @@ MUTANTS: Final = (
     of(
         "a job is told its place",
         _DOCUMENTS,
-        "position = 1 + await jobs.queued_before(found)",
+        "position = 1 + await jobs.queued_before(job)",
         "position = 1",
         _PLACE,
     ),
@@ -78,14 +78,14 @@ MUTANTS: Final = (
     of(
         "a job is told when it is tried again",
         _DOCUMENTS,
-        "if found.not_before > now:",
+        "if job.not_before > now:",
         "if False:",
         "a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then",
     ),
     of(
         "retries that are left are counted",
         _DOCUMENTS,
-        "(service.retries if service else 0) - found.retries_used",
+        "(service.retries if service else 0) - job.retries_used",
         "(service.retries if service else 0)",
         "a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then",
     ),

@@ -123,8 +123,8 @@ _NAME_MUTANTS: Final = (
     _of(
         "warnings of the upload outlast those of attempts",
         "server/api/documents.py",
-        "[*found.upload_warnings, *found.warnings]",
-        "list(found.warnings or found.upload_warnings)",
+        "[*job.upload_warnings, *job.warnings]",
+        "list(job.warnings or job.upload_warnings)",
         "tests/contract/test_jobs_store.py::test_warnings_of_the_upload_outlast_those_of_attempts",
     ),
 )

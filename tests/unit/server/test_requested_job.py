@@ -1,0 +1,104 @@
+"""The job that a path names, and waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+
+from server.api.context import Context
+from server.api.requested_job import wait_for_job
+from server.domain.errors import NoSuchJob
+from server.domain.jobs import Job
+from server.loops.wakeups import Wakeups
+from shared.wire import JobState
+from tests.support.jobs import job
+from tests.support.simclock import SimClock
+
+S = JobState
+
+
+def request(query: str = "", job_id: str = "7") -> web.Request:
+    return make_mocked_request("GET", f"/x?{query}", match_info={"id": job_id})
+
+
+class World:
+    """One job, and who waits for it."""
+
+    def __init__(self) -> None:
+        self.clock, self.wakeups = SimClock(), Wakeups()
+        self.job = job(state=S.SUBMITTED)
+        self.looked = 0
+        context: Any = SimpleNamespace(
+            jobs=self, clock=self.clock, watch=self.wakeups, waiting=lambda _: nullcontext()
+        )
+        self.context = cast("Context", context)
+
+    async def get(self, job_id: int) -> Job:
+        self.looked += 1
+        if job_id != self.job.id:
+            raise NoSuchJob(job_id)
+        return self.job
+
+    def becomes(self, state: JobState) -> None:
+        self.job = job(state=state)
+        self.wakeups.changed(self.job)
+
+    async def waiting(self, query: str, *, until_ended: bool = False) -> asyncio.Task[Job]:
+        waits = wait_for_job(request(query), self.context, until_ended=until_ended)
+        task = asyncio.create_task(waits)
+        await self.clock.settle()
+        return task
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("query", ["", "wait=0", "wait=30&seen=Queued"])
+async def test_who_need_not_wait_is_told_at_once(world, query) -> None:
+    task = await world.waiting(query)
+    assert task.done()
+    assert (await task).state is S.SUBMITTED
+
+
+async def test_a_wait_ends_when_the_state_is_not_the_one_seen(world) -> None:
+    task = await world.waiting("wait=30&seen=Submitted")
+    assert not task.done()
+    world.becomes(S.RUNNING)
+    await world.clock.settle()
+    assert (await task).state is S.RUNNING
+
+
+async def test_a_wait_for_the_end_sleeps_through_other_states_and_its_time_runs_on(world) -> None:
+    task = await world.waiting("wait=30&seen=Queued", until_ended=True)
+    await world.clock.advance(20.0)
+    world.becomes(S.RUNNING)
+    await world.clock.advance(9.0)
+    assert not task.done()
+    await world.clock.advance(2.0)
+    assert (await task).state is S.RUNNING
+    assert world.looked == 3
+    task = await world.waiting("wait=30", until_ended=True)
+    world.becomes(S.COMPLETED)
+    await world.clock.settle()
+    assert (await task).state is S.COMPLETED
+
+
+async def test_a_wait_ends_when_the_server_stops(world) -> None:
+    task = await world.waiting("wait=30&seen=Submitted")
+    world.wakeups.close()
+    await world.clock.settle()
+    assert task.done()
+    await task
+
+
+async def test_nobody_waits_for_a_job_that_is_not_there(world) -> None:
+    with pytest.raises(NoSuchJob):
+        await wait_for_job(request("wait=30", "8"), world.context, until_ended=True)
