@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.storage.files import KINDS, stored_path
+from server.storage.folder import KINDS, stored_path
 from server.store.copies import StoredFile
 from shared.files import durable
 from shared.files.bundles.reader import BundleReader

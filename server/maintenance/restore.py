@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from server.maintenance.backup import DATABASE, FORMAT, MANIFEST
 from server.maintenance.files import bring
-from server.storage.files import KINDS
+from server.storage.folder import KINDS
 from server.store import copies
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock, from_iso

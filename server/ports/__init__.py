@@ -11,8 +11,8 @@ from server.ports.agents import (
     RefusedByAgent,
     Unreachable,
 )
-from server.ports.files import Files, Reservation, Sealing
 from server.ports.jobs import Filter, Held, Jobs
+from server.ports.storage import Files, Reservation, Sealing
 from server.ports.wakeups import Watch
 
 __all__ = [

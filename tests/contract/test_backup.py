@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.maintenance.__main__ import program
 from server.maintenance.backup import back_up
-from server.storage.files import FolderFiles
+from server.storage.folder import FolderFiles
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS

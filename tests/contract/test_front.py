@@ -17,7 +17,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from client_agent.storage.folders import Folders
-from server.storage.files import FolderFiles
+from server.storage.folder import FolderFiles
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from tests.support.agenthttp import calling

@@ -17,7 +17,7 @@ from server.domain.service import Service
 from server.loops.runner import Loop
 from server.ports import Filter
 from server.stages.clean import Clean, delete
-from server.storage.files import FolderFiles
+from server.storage.folder import FolderFiles
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
@@ -196,7 +196,7 @@ async def test_what_others_put_into_the_folder_stops_nothing_and_is_left_alone(
             raise PermissionError(13, "Permission denied")
         return listdir(path)
 
-    monkeypatch.setattr("server.storage.files.os.listdir", unreadable)
+    monkeypatch.setattr("server.storage.folder.os.listdir", unreadable)
     await place.sweep()
     assert place.stored() == {
         str(place.files.path("bundles", kept.bundle.file).relative_to(place.folder)),

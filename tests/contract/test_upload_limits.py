@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from server.api.context import CONTEXT
-from server.storage.files import FolderFiles
+from server.storage.folder import FolderFiles
 from shared.files.bundles.expand import expand
 from tests.contract.test_upload_http import HEAD, bundle, field, form, left, part, post, zipped
 from tests.support.orchestrator import Orchestrator

@@ -136,14 +136,14 @@ MUTANTS: Final = (
     ),
     _of(
         "a folder that cannot be read stops nothing",
-        "server/storage/files.py",
+        "server/storage/folder.py",
         "except OSError as problem:  # unreadable",
         "except EOFError as problem:  # unreadable",
         f"{_GONE}what_others_put_into_the_folder_stops_nothing_and_is_left_alone",
     ),
     _of(
         "what the server did not store is not removed",
-        "server/storage/files.py",
+        "server/storage/folder.py",
         "names = [name for name in listed if _NAME.fullmatch(name)]",
         "names = listed",
         f"{_GONE}what_others_put_into_the_folder_stops_nothing_and_is_left_alone",

@@ -30,7 +30,7 @@ from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
 from server.stages.send import Send
-from server.storage import files as storage
+from server.storage import folder as storage
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import Sealed

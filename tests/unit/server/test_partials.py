@@ -9,7 +9,7 @@ import pytest
 
 from server.api.partials import MOST, Partials
 from server.api.problems import Refusal
-from server.storage.files import FolderFiles
+from server.storage.folder import FolderFiles
 from tests.support.simclock import SimClock
 
 
