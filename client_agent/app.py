@@ -255,7 +255,7 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
         apart = settings.model_copy(update={"data_dir": Path(home)})
         with sandbox_of(apart, clock, 1) as sandbox:
             try:
-                table = await sandbox_check.check(sandbox, logs, grants.opened)
+                table = await sandbox_check.check(sandbox, logs, grants.granted)
             finally:
                 await sandbox.close()
     record.write(settings.data_dir, table, clock.now(), version())

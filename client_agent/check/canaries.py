@@ -116,7 +116,7 @@ async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> 
     Args:
         sandbox: nothing else may run in it.
         folder: for logs; empty, exists.
-        grants: service -> what is opened to it.
+        grants: service -> what it is given.
     """
     try:
         report = await sandbox.self_test()
@@ -149,7 +149,7 @@ def _isolation(report: Report) -> Row:
 
 
 async def _service(sandbox: Sandbox, folder: Path, service: str, grant: Grant) -> Row:
-    """Whether a job starts with what is opened to its service, and finds it."""
+    """Whether a job starts with what its service is given, and finds it."""
     places = [place for _, place in grant.read_only]
     what = [*places, *sorted(grant.allow), *(["the host's network"] if grant.network else [])]
     row = Row(f"service {service}", "opened", passed=False, seen="")
@@ -191,15 +191,12 @@ async def _network(sandbox: Sandbox, folder: Path, enforcement: str) -> Row:
 async def _run(sandbox: Sandbox, canary: _Canary, folder: Path, grant: Grant = _NOTHING) -> _Seen:
     launch = Launch(
         ["bash", "-c", canary.script, "check", *(place for _, place in grant.read_only)],
-        grant.env,
+        {},
         timeout_s=canary.timeout_s,
         grace_s=0.2,
         stdout=folder / f"{canary.limit}.out",
         stderr=folder / f"{canary.limit}.err",
-        read_only=grant.read_only,
-        allow=grant.allow,
-        scratch=grant.scratch,
-        shm=grant.shm,
+        grant=grant,
     )
     workspace = await sandbox.prepare(f"check-{canary.limit}", 0, canary.limits)
     try:

@@ -245,11 +245,9 @@ class Attempt:
 
     def _order(self) -> Launch:
         payload, folders = self.payload, self._house.folders
-        grant = self._house.grants.of(payload.service)
         return Launch(
             argv=("bash", "run.sh"),
             env={
-                **grant.env,
                 "FERRYMAN_JOB_ID": str(payload.job_id),
                 "FERRYMAN_ATTEMPT": str(payload.attempt),
                 "FERRYMAN_SERVICE": payload.service,
@@ -260,10 +258,7 @@ class Attempt:
             grace_s=self._house.grace_s,
             stdout=folders.log(payload.id, "stdout"),
             stderr=folders.log(payload.id, "stderr"),
-            read_only=grant.read_only,
-            allow=grant.allow,
-            scratch=grant.scratch,
-            shm=grant.shm,
+            grant=self._house.grants.of(payload.service),
         )
 
 

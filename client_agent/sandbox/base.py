@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from client_agent.sandbox.grants import Grant
 from shared.wire import Limits, Reason, Usage
 
 HARD: Final = "hard"
@@ -56,6 +57,7 @@ class Launch:
     argv: Sequence[str]
     """Program and arguments as seen inside; never a shell string made of user data."""
     env: Mapping[str, str]
+    """Our own variables."""
     timeout_s: float
     """Wall time until SIGTERM."""
     grace_s: float
@@ -64,14 +66,12 @@ class Launch:
     stderr: Path
     """Where the logs are stored, outside the workspace; at most ``limits.log`` bytes each, then a
     marker."""
-    read_only: Sequence[tuple[Path, str]] = ()
-    """Operator's (host path, path inside) binds; mounted before /job, never under it."""
-    allow: frozenset[str] = frozenset()
-    """Names of seccomp relaxations the operator gave the service."""
-    scratch: int | None = None
-    """Bytes of /tmp inside; None: as the backend's settings say. It is memory."""
-    shm: int | None = None
-    """Bytes of /dev/shm inside; likewise."""
+    grant: Grant = field(default_factory=Grant)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Those of the grant, and ours, which win."""
+        return {**self.grant.env, **self.env}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What an operator gives the jobs of a service of the host."""
+"""What an operator gives the jobs of a service beyond what every job has."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What an operator opens of the host for the jobs of a service."""
+    """What an operator gives the jobs of one service."""
 
     read_only: tuple[tuple[Path, str], ...] = ()
-    """(host path, path inside): software trees, data sets."""
+    """(host path, path inside): software trees, data sets. Mounted before /job, never
+    under it."""
     env: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
     """Jobs whose limits ask for it get the host's network."""
     allow: frozenset[str] = frozenset()
     """Seccomp relaxations, see :data:`client_agent.sandbox.bubblewrap.seccomp.RELAXATIONS`."""
     scratch: int | None = None
-    """Bytes of /tmp; None: as for every service."""
+    """Bytes of /tmp inside; None: as the settings of the sandbox say. It is memory."""
     shm: int | None = None
-    """Bytes of /dev/shm; None: as for every service."""
+    """Bytes of /dev/shm inside; likewise."""
 
     def doc(self) -> dict[str, Any]:
         """For ``/health`` and receipts. Of variables only the names: values may be secrets."""
@@ -54,11 +55,11 @@ class Grants:
         return sorted({path for grant in every for path, _ in grant.read_only})
 
     def doc(self) -> dict[str, Any]:
-        """Service (``*``: all others) -> what is open to it, for ``/health``."""
-        return {name: grant.doc() for name, grant in self.opened.items()}
+        """Service (``*``: all others) -> what it is given, for ``/health``."""
+        return {name: grant.doc() for name, grant in self.granted.items()}
 
     @property
-    def opened(self) -> dict[str, Grant]:
+    def granted(self) -> dict[str, Grant]:
         """Service (``*``: all others) -> its grant, where that is not empty."""
         every = {"*": self._common, **self._services}
         return {name: grant for name, grant in sorted(every.items()) if any(grant.doc().values())}
@@ -66,4 +67,4 @@ class Grants:
     @property
     def networked(self) -> list[str]:
         """Services whose jobs may use the host's network."""
-        return [name for name, grant in self.opened.items() if grant.network]
+        return [name for name, grant in self.granted.items() if grant.network]

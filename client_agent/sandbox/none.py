@@ -81,7 +81,7 @@ class BareWorkspace(HostWorkspace):
 
     async def start(self, launch: Launch) -> Process:
         sandbox, settings = self._sandbox, self._sandbox.settings
-        if any(str(source) != place for source, place in launch.read_only):
+        if any(str(source) != place for source, place in launch.grant.read_only):
             raise SandboxBroken("read_only binds to other places need a sandbox")
         mark = f"{MARK}={sandbox.places.name}/{self.name}"
         pidfd.become_subreaper()
@@ -125,7 +125,7 @@ class BareWorkspace(HostWorkspace):
             "HOME": str(self.path),
             "LANG": "C.UTF-8",
             "TMPDIR": TEMPORARY[0],
-            **launch.env,
+            **launch.variables,
         }
         rlimits = self.rlimits(launch)
         if self.uid is None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from client_agent.sandbox.bubblewrap.command import SHOWN
-from client_agent.settings.grants import Sandboxing
+from client_agent.settings.grants import SandboxingSection
 from shared.http.settings import HttpSection
 from shared.settings import load as config
 from shared.settings.limits import LimitsTable
@@ -51,7 +51,7 @@ class AgentSection(HttpSection):
     """Services offered; None: any."""
     sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
     """"none" runs bundles as this user, with all its rights: never for bundles of others."""
-    sandboxing: Sandboxing = Sandboxing()
+    sandboxing: SandboxingSection = SandboxingSection()
     default_timeout: Duration = Field(3600.0, gt=0)
     """Wall time of a bundle of a job-orchestrator server."""
     default_limits: LimitsTable = LimitsTable()

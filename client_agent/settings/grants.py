@@ -23,7 +23,7 @@ _OURS: Final = "FERRYMAN_"
 _DEFAULT: Final = SandboxSettings()
 
 
-class Opening(Section):
+class GrantSettings(Section):
     """What a service's jobs are given of the host; None: as every service."""
 
     read_only: Words = None
@@ -80,7 +80,7 @@ class Opening(Section):
         return {**passed, **(self.env or {})}
 
 
-class Sandboxing(Opening):
+class SandboxingSection(GrantSettings):
     """``[agent.sandboxing]``: see :class:`client_agent.sandbox.settings.SandboxSettings`."""
 
     uid_base: int = Field(_DEFAULT.uid_base, ge=1)
@@ -93,7 +93,7 @@ class Sandboxing(Opening):
     disk_images: bool = _DEFAULT.disk_images
     inode_every: Size = Field(_DEFAULT.inode_every, gt=0)
     nofile: int = Field(_DEFAULT.nofile, ge=16)
-    services: dict[str, Opening] = Field(default_factory=dict)
+    services: dict[str, GrantSettings] = Field(default_factory=dict)
 
     def settings(self, free_floor: int, uid_base: int | None = None) -> SandboxSettings:
         """For the sandbox.
@@ -122,11 +122,11 @@ class Sandboxing(Opening):
             environ: the agent's own variables.
         """
         return Grants(
-            self._grant(Opening(), environ),
-            {name: self._grant(opening, environ) for name, opening in self.services.items()},
+            self._grant(GrantSettings(), environ),
+            {name: self._grant(own, environ) for name, own in self.services.items()},
         )
 
-    def _grant(self, own: Opening, environ: Mapping[str, str]) -> Grant:
+    def _grant(self, own: GrantSettings, environ: Mapping[str, str]) -> Grant:
         read_only = self.read_only if own.read_only is None else own.read_only
         network = self.network if own.network is None else own.network
         return Grant(
@@ -142,7 +142,7 @@ class Sandboxing(Opening):
     def binds(self) -> list[tuple[Path, str]]:
         """(host path, path inside) of everything that some service's jobs can read."""
         every = (self, *self.services.values())
-        return [bind(text) for opening in every for text in opening.read_only or ()]
+        return [bind(text) for grant in every for text in grant.read_only or ()]
 
 
 def bind(text: str) -> tuple[Path, str]:

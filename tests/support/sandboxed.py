@@ -29,6 +29,7 @@ from client_agent.collect.contents import Contents, ResultsLimit, Skipped
 from client_agent.collect.pack import collect, collect_extras
 from client_agent.sandbox.base import Ended, Launch, Process, Report, Workspace
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.grants import Grant
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
@@ -245,8 +246,7 @@ async def start(
         job.grace_s,
         logs / f"{name}.stdout",
         logs / f"{name}.stderr",
-        job.read_only,
-        job.allow,
+        Grant(read_only=job.read_only, allow=job.allow),
     )
     try:
         return Started(workspace, await workspace.start(launch), launch)

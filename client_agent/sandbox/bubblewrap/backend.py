@@ -78,17 +78,18 @@ class BubblewrapWorkspace(HostWorkspace):
 
     async def start(self, launch: Launch) -> Process:
         sandbox, settings = self._sandbox, self._sandbox.settings
+        grant = launch.grant
         pidfd.become_subreaper()
         start = Start(launch, self.logs(), self.record)
         opened: list[int] = []
         try:
-            fds = self._descriptors(start.pipes, opened, launch.allow)
+            fds = self._descriptors(start.pipes, opened, grant.allow)
             args = command.bwrap_options(
                 fds,
-                launch.env,
-                scratch=min(launch.scratch or settings.scratch, self.limits.memory),
-                shm=min(launch.shm or settings.shm, self.limits.memory),
-                read_only=launch.read_only,
+                launch.variables,
+                scratch=min(grant.scratch or settings.scratch, self.limits.memory),
+                shm=min(grant.shm or settings.shm, self.limits.memory),
+                read_only=grant.read_only,
                 network=self.limits.network,
             )
             _write_all(fds.args, command.encode_args(args))

@@ -8,7 +8,7 @@ from client_agent.intake.admission import Admission, Identity
 from client_agent.intake.mount_sources import MountSources
 from client_agent.payloads.errors import Refused
 from client_agent.sandbox.watch import SandboxWatch
-from client_agent.settings.grants import Sandboxing
+from client_agent.settings.grants import SandboxingSection
 from client_agent.storage.folders import Folders
 from shared.wire import Limits
 from tests.support.agent import numbered
@@ -22,7 +22,7 @@ NETWORK = Limits(network=True)
 def admission(tmp_path):
     def make(**sandboxing: object) -> Admission:
         clock = SimClock()
-        grants = Sandboxing.model_validate(sandboxing).grants({})
+        grants = SandboxingSection.model_validate(sandboxing).grants({})
         folders = Folders(tmp_path / "home", numbered())
         watch = SandboxWatch(FakeSandbox(clock, tmp_path), clock)
         identity = Identity("node-1", "1.0", 1, None, 0)

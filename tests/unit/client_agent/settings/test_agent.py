@@ -6,7 +6,7 @@ import pytest
 
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.settings.agent import AgentSection, load
-from client_agent.settings.grants import Opening, Sandboxing
+from client_agent.settings.grants import GrantSettings, SandboxingSection
 from shared.settings.load import SettingsError
 from shared.wire import Limits
 
@@ -150,8 +150,8 @@ def test_a_mistake_is_told_with_the_key_and_what_would_be_right(loaded, toml, sa
 
 def test_every_setting_of_the_sandbox_can_be_set_here():
     """Times carry their unit in the sandbox's own names; poll_s is not an operator's choice."""
-    grants = set(Opening.model_fields) - {"scratch", "shm"}
-    ours = set(Sandboxing.model_fields) - grants - {"uid_count", "services"}
+    grants = set(GrantSettings.model_fields) - {"scratch", "shm"}
+    ours = set(SandboxingSection.model_fields) - grants - {"uid_count", "services"}
     ours |= {"free_floor", "poll"}
     theirs = {name.removesuffix("_s") for name in SandboxSettings.__dataclass_fields__}
     assert ours == theirs

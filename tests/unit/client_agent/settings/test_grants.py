@@ -9,13 +9,13 @@ from pydantic import ValidationError
 
 from client_agent.sandbox.grants import Grant, Grants
 from client_agent.settings.agent import AgentSection
-from client_agent.settings.grants import Sandboxing
+from client_agent.settings.grants import SandboxingSection
 
 ENVIRON = {"LICENSE": "27000@host", "SECRET": "s"}
 
 
 def grants(**sandboxing: object) -> Grants:
-    return Sandboxing.model_validate(sandboxing).grants(ENVIRON)
+    return SandboxingSection.model_validate(sandboxing).grants(ENVIRON)
 
 
 def test_with_nothing_said_nothing_is_open():
@@ -82,7 +82,7 @@ def test_parents_are_mounted_before_what_lies_below_them():
 @pytest.mark.parametrize("service", [False, True])
 def test_a_mistake_is_told(given, said, service):
     with pytest.raises(ValidationError) as refused:
-        Sandboxing.model_validate({"services": {"a": given}} if service else given)
+        SandboxingSection.model_validate({"services": {"a": given}} if service else given)
     assert said in str(refused.value)
 
 
