@@ -96,7 +96,7 @@ async def compose(
     clock = KeptClock(table.data_dir, machine or RealClock())
     path = table.db_path or table.data_dir / "ferryman.sqlite"
     path.parent.mkdir(parents=True, exist_ok=True)
-    database = await Database.open(path, MIGRATIONS)
+    database = await Database.open(path, MIGRATIONS, clock)
     stack.push_async_callback(database.close)
     if database.upgraded_from is not None:
         log.info("database.upgraded", copy=str(database.upgraded_from))

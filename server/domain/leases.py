@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+LENGTH_S: Final = 30.0
+"""After that a lease that was not renewed may be taken over."""
+RENEW_EVERY_S: Final = LENGTH_S / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,11 +15,21 @@ class Lease:
     """A lease as it was acquired.
 
     Attributes:
-        name: what it is for, as in ``agent:north``.
+        name: what it is for, see :func:`of_agent` and :func:`of_server`.
         owner: the run of a server that holds it.
-        token: one more with each new owner. A write that names a lower one is refused.
+        token: higher with each new owner. A write that names a lower one is refused.
     """
 
     name: str
     owner: str
     token: int
+
+
+def of_agent(name: str) -> str:
+    """Name of the lease whose holder talks to the agent and makes all deliveries to it."""
+    return f"agent:{name}"
+
+
+def of_server(owner: str) -> str:
+    """Name of the lease that says that a run of a server is alive."""
+    return f"server:{owner}"

@@ -12,6 +12,7 @@ from server.ports.agents import (
     Unreachable,
 )
 from server.ports.jobs import Filter, Held, Jobs
+from server.ports.leases import Leases
 from server.ports.storage import Files, Reservation, Sealing
 from server.ports.wakeups import Watch
 
@@ -24,6 +25,7 @@ __all__ = [
     "Fleet",
     "Held",
     "Jobs",
+    "Leases",
     "NoSuchPayload",
     "RefusedByAgent",
     "Reservation",

@@ -9,6 +9,7 @@ from typing import Final
 
 import aiosqlite
 
+from shared.clock import Clock
 from shared.sqlite.copies import file_size
 from shared.sqlite.transactions import Params, Row, T
 
@@ -27,9 +28,12 @@ class Connection(aiosqlite.Connection):
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: sqlite3.connect(path, isolation_level=None), _FETCHED_AT_ONCE)
 
-    async def set_up(self, path: Path) -> None:
-        """Make it ready for statements; a new file also learns to give space back."""
+    async def set_up(self, path: Path, clock: Clock) -> None:
+        """Make it ready for statements, which know the time of ``clock`` as ``now_us()``; a new
+        file also learns to give space back.
+        """
         self.row_factory = sqlite3.Row
+        await self.create_function("now_us", 0, clock.now)
         if not file_size(path):  # possible in an empty file only
             await self.rows("PRAGMA auto_vacuum=INCREMENTAL")
         for pragma in _PRAGMAS:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from shared.clock import Clock, RealClock
 from shared.files.locks import FileLock
 from shared.sqlite.connection import Connection
 from shared.sqlite.copies import check_structure, file_size
@@ -53,11 +54,16 @@ class Database:
         return next(iter(self._failures.values()), None)
 
     @classmethod
-    async def open(cls, path: Path, migrations: Sequence[Migration]) -> Database:
+    async def open(
+        cls, path: Path, migrations: Sequence[Migration], clock: Clock | None = None
+    ) -> Database:
         """Open or create the file and bring its schema up to date; a copy of it is made before.
 
         A new file gets mode 0600, whatever its folder allows. SQLite gives its other files the same
         mode.
+
+        Args:
+            clock: the time of ``now_us()`` in statements; None: the machine's.
 
         Raises:
             DatabaseUnavailable: damaged, not a database, no space, not writable.
@@ -75,7 +81,7 @@ class Database:
                 connection = Connection(path)
                 await connection
                 connections.append(connection)
-                await connection.set_up(path)
+                await connection.set_up(path, clock or RealClock())
             writer, *readers = connections
             for reader in readers:
                 await reader.rows("PRAGMA query_only=ON")

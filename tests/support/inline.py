@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from shared.clock import Clock
 from shared.sqlite.migrations import Migration
 from shared.sqlite.transactions import Change, Params, Row, T
 
@@ -38,9 +39,12 @@ class Fuse:
 class InlineDatabase:
     """``shared.sqlite.database.Database`` on the caller's own thread; real SQLite, real SQL."""
 
-    def __init__(self, path: Path, migrations: Sequence[Migration], fuse: Fuse) -> None:
+    def __init__(
+        self, path: Path, migrations: Sequence[Migration], fuse: Fuse, clock: Clock
+    ) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.row_factory = sqlite3.Row
+        self._connection.create_function("now_us", 0, clock.now)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=OFF")  # no power cuts here
         self._fuse = fuse

@@ -301,7 +301,9 @@ class World:
         """A life of the server begins."""
         self.steady = KeptClock(self.folder, self.clock, "boot")
         self.steady.save()
-        self.database = InlineDatabase(self.folder / "sim.sqlite", MIGRATIONS, self.fuse)
+        self.database = InlineDatabase(
+            self.folder / "sim.sqlite", MIGRATIONS, self.fuse, self.steady
+        )
         wakeups = Wakeups()
         self.jobs = SqlJobs(self.database, wakeups.changed)  # type: ignore[arg-type]
         self.registry = Registry(self.agents, self.steady)

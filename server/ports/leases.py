@@ -1,0 +1,45 @@
+"""Leases: which of several servers talks to which agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from server.domain.leases import Lease
+
+
+class Leases(Protocol):
+    """The leases of this run of the server. When one has run out is judged by the clock of the
+    database, so that the clocks of the servers do not matter.
+    """
+
+    owner: str
+    """Names this run: 12 hex digits."""
+
+    async def acquire(self, names: Sequence[str], *, alone: bool = False) -> list[Lease]:
+        """Take those that are free, have run out, or are ours already.
+
+        Args:
+            alone: no other server can be running, so take them all.
+
+        Returns:
+            Those that are ours now.
+        """
+        ...
+
+    async def renew(self) -> list[Lease]:
+        """Begin the time of all our leases anew; those that are still ours.
+
+        One that has run out and that nobody took is still ours.
+        """
+        ...
+
+    async def release(self) -> None:
+        """Give all of them up, so that nobody has to wait until they run out."""
+        ...
+
+    async def running_servers(self) -> set[str]:
+        """Owners whose lease :func:`server.domain.leases.of_server` has not run out. The leases of
+        all others end for good: what they still want to write under them is refused.
+        """
+        ...

@@ -1,0 +1,75 @@
+"""Leases: rows that say who holds what, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from server.domain.leases import LENGTH_S, Lease
+from shared.clock import SECOND
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Row, Transaction
+
+_UNTIL: Final = f"now_us() + {round(LENGTH_S * SECOND)}"
+_ACQUIRE: Final = f"""
+    INSERT INTO leases (name, owner, token, until)
+    VALUES (:name, :owner, now_us() / {SECOND}, {_UNTIL})
+    ON CONFLICT (name) DO UPDATE SET
+        owner = excluded.owner,
+        until = excluded.until,
+        token = CASE WHEN leases.owner = excluded.owner THEN leases.token
+                     WHEN leases.token >= excluded.token THEN leases.token + 1
+                     ELSE excluded.token END
+    WHERE leases.owner = excluded.owner OR leases.until <= now_us() OR :alone
+    RETURNING name, owner, token
+"""  # noqa: S608 - our own words
+"""A new owner gets the time in seconds as its token, so that a database that was put back from a
+copy does not begin again with tokens that agents have seen; and at least one more than the last."""
+_SERVERS: Final = "substr(name, 1, 7) = 'server:'"
+
+
+class SqlLeases:
+    """``ports.Leases`` over a database."""
+
+    def __init__(self, database: Database, owner: str) -> None:
+        self._database, self.owner = database, owner
+
+    async def acquire(self, names: Sequence[str], *, alone: bool = False) -> list[Lease]:
+        async def change(tx: Transaction) -> list[Row]:
+            found: list[Row] = []
+            for name in names:
+                values = {"name": name, "owner": self.owner, "alone": alone}
+                found += await tx.rows(_ACQUIRE, values)
+            return found
+
+        return [_lease(row) for row in await self._database.write(change)]
+
+    async def renew(self) -> list[Lease]:
+        found = await self._database.write(
+            lambda tx: tx.rows(
+                f"UPDATE leases SET until = {_UNTIL} WHERE owner = :owner "  # noqa: S608 - our own words
+                "RETURNING name, owner, token",
+                {"owner": self.owner},
+            )
+        )
+        return [_lease(row) for row in found]
+
+    async def release(self) -> None:
+        async def change(tx: Transaction) -> None:
+            mine = {"owner": self.owner}
+            # Rows of agents stay: their tokens must not begin anew.
+            await tx.rows(f"DELETE FROM leases WHERE owner = :owner AND {_SERVERS}", mine)  # noqa: S608
+            await tx.rows("UPDATE leases SET until = 0 WHERE owner = :owner", mine)
+
+        await self._database.write(change)
+
+    async def running_servers(self) -> set[str]:
+        async def change(tx: Transaction) -> Sequence[Row]:
+            await tx.rows(f"DELETE FROM leases WHERE {_SERVERS} AND until <= now_us()")  # noqa: S608
+            return await tx.rows(f"SELECT owner FROM leases WHERE {_SERVERS}")  # noqa: S608
+
+        return {row["owner"] for row in await self._database.write(change)}
+
+
+def _lease(row: Row) -> Lease:
+    return Lease(row["name"], row["owner"], row["token"])
