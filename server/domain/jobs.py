@@ -49,6 +49,8 @@ class NewJob:
     tags: tuple[str, ...] = ()
     idempotency_key: str | None = None
     warnings: tuple[str, ...] = ()
+    submitted_by: str | None = None
+    """Name of the principal who uploaded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class Job:
     """Queued: when it may be sent; 0: now."""
     expires_at: Micros | None = None
     cancel_requested_at: Micros | None = None
+    submitted_by: str | None = None
+    """Name of the principal who uploaded it; None: unknown, it is from an older release."""
 
     @property
     def key(self) -> AttemptKey:

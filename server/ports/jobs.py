@@ -21,6 +21,7 @@ class Filter:
     service: str | None = None
     state: JobState | None = None
     tag: str | None = None
+    submitted_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,10 @@ class SqlJobs(Queue, Pages, Retention):
                 """
                 INSERT INTO jobs (state, user_id, service, name, tags, limits, timeout_s, message,
                                   bundle_file, bundle_size, bundle_digest, created_at, queued_at,
-                                  upload_warnings)
+                                  upload_warnings, submitted_by)
                 VALUES (:state, :user_id, :service, :name, :tags, :limits, :timeout_s, :message,
                         :bundle_file, :bundle_size, :bundle_digest, :created_at, :created_at,
-                        :upload_warnings)
+                        :upload_warnings, :submitted_by)
                 RETURNING *
                 """,
                 rows.fresh(new) | {"message": message},

@@ -69,6 +69,7 @@ def job(row: Row) -> Job:
         not_before=row["not_before"],
         expires_at=row["expires_at"],
         cancel_requested_at=row["cancel_requested_at"],
+        submitted_by=row["submitted_by"],
     )
 
 
@@ -87,6 +88,7 @@ def fresh(new: NewJob) -> dict[str, Any]:
         "bundle_digest": new.bundle.digest,
         "created_at": new.created_at,
         "upload_warnings": json.dumps(new.warnings),
+        "submitted_by": new.submitted_by,
     }
 
 

@@ -255,15 +255,25 @@ async def test_each_choice_finds_what_a_look_at_every_job_finds(
             tag for tag, each in (("two", 2), ("three", 3), ("rare", 17)) if not number % each
         )
         job, _ = await jobs.insert(
-            new("ab"[number % 3 // 2], "st"[number % 5 // 3], tags=tags), "queued"
+            new(
+                "ab"[number % 3 // 2],
+                "st"[number % 5 // 3],
+                tags=tags,
+                submitted_by="pq"[number % 7 // 6],
+            ),
+            "queued",
         )
         if not number % 4:
             (job,) = await jobs.claim([claim(job)])
         every.append(job)
     choices = itertools.product(
-        (None, "a", "b", "c"), (None, "s"), (None, S.QUEUED, S.PROCESSING), (None, "two", "rare")
+        (None, "a", "b", "c"),
+        (None, "s"),
+        (None, S.QUEUED, S.PROCESSING),
+        (None, "two", "rare"),
+        (None, "p", "q"),
     )
-    for user, service, state, tag in choices:
+    for user, service, state, tag, by in choices:
         expected = [
             job.id
             for job in reversed(every)
@@ -271,8 +281,9 @@ async def test_each_choice_finds_what_a_look_at_every_job_finds(
             and service in (None, job.service)
             and state in (None, job.state)
             and (tag is None or tag in job.tags)
+            and by in (None, job.submitted_by)
         ]
-        where = Filter(user, service, state, tag)
+        where = Filter(user, service, state, tag, by)
         assert await every_page(jobs, where, 3) == expected, where
 
 
@@ -281,8 +292,13 @@ async def test_the_shorter_of_two_lists_is_looked_through(
 ) -> None:
     monkeypatch.setattr(pages, "_SLICE", 4)
     for user, tag in (("bob", "all"), ("ann", "rare"), *[("ann", "all")] * 20):
-        await jobs.insert(new(user, tags=(tag,)), "queued")
-    for where in (Filter(user_id="bob", tag="all"), Filter(user_id="ann", tag="rare")):
+        await jobs.insert(new(user, tags=(tag,), submitted_by="portal"), "queued")
+    for where in (
+        Filter(user_id="bob", tag="all"),
+        Filter(user_id="ann", tag="rare"),
+        Filter(user_id="bob", submitted_by="portal"),
+        Filter(tag="rare", submitted_by="portal"),
+    ):
         found, following = await jobs.page(where, None, 9)
         assert (len(found), following) == (1, None), where
 

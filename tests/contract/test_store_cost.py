@@ -25,8 +25,10 @@ FEW, MANY = 3_000, 30_000
 FILL = """
     WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {many})
     INSERT INTO jobs (state, user_id, service, limits, timeout_s, message, bundle_size,
-                      bundle_digest, created_at, queued_at, not_before, ended_at, expires_at)
-    SELECT '{state}', 'ann', 's', '{limits}', 60, 'x', 1, 'd', 1, 1, {not_before}, {ended}, {ended}
+                      bundle_digest, created_at, queued_at, not_before, ended_at, expires_at,
+                      submitted_by)
+    SELECT '{state}', 'ann', 's', '{limits}', 60, 'x', 1, 'd', 1, 1, {not_before}, {ended}, {ended},
+           'portal'
     FROM numbers
 """
 Call = Callable[[SqlJobs], Awaitable[object]]
@@ -91,7 +93,11 @@ LISTS = {
     for where in (
         Filter(*given)
         for given in itertools.product(
-            (None, "ann", "bob"), (None, "s", "t"), (None, S.FAILED, S.RUNNING), (None, "x", "y")
+            (None, "ann", "bob"),
+            (None, "s", "t"),
+            (None, S.FAILED, S.RUNNING),
+            (None, "x", "y"),
+            (None, "portal", "other"),
         )
     )
 }
