@@ -23,7 +23,7 @@ from shared import logs
 from shared.clock import RealClock
 from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen, url_of
-from shared.settings.load import SettingsError
+from shared.settings.base import SettingsError
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 
 USAGE: Final = 2

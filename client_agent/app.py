@@ -47,11 +47,12 @@ from shared.clock import Clock
 from shared.files.locks import FolderLock
 from shared.http import connections
 from shared.http.listener import Listener
-from shared.http.middleware import Front, add_front
+from shared.http.middleware import Gate, add_middlewares
 from shared.http.protocol import Deadlines
-from shared.http.sockets import check_exposure, ignore_hangup, listen
+from shared.http.sockets import check_exposure, listen
+from shared.signals import ignore_hangup
 from shared.sqlite.database import Database
-from shared.steady_clock import KeptClock
+from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -61,7 +62,7 @@ _OWN_FILES: Final = 48
 _FILES_A_JOB: Final = 24
 """Descriptors kept for own work: pipes, pidfds, folders and files of a job."""
 _ANSWERS_S: Final = 0.3
-"""Share of ``shutdown_grace`` kept for answers that are under way."""
+"""ReadThrottle of ``shutdown_grace`` kept for answers that are under way."""
 
 
 def version() -> str:
@@ -151,7 +152,7 @@ async def running(
     async with contextlib.AsyncExitStack() as stack:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         stack.callback(FolderLock(settings.data_dir).close)
-        clock = KeptClock(settings.data_dir, machine)
+        clock = PersistentClock(settings.data_dir, machine)
         stack.push_async_callback(sandbox.close)
         watch = SandboxWatch(sandbox, clock)
         stack.push_async_callback(watch.close)
@@ -208,14 +209,14 @@ async def running(
             defaults=_defaults(settings),
             clock=clock,
         )
-        room = connections.room(
-            connections.raise_open_files(),
+        room = connections.connection_limits(
+            connections.raise_open_file_limit(),
             most=settings.max_connections,
             per_peer=settings.connections_per_peer,
             own=_OWN_FILES + _FILES_A_JOB * seats(settings),
         )
         app = web.Application()
-        add_front(app, Front(settings, room, number="payload_id"), answer_problems)
+        add_middlewares(app, Gate(settings, room, id_field="payload_id"), answer_problems)
         app.add_routes(Api(payloads, runner, intake, health, folders, snapshots, clock).routes())
         deadlines = Deadlines(
             settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
@@ -226,7 +227,7 @@ async def running(
 
         ended = asyncio.Event()
         keeper = Keeper(payloads, folders, clock, settings.retention)
-        keeping = asyncio.gather(keeper.run(ended), clock.keep(ended))
+        keeping = asyncio.gather(keeper.run(ended), clock.keep_saved(ended))
         runner.start(waiting)
         agent = Running(socket.getsockname()[1])
         await listener.start()

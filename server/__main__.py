@@ -15,7 +15,7 @@ from server.life import serve
 from shared import logs
 from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen
-from shared.settings.load import SettingsError
+from shared.settings.base import SettingsError
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 
 USAGE: Final = 2

@@ -44,10 +44,10 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
 from shared.http import connections
-from shared.http.middleware import Front, add_front
+from shared.http.middleware import Gate, add_middlewares
 from shared.multipart import FormLimits
 from shared.sqlite.database import Database
-from shared.steady_clock import KeptClock
+from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 TRANSFERS_PER_HOST: Final = 64
@@ -71,7 +71,7 @@ class Server:
     send: Send
     jobs: SqlJobs
     registry: Registry
-    front: Front
+    gate: Gate
     clock: Clock
 
 
@@ -79,7 +79,7 @@ async def compose(
     settings: ServerSettings,
     stack: AsyncExitStack,
     machine: Clock | None = None,
-    room: connections.Room | None = None,
+    room: connections.ConnectionLimits | None = None,
 ) -> Server:
     """Open everything and put it together; the stack closes it again.
 
@@ -93,7 +93,7 @@ async def compose(
     table = settings.server
     table.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     stack.callback(FolderLock(table.data_dir).close)
-    clock = KeptClock(table.data_dir, machine or RealClock())
+    clock = PersistentClock(table.data_dir, machine or RealClock())
     path = table.db_path or table.data_dir / "ferryman.sqlite"
     path.parent.mkdir(parents=True, exist_ok=True)
     database = await Database.open(path, MIGRATIONS, clock)
@@ -155,7 +155,7 @@ async def compose(
             Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
         ],
         [
-            clock.keep,
+            clock.keep_saved,
             *(
                 Follower(link, registry, get, clock, on_change=wakeups.agent_changed).run
                 for link in links
@@ -165,9 +165,9 @@ async def compose(
     )
 
     health = Health(database, files, supervisor, table.min_free, clock)
-    front = Front(table, room or connections.room(1024), OPEN_PATHS, number="job_id")
+    gate = Gate(table, room or connections.connection_limits(1024), OPEN_PATHS, id_field="job_id")
     application = web.Application()
-    add_front(application, front, answer_problems)
+    add_middlewares(application, gate, answer_problems)
     application[CONTEXT] = Context(
         jobs=jobs,
         files=files,
@@ -187,12 +187,12 @@ async def compose(
         partials=Partials(files, clock),
         cancel_patience_s=table.cancel_patience,
         troubles=health.troubles,
-        waiting=front.waiting,
+        waiting=gate.long_poll,
         url_prefix=table.url_prefix,
         version=metadata.version("ferryman"),
     )
     add_routes(application)
-    return Server(application, supervisor, wakeups, send, jobs, registry, front, clock)
+    return Server(application, supervisor, wakeups, send, jobs, registry, gate, clock)
 
 
 def _session(per_host: int) -> aiohttp.ClientSession:

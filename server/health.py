@@ -33,7 +33,7 @@ class Health:
         found = [f"the {name} loop is stuck" for name in self._supervisor.ill()]
         if self._database.failure is not None:
             found.append(str(self._database.failure))
-        return found + await self._disk.troubles()
+        return found + await self._disk.problems()
 
     def _look_at_disk(self) -> list[str]:
         found = []

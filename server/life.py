@@ -15,7 +15,8 @@ from server.settings import ServerSettings
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
-from shared.http.sockets import check_exposure, ignore_hangup, listen, url_of
+from shared.http.sockets import check_exposure, listen, url_of
+from shared.signals import ignore_hangup
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 ANSWER_S: Final = 1.0
@@ -44,8 +45,8 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
     port = sock.getsockname()[1]
     async with AsyncExitStack() as stack:
         stack.callback(sock.close)
-        room = connections.room(
-            connections.raise_open_files(),
+        room = connections.connection_limits(
+            connections.raise_open_file_limit(),
             most=table.max_connections,
             per_peer=table.connections_per_peer,
             own=OWN_FILES * min(16, len(settings.agents)),
@@ -72,7 +73,7 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
             loop.remove_signal_handler(number)
         server.wakeups.close()
         listener.stop_accepting()  # nobody new; who is here may finish
-        if not await server.front.all_ended(table.shutdown_grace, server.clock):
+        if not await server.gate.drain(table.shutdown_grace, server.clock):
             log.warning("server.cut_off", why="requests did not end within shutdown_grace")
         await listener.close()
         await server.supervisor.stop()

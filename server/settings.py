@@ -14,8 +14,9 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from server.domain.service import Service
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.settings import HttpSection
+from shared.settings.base import Section, Settings, SettingsError
 from shared.settings.limits import LimitsTable
-from shared.settings.load import Section, Settings, SettingsError, load
+from shared.settings.load import load
 from shared.units.durations import Duration
 from shared.units.sizes import Size
 from shared.wire import Reason

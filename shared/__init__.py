@@ -1,1 +1,1 @@
-"""What server, agent and SDK have in common; imports none of them."""
+"""What server and agent have in common; imports neither."""

@@ -67,9 +67,9 @@ def from_iso(text: str) -> Micros:
     return round(datetime.fromisoformat(text).timestamp() * SECOND)
 
 
-async def let_others_go_on() -> None:
-    """Long work on the event loop waits here until everybody else has had a turn, and what they
-    have woken by it, too.
+async def yield_to_loop() -> None:
+    """For long work on the event loop: let all other tasks that are ready run first, and those that
+    they wake.
     """
     turn = asyncio.get_running_loop().create_future()
     turn.get_loop().call_soon(turn.set_result, None)

@@ -11,23 +11,23 @@ from typing import Literal, TextIO
 import structlog
 
 
-def configure(form: Literal["auto", "text", "json"] = "auto", level: str = "info") -> None:
+def configure(style: Literal["auto", "text", "json"] = "auto", level: str = "info") -> None:
     """Set up structlog for this process.
 
     Args:
-        form: "auto" is text on a terminal and JSON elsewhere.
+        style: "auto" is text on a terminal and JSON elsewhere.
         level: debug, info, warning or error.
     """
-    text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    text = style == "text" or (style == "auto" and sys.stderr.isatty())
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info if not text else _visible,
+            structlog.processors.format_exc_info if not text else _escape_values,
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(),
-                # The pretty ones print every local of every frame: tokens, users' data.
+                # The default prints the local variables of every frame: tokens, users' data.
                 exception_formatter=_plain_traceback,
             )
             if text
@@ -46,10 +46,12 @@ def configure(form: Literal["auto", "text", "json"] = "auto", level: str = "info
     )
 
 
-def _visible(
+def _escape_values(
     _logger: structlog.typing.WrappedLogger, _name: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """What strangers send must not move the cursor of whoever reads the log. JSON escapes it."""
+    """Escape control characters: values from requests must not control a terminal. JSON has them
+    escaped already.
+    """
     for name, value in event.items():
         if isinstance(value, str) and not value.isprintable():
             event[name] = _escaped(value)
@@ -65,30 +67,28 @@ def _plain_traceback(to: TextIO, problem: structlog.typing.ExcInfo) -> None:
 def _escaped(text: str) -> str:
     if text.isprintable():
         return text
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-class Limiter:
-    """Keeps what strangers can cause from filling the log.
+class RateLimiter:
+    """Limits log lines that any caller can cause, so that they cannot fill the disk.
 
     Args:
-        per_s: lines a second, on average and at once.
+        per_s: lines a second on average, and in a burst.
     """
 
     def __init__(self, per_s: float) -> None:
-        self._per_s, self._left, self._at = per_s, max(1.0, per_s), 0.0
+        self._per_s, self._tokens, self._at = per_s, max(1.0, per_s), 0.0
         self._dropped = 0
 
     def due(self) -> int | None:
-        """None: not now. Else how many were dropped since the last line."""
+        """None: drop this line. Otherwise the number of lines dropped since the last one."""
         now = asyncio.get_running_loop().time()
-        self._left = min(max(1.0, self._per_s), self._left + (now - self._at) * self._per_s)
+        self._tokens = min(max(1.0, self._per_s), self._tokens + (now - self._at) * self._per_s)
         self._at = now
-        if self._left < 1:
+        if self._tokens < 1:
             self._dropped += 1
             return None
-        self._left -= 1
+        self._tokens -= 1
         dropped, self._dropped = self._dropped, 0
         return dropped

@@ -1,4 +1,4 @@
-"""A look at something that may hang, such as a disk, off the event loop."""
+"""A health check of something that may hang, such as a disk, off the event loop."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from typing import Final
 
 from shared.clock import Clock, wait_for
 
-EVERY_S: Final = 1.0
-"""However often it is asked for, it looks no more often."""
-PATIENCE_S: Final = 0.5
-"""For an answer; then the look itself is the trouble."""
+INTERVAL_S: Final = 1.0
+"""The check runs at most once in this time, however often its result is asked for."""
+TIMEOUT_S: Final = 0.5
+"""For the check to return; a check that takes longer is itself a problem."""
 
 
 class Probe:
-    """Looks in a thread of its own, once at a time, and remembers what it saw.
+    """Runs a check in a thread of its own, one at a time, and remembers its result.
 
     Args:
-        what: for the message when the look does not return.
-        look: runs in the thread; what is wrong, in sentences.
+        what: is checked, for the message when the check does not return.
+        check: runs in the thread; returns the problems, as sentences.
     """
 
-    def __init__(self, what: str, look: Callable[[], Sequence[str]], clock: Clock) -> None:
-        self._what, self._look, self._clock = what, look, clock
-        self._seen: list[str] = []
-        self._at = float("-inf")
+    def __init__(self, what: str, check: Callable[[], Sequence[str]], clock: Clock) -> None:
+        self._what, self._check, self._clock = what, check, clock
+        self._problems: list[str] = []
+        self._started_at = float("-inf")
         self._done: asyncio.Event | None = None
 
-    async def troubles(self) -> list[str]:
-        """What is wrong, as of a second ago at most."""
-        if self._done is None and self._clock.monotonic() >= self._at + EVERY_S:
+    async def problems(self) -> list[str]:
+        """The problems, as of a second ago at most."""
+        if self._done is None and self._clock.monotonic() >= self._started_at + INTERVAL_S:
             self._done = asyncio.Event()
-            self._at = self._clock.monotonic()
+            self._started_at = self._clock.monotonic()
             loop = asyncio.get_running_loop()
-            # A thread of its own, which keeps neither a pool nor the end of the program waiting.
+            # A thread of its own: a check that hangs blocks no pool, and not the program's end.
             threading.Thread(
                 target=self._run, args=(loop, self._done), name="probe", daemon=True
             ).start()
-        if self._done is not None and not await wait_for(self._done, PATIENCE_S, self._clock):
+        if self._done is not None and not await wait_for(self._done, TIMEOUT_S, self._clock):
             return [f"{self._what} does not answer"]
-        return self._seen
+        return self._problems
 
     def _run(self, loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
         try:
-            seen = list(self._look())
-        except Exception as problem:  # noqa: BLE001 - a look that fails is what it saw
-            seen = [f"{self._what} cannot be looked at: {problem}"]
+            problems = list(self._check())
+        except Exception as problem:  # noqa: BLE001 - a check that fails is a problem like others
+            problems = [f"{self._what} cannot be checked: {problem}"]
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(self._tell, seen, done)
+            loop.call_soon_threadsafe(self._finish, problems, done)
 
-    def _tell(self, seen: list[str], done: asyncio.Event) -> None:
-        self._seen, self._done = seen, None
+    def _finish(self, problems: list[str], done: asyncio.Event) -> None:
+        self._problems, self._done = problems, None
         done.set()

@@ -1,14 +1,14 @@
 """A wall clock that does not jump, for everything that has a deadline.
 
-Whoever sets the machine's clock three days forward must not make three-day-old results of fresh
-ones: they would be removed, waiting jobs given up, silent agents declared lost. So both programs
-take the machine's wall clock once and then count the time that passes. A difference to the
-machine's clock is made up for at 1 % of the time that passes, so that small corrections are
-followed and large ones do no harm.
+If somebody sets the machine's clock three days forward, fresh results must not be removed as if
+they were three days old, and no waiting job or unreachable agent may be given up. So both programs
+read the machine's wall clock once and then count the time that passes. A difference to the
+machine's clock is corrected slowly, at 1 % of the time that passes: small corrections are followed,
+and large ones do no harm.
 
-What was counted is kept in the data folder. A restart goes on from there: as long as the machine
-was not started anew, the time in between is counted, too. After a start of the machine its wall
-clock is taken again, unless it is behind what was counted.
+The time is saved in the data folder, and a restart continues from there. If the machine was not
+rebooted, the time in between is counted, too. After a reboot the machine's wall clock is taken
+again, unless it is behind the saved time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 FILE: Final = "clock.json"
 _RATE: Final = 0.01
 _JUMP_S: Final = 60.0
-"""A larger difference to the machine's clock is logged."""
+"""A larger difference to the machine's clock is logged as a jump."""
 _SAVE_EVERY_S: Final = 60.0
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -74,25 +74,25 @@ class SteadyClock:
         await self._machine.sleep(seconds)
 
 
-class KeptClock(SteadyClock):
-    """A steady clock that goes on where the last process with this data folder was.
+class PersistentClock(SteadyClock):
+    """A steady clock that continues where the previous process with this data folder ended.
 
     Args:
         folder: the data folder, locked by this process.
-        boot_id: names the present run of the machine's kernel; None: asked from the kernel.
+        boot_id: of the running kernel; None: read from the kernel.
     """
 
     def __init__(self, folder: Path, machine: Clock, boot_id: str | None = None) -> None:
         self._file = folder / FILE
         self._boot_id = _kernel_boot_id() if boot_id is None else boot_id
         self._jumped = False
-        super().__init__(machine, self._kept(machine))
-        self._look_for_jump()
+        super().__init__(machine, self._load(machine))
+        self._log_jump()
 
-    def _kept(self, machine: Clock) -> Micros | None:
+    def _load(self, machine: Clock) -> Micros | None:
         try:
-            kept = json.loads(self._file.read_bytes())
-            now, boottime, boot_id = int(kept["now"]), float(kept["boottime"]), kept["boot_id"]
+            saved = json.loads(self._file.read_bytes())
+            now, boottime, boot_id = int(saved["now"]), float(saved["boottime"]), saved["boot_id"]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -104,27 +104,27 @@ class KeptClock(SteadyClock):
         return max(now, machine.now())
 
     def save(self) -> None:
-        """Write down where the clock is. Blocking.
+        """Save the time to the data folder. Blocking.
 
         Raises:
             OSError
         """
-        kept = {"boot_id": self._boot_id, "boottime": self.boottime(), "now": self.now()}
+        state = {"boot_id": self._boot_id, "boottime": self.boottime(), "now": self.now()}
         fresh = self._file.with_suffix(".new")
-        fresh.write_text(json.dumps(kept))
+        fresh.write_text(json.dumps(state))
         fresh.replace(self._file)
 
-    async def keep(self, stop: asyncio.Event) -> None:
-        """Save now, every minute and at the end; log a jump of the machine's clock."""
+    async def keep_saved(self, stop: asyncio.Event) -> None:
+        """Save now, every minute, and at the end; log a jump of the machine's clock."""
         while True:
-            self._look_for_jump()
-            with contextlib.suppress(OSError):  # a full disk is told by others
+            self._log_jump()
+            with contextlib.suppress(OSError):  # a full disk is reported elsewhere
                 await asyncio.to_thread(self.save)
             if stop.is_set():
                 return
             await wait_for(stop, _SAVE_EVERY_S, self)
 
-    def _look_for_jump(self) -> None:
+    def _log_jump(self) -> None:
         behind_s = self.behind_s
         jumped = abs(behind_s) > _JUMP_S
         if jumped and not self._jumped:

@@ -1,6 +1,6 @@
-"""Models that more than one side speaks, exactly as they are on the wire.
+"""Models of the documents that server and agent exchange, exactly as they are on the wire.
 
-What clients read, too, is defined in ``ferryman.models``, because the client installs alone.
+Those that clients read, too, are defined in ``ferryman.models``: the client installs alone.
 
 Unknown fields are ignored, so that versions can differ by a field; unknown states are an error,
 never a silent "Unknown".
@@ -46,8 +46,8 @@ __all__ = [
 ]  # defined elsewhere; what is defined here needs no list
 
 
-Whole: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-"""A number that databases can keep."""
+Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""An integer that a database column can hold."""
 
 
 class PayloadState(StrEnum):
@@ -78,23 +78,23 @@ class Order(Wire):
     """SHA-256 of the content, hex, see :mod:`shared.files.bundles.format`."""
     bundle_size: int
     """Bytes of the sealed ZIP."""
-    lease: Whole = 0
+    lease: Int64 = 0
     """Token of the lease under which it is sent: the agent refuses one below what it has seen."""
 
 
 class ResultInfo(Wire):
     """A result that can be fetched."""
 
-    size: Whole
+    size: Int64
     """Bytes of the ZIP."""
     sha256: str
     """Of the ZIP file, hex."""
 
 
 class PayloadDoc(Wire):
-    """A payload as its agent tells it. The first six fields are what job-orchestrator reads."""
+    """A payload as its agent reports it. The first six fields are what job-orchestrator reads."""
 
-    id: Whole
+    id: Int64
     status: PayloadState
     loc: str = ""
     pid: int = 0
@@ -104,12 +104,12 @@ class PayloadDoc(Wire):
     server: str | None = None
     key: str | None = None
     bundle_digest: str | None = None
-    """Of the bundle that it was submitted with; None from an agent that does not say it yet."""
+    """Of the bundle that it was submitted with; None from an older agent."""
     reason: Reason | None = None
     message: str = ""
-    exit_code: Whole | None = None
+    exit_code: Int64 | None = None
     interrupted: bool = False
-    """It ended through no fault of the bundle (agent killed or stopped): it may be tried again."""
+    """It ended through no fault of the bundle (agent killed or stopped): it may be retried."""
     stderr_tail: str = ""
     usage: Usage | None = None
     result: ResultInfo | None = None
@@ -118,7 +118,7 @@ class PayloadDoc(Wire):
     started_at: str | None = None
     ended_at: str | None = None
     warnings: list[str] = Field(default_factory=list)
-    """Things the user should know that did not decide the outcome."""
+    """Notes for the user that did not decide the outcome."""
     enforcement: dict[str, str] = Field(default_factory=dict)
     """limit -> "hard" or "soft" or "none", as enforced for this attempt."""
 
@@ -126,19 +126,19 @@ class PayloadDoc(Wire):
 class PayloadList(Wire):
     """``GET /payloads``: everything not yet acknowledged, as of ``seq``."""
 
-    seq: Whole
+    seq: Int64
     payloads: list[PayloadDoc]
 
 
 class AgentEvent(Wire):
     """One line of ``GET /events``. Without a payload it is a keepalive."""
 
-    seq: Whole
+    seq: Int64
     payload: PayloadDoc | None = None
 
 
 class Settled(Wire):
-    """``POST /keys/{server}/{key}/settle``: the payload, or the promise that there will be none."""
+    """Answer to ``POST /keys/{server}/{key}/settle``: the payload; None: there will be none."""
 
     payload: PayloadDoc | None
 
@@ -149,12 +149,12 @@ class AgentHealth(Wire):
     status: str
     database: str = "ok"
     agent: str | None = None
-    """Name of the agent; its absence tells a job-orchestrator client."""
+    """Name of the agent; a job-orchestrator client has none."""
     agent_id: str | None = None
     """Its own id, which it keeps whatever its name or address; None: an older agent."""
     version: str | None = None
-    slots: Whole | None = None
-    running: Whole | None = None
+    slots: Int64 | None = None
+    running: Int64 | None = None
     services: list[str] | None = None
     """Services offered; None: any."""
     sandbox: dict[str, Any] | None = None

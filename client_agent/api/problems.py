@@ -9,7 +9,7 @@ import structlog
 from aiohttp import hdrs, web
 
 from client_agent.payloads.errors import NoSuchPayload, Refused
-from shared.http.middleware import OUTCOME, Handler
+from shared.http.middleware import ERROR_CODE, Handler
 from shared.http.refusals import Denied
 from shared.sqlite.errors import DatabaseUnavailable
 
@@ -34,7 +34,7 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
         raise
     except Exception as problem:  # noqa: BLE001 - defects too: whoever asked gets an answer
         status, body, headers = _refusal(request, problem)
-    request[OUTCOME] = body["code"]
+    request[ERROR_CODE] = body["code"]
     response = web.json_response(body, status=status, headers=headers)
     if request.body_exists and not request.content.at_eof():
         response.force_close()  # the rest of a refused body is of no interest

@@ -21,9 +21,9 @@ from client_agent.storage.folders import Folders
 from shared.clock import Clock, wait_for
 from shared.http.authentication import PRINCIPAL
 from shared.http.file_response import send_file
-from shared.http.middleware import FRONT, NUMBER
+from shared.http.middleware import GATE, UPLOADED_ID
 from shared.http.numbers import whole_number
-from shared.http.request_body import go_on, no_expect
+from shared.http.request_body import defer_expect, send_continue
 from shared.ids import AttemptKey
 from shared.wire import (
     AgentHealth,
@@ -74,7 +74,7 @@ class Api:
             web.get("/events", self.events),
         ]
         for route in found:
-            route.kwargs["expect_handler"] = no_expect
+            route.kwargs["expect_handler"] = defer_expect
         return found
 
     # -- the agent itself
@@ -94,9 +94,9 @@ class Api:
     # -- one payload
 
     async def submit(self, request: web.Request) -> web.StreamResponse:
-        await go_on(request)
+        await send_continue(request)
         payload = await self._intake.submit(request)
-        request[NUMBER] = payload.id
+        request[UPLOADED_ID] = payload.id
         return _json(payload.doc())
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
@@ -187,7 +187,7 @@ class Api:
         payload_id, seconds = _id(request), min(_number(request, "wait", 0.0), _MAX_WAIT_S)
         payload = await self._payloads.get(payload_id)
         if seconds > 0 and payload.state not in states.ENDED:
-            waiting = request.app[FRONT].waiting(request)
+            waiting = request.app[GATE].long_poll(request)
             with waiting, self._payloads.bell.listen(payload_id) as ended:
                 if (await self._payloads.get(payload_id)).state not in states.ENDED:
                     await wait_for(ended, seconds, self._clock)

@@ -28,7 +28,7 @@ def write(home: Path, table: Table, at: Micros, version: str) -> None:
     }
     staged = home / f".{_FILE}"
     staged.write_text(json.dumps(told))
-    durable.seal(staged, home / _FILE)
+    durable.replace(staged, home / _FILE)
 
 
 def read(home: Path) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from shared.files.portable import NotPortable, fold
+from shared.files.portable import NonPortableNames, fold
 
 MOST_LISTED: Final = 200
 """A job can make a million odd names; the receipt must stay small."""
@@ -60,7 +60,7 @@ class Contents:
     skipped: list[Skipped] = field(default_factory=list)
     skipped_more: int = 0
     """Skipped, but not listed: the list is bounded."""
-    not_portable: NotPortable = field(default_factory=NotPortable)
+    not_portable: NonPortableNames = field(default_factory=NonPortableNames)
     """Names that are in the ZIP, and that other systems than Linux cannot store."""
 
     def skip(self, path: str, why: str) -> None:

@@ -18,7 +18,7 @@ from client_agent.payloads.payload import NewPayload, Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from shared.clock import Clock, wait_for
-from shared.files.bundles.format import Sealed
+from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import MAX_FILES
 from shared.files.bundles.writer import Data
 from shared.files.errors import BundleError
@@ -146,7 +146,7 @@ class Intake:
                     raise _Known(known)
         form.complete = True
 
-    async def _keep(self, form: _Form, sealed: Sealed) -> Payload:
+    async def _keep(self, form: _Form, sealed: BundleSummary) -> Payload:
         """Bytes before row: a crash between them leaves an orphan file."""
         bundle = form.bundle
         try:
@@ -221,7 +221,7 @@ class _Form:
             inner = RawSink(self.staging, max_bytes=self.order.bundle_size)
         return _Sealing(inner, self)
 
-    def seal(self, sealed: Sealed) -> None:
+    def seal(self, sealed: BundleSummary) -> None:
         """In the receiving thread: what came is what was ordered, and stays."""
         order = self.order
         if order is not None and sealed.size != order.bundle_size:
@@ -236,7 +236,7 @@ class _Form:
         if self.bundle:
             self._folders.discard(self._folders.bundle(self.bundle))
 
-    def new_payload(self, sealed: Sealed, defaults: Defaults) -> NewPayload:
+    def new_payload(self, sealed: BundleSummary, defaults: Defaults) -> NewPayload:
         order = self.order
         return NewPayload(
             server=None if order is None else order.server,
@@ -269,7 +269,7 @@ class _Sealing:
     def end(self) -> None:
         self._inner.end()
 
-    def finish(self) -> Sealed:
+    def finish(self) -> BundleSummary:
         sealed = self._inner.finish()
         self._form.seal(sealed)
         return sealed

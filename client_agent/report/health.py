@@ -41,7 +41,7 @@ class Health:
         problems = [] if database == "ok" else [f"database: {database}"]
         # No space is not broken: were it avoided now, nobody would come for the results that fill
         # the disk.
-        seen = await self._disk.troubles()
+        seen = await self._disk.problems()
         notes = [trouble for trouble in seen if trouble.startswith(_NOT_TAKEN)]
         problems += [trouble for trouble in seen if trouble not in notes]
         broken = await self._sandbox.trouble()

@@ -15,8 +15,8 @@ from client_agent.sandbox.bubblewrap.command import SHOWN
 from client_agent.settings.grants import SandboxingSection
 from shared.http.settings import HttpSection
 from shared.settings import load as config
+from shared.settings.base import Settings, SettingsError, StringList
 from shared.settings.limits import LimitsTable
-from shared.settings.load import SettingsError, Words
 from shared.units.durations import Duration
 from shared.units.sizes import Size
 
@@ -47,7 +47,7 @@ class AgentSection(HttpSection):
     """None: ``agent.sqlite`` in ``data_dir``."""
     slots: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1, le=1024)
     """Attempts that run at once."""
-    services: Words = None
+    services: StringList = None
     """Services offered; None: any."""
     sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
     """"none" runs bundles as this user, with all its rights: never for bundles of others."""
@@ -132,7 +132,7 @@ class AgentSection(HttpSection):
                     )
 
 
-class AgentSettings(config.Settings):
+class AgentSettings(Settings):
     """Everything the agent reads."""
 
     agent: AgentSection = Field(default_factory=AgentSection)

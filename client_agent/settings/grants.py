@@ -14,7 +14,7 @@ from client_agent.sandbox.bubblewrap.command import checked_place
 from client_agent.sandbox.bubblewrap.seccomp import RELAXATIONS
 from client_agent.sandbox.grants import Grant, Grants
 from client_agent.sandbox.settings import SandboxSettings
-from shared.settings.load import Section, Words
+from shared.settings.base import Section, StringList
 from shared.units.durations import Duration
 from shared.units.sizes import Size
 
@@ -26,13 +26,13 @@ _DEFAULT: Final = SandboxSettings()
 class GrantSettings(Section):
     """What a service's jobs are given of the host; None: as every service."""
 
-    read_only: Words = None
+    read_only: StringList = None
     """``/path``, or ``/path:/path/inside``."""
     env: dict[str, str] | None = None
-    pass_env: Words = None
+    pass_env: StringList = None
     """Names of the agent's own variables."""
     network: bool | None = None
-    allow: Words = None
+    allow: StringList = None
     scratch: Size | None = Field(None, gt=0)
     shm: Size | None = Field(None, gt=0)
 

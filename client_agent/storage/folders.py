@@ -52,12 +52,12 @@ class Folders:
     def seal_bundle(self, staged: Path) -> str:
         """Keep a bundle that was fsynced at ``staged``; its name from now on."""
         name = self._token()
-        durable.seal(staged, self.bundle(name), synced=True)
+        durable.replace(staged, self.bundle(name), synced=True)
         return name
 
     def seal_result(self, staged: Path, payload_id: int) -> None:
         """Keep a result that was fsynced at ``staged``."""
-        durable.seal(staged, self.result(payload_id), synced=True)
+        durable.replace(staged, self.result(payload_id), synced=True)
 
     async def forget_run(self, payload_id: int, bundle: str) -> None:
         """It has ended: nobody needs its bundle or its logs any more."""

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Final
 
-from shared.clock import let_others_go_on
+from shared.clock import yield_to_loop
 from shared.wire import PayloadDoc, PayloadList
 
 MOST: Final = 100_000
@@ -47,7 +47,7 @@ async def parse(body: bytes) -> PayloadList:
         if len(payloads) > MOST:
             raise ValueError(f"a list of more than {MOST} payloads")
         if len(payloads) % _TURN == 0:
-            await let_others_go_on()
+            await yield_to_loop()
     if end.end() != len(text):
         raise ValueError("a list of payloads that goes on behind its end")
     return PayloadList(seq=int(head[1]), payloads=payloads)

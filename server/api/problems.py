@@ -21,7 +21,7 @@ from server.domain.errors import (
     QueueFull,
     StorageFull,
 )
-from shared.http.middleware import OUTCOME, REQUEST_ID, Handler
+from shared.http.middleware import ERROR_CODE, REQUEST_ID, Handler
 from shared.http.refusals import Denied
 from shared.multipart import FormRefused
 from shared.sqlite.errors import DatabaseUnavailable
@@ -136,7 +136,7 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
 
 def answer(request: web.Request, refusal: Refusal) -> web.Response:
     """The refusal in the shape of the route."""
-    request[OUTCOME] = refusal.code
+    request[ERROR_CODE] = refusal.code
     if request.path.startswith("/api/"):
         body = Problem(
             title=HTTPStatus(refusal.status).phrase,

@@ -10,7 +10,7 @@ from server.api import agents, downloads, jobs, openapi, server_status, upload
 from server.api.context import CONTEXT
 from server.api.route import Route
 from shared import wire
-from shared.http.request_body import no_expect
+from shared.http.request_body import defer_expect
 
 OPEN_PATHS: Final = ("/openapi.json", "/swagger", "/swagger/{file}")
 """Answered without a token, too: what can be called is no secret, and a page cannot send one."""
@@ -122,9 +122,9 @@ def add_routes(application: web.Application) -> None:
     application[openapi.DOCUMENT] = openapi.describe(ROUTES, application[CONTEXT].version)
     for route in ROUTES:
         application.router.add_route(
-            route.method, route.path, route.handler, expect_handler=no_expect
+            route.method, route.path, route.handler, expect_handler=defer_expect
         )
         if route.method == "GET":
             application.router.add_route(
-                "HEAD", route.path, route.handler, expect_handler=no_expect
+                "HEAD", route.path, route.handler, expect_handler=defer_expect
             )

@@ -11,8 +11,8 @@ from server.api.context import CONTEXT, Context
 from server.api.problems import Refusal
 from server.domain.errors import BundleTooLarge
 from server.domain.upload_fields import HEADER, given
-from shared.http.middleware import NUMBER
-from shared.http.request_body import go_on
+from shared.http.middleware import UPLOADED_ID
+from shared.http.request_body import send_continue
 from shared.multipart import BundleSink, FormRefused, Sink, receive
 from shared.units.sizes import say_size
 from shared.wire import StatusBody
@@ -45,9 +45,9 @@ async def upload(request: web.Request) -> web.StreamResponse:
                 too_large = None
                 return None
             limits = dataclasses.replace(context.form_limits, max_bytes=too_large.most)
-            return BundleSink(staged, limits, "filename", take=space.take)
+            return BundleSink(staged, limits, "filename", reserve=space.take)
 
-        await go_on(request)
+        await send_continue(request)
         try:
             received = await receive(
                 under_way.body(),
@@ -58,7 +58,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
                 naming="filename",
                 on_field=on_field,
                 on_first_file=on_first_file,
-                take=space.take,
+                reserve=space.take,
                 threads=context.upload_threads.of(fields.get("user_id", "")),
             )
         except FormRefused as problem:
@@ -67,7 +67,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
             raise
         asked = context.accept.request(fields | received.fields)
         job, fresh = await context.accept(asked, staged, received.bundle)
-    request[NUMBER] = job.id
+    request[UPLOADED_ID] = job.id
     headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
     if "text/html" in request.headers.get("Accept", ""):
         # A browser that posted a plain form: on to the job, so that a reload does not post again.

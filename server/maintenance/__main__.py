@@ -19,7 +19,7 @@ from server.maintenance.backup import DATABASE, Manifest, back_up
 from server.maintenance.restore import BadBackup, NotEmpty, restore
 from shared.clock import RealClock
 from shared.files.locks import FolderInUse
-from shared.settings.load import SettingsError
+from shared.settings.base import SettingsError
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema, NoRoomForCopy
 from shared.units.sizes import say_count, say_size
 

@@ -80,7 +80,7 @@ def back_up(
         text = work / f"{MANIFEST}.partial"
         text.touch(0o600)
         text.write_text(json.dumps(asdict(manifest), indent=1))
-        durable.seal(text, work / MANIFEST)
+        durable.replace(text, work / MANIFEST)
         work.rename(target)
         durable.fsync_folder(target.parent)
     except BaseException:

@@ -97,7 +97,7 @@ def restore(
             first = asyncio.run(_become_another(staged, skip, follow=not rehearsal))
         except sqlite3.DatabaseError as problem:
             raise BadBackup(f"{backup}: {problem}") from problem
-        durable.seal(staged, db_path)
+        durable.replace(staged, db_path)
     except BaseException:
         for path in made:
             shutil.rmtree(path, ignore_errors=True)

@@ -16,7 +16,7 @@ from server.domain.service import Service
 from server.domain.upload_fields import UploadRequest, check_field, given, upload_request
 from server.ports import Files, Jobs
 from shared.clock import Clock
-from shared.files.bundles.format import Sealed
+from shared.files.bundles.format import BundleSummary
 from shared.settings.limits import lowered
 
 QUEUED: Final = "Job successfully uploaded"
@@ -93,7 +93,7 @@ class Accept:
         return None
 
     async def __call__(
-        self, request: UploadRequest, staged: Path, bundle: Sealed
+        self, request: UploadRequest, staged: Path, bundle: BundleSummary
     ) -> tuple[Job, bool]:
         """Queue the bundle that lies, whole and synced, at ``staged``.
 

@@ -145,7 +145,7 @@ class Sealing:
             if not final.parent.is_dir():
                 final.parent.mkdir(mode=0o700, exist_ok=True)
                 durable.fsync_folder(final.parent.parent)
-            durable.seal(staged, final)
+            durable.replace(staged, final)
 
         await asyncio.to_thread(move)
         return name

@@ -1,4 +1,4 @@
-"""Writes that are whole, and survive a power cut."""
+"""Durable writes: whole files, which survive a power cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 WRITEBACK_BYTES: Final = 8 << 20
-"""A writer of a large file asks for write-back whenever it has written this much more."""
+"""Whoever writes a large file calls :func:`start_writeback` each time this much was written."""
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
@@ -28,8 +28,8 @@ def fsync_file(path: Path) -> None:
 def start_writeback(fd: int, offset: int, length: int) -> None:
     """Let the disk begin with these bytes now, without waiting for it; only a hint.
 
-    Otherwise the kernel collects gigabytes, and the fsync at the end waits for all of them, as does
-    every other fsync on that disk meanwhile, the database's commits among them.
+    Otherwise the kernel collects gigabytes. The fsync at the end then waits for all of them, and so
+    does every other fsync on that disk meanwhile, such as a commit of the database.
     """
     if _sync_file_range is not None:
         _sync_file_range(fd, offset, length, _SYNC_FILE_RANGE_WRITE)
@@ -51,8 +51,8 @@ def fsync_folder(path: Path) -> None:
         os.close(fd)
 
 
-def seal(tmp: Path, final: Path, *, synced: bool = False) -> None:
-    """Give the finished file ``tmp`` its name; once this returns, it survives a power cut.
+def replace(tmp: Path, final: Path, *, synced: bool = False) -> None:
+    """Give the finished file ``tmp`` its final name. Once this returns, it survives a power cut.
 
     Args:
         tmp: on the same file system as ``final``.
@@ -73,6 +73,6 @@ def seal(tmp: Path, final: Path, *, synced: bool = False) -> None:
 
 
 def remove_quietly(path: Path) -> None:
-    """Remove a file if that can be done; one that cannot be removed is left to the sweep."""
+    """Remove a file if that is possible; if not, a later sweep removes it."""
     with contextlib.suppress(OSError):
         path.unlink()

@@ -1,4 +1,4 @@
-"""What is wrong with a bundle, for programs and for people."""
+"""The error for a bundle that is refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from shared.files.names import UnsafeName, shown
 
-_PART: Final = 2048
+_MAX_PART: Final = 2048
 
 
 class BundleError(Exception):
@@ -25,10 +25,10 @@ class BundleError(Exception):
 
     @classmethod
     def of_name(cls, problem: UnsafeName, sent: str | None = None) -> BundleError:
-        """The same refusal as a bundle's; ``sent``: the name before it was normalised."""
+        """The refusal of a name; ``sent``: the name before it was normalised."""
         return cls(problem.code, problem.why, problem.name if sent is None else sent)
 
 
 def cut(part: str | None) -> str | None:
-    """A name as it may stand in an answer: a name that is refused may have a megabyte."""
-    return part if part is None or len(part) <= _PART else f"{part[:_PART]}…"
+    """The name, cut for an answer: a refused name may be a megabyte long."""
+    return part if part is None or len(part) <= _MAX_PART else f"{part[:_MAX_PART]}…"

@@ -1,4 +1,4 @@
-"""One process for one data folder, and for one database."""
+"""Lock files: only one process works with a data folder or a database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class FolderInUse(Exception):
-    """Another process works with it."""
+    """Another process uses it."""
 
 
 class FileLock:

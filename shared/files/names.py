@@ -1,8 +1,9 @@
 """Which file names are refused, and why.
 
-Refused is what is dangerous or impossible on the compute host, or hides what it is. What Linux can
-store and other systems cannot is another question: :mod:`shared.files.portable`. Nothing is ever
-repaired silently but Unicode composition (NFC), because macOS sends decomposed names.
+A name is refused if it is dangerous or impossible on the compute host, or if it hides what it is.
+Names that Linux can store and other systems cannot are the subject of
+:mod:`shared.files.portable`. Names are never changed, with one exception: they are composed (NFC),
+because macOS sends decomposed names.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MAX_MARKS: Final = 30
 """Combining characters in a row, as in Unicode's Stream-Safe Text Format: composing a name takes
 time that grows with the square of such a run."""
 
-_ODD_CATEGORIES: Final = {
+_REFUSED_CATEGORIES: Final = {
     "Cc": "a control character",
     "Cf": "an invisible format character",
     "Cs": "half of a surrogate pair",
@@ -49,9 +50,9 @@ class UnsafeName(ValueError):
 
 
 def shown(name: str, limit: int = 120) -> str:
-    """``name`` in quotes, safe to print: odd characters escaped, long ones cut in the middle."""
+    """``name`` in quotes, safe to print: invisible characters escaped, long names cut."""
     text = "".join(
-        c if unicodedata.category(c) not in _ODD_CATEGORIES and c != "\\" else _escaped(c)
+        c if unicodedata.category(c) not in _REFUSED_CATEGORIES and c != "\\" else _escaped(c)
         for c in (name if len(name) <= limit else name[: limit // 2] + "…" + name[-limit // 2 :])
     )
     return f"“{text}”"
@@ -68,10 +69,11 @@ def safe_path(name: str) -> str:
         UnsafeName: absolute; ``.``, ``..`` or empty components; control, format or bidirectional
             characters; backslash; not encodable as UTF-8; too long or too deep.
     """
-    # By its length first, as nothing else may cost more than that. Composing can halve a name.
+    # The length is checked first, because the time of the other checks grows with it. Composing
+    # can halve the length of a name.
     if len(name) > 2 * MAX_PATH_BYTES:
         raise _too_long(name)
-    # Most names are plain, and a bundle may have thousands: decide those with one match.
+    # Most names are plain ASCII, and a bundle may have thousands: one match decides those.
     if not _PLAIN.fullmatch(name):
         _check_characters(name)
         name = unicodedata.normalize("NFC", name)
@@ -100,8 +102,8 @@ def _check_characters(name: str) -> None:
             raise UnsafeName(name, "it contains a NUL character")
         if c == "\\":
             raise UnsafeName(name, "it contains a backslash; folders are separated by /")
-        if odd := _ODD_CATEGORIES.get(unicodedata.category(c)):
-            raise UnsafeName(name, f"it contains {odd} (U+{ord(c):04X})")
+        if refused := _REFUSED_CATEGORIES.get(unicodedata.category(c)):
+            raise UnsafeName(name, f"it contains {refused} (U+{ord(c):04X})")
         marks = marks + 1 if unicodedata.combining(c) else 0
         if marks > _MAX_MARKS:
             raise UnsafeName(name, f"it has more than {_MAX_MARKS} combining marks in a row")
@@ -116,14 +118,16 @@ def _check_component(name: str, component: str) -> None:
         raise UnsafeName(name, f"a component is longer than {MAX_COMPONENT_BYTES} bytes")
 
 
-class Tree:
-    """Paths that are to lie side by side: ``add`` them, then ``check``.
+class PathSet:
+    """Paths that will be stored in one tree: ``add`` them, then ``check``.
 
-    Holds a reference to each path and nothing more, however deep they are.
+    Keeps a reference to each path and nothing more, however deep the paths are.
     """
 
     def __init__(self) -> None:
-        self._paths: dict[str, int] = {}  # a folder's ends in a slash; -> when it came
+        self._paths: dict[
+            str, int
+        ] = {}  # path, with a slash after a folder -> number in the order of adding
 
     def add(self, path: str) -> None:
         """Add a file.
@@ -143,13 +147,13 @@ class Tree:
         self._paths.setdefault(f"{path}/", len(self._paths))
 
     def check(self) -> None:
-        """The paths are all there.
+        """Check the paths against each other, once all are added.
 
         Raises:
-            UnsafeName: one would have to be a file and a folder; names the one that came later.
+            UnsafeName: a path would have to be a file and a folder; names the one added later.
         """
-        # NUL, which no path has, is the least of all characters: in this order, what lies below a
-        # path follows it at once.
+        # Slashes are sorted as NUL, the least character, which no path has. So what lies below a
+        # path follows it directly.
         ordered = sorted(self._paths, key=lambda path: path.replace("/", "\0"))
         for file, other in itertools.pairwise(ordered):
             if file[-1] == "/" or not other.startswith(f"{file}/"):
@@ -161,7 +165,7 @@ class Tree:
 
 
 def find_root(paths: Iterable[str], entry: str = "run.sh") -> str | None:
-    """What stands before the entry script, and is to be stripped from every path.
+    """The prefix that is stripped from every path, so that the entry script is at the root.
 
     Returns:
         ``""`` where the script is at the root; ``"folder/"`` where everything lies in one top-level

@@ -1,4 +1,4 @@
-"""Names that Linux can store and other systems cannot: told, and refused only where that is wanted.
+"""Names that Linux can store and other systems cannot: a warning, or refused where that is set.
 
 A result or bundle that holds such names opens on Linux as it is. On Windows and macOS the file may
 be missing, renamed, or written over another one.
@@ -15,7 +15,7 @@ from typing import Final
 from shared.files.names import UnsafeName, shown
 
 _EXAMPLES: Final = 3
-_ODD: Final = re.compile(
+_NOT_PORTABLE: Final = re.compile(
     r"""(?P<colon>:) | (?P<sign>[<>"|?*]) | (?P<end>[. ]) (?:/|$)
     | (?:^|/) (?P<device> (?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)
         (?:[ ]*\.[^/]*)? ) (?:/|$)""",
@@ -25,7 +25,7 @@ _ODD: Final = re.compile(
 
 def why_not_portable(path: str) -> str | None:
     """Why Windows cannot store a path that :func:`~shared.files.names.safe_path` took, or None."""
-    match = _ODD.search(path)
+    match = _NOT_PORTABLE.search(path)
     if match is None:
         return None
     if match["colon"]:
@@ -38,7 +38,7 @@ def why_not_portable(path: str) -> str | None:
 
 
 def fold(text: str) -> str:
-    """What two names of one file on a case-insensitive file system have in common."""
+    """The same for all names that a case-insensitive file system takes for one file."""
     if text.isascii():
         return text.lower()
     decomposed = unicodedata.normalize("NFD", text)
@@ -46,7 +46,7 @@ def fold(text: str) -> str:
 
 
 def problems(paths: Iterable[str]) -> Iterator[UnsafeName]:
-    """What is not portable about files that lie side by side, one problem at a time.
+    """What is not portable about the files of one tree, one problem at a time.
 
     Args:
         paths: as :func:`~shared.files.names.safe_path` returns them; no two are the same.
@@ -56,7 +56,7 @@ def problems(paths: Iterable[str]) -> Iterator[UnsafeName]:
         folded.append((fold(path).replace("/", "\0"), number, path))
         if why := why_not_portable(path):
             yield UnsafeName(path, why)
-    # Paths whose folders differ only in case stand beside each other in this order.
+    # In this order, paths that differ only in case follow each other.
     folded.sort()
     for one, other in itertools.pairwise(folded):
         earlier, later = sorted((one, other), key=lambda entry: entry[1])
@@ -71,17 +71,17 @@ def problems(paths: Iterable[str]) -> Iterator[UnsafeName]:
                 break
 
 
-class NotPortable:
-    """Counts problems, and makes one sentence of them, of bounded length."""
+class NonPortableNames:
+    """Counts names that are not portable, and makes one warning of bounded length of them."""
 
     def __init__(self) -> None:
-        self._some: list[str] = []
+        self._examples: list[str] = []
         self._count = 0
 
     def add(self, path: str, why: str) -> None:
         self._count += 1
-        if len(self._some) < _EXAMPLES:
-            self._some.append(f"{shown(path)}: {why}")
+        if len(self._examples) < _EXAMPLES:
+            self._examples.append(f"{shown(path)}: {why}")
 
     def warnings(self) -> tuple[str, ...]:
         """One warning for the job document, or none."""
@@ -89,5 +89,5 @@ class NotPortable:
             return ()
         names = "1 name is" if self._count == 1 else f"{self._count} names are"
         more = f"; and {self._count - _EXAMPLES} more" if self._count > _EXAMPLES else ""
-        some = "; ".join(self._some)
-        return (f"portable_names: {names} not for every system ({some}{more})",)
+        examples = "; ".join(self._examples)
+        return (f"portable_names: {names} not for every system ({examples}{more})",)

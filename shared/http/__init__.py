@@ -1,1 +1,1 @@
-"""The HTTP side that server and agent have in common: who may come in, from where, how fast."""
+"""HTTP as server and agent have it in common: listening, connections, authentication, origins."""

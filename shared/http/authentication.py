@@ -1,4 +1,4 @@
-"""Who makes a request: one place that gives every request its principal."""
+"""Authentication: the one place that gives every request its principal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Principal:
 
     Attributes:
         name: for logs and limits; ``token-1`` is the first token of the settings.
-        known: may do everything; else only what is open to anybody.
+        known: may do everything; else only what needs no token.
     """
 
     name: str
@@ -40,13 +40,16 @@ class Tokens:
         ]
 
     def principal(self, request: web.BaseRequest) -> Principal:
-        """Who shows one of them, found in constant time; without tokens everybody is LOCAL."""
+        """The principal of the token in the request, found in constant time.
+
+        LOCAL for everybody where no token is set; NOBODY without a valid token.
+        """
         if not self._digests:
             return LOCAL
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         digest = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
-        found = NOBODY
-        for one, principal in self._digests:
-            if hmac.compare_digest(digest, one):
-                found = principal
-        return found if scheme.lower() == "bearer" else NOBODY
+        matching = NOBODY
+        for known, principal in self._digests:
+            if hmac.compare_digest(digest, known):
+                matching = principal
+        return matching if scheme.lower() == "bearer" else NOBODY

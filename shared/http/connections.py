@@ -1,4 +1,4 @@
-"""How many may be connected: in all and for each address, and who goes first when it is full."""
+"""Limits of connections: in all and for each address, and which is closed when all are used."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import Final, Protocol
 
 from shared.http.origins import is_loopback
 
-_MOST: Final = 4096
-_OWN: Final = 64
-"""Descriptors kept for own work, at least; a quarter of all where that is more."""
-_OWN_MOST: Final = 4096
+_MAX_CONNECTIONS: Final = 4096
+_MIN_RESERVED: Final = 64
+"""Descriptors reserved for the program's own files, at least; otherwise a quarter of all."""
+_MAX_RESERVED: Final = 4096
 
 
 class Closable(Protocol):
     def drop(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close at once, even during a request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """How many connections fit.
+class ConnectionLimits:
+    """How many connections and requests there may be at once.
 
     Attributes:
-        connections: open at once.
+        connections: in all.
         per_peer: of one address.
-        everywhere: this machine's own addresses are counted like others.
-        requests: at work at once; fewer than connections, so that there is always one to close.
-        waits: requests that only wait for something to happen.
-        waits_per_caller: of one caller.
+        loopback_too: ``per_peer`` also holds for this machine's own addresses.
+        requests: being handled; fewer than connections, so that there is always one to close.
+        waits: long polls: requests that only wait for something to happen.
+        waits_per_caller: long polls of one caller.
     """
 
     connections: int
     per_peer: int
-    everywhere: bool
+    loopback_too: bool
     requests: int
     waits: int
     waits_per_caller: int
 
 
-def raise_open_files() -> int:
-    """Raise the soft limit of open files to the hard one; the limit that holds."""
+def raise_open_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one; returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
     try:
@@ -53,22 +53,25 @@ def raise_open_files() -> int:
     return wanted
 
 
-def room(open_files: int, *, most: int = 0, per_peer: int = 0, own: int = 0) -> Room:
-    """Share the descriptors out between connections, the files they need, and own work.
+def connection_limits(
+    open_files: int, *, most: int = 0, per_peer: int = 0, own: int = 0
+) -> ConnectionLimits:
+    """Divide the descriptors between connections, the files that these need, and own files.
 
     Args:
-        open_files: the limit.
+        open_files: the limit of open files.
         most, per_peer: from the settings; 0: chosen here.
-        own: descriptors that the program needs beside, at least.
+        own: descriptors that the program needs for itself, at least.
     """
-    kept = max(_OWN, own, min(open_files // 4, _OWN_MOST))
-    fitting = max(8, (open_files - kept) * 4 // 7)  # three of four requests have a file open, too
-    connections = min(most or _MOST, fitting)
+    reserved = max(_MIN_RESERVED, own, min(open_files // 4, _MAX_RESERVED))
+    # Three of four requests have a file open, too.
+    fitting = max(8, (open_files - reserved) * 4 // 7)
+    connections = min(most or _MAX_CONNECTIONS, fitting)
     requests = max(1, connections * 3 // 4)
-    return Room(
+    return ConnectionLimits(
         connections=connections,
         per_peer=min(per_peer, connections) or max(1, connections // 2),
-        everywhere=per_peer > 0,
+        loopback_too=per_peer > 0,
         requests=requests,
         waits=max(1, requests * 2 // 3),
         waits_per_caller=max(1, requests // 3),
@@ -76,44 +79,45 @@ def room(open_files: int, *, most: int = 0, per_peer: int = 0, own: int = 0) -> 
 
 
 def peer_of(address: object) -> str:
-    """Whom a connection counts for: an IPv4 address, or the network of an IPv6 one, of which a
-    single host has 2^64 addresses.
+    """The address that a connection is counted for: an IPv4 address, or the /64 network of an IPv6
+    address, because a single host has 2^64 of these.
     """
     text = str(address[0]) if isinstance(address, tuple) and address else "unix"
     try:
-        found = ipaddress.ip_address(text.partition("%")[0])
+        ip = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return text
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        if not found.is_loopback:
-            return str(ipaddress.ip_network((found, 64), strict=False).network_address)
-    return str(found)
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            return str(ip.ipv4_mapped)
+        if not ip.is_loopback:
+            return str(ipaddress.ip_network((ip, 64), strict=False).network_address)
+    return str(ip)
 
 
-class Share:
-    """Of the event loop's time, what requests may take that are costly to read (a body in chunks of
-    one byte takes a thousand times as long as one in large chunks): a quarter, all together.
+class ReadThrottle:
+    """Limits the event loop's time for requests that are costly to read to a quarter, all together.
+
+    A body in chunks of one byte takes a thousand times as long as one in large chunks.
     """
 
     def __init__(self) -> None:
         self._free_at = 0.0
 
-    def rest(self, now: float, spent: float) -> float:
-        """Seconds for which whoever has spent so many must not be read."""
+    def pause_s(self, now: float, spent: float) -> float:
+        """Seconds without reading for a connection whose data took ``spent`` seconds."""
         self._free_at = max(self._free_at, now) + 4 * spent
         return self._free_at - now
 
 
 class Connections:
-    """Who is connected. A connection without a request at work may be closed to make room: the one
-    that has been so for the longest time, of whoever has most of them.
+    """All open connections. When all are used, an idle one is closed for a new one: of the peer
+    with most idle ones, the one that has been idle for the longest time.
     """
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.share = Share()
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self.throttle = ReadThrottle()
         self._peers: dict[Closable, str] = {}
         self._idle: dict[str, dict[Closable, None]] = {}
         self._count: Counter[str] = Counter()
@@ -123,27 +127,27 @@ class Connections:
         return self._taken
 
     def admit(self, peer: str) -> bool:
-        """Whether one more of this peer may come in; closes another one where it has to. Its place
-        is taken from here on: :meth:`add` it, or :meth:`give_back` the place.
+        """Whether one more connection of this peer is accepted; closes an idle one if necessary. It
+        is counted from here on: :meth:`add` it, or :meth:`release` it.
         """
-        counted = self.room.everywhere or not is_loopback(peer)
-        if counted and self._count[peer] >= self.room.per_peer:
+        counted = self.limits.loopback_too or not is_loopback(peer)
+        if counted and self._count[peer] >= self.limits.per_peer:
             admitted = self._drop_one(peer)
         else:
-            admitted = len(self) < self.room.connections or self.make_room()
+            admitted = len(self) < self.limits.connections or self.close_idle()
         if admitted:
             self._count[peer] += 1
             self._taken += 1
         return admitted
 
-    def give_back(self, peer: str) -> None:
-        """A place is free again."""
+    def release(self, peer: str) -> None:
+        """A connection of this peer is no longer counted."""
         self._count[peer] -= 1
         self._taken -= 1
         if not self._count[peer]:
             del self._count[peer]
 
-    def make_room(self) -> bool:
+    def close_idle(self) -> bool:
         """Close an idle connection; whether there was one."""
         if not self._idle:
             return False
@@ -158,18 +162,18 @@ class Connections:
         return True
 
     def add(self, connection: Closable, peer: str) -> None:
-        """One that was admitted is there."""
+        """A connection that was admitted is established."""
         self._peers[connection] = peer
         self.idle(connection)
 
     def idle(self, connection: Closable) -> None:
-        """It has no request at work."""
+        """It has no request that is being handled."""
         peer = self._peers.get(connection)
         if peer is not None:
             self._idle.setdefault(peer, {})[connection] = None
 
     def busy(self, connection: Closable) -> None:
-        """A request of it is at work."""
+        """A request of it is being handled."""
         peer = self._peers.get(connection)
         idle = self._idle.get(peer or "")
         if idle is not None:
@@ -178,8 +182,8 @@ class Connections:
                 del self._idle[peer or ""]
 
     def remove(self, connection: Closable) -> None:
-        """It is closed, or will be at once; a second time does nothing."""
+        """It is closed, or will be at once; a second call does nothing."""
         self.busy(connection)
         peer = self._peers.pop(connection, None)
         if peer is not None:
-            self.give_back(peer)
+            self.release(peer)

@@ -1,8 +1,8 @@
-"""A sealed file as an answer: ranges, validators, digest, file name.
+"""Answers a request with a file: ranges, validators, digest, file name.
 
-aiohttp's FileResponse makes an ETag of its own, sends a part although If-Range says that it is not
-the same file any more, visits threads three times for a small file, and hides from the connection
-whether its reader still takes anything.
+aiohttp's FileResponse makes an ETag of its own, sends a part although If-Range says that the file
+has changed, uses a thread three times for a small file, and hides from the connection whether its
+peer still reads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import quote
 from aiohttp import ETag, web
 
 _CHUNK: Final = 1 << 18
-"""Kept for each reader, however slow it is."""
+"""Memory for each answer, however slowly it is read."""
 _SMALL: Final = 256 << 10
 
 
@@ -35,7 +35,7 @@ async def send_file(
     Raises:
         OSError: it cannot be read.
     """
-    size, whole = await asyncio.to_thread(_look, path)
+    size, content = await asyncio.to_thread(_size_and_content, path)
     headers = {
         "Content-Type": "application/zip",
         "Content-Disposition": f'attachment; filename="{filename}"; '
@@ -65,8 +65,8 @@ async def send_file(
                 )
             status = HTTPStatus.PARTIAL_CONTENT
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
-    if whole is not None and request.method != "HEAD":
-        return web.Response(status=status, body=whole[start:stop], headers=headers)
+    if content is not None and request.method != "HEAD":
+        return web.Response(status=status, body=content[start:stop], headers=headers)
     response = web.StreamResponse(status=status, headers=headers)
     response.content_length = stop - start
     await response.prepare(request)
@@ -87,7 +87,7 @@ async def send_file(
 async def send_bytes(
     request: web.Request, body: bytes, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Send what is in memory, without a copy of it for each reader."""
+    """Send bytes that are in memory, without a copy for each answer."""
     response = web.StreamResponse(headers=headers)
     response.content_length = len(body)
     await response.prepare(request)
@@ -98,8 +98,8 @@ async def send_bytes(
     return response
 
 
-def _look(path: Path) -> tuple[int, bytes | None]:
-    """Size, and the content of a small one: a second visit to a thread would take longer."""
+def _size_and_content(path: Path) -> tuple[int, bytes | None]:
+    """Size, and the content of a small file: a second hop to a thread would take longer."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         return size, file.read(size) if size <= _SMALL else None
@@ -117,7 +117,7 @@ def _range(request: web.Request, size: int, sha256: str) -> tuple[int, int] | No
     ):
         return None
     if re.fullmatch(r"bytes=-0+", request.headers.get("Range", "").strip()):
-        return size, size  # the last 0 bytes, which aiohttp takes for all
+        return size, size  # the last 0 bytes; aiohttp would send all
     try:
         wanted = request.http_range
     except ValueError:

@@ -1,4 +1,4 @@
-"""Accepting connections: never more than fit, and quietly when descriptors run out."""
+"""Accepts connections: never more than the limit; goes on when file descriptors run out."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
-from shared.http.connections import Connections, Room, peer_of
+from shared.http.connections import ConnectionLimits, Connections, peer_of
 from shared.http.protocol import Deadlines, HttpServer
-from shared.logs import Limiter
+from shared.logs import RateLimiter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 BACKLOG: Final = 128
-_AT_ONCE: Final = 32
+_MAX_STARTING: Final = 32
 _PAUSE_S: Final = 0.2
-"""After a connection could not be accepted."""
+"""Pause after a connection could not be accepted."""
 
 
 class _Runner(web.AppRunner):
-    """aiohttp's life of an application, with connections of ours."""
+    """aiohttp's runner of an application, with our class of connections."""
 
     def __init__(
-        self, application: web.Application, table: Connections, deadlines: Deadlines, **how: Any
+        self, application: web.Application, table: Connections, deadlines: Deadlines, **options: Any
     ) -> None:
-        super().__init__(application, **how)
+        super().__init__(application, **options)
         self._table, self._deadlines = table, deadlines
 
     async def _make_server(self) -> web.Server:
@@ -40,59 +40,62 @@ class Listener:
 
     Args:
         sock: bound and listening; closed by :meth:`stop_accepting`.
-        answers_s: for the last bytes of answers when it is closed.
+        shutdown_timeout_s: for the last bytes of answers when it is closed.
     """
 
     def __init__(
         self,
         application: web.Application,
         sock: socket.socket,
-        room: Room,
+        limits: ConnectionLimits,
         deadlines: Deadlines,
-        answers_s: float,
+        shutdown_timeout_s: float,
     ) -> None:
-        self._sock, self._table = sock, Connections(room)
-        self._at_once = max(1, min(_AT_ONCE, (room.connections - room.requests) // 2))
-        self._runner = _Runner(application, self._table, deadlines, shutdown_timeout=answers_s)
+        self._sock, self._table = sock, Connections(limits)
+        self._max_starting = max(1, min(_MAX_STARTING, (limits.connections - limits.requests) // 2))
+        self._runner = _Runner(
+            application, self._table, deadlines, shutdown_timeout=shutdown_timeout_s
+        )
         self._loop = asyncio.get_running_loop()
-        self._making: set[asyncio.Task[Any]] = set()
-        self._again: asyncio.TimerHandle | None = None
-        self._refused = Limiter(1.0)
+        self._starting: set[asyncio.Task[Any]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._refused = RateLimiter(1.0)
         self._open = False
 
     async def start(self) -> None:
         """Set the application up and accept connections."""
         await self._runner.setup()
         self._open = True
-        self._read()
+        self._start_accepting()
 
     def stop_accepting(self) -> None:
-        """Nobody new; who is here may finish."""
+        """Accept no more connections; those that are open may finish."""
         if self._open:
             self._loop.remove_reader(self._sock)
-            if self._again is not None:
-                self._again.cancel()
+            if self._retry is not None:
+                self._retry.cancel()
         self._open = False
         self._sock.close()
 
     async def close(self) -> None:
-        """End everything that is left."""
+        """Close all connections that are left."""
         self.stop_accepting()
         await self._runner.cleanup()
 
-    def _read(self) -> None:
-        self._again = None
+    def _start_accepting(self) -> None:
+        self._retry = None
         self._loop.add_reader(self._sock, self._accept)
 
     def _accept(self) -> None:
-        # Those that are being made cannot make room yet: the others wait in the kernel meanwhile.
-        while len(self._making) < self._at_once:
+        # Connections that are not established yet cannot be closed for others. So only some are
+        # accepted at once; the others wait in the kernel.
+        while len(self._starting) < self._max_starting:
             try:
                 connection, address = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as problem:
-                self._cannot(problem)
+                self._accept_failed(problem)
                 return
             peer = peer_of(address)
             if not self._table.admit(peer):
@@ -102,11 +105,11 @@ class Listener:
                     log.warning("connection.refused", peer=peer, why=why, also_refused=count)
                 continue
             connection.setblocking(False)
-            task = self._loop.create_task(self._make(connection, peer))
-            self._making.add(task)
-            task.add_done_callback(self._making.discard)
+            task = self._loop.create_task(self._establish(connection, peer))
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
 
-    async def _make(self, connection: socket.socket, peer: str) -> None:
+    async def _establish(self, connection: socket.socket, peer: str) -> None:
         server = self._runner.server
         made = False
 
@@ -122,14 +125,14 @@ class Listener:
             connection.close()
         finally:
             if not made:
-                self._table.give_back(peer)
+                self._table.release(peer)
 
-    def _cannot(self, problem: OSError) -> None:
-        """Out of descriptors or memory: give some back, and look again in a moment."""
+    def _accept_failed(self, problem: OSError) -> None:
+        """Out of descriptors or memory: close an idle connection, and try again in a moment."""
         if (count := self._refused.due()) is not None:
-            known = problem.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-            say = log.warning if known else log.error
-            say("connection.not_accepted", why=problem.strerror or str(problem), also=count)
-        self._table.make_room()
+            expected = problem.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+            write = log.warning if expected else log.error
+            write("connection.not_accepted", why=problem.strerror or str(problem), also=count)
+        self._table.close_idle()
         self._loop.remove_reader(self._sock)
-        self._again = self._loop.call_later(_PAUSE_S, self._read)
+        self._retry = self._loop.call_later(_PAUSE_S, self._start_accepting)

@@ -1,8 +1,7 @@
-"""What every request passes, in both programs: its id, who makes it, whether it may come in, and
-one line in the log of how it ended.
+"""Middlewares of both programs: request id, authentication, limits, one log line for each request.
 
-Two middlewares with the program's own between them, which gives refusals their shape:
-``front.record``, then answers to problems, then ``front.admit``, then the handler.
+The order is ``gate.record``, then the program's own middleware, which turns errors into answers,
+then ``gate.admit``, then the handler.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from aiohttp import hdrs, web
 
 from shared.clock import Clock, wait_for
 from shared.http.authentication import NOBODY, PRINCIPAL, Principal, Tokens
-from shared.http.connections import Room, peer_of
+from shared.http.connections import ConnectionLimits, peer_of
 from shared.http.numbers import whole_number
 from shared.http.origins import (
     ALLOWED_HEADERS,
@@ -33,60 +32,65 @@ from shared.http.protocol import Connection
 from shared.http.refusals import Denied
 from shared.http.request_body import check_body
 from shared.http.settings import HttpSection
-from shared.logs import Limiter
+from shared.logs import RateLimiter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUEST_ID: Final = web.RequestKey("request_id", str)
-OUTCOME: Final = web.RequestKey("outcome", str)
+ERROR_CODE: Final = web.RequestKey("outcome", str)
 """The code of a refusal, for the log."""
-NUMBER: Final = web.RequestKey("number", int)
-"""Of the job or payload that an upload became, for the log."""
+UPLOADED_ID: Final = web.RequestKey("number", int)
+"""Id of the job or payload that an upload became, for the log."""
 ALWAYS: Final = frozenset({"/", "/health"})
-"""Paths that are answered however much is under way, and without a token."""
+"""Paths that are answered without a token, and even when the limit of requests is reached."""
 _DENIED: Final = frozenset({401, 403, 415, 421})
 _DENIED_A_SECOND: Final = 10.0
 
 
-class Front:
-    """The middlewares, and what they count.
+class Gate:
+    """The middlewares, and the counts of requests that they keep.
 
     Args:
         open_paths: answered without a token, beside ALWAYS.
-        number: what the log calls the number in a path: "job_id" or "payload_id".
+        id_field: the log's name for the id in a path: "job_id" or "payload_id".
     """
 
     def __init__(
-        self, settings: HttpSection, room: Room, open_paths: Collection[str] = (), *, number: str
+        self,
+        settings: HttpSection,
+        limits: ConnectionLimits,
+        open_paths: Collection[str] = (),
+        *,
+        id_field: str,
     ) -> None:
-        self._number = number
+        self._id_field = id_field
         self._tokens = Tokens(settings.all_tokens())
         self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
         self._origins = Origins(settings.allowed_origins or ())
         self._open = ALWAYS | frozenset(open_paths)
-        self._room = room
-        self._working = 0
+        self._limits = limits
+        self._handling = 0
         self._waits: Counter[str] = Counter()
-        self._under_way = 0
+        self._in_flight = 0
         self._closing = False
-        self._none = asyncio.Event()
-        self._none.set()
-        self._denied = Limiter(_DENIED_A_SECOND)
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._denied = RateLimiter(_DENIED_A_SECOND)
 
-    # -- around everything
+    # -- around every request
 
     @property
     def record(self) -> web.middlewares.Middleware:  # type: ignore[name-defined]
-        """The request's id, and one line about how it ended."""
+        """Gives the request its id, and logs how it ended."""
 
         @web.middleware
         async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
             request_id = secrets.token_hex(8)
             request[REQUEST_ID] = request_id
             structlog.contextvars.bind_contextvars(request_id=request_id)
-            self._under_way += 1
-            self._none.clear()
+            self._in_flight += 1
+            self._idle.clear()
             try:
                 response = await handler(request)
                 if self._closing and not response.prepared:
@@ -95,9 +99,9 @@ class Front:
                 self._log(request, 0)
                 raise
             finally:
-                self._under_way -= 1
-                if not self._under_way:
-                    self._none.set()
+                self._in_flight -= 1
+                if not self._in_flight:
+                    self._idle.set()
             self._log(request, response.status, response.content_type)
             return response
 
@@ -109,26 +113,27 @@ class Front:
         for name, value in self._origins.answer_headers(request.headers).items():
             response.headers[name] = value
 
-    async def all_ended(self, seconds: float, clock: Clock) -> bool:
-        """Wait until no request is under way, at most so long; whether that is so.
+    async def drain(self, seconds: float, clock: Clock) -> bool:
+        """Wait until no request is in flight, at most so long; returns whether that is so.
 
-        aiohttp throws away what arrives on a connection once its own shutdown has begun: an upload
-        under way could never end. So the listening socket is closed first, then these are awaited,
-        then aiohttp stops.
+        Once its own shutdown has begun, aiohttp discards what arrives on a connection: an upload in
+        flight could never end. So the listening socket is closed first, then requests are waited
+        for, then aiohttp stops.
         """
         self._closing = True
-        return await wait_for(self._none, seconds, clock)
+        return await wait_for(self._idle, seconds, clock)
 
     def _log(self, request: web.Request, status: int, kind: str = "") -> None:
-        """One line; reads that went well are left to ``debug``."""
+        """Log one line; reads that succeeded have the level ``debug``."""
         fields = {
             "method": request.method,
             "path": request.path[:200],
             "status": status or None,
             "peer": _peer(request),
             "principal": request.get(PRINCIPAL, NOBODY).name,
-            "code": request.get(OUTCOME),
-            self._number: request.get(NUMBER) or whole_number(request.match_info.get("id", "")),
+            "code": request.get(ERROR_CODE),
+            self._id_field: request.get(UPLOADED_ID)
+            or whole_number(request.match_info.get("id", "")),
         }
         fields = {name: value for name, value in fields.items() if value is not None}
         if not status:
@@ -145,7 +150,7 @@ class Front:
 
     @property
     def admit(self) -> web.middlewares.Middleware:  # type: ignore[name-defined]
-        """Let the request in, with its principal, or raise Denied."""
+        """Gives the request its principal and calls the handler, or raises Denied."""
 
         @web.middleware
         async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -159,22 +164,22 @@ class Front:
             check_body(request)
             if request.path in ALWAYS:
                 return await handler(request)
-            if self._working >= self._room.requests:
+            if self._handling >= self._limits.requests:
                 raise Denied(
                     HTTPStatus.SERVICE_UNAVAILABLE,
                     "too_many_requests",
-                    f"{self._working} requests are at work, the most this program takes at once",
+                    f"{self._handling} requests are at work, the most this program takes at once",
                     {"Retry-After": "2"},
                 )
-            self._working += 1
+            self._handling += 1
             try:
                 return await handler(request)
             except RuntimeError as problem:
-                if request.transport is None:  # aiohttp's word where a body is read too late
+                if request.transport is None:  # aiohttp raises it for a body that is read too late
                     raise ConnectionError("the peer is gone") from problem
                 raise
             finally:
-                self._working -= 1
+                self._handling -= 1
 
         return admit
 
@@ -199,7 +204,7 @@ class Front:
             )
 
     def _preflight(self, request: web.Request) -> web.Response:
-        """What a browser asks before it lets a page of another origin do something."""
+        """Answer a browser's CORS preflight: may a page of another origin do this?"""
         if self._origins.allowed(request.headers) is None:
             origin = request.headers.get(hdrs.ORIGIN, "")
             raise Denied(
@@ -218,8 +223,8 @@ class Front:
         )
 
     def _principal(self, request: web.Request) -> Principal:
-        found = self._tokens.principal(request)
-        if not found.known:
+        principal = self._tokens.principal(request)
+        if not principal.known:
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else request.path
             if path not in self._open or request.method not in SAFE_METHODS:
@@ -230,21 +235,21 @@ class Front:
                     f"a valid token is needed, the token {wrong}: Authorization: Bearer TOKEN",
                     {"WWW-Authenticate": "Bearer"},
                 )
-        return found
+        return principal
 
     # -- long polls
 
     @contextmanager
-    def waiting(self, request: web.Request) -> Iterator[None]:
-        """Around a wait for something to happen: ends when its caller is gone.
+    def long_poll(self, request: web.Request) -> Iterator[None]:
+        """Around a wait for something to happen; it is cancelled when the caller disconnects.
 
         Raises:
-            Denied: as many wait as may, of this caller or in all.
+            Denied: this caller, or all callers, have as many long polls as they may.
         """
         principal = request[PRINCIPAL].name
         caller = f"{principal} {_peer(request)}"
-        full = self._waits.total() >= self._room.waits
-        if full or self._waits[caller] >= self._room.waits_per_caller:
+        full = self._waits.total() >= self._limits.waits
+        if full or self._waits[caller] >= self._limits.waits_per_caller:
             raise Denied(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 "too_many_waits",
@@ -254,7 +259,7 @@ class Front:
         task, protocol = asyncio.current_task(), request.protocol
         self._waits[caller] += 1
         if isinstance(protocol, Connection) and task is not None:
-            protocol.end_with_connection(task)
+            protocol.cancel_on_disconnect(task)
         try:
             yield
         finally:
@@ -262,24 +267,24 @@ class Front:
             if not self._waits[caller]:
                 del self._waits[caller]
             if isinstance(protocol, Connection) and task is not None:
-                protocol.goes_on(task)
+                protocol.keep_on_disconnect(task)
 
 
-FRONT: Final = web.AppKey("front", Front)
+GATE: Final = web.AppKey("front", Gate)
 
 
 def _peer(request: web.Request) -> str:
-    """Known also when it has gone."""
+    """The peer's address; known also after it disconnected."""
     protocol = request.protocol
     return protocol.peer if isinstance(protocol, Connection) else peer_of(protocol.peername)
 
 
-def add_front(
+def add_middlewares(
     application: web.Application,
-    front: Front,
+    gate: Gate,
     answer_problems: web.middlewares.Middleware,  # type: ignore[name-defined]
 ) -> None:
     """Put the middlewares before every route."""
-    application.middlewares.extend([front.record, answer_problems, front.admit])
-    application.on_response_prepare.append(front.set_headers)
-    application[FRONT] = front
+    application.middlewares.extend([gate.record, answer_problems, gate.admit])
+    application.on_response_prepare.append(gate.set_headers)
+    application[GATE] = gate

@@ -1,5 +1,6 @@
-"""Which hosts are answered, and which web pages may call: what keeps a browser on this machine, or
-in this network, from being used by pages of strangers.
+"""Which host names are answered, and which web pages may call.
+
+This keeps foreign web pages from using the browser of somebody on this machine or in this network.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ def normal_origin(text: str) -> str | None:
 class Hosts:
     """The names under which a program may be called.
 
-    A stranger can make the name of his own site point at this machine; a browser then takes our
-    answers for that site's. It names that host in every request, and is refused by it. An address
-    cannot be made to point elsewhere, nor can somebody outside give out names without a dot: where
-    we listen for others, these are answered, too.
+    An attacker can make the name of his own site point at this machine (DNS rebinding); a browser
+    then takes our answers for that site's. But the browser names the host in every request, and an
+    unknown name is refused. Addresses, and names without a dot, cannot be misused so: they are
+    answered, too, where others than this machine may call.
 
     Args:
         listening: the address or name that we listen on.
@@ -78,7 +79,7 @@ class Hosts:
         allowed = [name.lower() for name in allowed]
         self._any = "*" in allowed
         self._names = {listening.lower(), *(normal_host(name) or name for name in allowed)}
-        self._below = tuple(name[1:] for name in allowed if name.startswith("*."))
+        self._suffixes = tuple(name[1:] for name in allowed if name.startswith("*."))
         self._public = not is_loopback(listening)
         if self._public:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
@@ -90,7 +91,7 @@ class Hosts:
             return False
         if self._any or is_loopback(host) or host in self._names:
             return True
-        if host.endswith(self._below):
+        if host.endswith(self._suffixes):
             return True
         return self._public and ("." not in host or _address(host) is not None)
 
@@ -111,7 +112,7 @@ class Origins:
         return origin if self._allowed and normal_origin(origin) in self._allowed else None
 
     def foreign(self, headers: Mapping[str, str]) -> bool:
-        """Whether a page of somebody else made a browser send this."""
+        """Whether a foreign page made a browser send this."""
         if self.allowed(headers) is not None:
             return False
         site = headers.get("Sec-Fetch-Site")
@@ -119,7 +120,7 @@ class Origins:
             return site not in ("same-origin", "none")
         origin = headers.get("Origin")
         if origin is None:
-            return False  # no browser: they name it with every method that changes something
+            return False  # no browser: browsers send it with every unsafe method
         there = normal_origin(origin)
         host = headers.get("Host", "").strip().lower()
         return there is None or there not in {
@@ -148,5 +149,5 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_port(text: str) -> bool:
-    """Of ``:80`` or nothing."""
+    """``:80`` or nothing."""
     return re.fullmatch(r"(:[0-9]{0,5})?", text) is not None

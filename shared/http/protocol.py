@@ -1,7 +1,7 @@
-"""One connection: aiohttp's, with deadlines for whoever sends or takes too slowly.
+"""One connection: aiohttp's, with deadlines for peers that send or read too slowly.
 
-aiohttp gives an idle connection an hour, and the head of a request and the reader of an answer any
-time; and for ten seconds it reads the rest of a request that was refused.
+aiohttp keeps an idle connection for an hour. It waits without limit for the head of a request and
+for the peer to read an answer, and reads the rest of a refused request for ten seconds.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 SMALL: Final = 4 << 10
 MEDIUM: Final = 64 << 10
 LARGE: Final = 256 << 10
-"""Bytes read at once, before somebody else has a turn."""
+"""Bytes read at once, before other connections are served."""
 COSTLY_S: Final = 0.001
-"""Bytes that take longer to be taken apart were made to."""
-LEAST_RATE: Final = 512
-"""Bytes a second that the reader of an answer must take."""
-_LATE: Final = (
+"""Seconds; data that takes longer to parse is costly, and its connection is throttled."""
+MIN_READ_RATE: Final = 512
+"""Bytes a second that the peer must read of an answer."""
+_REQUEST_TIMEOUT: Final = (
     b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n"
     b"X-Request-ID: %s\r\n\r\n"
 )
@@ -43,23 +43,23 @@ class Deadlines:
     keepalive_s: float = 75.0
     send_s: float = 60.0
     linger_s: float = 2.0
-    """For the rest of a refused request to be thrown away, so that its sender reads the answer."""
+    """For which the rest of a refused request is discarded, so that its sender reads the answer."""
 
 
 class Connection(web.RequestHandler):
-    """What aiohttp makes of one connection, and its deadlines."""
+    """aiohttp's handler of one connection, with deadlines."""
 
     __slots__ = (
-        "_at_once",
+        "_closed_event",
         "_deadlines",
-        "_gone",
-        "_head",
-        "_plain",
-        "_resting",
-        "_sending",
+        "_head_timer",
+        "_long_polls",
+        "_read_size",
+        "_reading_pause",
+        "_send_timer",
         "_table",
-        "_waiting",
-        "_wire",
+        "_tcp",
+        "_unthrottled",
         "peer",
     )
 
@@ -80,111 +80,116 @@ class Connection(web.RequestHandler):
             auto_decompress=False,
         )
         self._table, self._deadlines, self.peer = table, deadlines, peer
-        self._at_once, self._plain = SMALL, False
-        self._resting: asyncio.TimerHandle | None = None
-        self._head: asyncio.TimerHandle | None = None
-        self._sending: asyncio.TimerHandle | None = None
-        self._gone = loop.create_future()
-        self._waiting: set[asyncio.Task[Any]] = set()
-        self._wire: asyncio.Transport | None = None
+        self._read_size, self._unthrottled = SMALL, False
+        self._reading_pause: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._closed_event = loop.create_future()
+        self._long_polls: set[asyncio.Task[Any]] = set()
+        self._tcp: asyncio.Transport | None = None
 
-    # -- coming and going
+    # -- opened and closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
-        self._wire = transport
-        self._read_at_once(SMALL)
+        self._tcp = transport
+        self._set_read_size(SMALL)
         self._table.add(self, self.peer)
-        self._head = self._loop.call_later(self._deadlines.head_s, self._head_is_late, False)
+        self._head_timer = self._start_head_timer(begun=False)
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
-            # Also for the bytes of an answer that are left when we are done with it.
+            # This also holds for the bytes that are still in the kernel when the answer is written.
             limit_ms = round(2_000 * self._deadlines.send_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
-            # For a reader who reads nothing the kernel would keep megabytes.
+            # Otherwise the kernel would buffer megabytes for a peer that reads nothing.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, LARGE)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._table.remove(self)
-        for timer in (self._head, self._sending, self._resting):
+        for timer in (self._head_timer, self._send_timer, self._reading_pause):
             if timer is not None:
                 timer.cancel()
-        if not self._gone.done():
-            self._gone.set_result(None)
-        for task in self._waiting:
+        if not self._closed_event.done():
+            self._closed_event.set_result(None)
+        for task in self._long_polls:
             task.cancel()
         super().connection_lost(exc)
 
     def drop(self) -> None:
         """Close at once."""
         self.force_close()
-        if self._wire is not None:
-            self._wire.abort()
+        if self._tcp is not None:
+            self._tcp.abort()
 
-    def end_with_connection(self, task: asyncio.Task[Any]) -> None:
-        """Cancel the task when the peer is gone: it only waits for something to tell."""
-        self._waiting.add(task)
+    def cancel_on_disconnect(self, task: asyncio.Task[Any]) -> None:
+        """Cancel the task when the peer disconnects: it is a long poll."""
+        self._long_polls.add(task)
 
-    def goes_on(self, task: asyncio.Task[Any]) -> None:
-        """The task waits no more."""
-        self._waiting.discard(task)
+    def keep_on_disconnect(self, task: asyncio.Task[Any]) -> None:
+        """The long poll is over: do not cancel the task any more."""
+        self._long_polls.discard(task)
 
-    # -- what comes in
+    # -- reading
 
     def data_received(self, data: bytes) -> None:
-        if self._plain:
+        if self._unthrottled:
             super().data_received(data)
         else:
             began = self._loop.time()
             super().data_received(data)
             spent = self._loop.time() - began
             if spent > COSTLY_S:
-                self._read_at_once(SMALL)
-                self._rest(self._table.share.rest(began + spent, spent))
-            elif len(data) == self._at_once:
-                self._read_at_once(min(2 * len(data), MEDIUM))
+                self._set_read_size(SMALL)
+                self._pause_reading(self._table.throttle.pause_s(began + spent, spent))
+            elif len(data) == self._read_size:
+                self._set_read_size(min(2 * len(data), MEDIUM))
         waiter = self._waiter
         if waiter is None or waiter.done() or self._messages:
-            if self._head is not None:
-                self._head.cancel()
-                self._head = None
-        elif self._head is None and data:
-            self._head = self._loop.call_later(self._deadlines.head_s, self._head_is_late, True)
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+        elif self._head_timer is None and data:
+            self._head_timer = self._start_head_timer(begun=True)
 
-    def _rest(self, seconds: float) -> None:
-        """Do not read for a while."""
-        if self._resting is not None:
-            self._resting.cancel()
-        self._resting = self._loop.call_later(seconds, self._rested)
+    def _pause_reading(self, seconds: float) -> None:
+        """Read nothing for so long."""
+        if self._reading_pause is not None:
+            self._reading_pause.cancel()
+        self._reading_pause = self._loop.call_later(seconds, self._end_reading_pause)
         self._pause_transport_reading()
 
-    def _rested(self) -> None:
-        self._resting = None
+    def _end_reading_pause(self) -> None:
+        self._reading_pause = None
         if not (self._reading_paused or self._buffer_paused):
             self._resume_transport_reading()
 
     def _resume_transport_reading(self) -> None:
-        if self._resting is None:
+        if self._reading_pause is None:
             super()._resume_transport_reading()
 
-    def _read_at_once(self, size: int) -> None:
-        """Bytes whose number was announced are read in LARGE pieces. What has to be looked at one
-        by one comes in SMALL ones, which grow while they cost little.
-        """
-        self._at_once, self._plain = size, size == LARGE
-        if self._wire is not None and hasattr(self._wire, "max_size"):  # asyncio's own loop
-            self._wire.max_size = size
+    def _set_read_size(self, size: int) -> None:
+        """Read so many bytes at once.
 
-    def _head_is_late(self, begun: bool) -> None:
-        self._head = None
-        if self._waiter is None or self._waiter.done() or self._wire is None:
+        A body of known length is read in LARGE pieces. Other data has to be parsed: it is read in
+        SMALL pieces, which grow as long as parsing is cheap.
+        """
+        self._read_size, self._unthrottled = size, size == LARGE
+        if self._tcp is not None and hasattr(self._tcp, "max_size"):  # asyncio's own loop
+            self._tcp.max_size = size
+
+    def _start_head_timer(self, *, begun: bool) -> asyncio.TimerHandle:
+        return self._loop.call_later(self._deadlines.head_s, self._head_timed_out, begun)
+
+    def _head_timed_out(self, begun: bool) -> None:
+        self._head_timer = None
+        if self._waiter is None or self._waiter.done() or self._tcp is None:
             return
         if begun or self._request_count == 0:
-            self._wire.write(_LATE % secrets.token_hex(8).encode())
+            self._tcp.write(_REQUEST_TIMEOUT % secrets.token_hex(8).encode())
         self.force_close()
-        if self._wire.get_write_buffer_size():
-            self._wire.abort()
+        if self._tcp.get_write_buffer_size():
+            self._tcp.abort()
 
     def handle_error(
         self,
@@ -193,7 +198,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is no HTTP, and what escaped the middlewares."""
+        """Answers to bytes that are no HTTP, and to errors outside the middlewares."""
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
             raise ConnectionError("the peer is gone") from exc
         request_id = secrets.token_hex(8)
@@ -220,11 +225,11 @@ class Connection(web.RequestHandler):
 
     async def _handle_request(self, *what: Any) -> tuple[web.StreamResponse, bool]:
         self._table.busy(self)
-        self._read_at_once(SMALL if what[0].content_length is None else LARGE)
+        self._set_read_size(SMALL if what[0].content_length is None else LARGE)
         try:
             return await super()._handle_request(*what)
         finally:
-            self._read_at_once(SMALL)
+            self._set_read_size(SMALL)
             self._table.idle(self)
 
     async def finish_response(
@@ -232,63 +237,66 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         answered, reset = await super().finish_response(request, resp, start_time)
         if not reset and not request.content.is_eof():
-            await self._leave(request)
+            await self._linger(request)
         return answered, reset
 
-    async def _leave(self, request: web.BaseRequest) -> None:
-        """Answered before the body had come: close, but let the peer read the answer first.
+    async def _linger(self, request: web.BaseRequest) -> None:
+        """Close a connection whose request was answered before all of its body had come.
 
-        Closing at once would throw away an answer that is on its way, since bytes have come that we
-        never read. What still comes is not parsed; of strangers it is not even read.
+        The peer gets time to read the answer first: closing at once, with unread bytes, would
+        discard an answer that is on its way. What still comes is not parsed, and is not even read
+        if the peer is not authenticated.
         """
         self._table.idle(self)
-        self._close = True  # from here on aiohttp drops what comes
-        wire = self._wire
-        if wire is None or wire.is_closing():
+        self._close = True  # from here on aiohttp discards what comes
+        transport = self._tcp
+        if transport is None or transport.is_closing():
             return
         if request.get(PRINCIPAL) is None or not request[PRINCIPAL].known:
-            wire.pause_reading()
+            transport.pause_reading()
         else:
-            wire.resume_reading()
-        if wire.can_write_eof():
-            wire.write_eof()
-        await asyncio.wait([self._gone], timeout=self._deadlines.linger_s)
+            transport.resume_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+        await asyncio.wait([self._closed_event], timeout=self._deadlines.linger_s)
 
-    # -- answers
+    # -- writing
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_reader()
+        self._watch_peer()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = None
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
 
-    def _watch_reader(self) -> None:
-        if self._wire is not None:
-            left = self._wire.get_write_buffer_size()
-            self._sending = self._loop.call_later(self._deadlines.send_s, self._reader_at, left)
+    def _watch_peer(self) -> None:
+        if self._tcp is not None:
+            left = self._tcp.get_write_buffer_size()
+            self._send_timer = self._loop.call_later(
+                self._deadlines.send_s, self._check_peer_reads, left
+            )
 
-    def _reader_at(self, before: int) -> None:
-        """Cut off a peer that takes too little of its answer."""
-        self._sending = None
-        if self._wire is None or not self._paused:
+    def _check_peer_reads(self, before: int) -> None:
+        """Close the connection of a peer that reads its answer too slowly."""
+        self._send_timer = None
+        if self._tcp is None or not self._paused:
             return
-        taken = before - self._wire.get_write_buffer_size()
-        if taken < LEAST_RATE * self._deadlines.send_s:
+        read = before - self._tcp.get_write_buffer_size()
+        if read < MIN_READ_RATE * self._deadlines.send_s:
             log.info("answer.cut_off", peer=self.peer, why="it is not being read")
-            self._wire.abort()
+            self._tcp.abort()
         else:
-            self._watch_reader()
+            self._watch_peer()
 
 
 class HttpServer(web.Server):
-    """Makes a :class:`Connection` of whatever was admitted."""
+    """Makes a :class:`Connection` for each socket that was admitted."""
 
-    def __init__(self, made: web.Server, table: Connections, deadlines: Deadlines) -> None:
-        super().__init__(made.request_handler, request_factory=made.request_factory)
+    def __init__(self, server: web.Server, table: Connections, deadlines: Deadlines) -> None:
+        super().__init__(server.request_handler, request_factory=server.request_factory)
         self.table, self._deadlines = table, deadlines
 
     def connection(self, peer: str) -> Connection:

@@ -1,4 +1,4 @@
-"""Refusals that both programs give before a handler sees the request."""
+"""The refusal of a request before a handler sees it, in both programs."""
 
 from __future__ import annotations
 

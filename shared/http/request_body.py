@@ -1,4 +1,4 @@
-"""Bodies of requests: which are taken, and when they are asked for."""
+"""Bodies of requests: which are accepted, and when the peer may send one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shared.http.refusals import Denied
 
 
 def check_body(request: web.Request) -> None:
-    """Raises Denied for a body that is not taken, whatever the route."""
+    """Raises Denied for a body that no route accepts."""
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
     if encoding not in ("", "identity"):
         raise Denied(
@@ -26,14 +26,14 @@ def check_body(request: web.Request) -> None:
         )
 
 
-async def no_expect(_: web.Request) -> None:
-    """For routes: aiohttp asks this before any middleware, so it says nothing yet. A handler that
-    reads a body calls :func:`go_on` first.
+async def defer_expect(_: web.Request) -> None:
+    """Expect handler of all routes. aiohttp calls it before any middleware, so it sends nothing. A
+    handler that reads a body calls :func:`send_continue` first.
     """
 
 
-async def go_on(request: web.Request) -> None:
-    """Ask for the body, if the peer waits for that."""
+async def send_continue(request: web.Request) -> None:
+    """Send "100 Continue", if the peer waits for that."""
     if request.headers.get(hdrs.EXPECT):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # what was sent so far is not the answer's headers

@@ -1,4 +1,4 @@
-"""Settings of whatever listens: the same keys in ``[server]`` and ``[agent]``."""
+"""Settings for listening: the same keys in ``[server]`` and ``[agent]``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
 from shared.http.origins import normal_host, normal_origin
-from shared.settings.load import Section, Words, split
+from shared.settings.base import Section, StringList, split_commas
 from shared.units.durations import Duration
 
 MIN_TOKEN: Final = 16
 """Characters: fewer can be guessed."""
-Secrets = Annotated[tuple[SecretStr, ...] | None, BeforeValidator(split)]
+Secrets = Annotated[tuple[SecretStr, ...] | None, BeforeValidator(split_commas)]
 
 
 class HttpSection(Section):
@@ -21,23 +21,23 @@ class HttpSection(Section):
 
     host: str = "127.0.0.1"
     tokens: Secrets = None
-    """Whoever calls must show one of them; none: only this machine may call."""
+    """A caller must send one of them; none set: only this machine may call."""
     tokens_file: Path | None = None
     """One token a line."""
-    allowed_hosts: Words = None
+    allowed_hosts: StringList = None
     """Names, beside its own, under which it is called; ``*.example.org``, or ``*`` for any."""
-    allowed_origins: Words = None
+    allowed_origins: StringList = None
     """Web pages that may call it from a browser: ``https://portal.example.org``."""
     max_connections: int = Field(0, ge=0)
     """0: as many as the limit of open files allows, at most 4096."""
     connections_per_peer: int = Field(0, ge=0)
     """0: half of all for each address, any number from this machine."""
     head_timeout: Duration = Field(20.0, gt=0)
-    """From the first byte of a request to the end of its head."""
+    """Seconds from the first byte of a request to the end of its head."""
     keepalive_timeout: Duration = Field(75.0, gt=0)
-    """For which an idle connection is kept."""
+    """Seconds for which an idle connection is kept."""
     send_timeout: Duration = Field(60.0, gt=0)
-    """An answer is cut off when less than 512 bytes a second of it are taken for so long."""
+    """An answer is cut off when its peer reads less than 512 bytes a second for so many seconds."""
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -62,27 +62,27 @@ class HttpSection(Section):
             ValueError: the file cannot be read or has none; a token is too short to keep anybody
                 out, or cannot be sent in a header.
         """
-        found = [token.get_secret_value() for token in self.tokens or ()]
-        for number, token in enumerate(found, 1):
+        tokens = [token.get_secret_value() for token in self.tokens or ()]
+        for number, token in enumerate(tokens, 1):
             _check(token, f"tokens: number {number}")
         if self.tokens_file is not None:
             try:
                 text = self.tokens_file.read_text()
             except (OSError, ValueError) as problem:
                 raise ValueError(f"tokens_file {self.tokens_file}: {problem}") from problem
-            given = 0
+            in_file = 0
             for number, line in enumerate(text.splitlines(), 1):
                 if line.strip():
                     _check(line.strip(), f"tokens_file {self.tokens_file}: line {number}")
-                    found.append(line.strip())
-                    given += 1
-            if not given:
+                    tokens.append(line.strip())
+                    in_file += 1
+            if not in_file:
                 raise ValueError(f"tokens_file {self.tokens_file}: there is no token in it")
-        return found
+        return tokens
 
 
 def _check(token: str, where: str) -> None:
-    """Say where, never what: the message ends up in logs."""
+    """The message says where the token is, never the token: it may be logged."""
     if len(token) < MIN_TOKEN:
         raise ValueError(
             f"{where} has {len(token)} characters, a token needs {MIN_TOKEN} at least; "

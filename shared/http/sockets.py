@@ -1,19 +1,13 @@
-"""What both programs do to listen: who may listen where, and the socket."""
+"""The listening socket, and where a program without tokens may listen."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import signal
 import socket
 from collections.abc import Iterable
 
-import structlog
-
 from shared.http.listener import BACKLOG
 from shared.http.origins import is_loopback
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 class CannotListen(Exception):
@@ -61,14 +55,5 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(host: str, port: int) -> str:
-    """Where somebody on this machine reaches it."""
+    """The URL under which this machine reaches it."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def ignore_hangup(loop: asyncio.AbstractEventLoop) -> None:
-    """SIGHUP would end the program; what a reload cannot do yet must not stop the work."""
-
-    def say() -> None:
-        log.warning("settings.not_reloaded", why="SIGHUP: restart the program for new settings")
-
-    loop.add_signal_handler(signal.SIGHUP, say)

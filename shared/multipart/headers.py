@@ -1,7 +1,7 @@
 """The headers of a form and of its parts, read as their senders mean them.
 
 python-multipart's ``parse_options_header`` cuts names at backslashes and ignores ``filename*``, and
-a name that is not what the user sent is worse than a refusal.
+a wrong name is worse than a refusal.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def _parse(text: str) -> tuple[str, dict[str, str]]:
         if not text.startswith("=", at):
             raise BadHeader("bad_header", f"a header is malformed: its {key} has no value")
         value, at = _parameter(text, _skip(text, at + 1), key)
-        # Programs that see two values choose differently: whoever checks must not be fooled.
+        # Programs choose differently between two values, so a check could see another than the
+        # program behind it.
         if key in parameters or re.match(r"(file)?name\*.", key):
             raise BadHeader("bad_header", f"a header has more than one {key}")
         parameters[key] = value

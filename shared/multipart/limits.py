@@ -1,4 +1,4 @@
-"""What a form may be, and how one that is refused is told."""
+"""Limits of a form, and the error for a form that is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the bytes of a body to its fields and files, with bounds on everything that is held."""
+"""A push parser for multipart/form-data, with limits on everything that it keeps in memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shared.multipart.headers import BadHeader, disposition
 from shared.multipart.limits import FormLimits, FormRefused
 
 _SMALL: Final = 4096
-"""Pieces up to this are copied, so that they do not keep the chunk alive that they lie in."""
+"""Pieces up to this are copied: a view would keep the whole chunk in memory."""
 _MAX_HEADERS: Final = 16
 _PLAIN_ENCODINGS: Final = frozenset({"7bit", "8bit", "binary"})
 
-# The parser logs a warning for each malformed body; ours to tell, once, by the refusal.
+# The library logs a warning for each malformed body; here the refusal says it, once.
 _SILENT: Final = logging.getLogger("shared.multipart.parser")
 _SILENT.setLevel(logging.CRITICAL + 1)
 
@@ -32,8 +32,8 @@ class FilePart:
     filename: str
 
 
-class Listener(Protocol):
-    """Told what the body holds, in its order."""
+class FormHandler(Protocol):
+    """Called with what the body contains, in its order."""
 
     def field(self, name: str, value: str) -> None: ...
     def file_begins(self, part: FilePart) -> None: ...
@@ -41,18 +41,18 @@ class Listener(Protocol):
     def file_ends(self) -> None: ...
 
 
-class Form:
-    """A push parser: ``feed`` the body in pieces, then ``close``.
+class FormParser:
+    """Parses a form: ``feed`` it the body in pieces, then ``close`` it.
 
     Any part with a file name is a file, whatever its field's name. A file part with an empty name
     and no content is what a browser sends for a file input that was left alone: it is ignored.
 
     Raises:
-        FormRefused: from ``feed`` and ``close``. What the listener raises passes through.
+        FormRefused: from ``feed`` and ``close``. What the handler raises passes through.
     """
 
-    def __init__(self, boundary: bytes, limits: FormLimits, listener: Listener) -> None:
-        self._limits, self._listener = limits, listener
+    def __init__(self, boundary: bytes, limits: FormLimits, handler: FormHandler) -> None:
+        self._limits, self._handler = limits, handler
         self._parser = MultipartParser(
             boundary,
             {
@@ -161,18 +161,18 @@ class Form:
         if header is None:
             raise self._refused(400, "bad_header", "it has no Content-Disposition header")
         try:
-            found = disposition(header)
+            parsed = disposition(header)
         except BadHeader as problem:
             raise self._refused(400, problem.code, problem.message) from None
-        self._label = found.filename or found.name
+        self._label = parsed.filename or parsed.name
         encoding = self._headers.get(b"content-transfer-encoding", b"binary").strip().lower()
         if encoding.decode("latin-1") not in _PLAIN_ENCODINGS:
             raise self._refused(400, "bad_header", "it has a Content-Transfer-Encoding")
-        if found.filename is None:
-            self._begin_field(found.name)
-        elif found.filename:
-            self._file = FilePart(found.name, found.filename)
-            self._listener.file_begins(self._file)
+        if parsed.filename is None:
+            self._begin_field(parsed.name)
+        elif parsed.filename:
+            self._file = FilePart(parsed.name, parsed.filename)
+            self._handler.file_begins(self._file)
 
     def _begin_field(self, name: str) -> None:
         self._fields += 1
@@ -190,11 +190,11 @@ class Form:
                 why = f"the files are larger than the limit of {limit} bytes"
                 raise self._refused(413, "too_large", why)
             if end - start == len(data):
-                self._listener.file_data(data)
+                self._handler.file_data(data)
             elif end - start <= _SMALL:
-                self._listener.file_data(data[start:end])
+                self._handler.file_data(data[start:end])
             else:
-                self._listener.file_data(memoryview(data)[start:end])
+                self._handler.file_data(memoryview(data)[start:end])
         elif self._field is None:
             raise self._refused(400, "no_file_name", "it is a file without a name")
         else:
@@ -206,14 +206,14 @@ class Form:
 
     def _part_end(self) -> None:
         if self._file is not None:
-            self._listener.file_ends()
+            self._handler.file_ends()
         elif self._field is not None:
             try:
                 value = self._text.decode()
             except UnicodeDecodeError:
                 why = "this text field is not valid UTF-8"
                 raise self._refused(400, "bad_utf8", why) from None
-            self._listener.field(self._field, value)
+            self._handler.field(self._field, value)
 
     def _end(self) -> None:
         self._ended = True

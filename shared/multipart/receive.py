@@ -1,4 +1,4 @@
-"""Receiving a form: the one loop that connects socket, parser and disk."""
+"""Receives a form: the loop that connects socket, parser and disk."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from shared.clock import let_others_go_on
-from shared.files.bundles.format import Sealed
-from shared.files.bundles.writer import Take
+from shared.clock import yield_to_loop
+from shared.files.bundles.format import BundleSummary
+from shared.files.bundles.writer import ReserveSpace
 from shared.files.errors import BundleError
 from shared.files.names import shown
-from shared.multipart.batches import Pump, Threads
+from shared.multipart.batches import BatchWriter, Threads
 from shared.multipart.headers import BadHeader, boundary_of
 from shared.multipart.limits import FormLimits, FormRefused
-from shared.multipart.parser import FilePart, Form
+from shared.multipart.parser import FilePart, FormParser
 from shared.multipart.sinks import BundleSink, Naming, Sink
 
 _DELIMITER: Final = b"\r\n--"
 _MOST_DELIMITERS: Final = 32
-"""In one chunk: parsing each costs as much as copying many kilobytes."""
+"""In one chunk: parsing one costs as much as copying many kilobytes."""
 _PIECE: Final = 8 << 10
 
 OnField = Callable[[str, str, dict[str, str]], None]
-"""Told a text field's name and value as it completes, and all fields so far, it included."""
+"""Called when a text field is complete, with its name, its value, and all fields so far."""
 OnFirstFile = Callable[[dict[str, str]], Sink | None]
-"""Told the fields so far when the first file begins; may choose where the files go."""
+"""Called when the first file begins, with the fields so far; may choose where the files go."""
 
 
 @dataclass
 class Received:
-    """A form that came whole; its bundle lies at ``staging``, its content on the disk."""
+    """A form that was received completely; its bundle is at ``staging``, fsynced."""
 
     fields: dict[str, str]
-    bundle: Sealed
+    bundle: BundleSummary
 
 
 async def receive(
@@ -49,24 +49,24 @@ async def receive(
     archives: bool = True,
     on_field: OnField | None = None,
     on_first_file: OnFirstFile | None = None,
-    take: Take | None = None,
+    reserve: ReserveSpace | None = None,
     threads: Threads | None = None,
 ) -> Received:
     """Stream a ``multipart/form-data`` body into a sealed bundle.
 
     Holds about two megabytes, however large the body, and 64 KiB of a small one. On any exception,
-    cancellation included, nothing is left on the disk, and no thread works on it any more.
+    cancellation included, nothing is left on the disk, and no thread still works on it.
 
     Args:
         chunks: the body.
         content_type: header of the request.
         content_length: header of the request; None: chunked.
-        staging: path of the file to write; the name need not survive a crash yet.
+        staging: path of the file to write; the name is not durable yet.
         naming, archives: see :class:`~shared.multipart.sinks.BundleSink`.
         on_field: may raise to refuse early.
         on_first_file: may raise to refuse early, or return a sink to use instead of a bundle's,
             such as :class:`~shared.multipart.sinks.RawSink`; None: a bundle's.
-        take: called before so many more bytes are written, in a thread; may raise OSError.
+        reserve: called before so many more bytes are written, in a thread; may raise OSError.
         threads: where blocking work is done.
 
     Raises:
@@ -82,61 +82,64 @@ async def receive(
     if content_length is not None and content_length > limits.max_bytes + limits.max_overhead:
         message = f"the files are larger than the limit of {limits.max_bytes} bytes"
         raise FormRefused(413, "too_large", message)
-    default = BundleSink(staging, limits, naming, archives=archives, take=take)
-    listener = _Listener(default, on_field, on_first_file, threads or Threads())
-    form = Form(boundary, limits, listener)
+    default = BundleSink(staging, limits, naming, archives=archives, reserve=reserve)
+    receiver = _Receiver(default, on_field, on_first_file, threads or Threads())
+    parser = FormParser(boundary, limits, receiver)
     try:
-        await _pour(chunks, content_length, form, listener)
-        return Received(listener.fields, await listener.finish())
+        await _feed(chunks, content_length, parser, receiver)
+        return Received(receiver.fields, await receiver.finish())
     except BaseException as problem:
-        if listener.pump is not None:
-            await listener.pump.abort()
+        if receiver.writer is not None:
+            await receiver.writer.abort()
         if isinstance(problem, BundleError):
             raise FormRefused.of_bundle(problem) from None
         raise
 
 
-async def _pour(
-    chunks: AsyncIterable[bytes], content_length: int | None, form: Form, listener: _Listener
+async def _feed(
+    chunks: AsyncIterable[bytes],
+    content_length: int | None,
+    parser: FormParser,
+    receiver: _Receiver,
 ) -> None:
     received = 0
     try:
         async for chunk in chunks:
             received += len(chunk)
             if content_length is not None and received > content_length:
-                raise _lying(f"more than the {content_length} bytes")
+                raise _wrong_length(f"more than the {content_length} bytes")
             if chunk.count(_DELIMITER) <= _MOST_DELIMITERS:
-                form.feed(chunk)
+                parser.feed(chunk)
             else:
-                await _feed_in_turns(chunk, form, listener.threads)
-            if listener.pump is not None:
-                await listener.pump.drain()
+                await _feed_in_pieces(chunk, parser, receiver.threads)
+            if receiver.writer is not None:
+                await receiver.writer.drain()
             del chunk  # not to be held while the next one is waited for
     except ConnectionError:
-        form.close()  # says where the body ends
+        parser.close()  # says where the body ends
         raise
     if content_length is not None and received != content_length:
-        raise _lying(f"{received} of the {content_length} bytes")
-    form.close()
+        raise _wrong_length(f"{received} of the {content_length} bytes")
+    parser.close()
 
 
-async def _feed_in_turns(chunk: bytes, form: Form, threads: Threads) -> None:
-    """Many small parts, or what looks like them: a little at a time, and of all such forms one
-    after another, so that everybody else's turn comes in between.
+async def _feed_in_pieces(chunk: bytes, parser: FormParser, threads: Threads) -> None:
+    """Feed a chunk of many small parts, or what looks like them, a little at a time. Only one such
+    form is parsed at a time, and other tasks run in between.
     """
     for at in range(0, len(chunk), _PIECE):
         async with threads.parsing or nullcontext():
-            form.feed(chunk[at : at + _PIECE])
-            await let_others_go_on()
+            parser.feed(chunk[at : at + _PIECE])
+            await yield_to_loop()
 
 
-def _lying(what: str) -> FormRefused:
+def _wrong_length(what: str) -> FormRefused:
     message = f"the body's length is not as declared: {what} of the Content-Length header came"
     return FormRefused(400, "wrong_length", message)
 
 
-class _Listener:
-    """Keeps the fields and passes the files on."""
+class _Receiver:
+    """Collects the fields and passes the files on."""
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class _Listener:
         self._default, self._on_field, self._on_first_file = default, on_field, on_first_file
         self.threads = threads
         self.fields: dict[str, str] = {}
-        self.pump: Pump | None = None
+        self.writer: BatchWriter | None = None
 
     def field(self, name: str, value: str) -> None:
         if name in self.fields:
@@ -159,20 +162,20 @@ class _Listener:
             self._on_field(name, value, self.fields)
 
     def file_begins(self, part: FilePart) -> None:
-        if self.pump is None:
+        if self.writer is None:
             chosen = None if self._on_first_file is None else self._on_first_file(self.fields)
-            self.pump = Pump(chosen or self._default, self.threads)
-        self.pump.put(part)
+            self.writer = BatchWriter(chosen or self._default, self.threads)
+        self.writer.put(part)
 
     def file_data(self, data: bytes | memoryview) -> None:
-        if self.pump is not None:
-            self.pump.put(data)
+        if self.writer is not None:
+            self.writer.put(data)
 
     def file_ends(self) -> None:
-        if self.pump is not None:
-            self.pump.put(None)
+        if self.writer is not None:
+            self.writer.put(None)
 
-    async def finish(self) -> Sealed:
-        if self.pump is None:
+    async def finish(self) -> BundleSummary:
+        if self.writer is None:
             raise FormRefused(400, "no_file", "the form has no file; it needs at least a run.sh")
-        return await self.pump.finish(self.fields)
+        return await self.writer.finish(self.fields)

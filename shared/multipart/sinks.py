@@ -1,4 +1,4 @@
-"""Where the files of a form go. Everything here blocks: it runs in a worker thread."""
+"""Sinks: where the files of a form are written. All of it blocks: for a worker thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import IO, Final, Literal, Protocol
 
 from shared.files.bundles.expand import expand, is_archive_name
-from shared.files.bundles.format import Sealed
+from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import MAX_FILES, BundleReader
-from shared.files.bundles.stream_digests import Arriving
-from shared.files.bundles.writer import BundleWriter, Data, Take, too_large
+from shared.files.bundles.stream_digests import StreamDigests
+from shared.files.bundles.writer import BundleWriter, Data, ReserveSpace, too_large
 from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback, write_all
 from shared.files.errors import BundleError
 from shared.multipart.limits import FormLimits
@@ -32,31 +32,31 @@ class Sink(Protocol):
     """
 
     def expands(self, part: FilePart) -> bool:
-        """Whether finishing takes as long as this archive is expanded; asked on the loop."""
+        """Whether finishing includes expanding this archive; called on the event loop."""
         ...
 
     def begin(self, part: FilePart) -> None: ...
     def write(self, data: Data) -> None: ...
     def end(self) -> None: ...
-    def finish(self) -> Sealed:
-        """Everything has come: check it and put it on the disk."""
+    def finish(self) -> BundleSummary:
+        """All files are complete: check them and fsync them."""
         ...
 
     def abort(self) -> None:
-        """Leave nothing behind; also before anything was begun."""
+        """Remove everything; may be called before anything was begun."""
         ...
 
 
 class BundleSink:
-    """Writes the files into a bundle; expands the archive, where the only file is one.
+    """Writes the files into a bundle; expands an archive, if that is the only file.
 
     Args:
-        staging: where the bundle is written; an archive waits beside it as ``….archive``.
+        staging: where the bundle is written; an archive is stored beside it as ``….archive`` first.
         naming: whose path a file has: "filename", as sent by people's programs; or "part": the
             field's name, as a job-orchestrator server sends it.
         archives: whether a file named ``….zip``, ``.tar``, ``.tar.gz`` or ``.tgz`` in the field
             ``bundle`` is expanded. In other fields, it is a file like others.
-        take: called before so many more bytes are written; may raise OSError.
+        reserve: called before so many more bytes are written; may raise OSError.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class BundleSink:
         naming: Naming,
         *,
         archives: bool = True,
-        take: Take | None = None,
+        reserve: ReserveSpace | None = None,
     ) -> None:
-        self._take = take
+        self._reserve = reserve
         self._staging, self._limits, self._naming = staging, limits, naming
         self._archives = archives
-        self._spool = staging.with_name(staging.name + ".archive")
+        self._archive_path = staging.with_name(staging.name + ".archive")
         self._writer: BundleWriter | None = None
         self._archive: tuple[FilePart, IO[bytes]] | None = None
 
@@ -84,7 +84,7 @@ class BundleSink:
             why = "an archive in the field bundle must be the only file of the form"
             raise BundleError("archive_and_files", why, part.filename)
         if is_archive:
-            self._archive = (part, self._spool.open("xb", buffering=0))
+            self._archive = (part, self._archive_path.open("xb", buffering=0))
         else:
             self._open().add(part.filename if self._naming == "filename" else part.field)
 
@@ -96,14 +96,14 @@ class BundleSink:
                 max_files=limits.max_files,
                 max_bytes=limits.max_bytes,
                 portable=limits.portable,
-                take=self._take,
+                reserve=self._reserve,
             )
         return self._writer
 
     def write(self, data: Data) -> None:
         if self._archive is not None:
-            if self._take is not None:
-                self._take(len(data))
+            if self._reserve is not None:
+                self._reserve(len(data))
             write_all(self._archive[1].fileno(), data)
         else:
             self._open().write(data)
@@ -112,26 +112,26 @@ class BundleSink:
         if self._archive is None:
             self._open().end()
 
-    def finish(self) -> Sealed:
+    def finish(self) -> BundleSummary:
         writer = self._open()
         if self._archive is not None:
-            part, spooled = self._archive
-            spooled.close()
+            part, archive = self._archive
+            archive.close()
             expand(
-                self._spool,
+                self._archive_path,
                 part.filename,
                 writer,
                 max_files=self._limits.max_files,
                 max_bytes=self._limits.max_bytes,
             )
-            remove_quietly(self._spool)
-        return writer.seal()
+            remove_quietly(self._archive_path)
+        return writer.finish()
 
     def abort(self) -> None:
         if self._archive is not None:
             with contextlib.suppress(OSError):
                 self._archive[1].close()
-            remove_quietly(self._spool)
+            remove_quietly(self._archive_path)
         if self._writer is not None:
             self._writer.abort()
 
@@ -151,8 +151,8 @@ class RawSink:
         self._staging, self._max_bytes, self._max_files = staging, max_bytes, max_files
         self._field = field
         self._out: IO[bytes] | None = None
-        self._arriving = Arriving(max_files)
-        self._size = self._handed_over = 0
+        self._digests = StreamDigests(max_files)
+        self._size = self._writeback_from = 0
 
     def expands(self, part: FilePart) -> bool:
         return False
@@ -169,23 +169,25 @@ class RawSink:
         self._size += len(data)
         if self._size > self._max_bytes:
             raise too_large(self._max_bytes)
-        self._arriving.feed(data)
+        self._digests.feed(data)
         write_all(self._out.fileno(), data)
-        if self._size >= self._handed_over + WRITEBACK_BYTES:
-            start_writeback(self._out.fileno(), self._handed_over, self._size - self._handed_over)
-            self._handed_over = self._size
+        if self._size >= self._writeback_from + WRITEBACK_BYTES:
+            start_writeback(
+                self._out.fileno(), self._writeback_from, self._size - self._writeback_from
+            )
+            self._writeback_from = self._size
 
     def end(self) -> None:
         pass
 
-    def finish(self) -> Sealed:
+    def finish(self) -> BundleSummary:
         if self._out is None:
             raise BundleError("no_file", f"the form has no file in the field {self._field}")
         with BundleReader(self._staging, max_files=self._max_files) as bundle:
-            sealed = bundle.sealed(self._arriving)
+            summary = bundle.summary(self._digests)
         os.fsync(self._out.fileno())
         self._out.close()
-        return sealed
+        return summary
 
     def abort(self) -> None:
         if self._out is not None:

@@ -1,4 +1,4 @@
-"""Limits as people write them: in settings, and in uploads, which may lower some of them."""
+"""Limits of attempts: as a table of the settings, and in uploads, which may lower some of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 
 from pydantic import Field
 
-from shared.settings.load import Section
-from shared.units.durations import short
+from shared.settings.base import Section
+from shared.units.durations import strip_bounded
 from shared.units.sizes import Size, parse_size, say_size
 from shared.wire import Limits
 
 MIB: Final = 1 << 20
 SIZES: Final = {"memory": 32 * MIB, "disk": 4 * MIB}
-"""Fields in bytes -> the least that a sandbox, bash and an empty run.sh get along with."""
+"""Fields in bytes -> the least with which an empty run.sh can run in a sandbox."""
 COUNTS: Final = {"cpus": 0.1, "pids": 8}
-"""Fields that are plain numbers -> the same."""
+"""Fields that are numbers -> the same."""
 FIELDS: Final = (*SIZES, *COUNTS)
 
 
@@ -51,12 +51,12 @@ def parse_limit(name: str, text: str) -> float:
             raise ValueError(f"{text!r} is too little: it must be at least {say_size(SIZES[name])}")
         return size
     if name == "pids":
-        text = short(text, "64")
+        text = strip_bounded(text, "64")
         if not re.fullmatch("[0-9]{1,9}", text):
             raise ValueError(f"{text!r} is not a whole number such as 64")
         count: float = int(text)
     else:
-        text = short(text, "2 or 0.5")
+        text = strip_bounded(text, "2 or 0.5")
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?|\.[0-9]+", text):
             raise ValueError(f"{text!r} is not a number such as 2 or 0.5")
         count = float(text)
@@ -66,9 +66,7 @@ def parse_limit(name: str, text: str) -> float:
 
 
 def lowered(limits: Limits, asked: Mapping[str, str]) -> Limits:
-    """``limits`` with those that are asked for in ``asked``, and are lower, in their place.
-
-    Never raised: the service's own limit is the operator's word.
+    """``limits``, lowered to those in ``asked``. None is raised: the service's limits are the most.
 
     Raises:
         ValueError: as :func:`parse_limit`.

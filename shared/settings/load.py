@@ -1,5 +1,6 @@
-"""One TOML file, overridden by ``FERRYMAN_…`` variables, overridden by flags; unknown keys are
-errors.
+"""Loads settings: one TOML file, overridden by ``FERRYMAN_…`` variables, overridden by flags.
+
+Unknown keys are errors.
 """
 
 from __future__ import annotations
@@ -7,61 +8,30 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, TomlConfigSettingsSource
 
-PREFIX: Final = "FERRYMAN_"
+from shared.settings.base import PREFIX, Settings, SettingsError
+
 NOT_SETTINGS: Final = frozenset({"CONFIG", "URL", "USER", "SERVICE", "TOKEN"})
 """Variables with the prefix that the command line reads, not the settings."""
 
-
-class SettingsError(Exception):
-    """The configuration cannot be used. The text names each key and what is wrong with it."""
-
-
-class Section(BaseModel):
-    """A table of the file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Settings(BaseSettings):
-    """Base of the two processes' settings; each ignores the other's table."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
-    )
-
-
-def split(value: Any) -> Any:
-    """``a,b`` from a variable or a flag is a list."""
-    text = isinstance(value, str) and not value.lstrip().startswith("[")
-    return [part.strip() for part in value.split(",") if part.strip()] if text else value
-
-
-Words = Annotated[tuple[str, ...] | None, BeforeValidator(split)]
-
-S = TypeVar("S", bound=Settings)
+SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 def load(
-    kind: type[S],
+    kind: type[SettingsT],
     *,
     file: Path | None,
     flags: Mapping[str, Any],
     environ: Mapping[str, str] = os.environ,
     ignore: Iterable[str] = (),
     extra: Mapping[str, Any] | None = None,
-) -> S:
+) -> SettingsT:
     """Read and check the settings of one process.
 
     Args:
@@ -84,7 +54,9 @@ def load(
         if head not in kind.model_fields:
             raise SettingsError(
                 f"{name}: no such setting"
-                + _nearest(head, [*kind.model_fields, *ignored], lambda key: PREFIX + key.upper())
+                + _did_you_mean(
+                    head, [*kind.model_fields, *ignored], lambda key: PREFIX + key.upper()
+                )
             )
     table = _without_none(flags)
 
@@ -98,9 +70,9 @@ def load(
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            sources = [init_settings, env_settings, _Fixed(settings_cls, extra or {})]
+            sources = [init_settings, env_settings, _ValuesSource(settings_cls, extra or {})]
             if file is not None:
-                sources.append(_File(settings_cls, file, ignored))
+                sources.append(_FileSource(settings_cls, file, ignored))
             return tuple(sources)
 
     try:
@@ -113,8 +85,8 @@ def load(
         raise SettingsError(f"{file}: {problem.strerror}") from problem
 
 
-class _Fixed(PydanticBaseSettingsSource):
-    """Values found elsewhere."""
+class _ValuesSource(PydanticBaseSettingsSource):
+    """Given values as a source."""
 
     def __init__(self, settings: type[BaseSettings], values: Mapping[str, Any]) -> None:
         super().__init__(settings)
@@ -127,7 +99,7 @@ class _Fixed(PydanticBaseSettingsSource):
         return self._values
 
 
-class _File(TomlConfigSettingsSource):
+class _FileSource(TomlConfigSettingsSource):
     """The TOML file without the tables of other processes."""
 
     def __init__(self, settings: type[BaseSettings], file: Path, ignored: frozenset[str]) -> None:
@@ -148,13 +120,13 @@ def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_NO_NUMBER: Final = {
+_EXPECTED: Final = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",
     "float_parsing": "a number",
     "bool_parsing": "true or false",
 }
-"""What was wanted, where pydantic's words are for programmers."""
+"""Type of pydantic's error -> what was expected, where pydantic's own words do not help users."""
 
 
 def _explain(
@@ -165,16 +137,16 @@ def _explain(
         where = _source(error["loc"], file, environ) + ".".join(map(str, error["loc"]))
         if error["type"] == "extra_forbidden":
             keys = _keys_beside(kind, error["loc"])
-            lines.append(f"{where}: no such setting" + _nearest(str(error["loc"][-1]), keys))
-        elif error["type"] in _NO_NUMBER:
-            lines.append(f"{where}: {error['input']!r} is not {_NO_NUMBER[error['type']]}")
+            lines.append(f"{where}: no such setting" + _did_you_mean(str(error["loc"][-1]), keys))
+        elif error["type"] in _EXPECTED:
+            lines.append(f"{where}: {error['input']!r} is not {_EXPECTED[error['type']]}")
         else:
             lines.append(f"{where}: {error['msg'].removeprefix('Value error, ')}")
     return "\n".join(lines)
 
 
 def _source(key: tuple[int | str, ...], file: Path | None, environ: Mapping[str, str]) -> str:
-    """The variable or the file that the key was found in, for the head of a message."""
+    """The variable or file that has the key, for the beginning of a message."""
     variable = PREFIX + "__".join(map(str, key)).upper()
     if variable in environ:
         return f"{variable}: "
@@ -190,7 +162,7 @@ def _source(key: tuple[int | str, ...], file: Path | None, environ: Mapping[str,
 
 
 def _keys_beside(kind: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:
-    """The keys that the table of an unknown key does have."""
+    """The keys that exist in the table of an unknown key."""
     current: Any = kind
     for part in where[:-1]:
         fields = getattr(current, "model_fields", None)
@@ -208,6 +180,6 @@ def _keys_beside(kind: type[BaseModel], where: tuple[int | str, ...]) -> list[st
     return list(getattr(current, "model_fields", {}))
 
 
-def _nearest(key: str, keys: Iterable[str], say: Any = str) -> str:
-    found = difflib.get_close_matches(key, list(keys), n=1, cutoff=0.5)
-    return f"; did you mean {say(found[0])}?" if found else ""
+def _did_you_mean(key: str, keys: Iterable[str], spell: Callable[[str], str] = str) -> str:
+    nearest = difflib.get_close_matches(key, list(keys), n=1, cutoff=0.5)
+    return f"; did you mean {spell(nearest[0])}?" if nearest else ""

@@ -35,7 +35,7 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
         with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
             source.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
-        durable.seal(partial, target)
+        durable.replace(partial, target)
     except BaseException:
         durable.remove_quietly(partial)
         raise

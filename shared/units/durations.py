@@ -11,10 +11,10 @@ from pydantic import BeforeValidator
 
 from ferryman.units import say_duration
 
-__all__ = ["Duration", "parse_duration", "say_duration", "short"]
+__all__ = ["Duration", "parse_duration", "say_duration", "strip_bounded"]
 
 MAX_LENGTH: Final = 32
-"""Characters of a number with units; a longer text is refused before anything reads it."""
+"""Characters of a number with units; a longer text is refused before it is parsed."""
 LONGEST_S: Final = 100 * 365 * 86_400.0
 """A hundred years: a time that far ahead can still be stored in microseconds."""
 _UNITS: Final = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -29,7 +29,7 @@ def parse_duration(text: str) -> float:
     Raises:
         ValueError: not a duration, negative, or longer than :data:`LONGEST_S`.
     """
-    text = short(text, "90s, 1h30m or 10d")
+    text = strip_bounded(text, "90s, 1h30m or 10d")
     if text == "0":
         return 0.0
     match = _DURATION.fullmatch(text)
@@ -41,11 +41,11 @@ def parse_duration(text: str) -> float:
     return _bounded(math.fsum(float(number) * unit for number, unit in numbers if number), text)
 
 
-def short(text: str, such_as: str) -> str:
+def strip_bounded(text: str, such_as: str) -> str:
     """``text`` without the blanks around it.
 
     Raises:
-        ValueError: it is longer than any value with a unit is.
+        ValueError: it is longer than :data:`MAX_LENGTH`.
     """
     if len(text) > MAX_LENGTH:
         raise ValueError(

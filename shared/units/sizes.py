@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator
 
 from ferryman.units import say_count, say_size
-from shared.units.durations import short
+from shared.units.durations import strip_bounded
 
 __all__ = ["Size", "parse_size", "say_count", "say_size"]
 
@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: not a size, or more than :data:`LARGEST`.
     """
-    text = short(text, "400MB or 2GiB")
+    text = strip_bounded(text, "400MB or 2GiB")
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a size such as 400MB or 2GiB")

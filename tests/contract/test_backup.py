@@ -136,7 +136,7 @@ def test_what_is_restored_is_what_was_there(
         "SELECT bundle_file, bundle_digest, result_file FROM jobs",
     ):
         with BundleReader(files.path("bundles", bundle)) as reader:
-            assert reader.sealed().digest == digest
+            assert reader.summary().digest == digest
         if result:
             assert files.path("results", result).read_bytes() == RESULT
 

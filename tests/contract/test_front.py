@@ -449,7 +449,7 @@ async def test_a_full_database_is_507_and_another_trouble_503(name, tmp_path, mo
             assert answer.headers["retry-after"]
 
 
-async def test_a_trouble_of_the_database_is_told_until_it_is_over(name, tmp_path, monkeypatch):
+async def test_a_failure_of_the_database_is_reported_until_it_is_over(name, tmp_path, monkeypatch):
     async with serving(name, tmp_path) as program:
         trouble = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
         monkeypatch.setattr(Database, "failure", property(lambda _: trouble))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server import settings
-from shared.settings.load import SettingsError
+from shared.settings.base import SettingsError
 from tests.support.orchestrator import Orchestrator
 from tests.support.serving import RUN, driving
 

@@ -147,7 +147,7 @@ def test_defect_12_a_sealed_file_is_on_the_disk_before_its_name_is(tmp_path, mon
 
     monkeypatch.setattr(os, "fsync", fsync)
     (tmp_path / "staged").write_bytes(b"x")
-    durable.seal(tmp_path / "staged", tmp_path / "final")
+    durable.replace(tmp_path / "staged", tmp_path / "final")
     assert steps == ["staged with ['staged']", f"{tmp_path.name} with ['final']"]
 
 

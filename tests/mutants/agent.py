@@ -50,8 +50,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "a bundle that came whole is not read again",
         "shared/multipart/sinks.py",
-        "bundle.sealed(self._arriving)",
-        "bundle.sealed()",
+        "bundle.summary(self._digests)",
+        "bundle.summary()",
         (
             "tests/unit/shared/multipart/test_receive.py::test_a_sealed_bundle_that_came_whole_is_not_"
             "read_again",

@@ -426,7 +426,7 @@ MUTANTS: Final = (
     _of(
         "a long list of payloads leaves the others their turns",
         "agents/listing.py",
-        "            await let_others_go_on()",
+        "            await yield_to_loop()",
         "            pass",
         "tests/unit/server/agents/test_listing.py::"
         "test_everybody_else_has_a_turn_while_a_long_one_is_read",

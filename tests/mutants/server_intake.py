@@ -87,7 +87,7 @@ _NAME_MUTANTS: Final = (
     _of(
         "a name that only Linux can store is told",
         "shared/files/bundles/writer.py",
-        "            not_portable.add(found.name, found.why)",
+        "            not_portable.add(unportable.name, unportable.why)",
         "            pass",
         f"{_PORTABLE}a_bundle_keeps_such_names_and_says_so",
         f"{_UPLOADS}what_only_linux_can_store_is_taken_with_a_lasting_warning",
@@ -160,7 +160,7 @@ _SPACE_MUTANTS: Final = (
     _of(
         "uploads ask before they write",
         "shared/files/bundles/writer.py",
-        "            self._take(length)",
+        "            self._reserve(length)",
         "            pass",
         f"{_LIMITS}uploads_that_fit_one_by_one_do_not_fill_the_disk_together",
         f"{_LIMITS}an_archive_stops_expanding_before_the_disk_is_full",
@@ -220,7 +220,7 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "an upload that stalls holds little memory",
         "shared/multipart/batches.py",
-        "min(BATCH, max(FIRST_BATCH, self._handed_over // _GROWTH))",
+        "min(BATCH, max(FIRST_BATCH, self._written // _GROWTH))",
         "BATCH",
         "tests/unit/shared/multipart/test_threads.py::test_an_upload_that_stalls_holds_little_memory",
     ),
@@ -235,7 +235,7 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "a form of many parts lets others have their turn",
         "shared/multipart/receive.py",
-        "            await let_others_go_on()",
+        "            await yield_to_loop()",
         "            pass",
         "tests/unit/shared/multipart/test_work.py::"
         "test_a_form_of_many_parts_lets_others_have_their_turn",

@@ -21,7 +21,7 @@ from client_agent.run.slots import Turns
 from client_agent.sandbox.grants import Grant, Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
-from shared.files.bundles.format import Sealed
+from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.writer import BundleWriter
 from shared.ids import AttemptKey
 from shared.sqlite.database import Database
@@ -44,7 +44,7 @@ def new_payload(
     *,
     server: str | None = SERVER,
     bundle: str = "b1",
-    sealed: Sealed | None = None,
+    sealed: BundleSummary | None = None,
     service: str = "example",
     limits: Limits = LIMITS,
     timeout_s: float = 60.0,
@@ -64,17 +64,17 @@ def new_payload(
     )
 
 
-def write_bundle(path: Path, files: Mapping[str, bytes]) -> Sealed:
+def write_bundle(path: Path, files: Mapping[str, bytes]) -> BundleSummary:
     """A sealed bundle at ``path``."""
     writer = BundleWriter(path, max_files=1000, max_bytes=1 << 30)
     for name, data in files.items():
         writer.add(name)
         writer.write(data)
         writer.end()
-    return writer.seal()
+    return writer.finish()
 
 
-def stored_bundle(folders: Folders, files: Mapping[str, bytes]) -> tuple[str, Sealed]:
+def stored_bundle(folders: Folders, files: Mapping[str, bytes]) -> tuple[str, BundleSummary]:
     """A sealed bundle among the agent's; its name there."""
     staged = folders.staging()
     sealed = write_bundle(staged, files)

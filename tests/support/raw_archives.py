@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 from shared.files.bundles.expand import expand
-from shared.files.bundles.format import Sealed
+from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import BundleReader
 from shared.files.bundles.writer import BundleWriter
 from shared.files.errors import BundleError
@@ -25,7 +25,7 @@ Files = Mapping[str, bytes]
 # ---------------------------------------------------------------------------- bundles
 
 
-def write_bundle(path: Path, files: Files, *, chunk: int = 1 << 20) -> Sealed:
+def write_bundle(path: Path, files: Files, *, chunk: int = 1 << 20) -> BundleSummary:
     """Write and seal; whatever goes wrong, the writer is aborted."""
     writer = BundleWriter(path, max_files=10_000, max_bytes=1 << 30)
     try:
@@ -34,7 +34,7 @@ def write_bundle(path: Path, files: Files, *, chunk: int = 1 << 20) -> Sealed:
             for at in range(0, len(content), chunk):
                 writer.write(content[at : at + chunk])
             writer.end()
-        return writer.seal()
+        return writer.finish()
     except BaseException:
         writer.abort()
         raise
@@ -67,14 +67,14 @@ def expand_bytes(
     *,
     max_files: int = 1000,
     max_bytes: int = 64 << 20,
-) -> Sealed:
+) -> BundleSummary:
     """Expand into ``folder/bundle``; on refusal nothing but the archive is left there."""
     stored = folder / "archive"
     stored.write_bytes(archive)
     writer = BundleWriter(folder / "bundle", max_files=max_files, max_bytes=max_bytes)
     try:
         expand(stored, name, writer, max_files=max_files, max_bytes=max_bytes)
-        return writer.seal()
+        return writer.finish()
     except BaseException:
         writer.abort()
         raise

@@ -12,7 +12,7 @@ import aiohttp
 from server import settings
 from server.app import Server, compose
 from shared.clock import Clock
-from shared.http.connections import room
+from shared.http.connections import connection_limits
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
 from shared.http.sockets import listen
@@ -102,7 +102,7 @@ async def hosted(
     found: settings.ServerSettings, stack: AsyncExitStack, machine: Clock | None = None
 ) -> Caller:
     """The server that these settings ask for, until the stack closes."""
-    fits = room(1024, most=found.server.max_connections)
+    fits = connection_limits(1024, most=found.server.max_connections)
     composed = await compose(found, stack, machine, fits)
     sock = listen("127.0.0.1", 0)
     listener = Listener(composed.application, sock, fits, Deadlines(), 1)

@@ -33,9 +33,9 @@ from server.stages.send import Send
 from server.storage import folder as storage
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.files.bundles.format import Sealed
+from shared.files.bundles.format import BundleSummary
 from shared.ids import AttemptKey
-from shared.steady_clock import KeptClock
+from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason
 from tests.support.inline import Fuse, InlineDatabase, SimulatedCrash, inline_threads
 from tests.support.simclock import SimClock
@@ -299,7 +299,7 @@ class World:
 
     async def start(self) -> None:
         """A life of the server begins."""
-        self.steady = KeptClock(self.folder, self.clock, "boot")
+        self.steady = PersistentClock(self.folder, self.clock, "boot")
         self.steady.save()
         self.database = InlineDatabase(
             self.folder / "sim.sqlite", MIGRATIONS, self.fuse, self.steady
@@ -366,7 +366,7 @@ class World:
         with self.files.staging() as staged:
             staged.write_text(token)
             request = self.accept.request(fields)
-            job, _ = await self.accept(request, staged, Sealed(len(token), token, 1, 0))
+            job, _ = await self.accept(request, staged, BundleSummary(len(token), token, 1, 0))
         self.acknowledged[job.id] = token
         return job.id
 

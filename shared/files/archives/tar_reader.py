@@ -1,8 +1,8 @@
 """A strict reader of tar files, in one pass and with flat memory.
 
 Accepts what common programs write: V7, ustar, GNU long names, pax paths and sizes. The standard
-library's ``tarfile`` loads an extended header of any size, takes what comes after the end of the
-archive or instead of it for granted, and would have to be watched for every kind of member.
+library's ``tarfile`` loads an extended header of any size, ignores what follows the end of the
+archive or stands in its place, and would need a check for every kind of member.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Header:
 
 
 class TarReader:
-    """Iterates over the members; ``content`` is that of the member given out last.
+    """Iterates over the members; ``content`` belongs to the member that was returned last.
 
     Args:
         pieces: the archive's bytes, uncompressed.

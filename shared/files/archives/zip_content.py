@@ -1,4 +1,4 @@
-"""The content of one ZIP entry, with flat memory, to its last declared byte and not one further."""
+"""Reads the content of one ZIP entry: exactly the declared bytes, with flat memory."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A strict reader of ZIP files, for those that users send and for our own.
+"""A strict reader of the directory of a ZIP file, for users' archives and for our own bundles.
 
 Every byte of the file must belong to exactly one entry, the central directory or the end record,
-and local headers must say what the central directory says. That excludes by construction what ZIP
-tricks live on: overlapping entries (one compressed block quoted a thousand times), entries that
-only some programs see, prefixes and suffixes, sizes that lie.
+and local headers must say what the central directory says. That excludes all known ZIP tricks:
+overlapping entries (one compressed block used a thousand times), entries that only some programs
+see, prefixes and suffixes, false sizes.
 
 The standard library's ``zipfile`` is too forgiving for this: it loads a central directory of any
 size, cuts names at a NUL, stops silently at the declared size, searches for a directory behind
@@ -60,7 +60,7 @@ class ZipEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """An entry as the central directory tells it."""
+    """An entry as the central directory has it."""
 
     raw: bytes
     name: str
@@ -159,8 +159,8 @@ def _list(directory: bytes, count: int) -> Iterator[_Listed]:
         raw = directory[name_at:extra_at]
         extras = _extras(directory[extra_at : extra_at + extra_length])
         name = _name(raw, extras)
-        wide = _Wide(extras.get(1, b""), name)
-        size, packed, header = wide.take(size), wide.take(packed), wide.take(header)
+        zip64 = _Zip64Fields(extras.get(1, b""), name)
+        size, packed, header = zip64.value(size), zip64.value(packed), zip64.value(header)
         if disk == _FULL16:
             disk = 0
         one = _Listed(raw, name, flags, method, crc, packed, size, header, attributes >> 16)
@@ -171,15 +171,15 @@ def _list(directory: bytes, count: int) -> Iterator[_Listed]:
         raise BundleError("damaged", "the archive's table of contents is longer than it says")
 
 
-class _Wide:
-    """Takes the 64-bit values for those 32-bit fields that say so, in order."""
+class _Zip64Fields:
+    """The 64-bit values of those 32-bit fields that are full, in their order."""
 
     def __init__(self, extra: bytes, name: str) -> None:
         self._extra, self._name = extra, name
 
-    def take(self, narrow: int) -> int:
-        if narrow != _FULL32:
-            return narrow
+    def value(self, short: int) -> int:
+        if short != _FULL32:
+            return short
         if len(self._extra) < 8:
             raise BundleError("damaged", "its ZIP64 sizes are missing", self._name)
         value = int.from_bytes(self._extra[:8], "little")
@@ -188,14 +188,16 @@ class _Wide:
 
 
 def _extras(data: bytes) -> dict[int, bytes]:
-    """Extra fields by number, the first of each. A damaged rest is ignored, as all do."""
-    found: dict[int, bytes] = {}
+    """Extra fields by number, the first of each. A damaged rest is ignored, as other
+    programs do.
+    """
+    extras: dict[int, bytes] = {}
     at = 0
     while at + 4 <= len(data):
         kind, length = struct.unpack_from("<2H", data, at)
-        found.setdefault(kind, data[at + 4 : at + 4 + length])
+        extras.setdefault(kind, data[at + 4 : at + 4 + length])
         at += 4 + length
-    return found
+    return extras
 
 
 def _name(raw: bytes, extras: dict[int, bytes]) -> str:
@@ -242,9 +244,9 @@ def _locate(fd: int, one: _Listed, position: int, end: int) -> tuple[ZipEntry, i
     if flags & 8:
         after += _descriptor(fd, one, after, end)
     else:
-        wide = _Wide(_extras(rest[name_length:]).get(1, b""), one.name)
+        zip64 = _Zip64Fields(_extras(rest[name_length:]).get(1, b""), one.name)
         # In a local header the 64-bit sizes come both or not at all, in this order.
-        sizes = (wide.take(size), wide.take(packed))
+        sizes = (zip64.value(size), zip64.value(packed))
         if (crc, *sizes) != (one.crc, one.size, one.packed):
             raise one.refused("lying_header", "it has other sizes in the table of contents")
     if one.method == STORED and one.packed != one.size:
@@ -276,14 +278,17 @@ def _check_kind(one: _Listed) -> None:
 
 
 def _descriptor(fd: int, one: _Listed, at: int, end: int) -> int:
-    """Length of the data descriptor: with or without signature, narrow or wide, but true."""
-    found = os.pread(fd, min(24, end - at), at)
-    for form in ("<2Q", "<2L"):
+    """Length of the data descriptor behind the content, which must repeat the listed sizes.
+
+    Writers differ: it may have a signature or not, and sizes of 32 or 64 bits.
+    """
+    data = os.pread(fd, min(24, end - at), at)
+    for layout in ("<2Q", "<2L"):
         try:
-            sizes = struct.pack("<L", one.crc) + struct.pack(form, one.packed, one.size)
+            sizes = struct.pack("<L", one.crc) + struct.pack(layout, one.packed, one.size)
         except struct.error:
             continue
         for descriptor in (b"PK\7\x08" + sizes, sizes):
-            if found.startswith(descriptor):
+            if data.startswith(descriptor):
                 return len(descriptor)
     raise one.refused("lying_header", "the sizes behind it differ from the table of contents")

@@ -1,9 +1,8 @@
-"""Expanding an uploaded archive into a bundle: zip, tar and tar.gz, told apart by content.
+"""Expands an uploaded archive into a bundle: zip, tar and tar.gz, distinguished by content.
 
-What people expect, and what archives of theirs contain without their knowing: folders are taken
-from the files' paths (empty ones are not kept); one leading ``./`` is dropped, as tar writes it;
-what macOS adds is left out: ``__MACOSX/``, ``.DS_Store``, and ``._*`` in the AppleDouble format.
-Everything else is kept or refused by name, never skipped or renamed.
+Folders are taken from the files' paths (empty ones are not kept). One leading ``./``, which tar
+writes, is dropped. What macOS adds is left out: ``__MACOSX/``, ``.DS_Store``, and ``._*`` in the
+AppleDouble format. Everything else is kept or refused by name, never skipped or renamed.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from shared.files.errors import BundleError
 from shared.files.names import UnsafeName, safe_path
 
 SUFFIXES: Final = (".zip", ".tar", ".tar.gz", ".tgz")
-"""File names that announce an archive, in lower case."""
+"""Ends of archives' file names, in lower case."""
 MAX_RATIO: Final = 200
 """Unpacked to packed bytes. Text shrinks to a fifth, a table of zeros to a hundredth; Deflate stops
 at 1032."""
-FREE_BYTES: Final = 16 << 20
+ALWAYS_ALLOWED: Final = 16 << 20
 """Unpacked bytes to which no ratio applies: a small file may be very regular."""
 _CHUNK: Final = 1 << 20
 _APPLE_DOUBLE: Final = b"\x00\x05\x16\x07"
-_FOREIGN: Final = {
+_OTHER_FORMATS: Final = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\0": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -40,7 +39,7 @@ _FOREIGN: Final = {
 
 
 def is_archive_name(filename: str) -> bool:
-    """Whether the name announces an archive that can be expanded."""
+    """Whether the name is that of an archive that can be expanded."""
     return filename.lower().endswith(SUFFIXES)
 
 
@@ -86,8 +85,10 @@ class _Expansion:
         elif _is_tar(head):
             self._tar(read_range(self._fd, 0, self._size, _CHUNK))
         else:
-            foreign = next((f for magic, f in _FOREIGN.items() if head.startswith(magic)), None)
-            what = "it is no archive" if foreign is None else f"{foreign} archives are not read"
+            other = next(
+                (name for magic, name in _OTHER_FORMATS.items() if head.startswith(magic)), None
+            )
+            what = "it is no archive" if other is None else f"{other} archives are not read"
             raise BundleError("not_an_archive", f"{what}; send a .zip, .tar or .tar.gz")
 
     def _zip(self) -> None:
@@ -112,7 +113,7 @@ class _Expansion:
             yield piece
 
     def _check_ratio(self, unpacked: int) -> None:
-        if unpacked > FREE_BYTES and unpacked > MAX_RATIO * self._size:
+        if unpacked > ALWAYS_ALLOWED and unpacked > MAX_RATIO * self._size:
             raise BundleError("bomb", f"it expands to more than {MAX_RATIO} times its size")
 
     def _add(
@@ -128,7 +129,7 @@ class _Expansion:
             raise too_large(self._max_bytes, name)
         pieces = iter(content)
         first = next(pieces, b"")
-        if _is_litter(path, first):
+        if _is_from_macos(path, first):
             _check_name(path, name)
         elif is_folder:
             self._writer.check_folder(path)
@@ -153,8 +154,8 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
-def _is_litter(path: str, first: Data) -> bool:
-    """What macOS adds to archives and nobody wants."""
+def _is_from_macos(path: str, first: Data) -> bool:
+    """What macOS adds to archives without its user's knowledge."""
     name = path.rpartition("/")[2]
     return (
         path == "__MACOSX"

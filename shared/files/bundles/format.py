@@ -1,9 +1,9 @@
-"""What a sealed bundle is, and its digest.
+"""What a sealed bundle is: one ZIP with stored entries, written once, never changed; its digest.
 
 The root rule: ``run.sh`` lies at the root; or everything lies in exactly one top-level folder that
 holds it (a folder dropped by a browser, a zipped folder), and then that folder is stripped. It is a
-pure function of the names (:func:`shared.files.names.find_root`), applied alike by writer and
-reader, so the ZIP need not be written again.
+pure function of the names (:func:`shared.files.names.find_root`). Writer and reader apply it alike,
+so the ZIP need not be written again.
 
 The digest does not depend on the ZIP's own metadata. It is the SHA-256, in hex, of the text ::
 
@@ -34,13 +34,13 @@ PROGRAM_MODE: Final = 0o755
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
-    """A bundle that is complete."""
+class BundleSummary:
+    """What is known of a complete bundle."""
 
     size: int
     """Bytes of the ZIP."""
     digest: str
-    """Of the content, hex; its form: the module's text."""
+    """Of the content, hex, as the module's text defines it."""
     files: int
     bytes: int
     """Of all files together, unpacked."""
@@ -50,7 +50,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """What the digest is made of."""
+    """One file, as it goes into the digest."""
 
     path: str
     """After root stripping."""
@@ -72,7 +72,7 @@ def is_program(name: str, head: bytes) -> bool:
 
 
 def root_of(paths: list[str]) -> str:
-    """What the root rule strips from every path: ``""`` or ``"folder/"``.
+    """The prefix that the root rule strips from every path: ``""`` or ``"folder/"``.
 
     Raises:
         BundleError: ``no_file`` or ``no_run_sh``.
@@ -83,13 +83,13 @@ def root_of(paths: list[str]) -> str:
     if not paths:
         raise BundleError("no_file", "the bundle has no file; it needs at least a run.sh")
     hint = ""
-    near = min(
+    misplaced = min(
         (p for p in paths if p.rpartition("/")[2].casefold() == ENTRY),
         key=lambda p: (p.count("/"), p),
         default=None,
     )
-    if near is not None:
-        hint = f"; {shown(near)} is there, but the script must be {ENTRY} at the root"
+    if misplaced is not None:
+        hint = f"; {shown(misplaced)} is there, but the script must be {ENTRY} at the root"
     elif len(paths) == 1 and paths[0].casefold().endswith((".zip", ".tar", ".tar.gz", ".tgz")):
         hint = "; to have an archive expanded, send it in a form field named bundle"
     raise BundleError("no_run_sh", f"the bundle has no {ENTRY} at its root{hint}")

@@ -15,21 +15,21 @@ from shared.files.archives.zip_directory import STORED, ZipEntry, read_entries
 from shared.files.bundles.format import (
     FILE_MODE,
     PROGRAM_MODE,
+    BundleSummary,
     FileDigest,
-    Sealed,
     digest_of,
     root_of,
 )
-from shared.files.bundles.stream_digests import Arriving
+from shared.files.bundles.stream_digests import StreamDigests
 from shared.files.durable import write_all
 from shared.files.errors import BundleError
-from shared.files.names import Tree, UnsafeName, safe_path
+from shared.files.names import PathSet, UnsafeName, safe_path
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_FILES: Final = 100_000
-"""In a bundle, wherever it is read: whoever takes one with more cannot hand it on."""
+"""Most files of a bundle, for every reader: a program that took more could not pass it on."""
 _FOLDER_MODE: Final = 0o755
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -63,15 +63,16 @@ class BundleReader:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._size = os.fstat(self._fd).st_size
-            found = read_entries(self._fd, max_files)
-            _check(found)
-            root = len(root_of([one.name for one in found]))
+            entries = read_entries(self._fd, max_files)
+            _check(entries)
+            root = len(root_of([entry.name for entry in entries]))
         except BaseException:
             os.close(self._fd)
             raise
-        self._found = {one.name[root:]: one for one in found}
+        self._zip_entries = {entry.name[root:]: entry for entry in entries}
         self.entries: Sequence[BundleEntry] = tuple(
-            BundleEntry(path, one.size, one.executable) for path, one in self._found.items()
+            BundleEntry(path, entry.size, entry.executable)
+            for path, entry in self._zip_entries.items()
         )
 
     def __enter__(self) -> BundleReader:
@@ -85,20 +86,20 @@ class BundleReader:
             os.close(self._fd)
             self._fd = -1
 
-    def sealed(self, arriving: Arriving | None = None) -> Sealed:
-        """Read everything, check the checksums, and tell what this bundle is.
+    def summary(self, digests: StreamDigests | None = None) -> BundleSummary:
+        """Read all files, check their checksums, and sum the bundle up.
 
         Args:
-            arriving: saw the bytes of this file as they came: what it knows is not read again.
+            digests: was fed with the bytes of this ZIP; files that it knows are not read again.
 
         Raises:
             BundleError: a file is damaged.
         """
         files = []
-        for path, one in self._found.items():
-            known = None if arriving is None else arriving.sha256(one)
+        for path, one in self._zip_entries.items():
+            known = None if digests is None else digests.sha256(one)
             files.append(FileDigest(path, one.size, known or self._sha256(one)))
-        return self._summary(files)
+        return self._sum_up(files)
 
     def _sha256(self, one: ZipEntry) -> str:
         sha256 = hashlib.sha256()
@@ -112,7 +113,7 @@ class BundleReader:
         Raises:
             KeyError: there is no such file.
         """
-        one = self._found[path]
+        one = self._zip_entries[path]
         return BundledFile(os.dup(self._fd), one.offset, one.size)
 
     def unpack(
@@ -122,7 +123,7 @@ class BundleReader:
         uid: int | None = None,
         gid: int | None = None,
         digest: str | None = None,
-    ) -> Sealed:
+    ) -> BundleSummary:
         """Write all files below a folder, whose own owner and mode stay as they are.
 
         Args:
@@ -133,15 +134,15 @@ class BundleReader:
             digest: to compare with; None: only the checksums are checked.
 
         Raises:
-            BundleError: damaged, or not what ``digest`` promised; what was written is to be thrown
-            away. OSError: such as ENOSPC, or something is in the way.
+            BundleError: damaged, or its digest is another. The caller removes what was written.
+            OSError: such as ENOSPC, or a file exists there already.
         """
         owner = (-1 if uid is None else uid, -1 if gid is None else gid)
         files = []
         with _Folders(dir_fd, owner) as folders:
             # In the order of components all files of a folder follow each other: one descriptor
             # per level is enough, and each folder is created once.
-            for path, one in sorted(self._found.items(), key=lambda item: item[0].split("/")):
+            for path, one in sorted(self._zip_entries.items(), key=lambda item: item[0].split("/")):
                 *above, name = path.split("/")
                 sha256 = hashlib.sha256()
                 fd = os.open(name, _NEW_FILE, 0o600, dir_fd=folders.enter(above))
@@ -155,18 +156,19 @@ class BundleReader:
                 finally:
                     os.close(fd)
                 files.append(FileDigest(path, one.size, sha256.hexdigest()))
-        sealed = self._summary(files)
+        summary = self._sum_up(files)
         if digest is not None:
-            _compare(sealed.digest, digest)
-        return sealed
+            _compare(summary.digest, digest)
+        return summary
 
-    def _summary(self, files: list[FileDigest]) -> Sealed:
-        return Sealed(self._size, digest_of(files), len(files), sum(file.size for file in files))
+    def _sum_up(self, files: list[FileDigest]) -> BundleSummary:
+        size = sum(file.size for file in files)
+        return BundleSummary(self._size, digest_of(files), len(files), size)
 
 
-def _check(found: list[ZipEntry]) -> None:
-    tree = Tree()
-    for one in found:
+def _check(entries: list[ZipEntry]) -> None:
+    tree = PathSet()
+    for one in entries:
         if one.is_folder or one.method != STORED:
             raise BundleError("not_sealed", "a sealed bundle holds only stored files", one.name)
         try:
@@ -189,7 +191,7 @@ def _compare(actual: str, promised: str) -> None:
 
 
 class _Folders:
-    """The descriptors from the root down to the folder that is being filled."""
+    """Open descriptors from the root down to the folder into which files are written now."""
 
     def __init__(self, root: int, owner: tuple[int, int]) -> None:
         self._root, self._owner = root, owner
@@ -202,7 +204,7 @@ class _Folders:
         self._leave(0)
 
     def enter(self, path: list[str]) -> int:
-        """A descriptor of the folder, created with those above it where they are not open now."""
+        """A descriptor of the folder; the folder and those above it are created if not open."""
         common = 0
         for (name, _), wanted in zip(self._open, path, strict=False):
             if name != wanted:

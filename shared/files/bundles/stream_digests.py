@@ -1,9 +1,8 @@
-"""Digests of a sealed bundle's files, taken while its bytes come in.
+"""Digests of a sealed bundle's files, computed while the bundle is received.
 
-Whoever stores a bundle of many gigabytes has hashed it by the time it is complete, and need not
-read it back from the disk before answering. These digests only save work:
-:class:`~shared.files.bundles.reader.BundleReader` checks the whole structure, and reads every file
-again that did not pass here exactly as it is listed.
+So a bundle of many gigabytes need not be read back from the disk before the answer. These digests
+only save work: :class:`~shared.files.bundles.reader.BundleReader` checks the whole structure, and
+reads every file again that did not pass here exactly as it is listed.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import Final
 from shared.files.archives.zip_directory import STORED, ZipEntry
 
 _LOCAL: Final = struct.Struct("<4s5H3L2H")
-_WIDE: Final = struct.Struct("<2H2Q")
-_FULL: Final = 0xFFFF_FFFF
-_UNKNOWN_SIZE: Final = 8
+_ZIP64: Final = struct.Struct("<2H2Q")
+_IN_EXTRA_FIELD: Final = 0xFFFF_FFFF
+_SIZES_FOLLOW: Final = 8
 """Flag: the sizes stand behind the content."""
 
 
-class Arriving:
+class StreamDigests:
     """Reads a ZIP from its first byte on, in pieces of any length.
 
     Args:
@@ -32,7 +31,7 @@ class Arriving:
 
     def __init__(self, max_files: int) -> None:
         self._max_files = max_files
-        self._found: dict[int, tuple[int, int, str]] = {}
+        self._files: dict[int, tuple[int, int, str]] = {}
         self._at = 0
         self._header = bytearray()
         self._wanted = _LOCAL.size
@@ -42,7 +41,7 @@ class Arriving:
         self._over = False
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes; cheap once something came that is no stored file."""
+        """Take the next bytes. Does nothing more after the first entry that is no stored file."""
         view = memoryview(data)
         while view and not self._over:
             if self._left:
@@ -64,22 +63,22 @@ class Arriving:
                 self._next(header)
 
     def sha256(self, entry: ZipEntry) -> str | None:
-        """Hex digest of a listed file whose very bytes came by; None: it is to be read."""
-        size, crc, digest = self._found.get(entry.offset, (-1, 0, ""))
+        """Hex digest of a listed file, if its bytes were fed exactly as listed; None: read it."""
+        size, crc, digest = self._files.get(entry.offset, (-1, 0, ""))
         known = entry.method == STORED and (size, crc) == (entry.size, entry.crc)
         return digest if known else None
 
     def _local(self, header: bytes) -> None:
         magic, _, flags, method, _, _, _, packed, size, name, extra = _LOCAL.unpack(header)
-        if magic != b"PK\3\4" or flags & _UNKNOWN_SIZE or method != STORED:
+        if magic != b"PK\3\4" or flags & _SIZES_FOLLOW or method != STORED:
             self._over = True
             return
         self._size = size
 
         def rest(data: bytes) -> None:
-            wide = data[name:]
-            if _FULL in (packed, size) and len(wide) >= _WIDE.size:
-                kind, _, self._size, _ = _WIDE.unpack_from(wide)
+            extra_field = data[name:]
+            if _IN_EXTRA_FIELD in (packed, size) and len(extra_field) >= _ZIP64.size:
+                kind, _, self._size, _ = _ZIP64.unpack_from(extra_field)
                 self._over = kind != 1
             self._begin_file()
 
@@ -90,11 +89,11 @@ class Arriving:
     def _begin_file(self) -> None:
         self._start, self._left, self._crc = self._at, self._size, 0
         self._sha256 = hashlib.sha256()
-        self._over = self._over or len(self._found) >= self._max_files
+        self._over = self._over or len(self._files) >= self._max_files
         if not self._left:
             self._end_file()
 
     def _end_file(self) -> None:
-        self._found[self._start] = (self._size, self._crc, self._sha256.hexdigest())
+        self._files[self._start] = (self._size, self._crc, self._sha256.hexdigest())
         self._start = 0
         self._next, self._wanted = self._local, _LOCAL.size

@@ -13,23 +13,23 @@ from typing import IO, Final
 from shared.files.bundles.format import (
     FILE_MODE,
     PROGRAM_MODE,
+    BundleSummary,
     FileDigest,
-    Sealed,
     digest_of,
     is_program,
     root_of,
 )
 from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback
 from shared.files.errors import BundleError
-from shared.files.names import Tree, UnsafeName, safe_path
-from shared.files.portable import NotPortable, problems, why_not_portable
+from shared.files.names import PathSet, UnsafeName, safe_path
+from shared.files.portable import NonPortableNames, problems, why_not_portable
 
 Data = bytes | bytearray | memoryview
-Take = Callable[[int], None]
-"""Called before so many more bytes are written; raises OSError where there is no room for them."""
-_HEAD: Final = 4
-_HEADERS: Final = 256
-"""Bytes of a file's two headers without its two names, and what the ZIP ends with."""
+ReserveSpace = Callable[[int], None]
+"""Called before so many more bytes are written; raises OSError if there is no space for them."""
+_MAGIC_LENGTH: Final = 4
+_OVERHEAD: Final = 256
+"""Bytes that a file takes beside content and names: its two headers, a share of the ZIP's end."""
 
 
 class _OpenFile:
@@ -45,14 +45,14 @@ class _OpenFile:
 class BundleWriter:
     """Writes a bundle to a staging path, in one pass, with flat memory; for a worker thread.
 
-    ``add``, any number of ``write`` and ``end`` for each file, then ``seal``; or ``abort`` at any
+    ``add``, any number of ``write`` and ``end`` for each file, then ``finish``; or ``abort`` at any
     time. After an exception only ``abort`` may be called.
 
     Args:
         path: must not exist yet.
         max_files: more are refused.
         max_bytes: of all files together.
-        take: told of all bytes before they are written.
+        reserve: called with the number of bytes before they are written.
         portable: whether names must be storable on every common system; else they get a warning.
 
     Raises:
@@ -66,15 +66,15 @@ class BundleWriter:
         max_files: int,
         max_bytes: int,
         portable: bool = False,
-        take: Take | None = None,
+        reserve: ReserveSpace | None = None,
     ) -> None:
-        self._take = take
+        self._reserve = reserve
         self._path, self._max_files, self._max_bytes = path, max_files, max_bytes
         self._portable = portable
-        self._tree = Tree()
+        self._tree = PathSet()
         self._files: list[FileDigest] = []
         self._bytes = 0
-        self._handed_over = 0  # up to where the disk was told to begin
+        self._writeback_from = 0
         self._open: _OpenFile | None = None
         self._raw = path.open("xb")
         self._zip = zipfile.ZipFile(self._raw, "w", zipfile.ZIP_STORED)
@@ -94,8 +94,8 @@ class BundleWriter:
                 "too_many_files", f"the bundle has more than {self._max_files} files", name
             )
         path = self._checked(name, self._tree.add)
-        if self._take is not None:
-            self._take(_HEADERS + 2 * len(path.encode()))
+        if self._reserve is not None:
+            self._reserve(_OVERHEAD + 2 * len(path.encode()))
         info = zipfile.ZipInfo(path)
         # Sizes are not known yet: room for 64 bits, as a header cannot grow when it is patched.
         out = self._zip.open(info, "w", force_zip64=True)
@@ -135,16 +135,16 @@ class BundleWriter:
         self._bytes += length
         if self._bytes > self._max_bytes:
             raise too_large(self._max_bytes, file.path)
-        if self._take is not None:
-            self._take(length)
-        if len(file.head) < _HEAD:
-            file.head += bytes(data[:_HEAD])
+        if self._reserve is not None:
+            self._reserve(length)
+        if len(file.head) < _MAGIC_LENGTH:
+            file.head += bytes(data[:_MAGIC_LENGTH])
         file.size += length
         file.sha256.update(data)
         file.out.write(data)
-        if (at := self._raw.tell()) >= self._handed_over + WRITEBACK_BYTES:
-            start_writeback(self._raw.fileno(), self._handed_over, at - self._handed_over)
-            self._handed_over = at
+        if (at := self._raw.tell()) >= self._writeback_from + WRITEBACK_BYTES:
+            start_writeback(self._raw.fileno(), self._writeback_from, at - self._writeback_from)
+            self._writeback_from = at
 
     def end(self) -> None:
         """The file is complete."""
@@ -156,8 +156,8 @@ class BundleWriter:
         file.out.close()
         self._files.append(FileDigest(file.path, file.size, file.sha256.hexdigest()))
 
-    def seal(self) -> Sealed:
-        """Finish the ZIP and put it on the disk. The name is not durable yet: :func:`durable.seal`.
+    def finish(self) -> BundleSummary:
+        """Finish the ZIP and fsync it. Its name becomes durable by :func:`durable.replace`.
 
         Raises:
             BundleError: names that exclude each other; no file, or no ``run.sh`` by the root rule.
@@ -168,11 +168,11 @@ class BundleWriter:
         except UnsafeName as problem:
             raise BundleError.of_name(problem) from None
         root = root_of(paths)
-        not_portable = NotPortable()
-        for found in problems(paths):
+        not_portable = NonPortableNames()
+        for unportable in problems(paths):
             if self._portable:
-                raise BundleError.of_name(found)
-            not_portable.add(found.name, found.why)
+                raise BundleError.of_name(unportable)
+            not_portable.add(unportable.name, unportable.why)
         self._zip.close()
         self._raw.flush()
         os.fsync(self._raw.fileno())
@@ -181,11 +181,11 @@ class BundleWriter:
         digest = digest_of(
             FileDigest(file.path[len(root) :], file.size, file.sha256) for file in self._files
         )
-        return Sealed(size, digest, len(self._files), self._bytes, not_portable.warnings())
+        return BundleSummary(size, digest, len(self._files), self._bytes, not_portable.warnings())
 
     def abort(self) -> None:
         """Close and delete whatever is there, a sealed file too; may be repeated."""
-        # zipfile insists on finishing what was begun, and that may fail again, as on a full disk.
+        # zipfile finishes what was begun, which may fail again, as on a full disk.
         if self._open is not None:
             with contextlib.suppress(OSError):
                 self._open.out.close()

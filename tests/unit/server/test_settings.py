@@ -9,7 +9,7 @@ import pytest
 
 from server import settings
 from server.domain.service import Service
-from shared.settings.load import SettingsError
+from shared.settings.base import SettingsError
 from shared.wire import Limits
 
 URLS = {

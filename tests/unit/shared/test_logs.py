@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from shared.logs import Limiter
+from shared.logs import RateLimiter
 from tests.support.running import environment
 
 _FAILS = """
@@ -74,7 +74,7 @@ def test_what_strangers_send_neither_forges_lines_nor_moves_the_cursor(form):
 async def test_what_is_too_much_is_counted(monkeypatch):
     at = [100.0]
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: at[0])
-    limiter = Limiter(2.0)
+    limiter = RateLimiter(2.0)
     assert [limiter.due() for _ in range(5)] == [0, 0, None, None, None]
     at[0] += 0.5
     assert [limiter.due() for _ in range(2)] == [3, None]

@@ -9,7 +9,7 @@ import pytest
 import structlog.testing
 
 from shared.clock import SECOND
-from shared.steady_clock import FILE, KeptClock, SteadyClock
+from shared.steady_clock import FILE, PersistentClock, SteadyClock
 from tests.support.simclock import START, SimClock
 
 DAY_S = 86_400.0
@@ -51,40 +51,40 @@ async def test_small_corrections_of_the_machines_clock_are_followed(seconds):
 
 async def test_a_restart_after_a_jump_goes_on_as_before(tmp_path):
     machine = SimClock()
-    KeptClock(tmp_path, machine, "boot").save()
+    PersistentClock(tmp_path, machine, "boot").save()
     await machine.advance(7.0)
     machine.jump(30 * DAY_S)
-    assert KeptClock(tmp_path, machine, "boot").now() == START + 7 * SECOND
+    assert PersistentClock(tmp_path, machine, "boot").now() == START + 7 * SECOND
 
 
 async def test_the_time_that_the_process_was_stopped_counts(tmp_path):
     machine = SimClock()
-    KeptClock(tmp_path, machine, "boot").save()
+    PersistentClock(tmp_path, machine, "boot").save()
     await machine.advance(3 * DAY_S)
-    assert KeptClock(tmp_path, machine, "boot").now() == START + 3 * DAY_S * SECOND
+    assert PersistentClock(tmp_path, machine, "boot").now() == START + 3 * DAY_S * SECOND
 
 
 @pytest.mark.parametrize(("jump_s", "expected_s"), [(DAY_S, DAY_S), (-DAY_S, 0.0)])
 def test_after_a_start_of_the_machine_its_clock_is_taken_unless_it_is_behind(
     tmp_path, jump_s, expected_s
 ):
-    KeptClock(tmp_path, SimClock(), "first").save()
+    PersistentClock(tmp_path, SimClock(), "first").save()
     machine = SimClock()
     machine.jump(jump_s)
-    assert KeptClock(tmp_path, machine, "second").now() == START + expected_s * SECOND
+    assert PersistentClock(tmp_path, machine, "second").now() == START + expected_s * SECOND
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"now": "soon"}', "null"])
 def test_a_damaged_file_is_as_good_as_none(tmp_path, text):
     (tmp_path / FILE).write_text(text)
-    assert KeptClock(tmp_path, SimClock(), "boot").now() == START
+    assert PersistentClock(tmp_path, SimClock(), "boot").now() == START
 
 
 async def test_it_is_saved_every_minute_and_at_the_end(tmp_path):
     machine = SimClock()
-    clock = KeptClock(tmp_path, machine, "boot")
+    clock = PersistentClock(tmp_path, machine, "boot")
     stop = asyncio.Event()
-    keeping = asyncio.create_task(clock.keep(stop))
+    keeping = asyncio.create_task(clock.keep_saved(stop))
     await machine.until_asleep(60.0)
     assert json.loads((tmp_path / FILE).read_text())["now"] == START
     await machine.advance(60.0)
@@ -97,18 +97,18 @@ async def test_it_is_saved_every_minute_and_at_the_end(tmp_path):
 
 
 async def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
-    clock = KeptClock(tmp_path / "gone", SimClock(), "boot")
+    clock = PersistentClock(tmp_path / "gone", SimClock(), "boot")
     stop = asyncio.Event()
     stop.set()
-    await clock.keep(stop)
+    await clock.keep_saved(stop)
 
 
 async def test_a_jump_is_logged_once(tmp_path):
     machine = SimClock()
-    clock = KeptClock(tmp_path, machine, "boot")
+    clock = PersistentClock(tmp_path, machine, "boot")
     stop = asyncio.Event()
     with structlog.testing.capture_logs() as logged:
-        keeping = asyncio.create_task(clock.keep(stop))
+        keeping = asyncio.create_task(clock.keep_saved(stop))
         await machine.until_asleep(60.0)
         machine.jump(-DAY_S)
         for _ in range(3):

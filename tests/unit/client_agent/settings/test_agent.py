@@ -7,7 +7,7 @@ import pytest
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.settings.agent import AgentSection, load
 from client_agent.settings.grants import GrantSettings, SandboxingSection
-from shared.settings.load import SettingsError
+from shared.settings.base import SettingsError
 from shared.wire import Limits
 
 A, B, C = "a" * 20, "b" * 20, "c" * 20

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from server.agents import listing
-from shared.clock import let_others_go_on
+from shared.clock import yield_to_loop
 from shared.wire import PayloadDoc, PayloadList, PayloadState
 
 DOC = PayloadDoc(id=1, status=PayloadState.COMPLETED, key="1.1", stderr_tail='é "}],{')
@@ -31,7 +31,7 @@ async def test_everybody_else_has_a_turn_while_a_long_one_is_read():
         nonlocal turns
         while True:
             turns += 1
-            await let_others_go_on()
+            await yield_to_loop()
 
     task = asyncio.create_task(others())
     await listing.parse(body)

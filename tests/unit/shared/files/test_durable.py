@@ -31,7 +31,7 @@ def calls(monkeypatch):
 def test_sealing_syncs_the_content_before_the_name_and_then_the_folder(tmp_path, calls):
     (tmp_path / "tmp").write_text("x")
     (tmp_path / "kept").mkdir()
-    durable.seal(tmp_path / "tmp", tmp_path / "kept" / "final")
+    durable.replace(tmp_path / "tmp", tmp_path / "kept" / "final")
     assert calls == ["fsync tmp", "rename tmp final", "fsync kept"]
     assert (tmp_path / "kept" / "final").read_text() == "x"
     assert not (tmp_path / "tmp").exists()
@@ -39,7 +39,7 @@ def test_sealing_syncs_the_content_before_the_name_and_then_the_folder(tmp_path,
 
 def test_content_that_is_synced_already_is_not_synced_again(tmp_path, calls):
     (tmp_path / "tmp").write_text("x")
-    durable.seal(tmp_path / "tmp", tmp_path / "final", synced=True)
+    durable.replace(tmp_path / "tmp", tmp_path / "final", synced=True)
     assert calls == ["rename tmp final", f"fsync {tmp_path.name}"]
 
 
@@ -50,7 +50,7 @@ def test_a_name_that_is_not_durable_is_taken_back(tmp_path, monkeypatch):
     (tmp_path / "tmp").write_text("x")
     monkeypatch.setattr(durable, "fsync_folder", broken)
     with pytest.raises(OSError, match="broken disk"):
-        durable.seal(tmp_path / "tmp", tmp_path / "final")
+        durable.replace(tmp_path / "tmp", tmp_path / "final")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.files import names
-from shared.files.names import Tree, UnsafeName, find_root, safe_path, shown
+from shared.files.names import PathSet, UnsafeName, find_root, safe_path, shown
 from shared.files.portable import problems
 from tests.support.raw_archives import component_names
 
@@ -114,7 +114,7 @@ def test_what_is_shown_of_a_name_cannot_play_with_the_terminal():
     assert len(shown("x" * 10_000)) < 150
 
 
-# ---------------------------------------------------------------------------- Tree
+# ---------------------------------------------------------------------------- PathSet
 
 
 def add(tree, *paths):
@@ -136,7 +136,7 @@ def add(tree, *paths):
     ],
 )
 def test_paths_that_cannot_lie_side_by_side_are_refused(first, second, code):
-    tree = Tree()
+    tree = PathSet()
     for between in ("a.b", "a-", "a!/b", "A", "a/b!", "a/b\x01"):  # what sorts between them
         tree.add(f"{between}/x")
     tree.add(first)
@@ -150,7 +150,7 @@ def test_paths_that_cannot_lie_side_by_side_are_refused(first, second, code):
     ("path", "as_folder"), [("a/b", False), ("a/b/c", True), ("a", False), ("a/b/c/d", True)]
 )
 def test_a_folder_may_repeat_but_not_be_a_file(path, as_folder):
-    tree = Tree()
+    tree = PathSet()
     tree.add_folder("a/b")
     tree.add_folder("a/b")
     tree.add_folder("a")
@@ -165,7 +165,7 @@ def test_a_folder_may_repeat_but_not_be_a_file(path, as_folder):
 
 @given(st.lists(st.lists(st.sampled_from("aA.é!"), min_size=1, max_size=4).map("/".join)))
 def test_a_tree_agrees_with_comparing_every_prefix_of_every_path(paths):
-    tree = Tree()
+    tree = PathSet()
     above = {path[:i] for path in paths for i, c in enumerate(path) if c == "/"}
     if len(set(paths)) == len(paths) and not above & set(paths):
         add(tree, *paths)
@@ -176,7 +176,7 @@ def test_a_tree_agrees_with_comparing_every_prefix_of_every_path(paths):
 
 def test_a_tree_holds_the_paths_and_nothing_of_their_folders():
     paths = ["/".join([f"{n:04}", *["d"] * 62, "f"]) for n in range(2000)]
-    tree = Tree()
+    tree = PathSet()
     tracemalloc.start()
     try:
         for path in paths:
@@ -289,7 +289,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_twice_the_names_are_twice_the_work(shape):
     def check(paths: list[str]) -> None:
-        tree = Tree()
+        tree = PathSet()
         for path in paths:
             tree.add(safe_path(path))
         tree.check()

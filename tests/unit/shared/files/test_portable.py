@@ -10,7 +10,7 @@ from shared.files.bundles.reader import BundleReader
 from shared.files.bundles.writer import BundleWriter
 from shared.files.errors import BundleError
 from shared.files.names import safe_path
-from shared.files.portable import NotPortable, fold, problems, why_not_portable
+from shared.files.portable import NonPortableNames, fold, problems, why_not_portable
 
 ODD = [
     ("C:x", "colon"),
@@ -73,7 +73,7 @@ def test_a_clash_is_found_wherever_two_prefixes_differ_only_in_case(paths):
 
 
 def test_a_warning_is_short_however_many_names_there_are():
-    told = NotPortable()
+    told = NonPortableNames()
     assert told.warnings() == ()
     told.add("a:b", "it contains a colon")
     assert told.warnings() == (
@@ -93,7 +93,7 @@ def write(path, names, *, portable):
         for name in names:
             writer.add(name)
             writer.end()
-        return writer.seal()
+        return writer.finish()
     except BundleError:
         writer.abort()
         raise
@@ -106,7 +106,7 @@ def test_a_bundle_keeps_such_names_and_says_so(tmp_path):
     assert warning.startswith("portable_names: 4 names are not for every system (")
     with BundleReader(tmp_path / "b") as bundle:
         assert {entry.path for entry in bundle.entries} == set(names)
-        assert bundle.sealed() == sealed
+        assert bundle.summary() == sealed
 
 
 @pytest.mark.parametrize(

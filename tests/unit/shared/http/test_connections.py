@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shared.http.connections import Connections, Room, Share, peer_of, room
+from shared.http.connections import (
+    ConnectionLimits,
+    Connections,
+    ReadThrottle,
+    connection_limits,
+    peer_of,
+)
 
 
 class Line:
@@ -15,8 +21,8 @@ class Line:
         self.dropped = True
 
 
-def table(connections: int = 4, per_peer: int = 2, everywhere: bool = False) -> Connections:
-    return Connections(Room(connections, per_peer, everywhere, 3, 2, 1))
+def table(connections: int = 4, per_peer: int = 2, loopback_too: bool = False) -> Connections:
+    return Connections(ConnectionLimits(connections, per_peer, loopback_too, 3, 2, 1))
 
 
 def come(found: Connections, peer: str) -> Line | None:
@@ -65,11 +71,11 @@ def test_who_has_no_idle_one_gets_no_more():
     assert come(found, "10.0.0.2") is not None
 
 
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_this_machines_own_addresses_count_only_if_that_is_asked_for(everywhere):
-    found = table(connections=10, everywhere=everywhere)
+@pytest.mark.parametrize("loopback_too", [False, True])
+def test_this_machines_own_addresses_count_only_if_that_is_asked_for(loopback_too):
+    found = table(connections=10, loopback_too=loopback_too)
     lines = [come(found, "127.0.0.1") for _ in range(5)]
-    assert sum(line is not None and line.dropped for line in lines) == (3 if everywhere else 0)
+    assert sum(line is not None and line.dropped for line in lines) == (3 if loopback_too else 0)
 
 
 def test_full_of_work_is_full():
@@ -90,13 +96,13 @@ def test_what_has_gone_is_not_counted():
         found.remove(line)
         found.idle(line)  # too late
     assert len(found) == 0
-    assert not found.make_room()
+    assert not found.close_idle()
 
 
 @pytest.mark.parametrize("files", [64, 100, 256, 300, 1024, 20_000, 1 << 20])
 @pytest.mark.parametrize("own", [0, 200])
 def test_descriptors_are_left_for_the_files_of_requests_and_for_own_work(files, own):
-    found = room(files, own=own)
+    found = connection_limits(files, own=own)
     assert found.waits_per_caller <= found.waits <= found.requests < found.connections
     assert found.per_peer < found.connections
     if files >= 256 and files > 2 * own:
@@ -108,27 +114,27 @@ def test_a_place_is_taken_before_the_connection_is_made_and_can_be_given_back():
     assert found.admit("10.0.0.1")
     assert found.admit("10.0.0.1")
     assert not found.admit("10.0.0.1")  # accepted in one go, none of them made yet
-    found.give_back("10.0.0.1")
+    found.release("10.0.0.1")
     assert found.admit("10.0.0.1")
     assert len(found) == 2
 
 
 def test_costly_reading_gets_a_quarter_of_the_time_all_together():
-    share, at, spent = Share(), 100.0, 0.0
+    share, at, spent = ReadThrottle(), 100.0, 0.0
     resting = [0.0] * 64
     while at < 110.0:
         due = min(range(64), key=resting.__getitem__)
         at = max(at, resting[due])
         at += 0.002
         spent += 0.002
-        resting[due] = at + share.rest(at, 0.002)
+        resting[due] = at + share.pause_s(at, 0.002)
     assert 0.2 < spent / 10.0 < 0.3
 
 
 def test_settings_lower_the_number_and_never_pass_what_fits():
-    assert room(20_000, most=100).connections == 100
-    assert room(300, most=100_000).connections == room(300).connections
-    assert room(20_000, most=100, per_peer=7).per_peer == 7
+    assert connection_limits(20_000, most=100).connections == 100
+    assert connection_limits(300, most=100_000).connections == connection_limits(300).connections
+    assert connection_limits(20_000, most=100, per_peer=7).per_peer == 7
 
 
 @pytest.mark.parametrize(

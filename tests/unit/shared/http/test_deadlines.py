@@ -12,7 +12,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from shared.http.authentication import LOCAL, NOBODY, PRINCIPAL
-from shared.http.connections import room
+from shared.http.connections import connection_limits
 from shared.http.listener import Listener
 from shared.http.protocol import SMALL, Connection, Deadlines
 from shared.http.sockets import listen
@@ -50,7 +50,7 @@ class App:
     async def take(self, request: web.Request) -> web.Response:
         if self.rest_s:
             assert isinstance(request.protocol, Connection)
-            request.protocol._rest(self.rest_s)
+            request.protocol._pause_reading(self.rest_s)
         return web.Response(text=str(len(await request.read())))
 
     async def big(self, request: web.Request) -> web.StreamResponse:
@@ -69,7 +69,7 @@ class App:
         task = asyncio.current_task()
         assert isinstance(request.protocol, Connection)
         assert task is not None
-        request.protocol.end_with_connection(task)
+        request.protocol.cancel_on_disconnect(task)
         self.waiting.set()
         try:
             await asyncio.Event().wait()
@@ -88,7 +88,7 @@ async def serving(**deadlines: float) -> AsyncIterator[tuple[App, int]]:
     application.router.add_post("/take", app.take)
     sock = listen("127.0.0.1", 0)
     given = {"head_s": LATER, "keepalive_s": LATER, "send_s": LATER} | deadlines
-    listener = Listener(application, sock, room(1024), Deadlines(**given), 0.1)
+    listener = Listener(application, sock, connection_limits(1024), Deadlines(**given), 0.1)
     port = sock.getsockname()[1]
     await listener.start()
     try:
@@ -228,7 +228,7 @@ async def test_what_is_no_http_is_answered_without_a_traceback(caplog):
 async def test_bytes_that_are_costly_to_read_leave_the_others_their_turn(monkeypatch):
     """A body in chunks of one byte: the loop's own clock says that each read took 10 ms."""
     rests: list[float] = []
-    monkeypatch.setattr(Connection, "_rest", lambda _, seconds: rests.append(seconds))
+    monkeypatch.setattr(Connection, "_pause_reading", lambda _, seconds: rests.append(seconds))
     async with serving() as (_, port):
         loop = asyncio.get_running_loop()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -6,7 +6,7 @@ import pytest
 
 import client_agent.settings.agent
 import server.settings
-from shared.settings.load import SettingsError
+from shared.settings.base import SettingsError
 
 GOOD = "x" * 16
 

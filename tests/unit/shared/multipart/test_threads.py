@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.files.bundles.format import Sealed
+from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import BundleReader
 from shared.multipart import FormLimits, FormRefused, Received, receive
 from shared.multipart.batches import BATCH, FIRST_BATCH
@@ -55,9 +55,9 @@ class Recorder:
     def end(self) -> None:
         self.log.append("end")
 
-    def finish(self) -> Sealed:
+    def finish(self) -> BundleSummary:
         self.log.append("finish")
-        return Sealed(1, "", 1, self.taken)
+        return BundleSummary(1, "", 1, self.taken)
 
     def abort(self) -> None:
         self.log.append("abort")
@@ -370,6 +370,6 @@ async def test_the_bundle_is_readable_the_moment_the_form_is_received(tmp_path):
         in_pieces(body, 100_000), FORM, len(body), staging=tmp_path / "s", limits=LIMITS
     )
     with BundleReader(tmp_path / "s") as reader:
-        assert reader.sealed() == received.bundle
+        assert reader.summary() == received.bundle
         digest = hashlib.sha256(reader.open("big").read())
     assert digest.digest() == hashlib.sha256(content).digest()

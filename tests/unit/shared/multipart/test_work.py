@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shared.multipart import FormLimits, FormRefused, Threads
-from shared.multipart.parser import Form
+from shared.multipart.parser import FormParser
 from shared.multipart.receive import receive
 
 LIMITS = FormLimits(max_bytes=1 << 30, max_files=100_000)
@@ -38,7 +38,7 @@ def work(boundary: bytes, pieces: list[bytes]) -> int:
         count += 1
         return trace
 
-    form = Form(boundary, LIMITS, Ignored())
+    form = FormParser(boundary, LIMITS, Ignored())
     before = sys.getprofile(), sys.gettrace()
     sys.setprofile(profile)
     sys.settrace(trace)
@@ -129,9 +129,9 @@ async def test_a_form_of_many_parts_lets_others_have_their_turn(tmp_path):
 async def test_of_many_such_forms_one_is_parsed_between_two_turns_of_others(tmp_path):
     fed: list[int] = []
     turn = 0
-    real = Form.feed
+    real = FormParser.feed
 
-    def feed(form: Form, chunk: bytes) -> None:
+    def feed(form: FormParser, chunk: bytes) -> None:
         fed.append(turn)
         real(form, chunk)
 
@@ -161,7 +161,7 @@ async def test_of_many_such_forms_one_is_parsed_between_two_turns_of_others(tmp_
 
     task = asyncio.create_task(others())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Form, "feed", feed)
+        patch.setattr(FormParser, "feed", feed)
         await asyncio.gather(*(upload(number) for number in range(16)))
     task.cancel()
     assert len(fed) > 16 * 5

@@ -37,7 +37,7 @@ def test_what_is_unpacked_is_what_was_written(tmp_path_factory, files):
     assert (sealed.files, sealed.bytes) == (len(files), sum(map(len, files.values())))
     assert sealed.size == (folder / "bundle").stat().st_size
     with BundleReader(folder / "bundle") as reader:
-        assert reader.sealed() == sealed
+        assert reader.summary() == sealed
         assert {entry.path: entry.size for entry in reader.entries} == {
             path: len(content) for path, content in expected.items()
         }
@@ -94,7 +94,7 @@ def test_scripts_and_programs_are_executable_and_nothing_else(tmp_path):
         for byte in content:  # the first bytes may come one by one
             writer.write(bytes([byte]))
         writer.end()
-    writer.seal()
+    writer.finish()
     old = os.umask(0o077)
     try:
         unpacked(tmp_path / "b", tmp_path / "out")
@@ -181,7 +181,12 @@ def test_one_file_or_byte_too_many_is_refused(tmp_path):
 @pytest.mark.parametrize("steps", range(5))
 def test_an_abort_at_any_step_leaves_nothing(tmp_path, steps):
     writer = BundleWriter(tmp_path / "b", max_files=9, max_bytes=99)
-    all_steps = [lambda: writer.add("run.sh"), lambda: writer.write(b"x"), writer.end, writer.seal]
+    all_steps = [
+        lambda: writer.add("run.sh"),
+        lambda: writer.write(b"x"),
+        writer.end,
+        writer.finish,
+    ]
     for step in all_steps[:steps]:
         step()
     writer.abort()
@@ -220,7 +225,7 @@ def test_bundles_beyond_the_old_limits_of_zip_can_be_read(tmp_path, monkeypatch)
     sealed = write_bundle(tmp_path / "b", files)
     assert b"PK\6\6" in (tmp_path / "b").read_bytes()  # a ZIP64 end record
     with BundleReader(tmp_path / "b") as reader:
-        assert reader.sealed() == sealed
+        assert reader.summary() == sealed
     assert unpacked(tmp_path / "b", tmp_path / "out") == files
 
 
@@ -236,13 +241,13 @@ def bundle(tmp_path):
 def test_every_damaged_byte_is_noticed(bundle, tmp_path):
     whole = bundle.read_bytes()
     with BundleReader(bundle) as reader:
-        sealed = reader.sealed()
+        sealed = reader.summary()
     harmless = []
     for at in range(len(whole)):
         (tmp_path / "d").write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
         try:
             with BundleReader(tmp_path / "d") as reader:
-                assert reader.sealed() == sealed
+                assert reader.summary() == sealed
         except BundleError:
             continue
         harmless.append(at)
