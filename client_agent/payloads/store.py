@@ -10,14 +10,14 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from client_agent.payloads import attempt_keys, states
+from client_agent.payloads import attempt_keys, cleaning, states
 from client_agent.payloads.errors import NoSuchPayload, NotEnded
 from client_agent.payloads.payload import NewPayload, Outcome, Payload, payload
 from client_agent.payloads.wakeups import Bell
 from shared.clock import SECOND, Clock
 from shared.ids import AttemptKey
 from shared.sqlite.database import Database
-from shared.sqlite.transactions import Row, Transaction
+from shared.sqlite.transactions import Transaction
 from shared.wire import PayloadState
 
 S = PayloadState
@@ -161,7 +161,7 @@ class Payloads:
         """
         moved = await self._database.write(
             lambda tx: tx.rows(
-                f"UPDATE payloads SET {_CLEAN}, acknowledged = 1 "  # noqa: S608 - fixed words
+                f"UPDATE payloads SET {cleaning.SETS}, acknowledged = 1 "  # noqa: S608 - fixed words
                 f"WHERE id = :id AND state IN ({_ENDED}) RETURNING changed",
                 {"id": payload_id, "changed": self._next(), "now": self._clock.now()},
             )
@@ -180,22 +180,11 @@ class Payloads:
             Their ids.
         """
         now = self._clock.now()
+        before = now - round(retention_s * SECOND)
 
         async def change(tx: Transaction) -> list[Payload]:
-            due = await tx.rows(
-                """
-                SELECT id FROM payloads WHERE ended_at <= :before AND cleaned_at IS NULL
-                ORDER BY ended_at LIMIT :batch
-                """,
-                {"before": now - round(retention_s * SECOND), "batch": BATCH},
-            )
-            cleaned: list[Row] = []
-            for row in due:
-                cleaned += await tx.rows(
-                    f"UPDATE payloads SET {_CLEAN} WHERE id = :id RETURNING *",  # noqa: S608 - fixed words
-                    {"id": row["id"], "changed": self._next(), "now": now},
-                )
-            return [payload(row) for row in cleaned]
+            due = await cleaning.due(tx, before, BATCH)
+            return [await cleaning.clean(tx, one, self._next(), now) for one in due]
 
         cleaned = await self._database.write(change)
         for one in cleaned:
@@ -210,16 +199,9 @@ class Payloads:
             await tx.rows(
                 "UPDATE sequence SET value = :value WHERE value < :value", {"value": self._last}
             )
-            pruned = await tx.rows(
-                """
-                DELETE FROM payloads WHERE id IN (
-                    SELECT id FROM payloads WHERE cleaned_at <= :before LIMIT :batch
-                ) RETURNING id
-                """,
-                {"before": now - round(retention_s * SECOND), "batch": BATCH},
-            )
+            pruned = await cleaning.prune(tx, now - round(retention_s * SECOND), BATCH)
             await attempt_keys.forget(tx, now, retention_s)
-            return len(pruned)
+            return pruned
 
         return await self._database.write(change)
 
@@ -319,9 +301,3 @@ class Payloads:
         moved = payload(rows[0])
         self._tell(moved)
         return moved
-
-
-_CLEAN: Final = """
-    state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now),
-    stderr_tail = '', result_size = NULL, result_sha256 = NULL
-"""

@@ -9,7 +9,6 @@ from typing import Final
 
 NOSUID: Final = 2
 NODEV: Final = 4
-NOATIME: Final = 1024
 BIND: Final = 4096
 _NEWNS: Final = 0x20000
 _SLAVE: Final = 1 << 19
