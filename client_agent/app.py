@@ -28,6 +28,7 @@ from client_agent.check.table import Table
 from client_agent.intake.admission import Admission, Identity
 from client_agent.intake.mount_sources import MountSources
 from client_agent.intake.submit import Defaults, Intake
+from client_agent.payloads.identity import agent_identity
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
 from client_agent.report.health import Health
@@ -178,7 +179,12 @@ async def running(
         threads = ThreadPoolExecutor(seats(settings), "ferryman-job")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         identity = Identity(
-            settings.name, version(), settings.slots, settings.services, settings.min_free
+            await agent_identity(database, secrets.token_hex(16)),
+            settings.name,
+            version(),
+            settings.slots,
+            settings.services,
+            settings.min_free,
         )
         house = House(
             payloads,

@@ -11,6 +11,7 @@ from client_agent.api.snapshots import Snapshots
 from client_agent.intake.submit import Intake
 from client_agent.payloads import states
 from client_agent.payloads.errors import Refused
+from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
 from client_agent.report.cpu_load import CpuLoad
@@ -114,11 +115,13 @@ class Api:
         return await self._snapshot(request, payload)
 
     async def kill(self, request: web.Request) -> web.StreamResponse:
-        return _json((await self._runner.kill(_id(request))).doc())
+        payload_id = _id(request)
+        await self._payloads.check(payload_id, _caller(request))
+        return _json((await self._runner.kill(payload_id)).doc())
 
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
         payload_id = _id(request)
-        await self._payloads.acknowledge(payload_id)
+        await self._payloads.acknowledge(payload_id, _caller(request))
         await self._folders.forget_result(payload_id)
         return web.Response(status=204)
 
@@ -132,7 +135,7 @@ class Api:
         server, kill = request.match_info["server"], request.query.get("kill") in ("1", "true")
         if not kill:  # an order that is not wanted any more is refused, however far it has come
             await self._intake.submitted(server, key)
-        payload = await self._payloads.settle(server, key)
+        payload = await self._payloads.settle(server, key, _lease(request))
         if payload is not None and kill:
             payload = await self._runner.kill(payload.id)
         return _json(Settled(payload=None if payload is None else payload.doc()))
@@ -157,10 +160,7 @@ class Api:
         return response
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        after = whole_number(request.query.get("after") or "0")
-        if after is None:
-            shown = request.query["after"][:32]
-            raise Refused(400, "invalid_query", f"after: {shown!r} is not a number from 0 up")
+        after = _whole(request, "after")
         response = web.StreamResponse(
             headers={
                 hdrs.CONTENT_TYPE: "application/x-ndjson",
@@ -224,6 +224,22 @@ def _json(model: Wire, status: int = 200) -> web.Response:
 
 def _id(request: web.Request) -> int:
     return int(request.match_info["id"])
+
+
+def _caller(request: web.Request) -> Caller:
+    return Caller(_lease(request), request.query.get("server"), request.query.get("key"))
+
+
+def _lease(request: web.Request) -> int:
+    return _whole(request, "lease")
+
+
+def _whole(request: web.Request, name: str) -> int:
+    text = request.query.get(name) or "0"
+    number = whole_number(text)
+    if number is None:
+        raise Refused(400, "invalid_query", f"{name}: {text[:32]!r} is not a number from 0 up")
+    return number
 
 
 def _number(request: web.Request, name: str, default: float) -> float:

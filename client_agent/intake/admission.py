@@ -18,6 +18,8 @@ from shared.wire import Limits
 class Identity:
     """What does not change while the agent runs."""
 
+    agent_id: str
+    """Minted at the first start."""
     name: str
     version: str
     slots: int

@@ -82,7 +82,7 @@ class Intake:
         """The payload of the request's key, new or not; a new one's bundle is on the disk.
 
         Raises:
-            Refused, DigestMismatch, KeyRefused, StaleAttempt, DatabaseUnavailable
+            Refused, DigestMismatch, KeyRefused, StaleAttempt, StaleLease, DatabaseUnavailable
         """
         await self._admission.check_work(request.content_length or 0)
         form = _Form(self._folders, self._admission, self._limits)
@@ -141,7 +141,9 @@ class Intake:
             if ask and form.order is not None:
                 ask = False
                 order = form.order
-                known = await self._payloads.known(order.server, form.key, order.bundle_digest)
+                known = await self._payloads.known(
+                    order.server, form.key, order.bundle_digest, order.lease
+                )
                 if known is not None:
                     raise _Known(known)
         form.complete = True
@@ -248,6 +250,7 @@ class _Form:
             bundle_file=self.bundle,
             bundle_size=sealed.size,
             bundle_digest=sealed.digest,
+            lease=0 if order is None else order.lease,
         )
 
 

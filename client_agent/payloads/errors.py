@@ -55,6 +55,14 @@ class KeyRefused(Refused):
         super().__init__(409, "key_refused", f"attempt {key} was settled as never to run here")
 
 
+class StaleLease(Refused):
+    """Another process of the same server has taken over."""
+
+    def __init__(self, token: int, seen: int) -> None:
+        why = f"lease {token} is stale: lease {seen} of the same server was seen here"
+        super().__init__(409, "stale_lease", why)
+
+
 class DigestMismatch(Refused):
     """This key is known with another bundle: whoever uses it again lost its history."""
 

@@ -26,6 +26,8 @@ class NewPayload:
     bundle_file: str
     bundle_size: int
     bundle_digest: str
+    lease: int = 0
+    """Token of the lease under which it was sent."""
 
     def params(self) -> dict[str, Any]:
         """Of the statement that inserts it."""

@@ -10,20 +10,22 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from client_agent.payloads import attempt_keys, cleaning, states
+from client_agent.payloads import attempt_keys, cleaning, leases, states
 from client_agent.payloads.errors import NoSuchPayload, NotEnded
+from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import NewPayload, Outcome, Payload, payload
 from client_agent.payloads.wakeups import Bell
 from shared.clock import SECOND, Clock
 from shared.ids import AttemptKey
 from shared.sqlite.database import Database
-from shared.sqlite.transactions import Transaction
+from shared.sqlite.transactions import Row, Transaction
 from shared.wire import PayloadState
 
 S = PayloadState
 
 BATCH: Final = 200
 """Rows that are read, or changed in one sweep's transaction, at once."""
+_ANYBODY: Final = Caller()
 _ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(states.ENDED))
 
 
@@ -70,11 +72,12 @@ class Payloads:
             The payload, and whether it is new: a key that is known gives the payload that it has.
 
         Raises:
-            DigestMismatch, KeyRefused, StaleAttempt
+            DigestMismatch, KeyRefused, StaleAttempt, StaleLease
         """
 
         async def change(tx: Transaction) -> tuple[Payload, bool]:
             if new.server is not None and new.key is not None:
+                await leases.check(tx, new.server, new.lease)
                 known = await attempt_keys.known(tx, new.server, new.key, new.bundle_digest)
                 if known is not None:
                     return known, False
@@ -102,21 +105,30 @@ class Payloads:
             self._tell(added)
         return added, fresh
 
-    async def known(self, server: str, key: AttemptKey, digest: str) -> Payload | None:
+    async def known(
+        self, server: str, key: AttemptKey, digest: str, lease: int = 0
+    ) -> Payload | None:
         """What :meth:`add` would answer without making anything; None: it would take the attempt.
 
         Raises:
-            DigestMismatch, KeyRefused, StaleAttempt
+            DigestMismatch, KeyRefused, StaleAttempt, StaleLease
         """
-        return await attempt_keys.known(self._database, server, key, digest)
-
-    async def settle(self, server: str, key: AttemptKey) -> Payload | None:
-        """The payload under a key; or None, and from now on the key is refused."""
-        found = await attempt_keys.find(self._database, server, key)
-        if found is not None:
-            return found
 
         async def change(tx: Transaction) -> Payload | None:
+            await leases.check(tx, server, lease)
+            return await attempt_keys.known(tx, server, key, digest)
+
+        return await self._database.write(change)
+
+    async def settle(self, server: str, key: AttemptKey, lease: int = 0) -> Payload | None:
+        """The payload under a key; or None, and from now on the key is refused.
+
+        Raises:
+            StaleLease
+        """
+
+        async def change(tx: Transaction) -> Payload | None:
+            await leases.check(tx, server, lease)
             there = await attempt_keys.find(tx, server, key)
             if there is None:
                 await attempt_keys.refuse(tx, server, key, self._clock.now())
@@ -153,19 +165,30 @@ class Payloads:
             outcome.params(),
         )
 
-    async def acknowledge(self, payload_id: int) -> None:
+    async def check(self, payload_id: int, caller: Caller) -> None:
+        """Whether the caller may end or forget the payload, if there is one.
+
+        Raises:
+            NoSuchPayload, StaleLease
+        """
+        await self._database.write(lambda tx: leases.check_payload(tx, payload_id, caller))
+
+    async def acknowledge(self, payload_id: int, caller: Caller = _ANYBODY) -> None:
         """Its server has all it wants: only a tombstone stays. Repeats are harmless.
 
         Raises:
-            NotEnded
+            NoSuchPayload, NotEnded, StaleLease
         """
-        moved = await self._database.write(
-            lambda tx: tx.rows(
+
+        async def change(tx: Transaction) -> Sequence[Row]:
+            await leases.check_payload(tx, payload_id, caller)
+            return await tx.rows(
                 f"UPDATE payloads SET {cleaning.SETS}, acknowledged = 1 "  # noqa: S608 - fixed words
                 f"WHERE id = :id AND state IN ({_ENDED}) RETURNING changed",
                 {"id": payload_id, "changed": self._next(), "now": self._clock.now()},
             )
-        )
+
+        moved = await self._database.write(change)
         if moved:
             self._committed = max(self._committed, moved[0]["changed"])
             return

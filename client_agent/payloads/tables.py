@@ -68,4 +68,15 @@ _1: Final[Migration] = (
     "INSERT INTO sequence (value) VALUES (0)",
 )
 
-MIGRATIONS: Final = (_1,)
+_2: Final[Migration] = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
+    # The highest token of a lease that was seen from each server.
+    """
+    CREATE TABLE leases (
+        server TEXT PRIMARY KEY,
+        token INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: Final = (_1, _2)

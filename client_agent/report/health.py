@@ -54,6 +54,7 @@ class Health:
             status="error" if problems else "ok",
             database=database,
             agent=identity.name,
+            agent_id=identity.agent_id,
             version=identity.version,
             slots=identity.slots,
             running=running,

@@ -66,6 +66,7 @@ class FerrymanAgent(Link):
             limits=job.limits,
             bundle_digest=job.bundle.digest if job.bundle else "",
             bundle_size=job.bundle.size if job.bundle else 0,
+            lease=self.lease,
         )
         form = await asyncio.to_thread(
             forms.sealed, order.model_dump_json(), bundle, secrets.token_hex(16)
@@ -78,7 +79,8 @@ class FerrymanAgent(Link):
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
         url = f"{self.base}/keys/{self._server}/{job.key}/settle"
-        async with self._call("POST", url, params={"kill": "1"} if kill else {}) as answer:
+        params = {"lease": str(self.lease)} | ({"kill": "1"} if kill else {})
+        async with self._call("POST", url, params=params) as answer:
             payload = (await answers.document(answer, Settled)).payload
             return None if payload is None else self._of(payload, job)
 
@@ -91,16 +93,18 @@ class FerrymanAgent(Link):
             raise NoSuchPayload(f"agent {self.name} does not have job {job.id}")
         return await self.fetch(payload.id, to)
 
-    async def kill(self, payload_id: int) -> PayloadDoc | None:
-        async with self._call("POST", f"{self.base}/kill/{payload_id}") as answer:
+    async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
+        params = self._caller(key)
+        async with self._call("POST", f"{self.base}/kill/{payload_id}", params=params) as answer:
             payload = await answers.document(answer, PayloadDoc)
             if payload.id != payload_id:
                 raise ValueError(f"payload {payload.id} in place of payload {payload_id}")
             return payload
 
-    async def acknowledge(self, payload_id: int) -> None:
+    async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
+        url = f"{self.base}/payloads/{payload_id}"
         try:
-            async with self._call("DELETE", f"{self.base}/payloads/{payload_id}"):
+            async with self._call("DELETE", url, params=self._caller(key)):
                 pass
         except NoSuchPayload:
             pass
@@ -125,8 +129,8 @@ class FerrymanAgent(Link):
                 if payload.server != server:
                     continue  # of an agent that does not know this query
                 if payload.status not in outcome.ENDED:
-                    await self.kill(payload.id)
-                await self.acknowledge(payload.id)
+                    await self.kill(payload.id, payload.key)
+                await self.acknowledge(payload.id, payload.key)
                 log.warning("payload.former", agent=self.name, key=payload.key)
 
     async def _listing(self, server: str) -> PayloadList:
@@ -152,6 +156,13 @@ class FerrymanAgent(Link):
                     event = AgentEvent.model_validate_json(line)
                     if event.payload is None or self._is_ours(event.payload):
                         yield event
+
+    def _caller(self, key: str | None) -> dict[str, str]:
+        """Who asks, and what for. A server that was restored in place of another one speaks for
+        that one's payloads with its own name and lease.
+        """
+        caller = {"server": self._server, "lease": str(self.lease)}
+        return caller if key is None else caller | {"key": key}
 
     def _is_ours(self, payload: PayloadDoc) -> bool:
         """Whether it can be a payload of this server at all."""

@@ -50,6 +50,7 @@ class Link(Agent):
         silence: why it cannot be talked to; empty: it can.
         unhealthy: why it cannot take new work, though it can be talked to.
         contacts: how often it has become reachable.
+        lease: token of the lease under which it is talked to; 0: none.
     """
 
     health: AgentHealth | None = None
@@ -71,6 +72,7 @@ class Link(Agent):
         self.silence = "it has not been reached yet"
         self.unhealthy = ""
         self.contacts = 0
+        self.lease = 0
 
     @property
     def reachable(self) -> bool:

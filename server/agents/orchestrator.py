@@ -77,7 +77,7 @@ class OrchestratorClient(Link):
         assert job.payload_id is not None, "set by the move to Submitted"
         return await self.fetch(job.payload_id, to)
 
-    async def kill(self, payload_id: int) -> PayloadDoc | None:
+    async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
         try:
             async with self._call("POST", f"{self._terminate}/{payload_id}") as answer:
                 body = await answers.read(answer)
@@ -89,7 +89,7 @@ class OrchestratorClient(Link):
         async with self._call("GET", f"{self._retrieve}/{payload_id}"):
             raise RefusedByAgent("404", "it knows the payload and cannot stop it", final=False)
 
-    async def acknowledge(self, payload_id: int) -> None:
+    async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
         """It has no way to be told: it deletes by age."""
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> AgentError:

@@ -128,17 +128,20 @@ class Agent(Protocol):
         """
         ...
 
-    async def kill(self, payload_id: int) -> PayloadDoc | None:
+    async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
         """Return once its processes are dead: the payload as it is then (None: the agent does not
         say).
+
+        Args:
+            key: that the payload must have; None: none is known.
 
         Raises:
             NoSuchPayload
         """
         ...
 
-    async def acknowledge(self, payload_id: int) -> None:
-        """The agent may delete it. Repeats are harmless."""
+    async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
+        """The agent may delete it, if it has the key. Repeats are harmless."""
         ...
 
 

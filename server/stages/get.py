@@ -166,7 +166,7 @@ class Get:
                 return
             if await self.follow(agent, job, payload):
                 if payload.status in outcome.ENDED:
-                    await agent.acknowledge(payload.id)
+                    await agent.acknowledge(payload.id, payload.key)
                 return
             # Somebody moved the job meanwhile: what it is now decides anew.
 
@@ -251,7 +251,7 @@ class Get:
             log.warning("payload.stale", agent=agent.name, key=payload.key, status=payload.status)
             with suppress(NoSuchPayload):
                 async with self._one_of_few(agent):
-                    await agent.kill(payload.id)
+                    await agent.kill(payload.id, payload.key)
             return  # its end will be told
         if job is not None and job.result is None and _ended_without_it(job):
             with self._files.sealing("results") as sealing:
@@ -263,7 +263,7 @@ class Get:
             why = "no job waits for it" if job is None else f"its job is {job.state} by now"
             log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
         async with self._one_of_few(agent):
-            await agent.acknowledge(payload.id)
+            await agent.acknowledge(payload.id, payload.key)
 
     def _one_of_few(self, agent: Agent) -> asyncio.Semaphore:
         """Each call takes a connection: those that no job waits for must not take them all."""

@@ -440,3 +440,28 @@ async def test_the_list_of_agents_says_what_each_does_now(tmp_path):
         assert (told["jobs"], told["running"], told["slots"]) == (2, 2, 3)
         assert (told["kind"], told["up"], told["trouble"]) == ("ferryman", True, "")
         assert "running" not in told["health"]
+
+
+@pytest.mark.parametrize(("status", "route"), [("Running", "/kill/"), ("Completed", "/payloads/")])
+async def test_a_number_that_an_agent_gave_again_ends_and_forgets_nothing_else(
+    tmp_path, status, route
+):
+    """As after an agent's database was made anew: a word of before is about another payload."""
+    agent, done = FakeAgent(), asyncio.Event()
+    async with serving(tmp_path, agent) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id)
+        server = agent.held(f"{job_id}.1").server
+        again = Held(77, server, "998.1", None, status)
+
+        async def give_again(request: web.Request) -> None:
+            if request.path == f"{route}77":
+                agent.payloads[77] = again
+                done.set()
+
+        agent.trick = give_again
+        await agent.say(Held(77, server, "999.1", None, status))
+        await done.wait()
+        await agent.until(lambda: agent.payloads.get(77) is again)
+        await caller.job(await caller.upload())
+        assert (again.status, agent.killed) == (status, [])

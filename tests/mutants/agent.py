@@ -12,7 +12,50 @@ _SNAPSHOTS: Final = "tests/unit/client_agent/api/test_snapshots.py::test_"
 _RUNNER: Final = "tests/unit/client_agent/run/test_runner.py::test_"
 _METER: Final = "tests/unit/client_agent/sandbox/limits/test_meter.py::test_"
 
+_LEASES: Final = "tests/contract/test_agent_leases.py::test_"
+
 MUTANTS: Final[tuple[Mutant, ...]] = (
+    of(
+        "agent",
+        "an agent keeps its id",
+        "payloads/identity.py",
+        "    if kept:\n",
+        "    if False:\n",
+        f"{_LEASES}an_agent_keeps_the_id_of_its_first_start_under_every_name",
+    ),
+    of(
+        "agent",
+        "a lease that was taken over starts, ends and forgets nothing",
+        "payloads/leases.py",
+        "    if token < seen:\n",
+        "    if False:\n",
+        f"{_LEASES}a_lower_lease_than_was_seen_starts_ends_and_forgets_nothing",
+        f"{_LEASES}a_large_repeat_under_a_stale_lease_is_refused_before_it_has_come",
+    ),
+    of(
+        "agent",
+        "the highest lease is remembered",
+        "payloads/leases.py",
+        "    if token > seen:\n",
+        "    if not found:\n",
+        f"{_LEASES}a_lower_lease_than_was_seen_starts_ends_and_forgets_nothing",
+    ),
+    of(
+        "agent",
+        "a kill and an acknowledgement are about one attempt",
+        "payloads/leases.py",
+        'caller.key is not None and caller.key != found[0]["key"]',
+        "False",
+        f"{_LEASES}a_kill_or_an_acknowledgement_of_another_attempt_is_of_an_unknown_payload",
+    ),
+    of(
+        "agent",
+        "a restored server has a lease of its own",
+        "payloads/leases.py",
+        'caller.server or found[0]["server"]',
+        'found[0]["server"]',
+        f"{_LEASES}a_restored_server_speaks_under_its_own_name_for_the_one_before",
+    ),
     of(
         "agent",
         "a key stands for one bundle",

@@ -39,6 +39,13 @@ MUTANTS: Final = (
         f"{_FLOODS}an_agent_is_heard_no_faster_than_it_is_dealt_with",
     ),
     _of(
+        "a number that an agent gave again is another payload's",
+        "agents/ferryman.py",
+        'caller if key is None else caller | {"key": key}',
+        "caller",
+        f"{_HOSTILE}a_number_that_an_agent_gave_again_ends_and_forgets_nothing_else",
+    ),
+    _of(
         "others have their turn while an agent tells",
         "agents/ferryman.py",
         "                if not lines % _LINES:\n",

@@ -186,7 +186,7 @@ class FakeAgent:
 
     async def kill(self, request: web.Request) -> web.StreamResponse:
         held = self.payloads.get(int(request.match_info["id"]))
-        if held is None:
+        if held is None or request.query.get("key", held.key) != held.key:
             return refuse(404, "payload_not_found")
         self.killed.append(held.key)
         await self.end(held, "Killed")
@@ -199,7 +199,10 @@ class FakeAgent:
         return web.Response(body=held.result, content_type="application/zip")
 
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
-        self.payloads[int(request.match_info["id"])].status = "Cleaned"
+        held = self.payloads[int(request.match_info["id"])]
+        if request.query.get("key", held.key) != held.key:
+            return refuse(404, "payload_not_found")
+        held.status = "Cleaned"
         return web.Response(status=204)
 
     @asynccontextmanager

@@ -227,7 +227,7 @@ class SimAgent(Link):
         if payload.status in ALIVE:
             self.end(payload, P.KILLED)
 
-    async def kill(self, payload_id: int) -> PayloadDoc | None:
+    async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
         fault = await self._line()
         if payload_id not in self.payloads:
             raise NoSuchPayload(str(payload_id))
@@ -245,7 +245,7 @@ class SimAgent(Link):
         self._answered(fault)
         return Fetched(len(body), hashlib.sha256(body).hexdigest())
 
-    async def acknowledge(self, payload_id: int) -> None:
+    async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
         fault = await self._line()
         payload = self.payloads.get(payload_id)
         if payload is not None:

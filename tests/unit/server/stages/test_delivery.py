@@ -347,7 +347,7 @@ async def test_an_agent_that_names_payloads_without_end_is_read_no_faster_than_t
     await world.start()
     agent, go, asked = world.agents[0], asyncio.Event(), list[int]()
 
-    async def acknowledge(payload_id: int) -> None:
+    async def acknowledge(payload_id: int, key: str | None) -> None:
         asked.append(payload_id)
         await go.wait()
 

@@ -30,10 +30,10 @@ class Teller:
         self.go_on = asyncio.Event()
         self.at_once = self.most = self.ended = 0
 
-    async def kill(self, _: int) -> None:
+    async def kill(self, _: int, key: str | None) -> None:
         await self._end()
 
-    async def acknowledge(self, _: int) -> None:
+    async def acknowledge(self, _: int, key: str | None) -> None:
         await self._end()
 
     async def _end(self) -> None:

@@ -1,0 +1,63 @@
+"""Which process of a server is obeyed.
+
+Several processes may serve one database. The one that talks to this agent holds a lease there, and
+sends its number along, the token. Each new holder gets a higher one. A process that was paused and
+does not know yet that another has taken over sends a lower one: it is refused, also after a restart
+of this agent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client_agent.payloads.errors import NoSuchPayload, StaleLease
+from shared.sqlite.transactions import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks for a change of a payload, as far as the request says."""
+
+    lease: int = 0
+    """Its token; 0: none (an older server of ours, or job-orchestrator's)."""
+    server: str | None = None
+    """Identity of the server; None: of the server that the payload came from."""
+    key: str | None = None
+    """Key of the payload that is meant; None: whatever payload has the number."""
+
+
+async def check(tx: Transaction, server: str, token: int) -> None:
+    """Remember the highest token of a server.
+
+    Raises:
+        StaleLease: a higher one was seen before.
+    """
+    found = await tx.rows("SELECT token FROM leases WHERE server = :server", {"server": server})
+    seen = found[0]["token"] if found else 0
+    if token < seen:
+        raise StaleLease(token, seen)
+    if token > seen:
+        await tx.rows(
+            """
+            INSERT INTO leases (server, token) VALUES (:server, :token)
+            ON CONFLICT (server) DO UPDATE SET token = :token
+            """,
+            {"server": server, "token": token},
+        )
+
+
+async def check_payload(tx: Transaction, payload_id: int, caller: Caller) -> None:
+    """Whether the caller may change the payload; a payload that is not there is no problem here.
+
+    Raises:
+        NoSuchPayload: another payload has the number.
+        StaleLease
+    """
+    found = await tx.rows("SELECT server, key FROM payloads WHERE id = :id", {"id": payload_id})
+    if not found:
+        return
+    if caller.key is not None and caller.key != found[0]["key"]:
+        raise NoSuchPayload(payload_id)
+    server = caller.server or found[0]["server"]
+    if server is not None:
+        await check(tx, server, caller.lease)

@@ -1,0 +1,115 @@
+"""An agent's own id, and which process of a server it obeys."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.agent import SERVER
+from tests.support.agenthttp import calling
+
+
+@pytest.fixture
+async def agent(tmp_path):
+    async with calling(tmp_path) as caller:
+        yield caller
+    assert caller.sandbox.violations == []
+
+
+async def settle(agent, key="9.9", lease="", **more):
+    query = {"lease": str(lease), **more} if lease != "" else more
+    return await agent.call("POST", f"/keys/{SERVER}/{key}/settle", params=query)
+
+
+async def test_an_agent_keeps_the_id_of_its_first_start_under_every_name(tmp_path):
+    seen = []
+    for home, name in ((tmp_path, "node-1"), (tmp_path, "node-2"), (tmp_path / "other", "node-1")):
+        async with calling(home, name=name) as agent:
+            _, health = await agent.call("GET", "/health")
+            assert health["agent"] == name
+            seen.append(health["agent_id"])
+    assert seen[0] == seen[1] != seen[2]
+    assert len(seen[0]) == 32
+
+
+async def test_a_lower_lease_than_was_seen_starts_ends_and_forgets_nothing(tmp_path):
+    async with calling(tmp_path) as agent:
+        ended = await agent.completed("1.1")
+        _, running = await agent.submit("2.1", lease=7)
+        process = await agent.sandbox.process("2.1")
+        process.finish()
+        await agent.ended(running["id"])
+    async with calling(tmp_path) as agent:  # what was seen outlives a restart
+        for lease in ("6", ""):
+            query = f"?lease={lease}" if lease else ""
+            for answer in (
+                await agent.submit("3.1", lease=int(lease or 0)),
+                await agent.submit("2.1", lease=int(lease or 0)),
+                await agent.submit("4.1", {"run.sh": b"", "big": bytes(300 << 10)}),
+                await settle(agent, lease=lease),
+                await settle(agent, "2.1", lease, kill="1"),
+                await agent.call("POST", f"/kill/{ended}{query}"),
+                await agent.call("DELETE", f"/payloads/{ended}{query}"),
+            ):
+                assert (answer[0], answer[1]["code"]) == (409, "stale_lease")
+        assert await agent.zip(f"/retrieve_partial/{ended}")  # the refused ones took nothing away
+        assert agent.sandbox.starts == {}
+        assert (await settle(agent, "3.1", "7"))[1] == {"payload": None}
+        assert (await agent.call("POST", f"/kill/{ended}?lease=8"))[1]["status"] == "Completed"
+        assert (await agent.call("DELETE", f"/payloads/{ended}?lease=7"))[0] == 409
+        assert (await agent.call("DELETE", f"/payloads/{ended}?lease=8"))[0] == 204
+
+
+async def test_a_large_repeat_under_a_stale_lease_is_refused_before_it_has_come(agent):
+    files = {"run.sh": b"true", "big": bytes(300 << 10)}
+    assert (await agent.submit("1.1", files, lease=2))[0] == 200
+    status, answer = await agent.submit("1.1", files, lease=1)
+    assert (status, answer["code"]) == (409, "stale_lease")
+    (await agent.sandbox.process("1.1")).finish()
+
+
+async def test_leases_of_different_servers_are_counted_apart(agent):
+    assert (await agent.submit("1.1", lease=9))[0] == 200
+    status, other = await agent.submit("1.1", server="server-two", lease=1)
+    assert status == 200
+    for _ in range(2):
+        (await agent.sandbox.process("1.1")).finish()
+        await agent.clock.settle()
+    await agent.ended(other["id"])
+    assert (await agent.call("DELETE", f"/payloads/{other['id']}?lease=1"))[0] == 204
+
+
+async def test_a_restored_server_speaks_under_its_own_name_for_the_one_before(agent):
+    ended = await agent.completed("1.1")
+    await settle(agent, lease="40")
+    assert (await agent.call("DELETE", f"/payloads/{ended}?lease=1"))[0] == 409
+    path = f"/payloads/{ended}?lease=1&server=restored"
+    assert (await agent.call("DELETE", path))[0] == 204
+
+
+async def test_a_kill_or_an_acknowledgement_of_another_attempt_is_of_an_unknown_payload(agent):
+    _, told = await agent.submit("1.1")
+    process = await agent.sandbox.process("1.1")
+    status, answer = await agent.call("POST", f"/kill/{told['id']}?key=1.2")
+    assert (status, answer["code"]) == (404, "payload_not_found")
+    assert process.alive
+    process.finish()
+    await agent.ended(told["id"])
+    status, answer = await agent.call("DELETE", f"/payloads/{told['id']}?key=2.1")
+    assert (status, answer["code"]) == (404, "payload_not_found")
+    assert (await agent.call("DELETE", f"/payloads/{told['id']}?key=1.1"))[0] == 204
+    assert (await agent.call("DELETE", "/payloads/77?key=1.1"))[0] == 204
+
+
+async def test_jobs_of_a_job_orchestrator_server_need_no_lease(agent):
+    await settle(agent, lease="3")
+    status, told = await agent.submit_plain({"run.sh": b"true"})
+    assert status == 200
+    assert (await agent.call("POST", f"/kill/{told['id']}"))[0] == 200
+
+
+@pytest.mark.parametrize("lease", ["-1", "x", "1.5", "9" * 30])
+async def test_a_lease_that_is_no_number_is_refused(agent, lease):
+    for method, path in (("POST", "/kill/1"), ("DELETE", "/payloads/1")):
+        status, answer = await agent.call(method, path, params={"lease": lease})
+        assert (status, answer["code"]) == (400, "invalid_query")
+    assert (await settle(agent, lease=lease))[0] == 400
