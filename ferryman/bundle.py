@@ -4,9 +4,9 @@ A folder stands for what is in it, relative to it; single files stand for their 
 mapping says the names. One archive alone is sent as it is and expanded by the server.
 
 Symbolic links inside a folder: a link to a regular file inside the same folder is sent as that
-file. Every other link is refused: one that leads outside would send what the user did not name, one
-to a folder can lead in circles. A path that the caller names may itself be a link. Empty folders
-are not sent: a form has files only.
+file. Every other link is refused: a link to the outside would send what the user did not name, and
+a link to a folder can lead in circles. A path that the caller names may itself be a link. Empty
+folders are not sent: a form has files only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ components that are empty, ``.`` or ``..``. Every other rule about names is the 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BundleFile:
     """One file to send."""
 
     name: str
@@ -44,12 +44,12 @@ class Part:
     source: Path | bytes
     size: int
     """Bytes."""
-    seen: tuple[int, int, int] = (0, 0, 0)
+    identity: tuple[int, int, int] = (0, 0, 0)
     """Device, inode and mtime (ns) as the size was read: they must be the same when it is sent."""
     field: str = "file"
 
 
-def gather(files: Files) -> list[Part]:
+def gather(files: Files) -> list[BundleFile]:
     """The parts of a bundle, in the order of their names.
 
     Raises:
@@ -57,13 +57,13 @@ def gather(files: Files) -> list[Part]:
             bundle may have, or there is no ``run.sh``.
     """
     if isinstance(files, Mapping):
-        parts = [_part(name, _source(content)) for name, content in files.items()]
+        parts = [_bundle_file(name, _source(content)) for name, content in files.items()]
     else:
         paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-        found = [Path(os.fspath(path)) for path in paths]
-        if len(found) == 1 and found[0].name.lower().endswith(ARCHIVES) and not found[0].is_dir():
-            return [_archive(found[0])]
-        parts = [part for path in found for part in _from_path(path)]
+        named = [Path(os.fspath(path)) for path in paths]
+        if len(named) == 1 and named[0].name.lower().endswith(ARCHIVES) and not named[0].is_dir():
+            return [_archive(named[0])]
+        parts = [part for path in named for part in _from_path(path)]
     if not parts:
         raise BadBundle(f"there is nothing to send: a bundle is files with a {ENTRY}")
     parts.sort(key=lambda part: part.name)
@@ -75,14 +75,14 @@ def _source(content: AnyPath | bytes) -> Path | bytes:
     return content if isinstance(content, bytes) else Path(os.fspath(content))
 
 
-def _part(name: str, source: Path | bytes) -> Part:
+def _bundle_file(name: str, source: Path | bytes) -> BundleFile:
     name = unicodedata.normalize("NFC", name)  # macOS decomposes
     if _UNSAFE.search(name):
         why = "a name is a relative path without “..”, backslashes and control characters, in UTF-8"
         raise BadBundle(f"{shown(name)} cannot be in a bundle: {why}", name)
     if isinstance(source, bytes):
-        return Part(name, source, len(source))
-    return Part(name, source, *_measure(source))
+        return BundleFile(name, source, len(source))
+    return BundleFile(name, source, *_measure(source))
 
 
 def _measure(path: Path) -> tuple[int, tuple[int, int, int]]:
@@ -111,9 +111,9 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "no regular file")
 
 
-def _archive(path: Path) -> Part:
-    """The server checks archives; only what a ZIP's directory tells at once is told here."""
-    size, seen = _measure(path)
+def _archive(path: Path) -> BundleFile:
+    """The server checks archives; here only a ZIP's list of names is checked, which is quick."""
+    size, identity = _measure(path)
     if path.name.lower().endswith(".zip"):
         try:
             with zipfile.ZipFile(path) as archive:
@@ -121,17 +121,17 @@ def _archive(path: Path) -> Part:
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as problem:
             raise BadBundle(f"{path} is not a ZIP that can be read: {problem}", path) from problem
         _check_entry(names, f"{path} holds")
-    return Part(path.name, path, size, seen, "bundle")
+    return BundleFile(path.name, path, size, identity, "bundle")
 
 
-def _from_path(path: Path) -> Iterator[Part]:
+def _from_path(path: Path) -> Iterator[BundleFile]:
     if not path.is_dir():
         # resolve: "." and "run.sh/" have no base name of their own
-        yield _part(path.name or path.resolve().name, path)
+        yield _bundle_file(path.name or path.resolve().name, path)
         return
     root = path.resolve()
     for inside in _walk(root, root):
-        yield _part(inside.relative_to(root).as_posix(), inside)
+        yield _bundle_file(inside.relative_to(root).as_posix(), inside)
 
 
 def _walk(folder: Path, root: Path) -> Iterator[Path]:
@@ -164,7 +164,7 @@ def _check_link(link: Path, root: Path) -> None:
         raise BadBundle(f"{link} {why}", link)
 
 
-def _check_names(parts: Sequence[Part]) -> None:
+def _check_names(parts: Sequence[BundleFile]) -> None:
     files: set[str] = set()
     for part in parts:
         if part.name in files:

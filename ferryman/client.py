@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-import aiohttp
-
 from ferryman import errors
 from ferryman.answers import Accepted, Health, Listed
-from ferryman.bundle import Files, gather
+from ferryman.bundle import Files
 from ferryman.clock import Clock, RealClock
 from ferryman.defaults import DEFAULT_URL
-from ferryman.download import Download, Downloaded, place
-from ferryman.form import LIMITS, Asked, Form, Told, fields_of
+from ferryman.download import Download, Downloaded, target_path
+from ferryman.fields import RequestedLimits, upload_fields
+from ferryman.form import ProgressCallback
 from ferryman.models import EventDoc, EventPage, JobDoc, JobPage, JobState
 from ferryman.transport import Transport
-from ferryman.upload import Upload
+from ferryman.upload import submit
 
-HOLD_S: Final = 30
-"""How long the server is asked to hold an answer back while nothing happens."""
-EAGER_S: Final = 0.5
-"""Pause after an answer that was to be held back and was not: a server that stops does so."""
-PAGE: Final = 100
+LONG_POLL_S: Final = 30
+"""How long the server is asked to wait with its answer while nothing happens."""
+MIN_PAUSE_S: Final = 0.5
+"""Pause after a long poll that was answered at once, as by a server that is stopping."""
+PAGE_SIZE: Final = 100
 
 
 class Client:
@@ -111,8 +109,8 @@ class Client:
         tags: str | Iterable[str] = (),
         timeout: str | float | None = None,
         idempotency_key: str | None = None,
-        progress: Told | None = None,
-        **limits: Unpack[Asked],
+        progress: ProgressCallback | None = None,
+        **limits: Unpack[RequestedLimits],
     ) -> Accepted:
         """Send a bundle. When this returns, the server will not lose it.
 
@@ -126,7 +124,7 @@ class Client:
             timeout: wall time of an attempt, such as ``"1h30m"`` or seconds; at most the service's.
             idempotency_key: default: a random one, so that a repeat after a lost answer is
                 harmless.
-            progress: is told bytes sent and bytes in all.
+            progress: called with bytes sent and bytes in all.
             limits: ``memory``, ``disk`` (such as ``"512MB"``, or bytes), ``cpus``, ``pids``; at
                 most the service's.
 
@@ -136,30 +134,8 @@ class Client:
             Refused, Unreachable, NotUnderstood
             BadArgument: no user, a bad timeout or limit, a tag with a comma.
         """
-        fields = fields_of(service, user or self.user, name, tags, timeout, limits)
-        key = idempotency_key or secrets.token_urlsafe(24)
-        if not (key.isascii() and key.isprintable()):
-            raise errors.BadArgument(f"the idempotency key {key!r} has more than ASCII letters")
-        form = Form(fields, await asyncio.to_thread(gather, files))
-        given = dict(fields)
-        # In the head, too: what is wrong with these is said before the body is sent.
-        asked = {field: given[field] for field in ("user_id", "service", *LIMITS) if field in given}
-        sending = Upload(
-            self._transport,
-            form,
-            user=given["user_id"],
-            key=key,
-            minted=idempotency_key is None,
-            asked=asked,
-            told=progress,
-        )
-        try:
-            body = await sending.run()
-        except errors.Refused as problem:
-            if problem.status == 400 and problem.part in LIMITS:
-                raise errors.BadArgument(problem.message) from problem
-            raise
-        return Accepted(body.id, body.status, body.message, key)
+        fields = upload_fields(service, user or self.user, name, tags, timeout, limits)
+        return await submit(self._transport, files, fields, idempotency_key, progress)
 
     async def status(self, job_id: int) -> JobDoc:
         """The job as it is now.
@@ -181,30 +157,30 @@ class Client:
         start = self._clock.monotonic()
         while True:
             left = None if timeout is None else start + timeout - self._clock.monotonic()
-            hold = HOLD_S if left is None else max(0, min(HOLD_S, left))
-            asked = self._clock.monotonic()
+            wait_s = LONG_POLL_S if left is None else max(0, min(LONG_POLL_S, left))
+            asked_at = self._clock.monotonic()
             job = await self._transport.get(
-                f"api/v1/jobs/{job_id}", JobDoc, query={"wait": f"{hold:.3f}"}, hold_s=hold
+                f"api/v1/jobs/{job_id}", JobDoc, query={"wait": f"{wait_s:.3f}"}, hold_s=wait_s
             )
             if job.ended:
                 return job
             now = self._clock.monotonic()
             if timeout is not None and now >= start + timeout:
                 raise errors.WaitedTooLong(job, timeout)
-            if now - asked < min(hold, EAGER_S):
-                await self._clock.sleep(EAGER_S)
+            if now - asked_at < min(wait_s, MIN_PAUSE_S):
+                await self._clock.sleep(MIN_PAUSE_S)
 
     async def events(self, job_id: int, after: int = 0) -> AsyncGenerator[EventDoc, None]:
         """The job's history from the start, then each change as it happens, until it has ended."""
         ended = False
         while True:
-            hold = 0 if ended else HOLD_S
-            asked = self._clock.monotonic()
+            wait_s = 0 if ended else LONG_POLL_S
+            asked_at = self._clock.monotonic()
             page = await self._transport.get(
                 f"api/v1/jobs/{job_id}/events",
                 EventPage,
-                query={"after": str(after), "wait": str(hold)},
-                hold_s=hold,
+                query={"after": str(after), "wait": str(wait_s)},
+                hold_s=wait_s,
             )
             for event in page.items:
                 after = max(after, event.seq)
@@ -212,10 +188,10 @@ class Client:
             if ended and not page.items:
                 return
             if page.items:
-                # What counts as ended is the server's to say; a small request for each change.
+                # Only the server knows which states are ended: a small request for each change.
                 ended = (await self.status(job_id)).ended
-            elif self._clock.monotonic() - asked < EAGER_S:
-                await self._clock.sleep(EAGER_S)
+            elif self._clock.monotonic() - asked_at < MIN_PAUSE_S:
+                await self._clock.sleep(MIN_PAUSE_S)
 
     async def jobs(
         self,
@@ -235,7 +211,7 @@ class Client:
         query = {key: value for key, value in wanted.items() if value}
         left = limit
         while left is None or left > 0:
-            query["limit"] = str(PAGE if left is None else min(PAGE, left))
+            query["limit"] = str(PAGE_SIZE if left is None else min(PAGE_SIZE, left))
             page = await self._transport.get("api/v1/jobs", JobPage, query=query)
             for job in page.items:
                 yield job
@@ -250,7 +226,7 @@ class Client:
         to: str | Path = ".",
         *,
         partial: bool = False,
-        progress: Told | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Downloaded:
         """Fetch the result, a ZIP; a file appears only when it is whole and its digest is right.
 
@@ -259,7 +235,7 @@ class Client:
                 it is there. A path that ends with a slash is a folder; missing folders are made.
             partial: what there is by now, whatever the state: of a running job a snapshot, of a
                 failed job what it left, logs included.
-            progress: is told bytes received and bytes in all.
+            progress: called with bytes received and bytes in all.
 
         Raises:
             NotReady: the job has not ended.
@@ -268,18 +244,10 @@ class Client:
             OSError: the file cannot be written.
         """
         target = await asyncio.to_thread(
-            place, to, f"job-{job_id}{'-partial' if partial else ''}.zip"
+            target_path, to, f"job-{job_id}{'-partial' if partial else ''}.zip"
         )
         path = f"download_partial/{job_id}" if partial else f"api/v1/jobs/{job_id}/result"
-        try:
-            return await Download(
-                self._transport, path, target, refuse=_refuse_not_ready, told=progress
-            ).run()
-        except errors.Refused as problem:
-            if problem.status in {409, 410}:
-                told = (problem.status, problem.code, problem.message)
-                raise errors.NoResult(*told, request_id=problem.request_id) from problem
-            raise
+        return await Download(self._transport, path, target, on_progress=progress).run()
 
     async def cancel(self, job_id: int) -> JobDoc:
         """Cancel a job, and wait until none of its processes is left.
@@ -321,8 +289,3 @@ class Client:
     async def agents(self) -> list[dict[str, Any]]:
         """The agents that the server sends jobs to, and how they are."""
         return (await self._transport.get("api/v1/agents", Listed)).items
-
-
-def _refuse_not_ready(answer: aiohttp.ClientResponse) -> None:
-    if answer.status == 202 or answer.content_type == "application/json":
-        raise errors.NotReady(202, "not_ready", "the job has not ended, so there is no result yet")

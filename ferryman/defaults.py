@@ -1,4 +1,4 @@
-"""What is assumed where nothing is said."""
+"""Defaults of the client and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ferryman dev``: a server and an agent as two processes that live and die together."""
+"""``ferryman dev``: a server and an agent as two processes; when one ends, the other is stopped."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ferryman.errors import FerrymanError
 GRACE_S: Final = 30.0
 """For both to stop by themselves; the agent gives running jobs less than that."""
 LOOPBACK: Final = "127.0.0.1"
-_ONE_PROGRAMS: Final = ("PORT", "DB_PATH", "DATA_PATH")
-"""job-orchestrator's variables that speak of one program; here there are two."""
-_ANYWHERE: Final = {"0.0.0.0": LOOPBACK, "::": "::1", "": LOOPBACK}  # noqa: S104 - not bound here
+_IGNORED_VARIABLES: Final = ("PORT", "DB_PATH", "DATA_PATH")
+"""job-orchestrator's variables for its one program; here there are two."""
+_LOCAL_ADDRESS_OF: Final = {"0.0.0.0": LOOPBACK, "::": "::1", "": LOOPBACK}  # noqa: S104 - not bound here
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Plan:
     config: Path | None
 
 
-class Ended(Exception):
-    """One of the two has ended though nobody asked it to; its own words are on stderr."""
+class ProgramEnded(Exception):
+    """One of the two ended without being asked to; its own message is on stderr."""
 
     def __init__(self, name: str, code: int) -> None:
         """Args: the return code as ``Popen`` gives it."""
@@ -62,35 +62,37 @@ async def run(plan: Plan, say: Callable[[str], None] = lambda line: print(line, 
         Exit code: 0 when asked to stop, otherwise the code of the program that ended first.
     """
     if sys.version_info < (3, 12):
-        # A watcher without threads, the default since 3.12; see dies_with_us.
+        # A watcher without threads, the default since 3.12; see parent_death_signal.
         watcher = asyncio.PidfdChildWatcher()
         watcher.attach_loop(asyncio.get_running_loop())
         asyncio.set_child_watcher(watcher)
     children: dict[str, Process] = {}
-    living = asyncio.create_task(_live(plan, children, say))
+    running = asyncio.create_task(_run_both(plan, children, say))
 
-    def asked() -> None:
-        if not living.cancel():  # asked twice: now
+    def stop() -> None:
+        if not running.cancel():  # the second signal: stop at once
             _signal(children, signal.SIGKILL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, asked)
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
-        await living
+        await running
     except asyncio.CancelledError:
         return 0
-    except Ended as problem:
+    except ProgramEnded as problem:
         print(f"ferryman dev: {problem}", file=sys.stderr, flush=True)  # noqa: T201
         return problem.code
     finally:
-        await _end(children)
+        await _stop(children)
 
 
-async def _live(plan: Plan, children: dict[str, Process], say: Callable[[str], None]) -> NoReturn:
+async def _run_both(
+    plan: Plan, children: dict[str, Process], say: Callable[[str], None]
+) -> NoReturn:
     """Start both, and wait for the first to end; cancelled when asked to stop.
 
     Raises:
-        Ended
+        ProgramEnded
     """
     config = [] if plan.config is None else ["--config", str(plan.config)]
     common = [*config, "--log-format", "auto"]
@@ -106,33 +108,35 @@ async def _live(plan: Plan, children: dict[str, Process], say: Callable[[str], N
     port = await _start(
         children, "server", "server", [*flags, *agent, "--data-dir", str(folders["server"])]
     )
-    host = _ANYWHERE.get(plan.host, plan.host)
+    host = _LOCAL_ADDRESS_OF.get(plan.host, plan.host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    lines = _welcome(url, await _a_service(url), plan.data_dir)
-    await asyncio.get_running_loop().shutdown_default_executor()  # no threads: see dies_with_us
+    lines = _welcome(url, await _first_service(url), plan.data_dir)
+    # This process must have one thread only: see parent_death_signal.
+    await asyncio.get_running_loop().shutdown_default_executor()
     for line in lines:
         say(line)
     waits = {asyncio.create_task(process.wait()): name for name, process in children.items()}
     done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     first = done.pop()
-    raise Ended(waits[first], first.result())
+    raise ProgramEnded(waits[first], first.result())
 
 
 async def _start(children: dict[str, Process], name: str, module: str, arguments: list[str]) -> int:
     """Start a program; returns its port once it listens.
 
     Raises:
-        Ended
+        ProgramEnded
     """
     read, write = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            *(*dies_with_us(), sys.executable, "-P", "-m", module, *arguments),
+            *(*parent_death_signal(), sys.executable, "-P", "-m", module, *arguments),
             *("--ready-fd", str(write)),
-            env={key: value for key, value in os.environ.items() if key not in _ONE_PROGRAMS},
+            env={key: value for key, value in os.environ.items() if key not in _IGNORED_VARIABLES},
             stdin=subprocess.DEVNULL,
             pass_fds=(write,),
-            # Ctrl-C at a terminal goes to us alone: for the two it would count as asked twice.
+            # Ctrl-C at a terminal goes to this process only, which then signals the two: both would
+            # take a second signal as a wish to stop at once.
             process_group=0,
         )
     finally:
@@ -144,22 +148,23 @@ async def _start(children: dict[str, Process], name: str, module: str, arguments
     )
     line = await ready.readline()
     if not line:
-        raise Ended(name, await process.wait())
+        raise ProgramEnded(name, await process.wait())
     return int(line)
 
 
-def dies_with_us() -> list[str]:
-    """A kill -9 of this process must leave nothing behind: the kernel then ends both gently.
+def parent_death_signal() -> list[str]:
+    """Arguments before a command, by which the kernel sends it SIGTERM when this process dies.
 
-    It sends the signal again for every thread of ours that dies, and for the two asked twice means
-    at once: so this process has one thread.
+    So a kill -9 of this process leaves nothing behind. The kernel sends the signal for every
+    thread that ends, and the programs take a second signal as a wish to stop at once: so this
+    process has only one thread.
     """
     setpriv = shutil.which("setpriv")
     return [] if setpriv is None else [setpriv, "--pdeathsig", "TERM", "--"]
 
 
-async def _end(children: Mapping[str, Process]) -> None:
-    """Afterwards both have ended."""
+async def _stop(children: Mapping[str, Process]) -> None:
+    """Stop both; returns when both have ended."""
     _signal(children, signal.SIGTERM)
     waits = [asyncio.create_task(process.wait()) for process in children.values()]
     if waits:
@@ -188,11 +193,11 @@ def _welcome(url: str, service: str, data_dir: Path) -> list[str]:
     ]
 
 
-async def _a_service(url: str) -> str:
-    """One that the server offers; its settings may have come from a file."""
+async def _first_service(url: str) -> str:
+    """A service that the server offers; a configuration file may define other ones."""
     try:
         async with Client(url, patience=0) as client:
             offered = await client.services()
         return str(offered[0]["name"])
     except (FerrymanError, LookupError):
-        return "example"  # a token is asked for, or it tells its services otherwise
+        return "example"  # it needs a token, or answers otherwise

@@ -1,4 +1,4 @@
-"""What can go wrong for a caller. Each error carries its data; its text can be shown to people."""
+"""The errors of the SDK. Each carries its data; its text can be shown to people."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Unreachable(FerrymanError):
 
     Attributes:
         url: of the server.
-        why: the network's words.
+        why: what the network reported.
     """
 
     def __init__(self, url: str, why: str) -> None:

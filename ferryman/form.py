@@ -1,4 +1,4 @@
-"""A multipart form whose length is known before it is sent, made in pieces: memory stays flat."""
+"""The body of an upload: a multipart form of known length, made in pieces with flat memory."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from collections.abc import (
     Sequence,
 )
 from pathlib import Path
-from typing import Final, TypeAlias, TypedDict
+from typing import Final, TypeAlias
 
-from ferryman.bundle import Part
-from ferryman.errors import BadArgument, BadBundle, FileChanged
+from ferryman.bundle import BundleFile
+from ferryman.errors import BadBundle, FileChanged
 
 BATCH: Final = 1 << 20
 """Bytes read in one go; also one hop to a thread."""
 
-Told: TypeAlias = Callable[[int, int], None]
-"""Is told of progress: bytes done, bytes in all."""
+ProgressCallback: TypeAlias = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in all."""
 
 
-class Form:
+class FormBody:
     """``multipart/form-data`` (RFC 7578): text fields first, so that a refusal can come early.
 
     Args:
@@ -37,7 +37,10 @@ class Form:
     """
 
     def __init__(
-        self, fields: Iterable[tuple[str, str]], parts: Sequence[Part], boundary: str | None = None
+        self,
+        fields: Iterable[tuple[str, str]],
+        parts: Sequence[BundleFile],
+        boundary: str | None = None,
     ) -> None:
         self._boundary = boundary or f"ferryman-{secrets.token_hex(16)}"
         opening = b"--" + self._boundary.encode()
@@ -89,7 +92,7 @@ class Form:
             size += len(piece)
         yield b"".join(waiting)
 
-    async def stream(self, told: Told | None = None) -> AsyncIterator[bytes]:
+    async def stream(self, on_progress: ProgressCallback | None = None) -> AsyncIterator[bytes]:
         """:meth:`batches`, read in threads."""
         batches = self.batches()
         sent = 0
@@ -97,61 +100,12 @@ class Form:
             while batch := await asyncio.to_thread(next, batches, b""):
                 yield batch
                 sent += len(batch)
-                if told is not None:
-                    told(sent, self.size)
+                if on_progress is not None:
+                    on_progress(sent, self.size)
         finally:
             # A thread may still be inside after a cancellation; it closes the file when it is done.
             with contextlib.suppress(ValueError):
                 batches.close()
-
-
-class Asked(TypedDict, total=False):
-    """Limits that an upload asks for; None: the service's."""
-
-    memory: str | int | None
-    disk: str | int | None
-    cpus: str | float | None
-    pids: str | int | None
-
-
-LIMITS: Final = frozenset({"timeout", *Asked.__annotations__})
-
-
-def fields_of(
-    service: str,
-    user: str | None,
-    name: str | None,
-    tags: str | Iterable[str],
-    timeout: str | float | None,
-    limits: Asked,
-) -> list[tuple[str, str]]:
-    """The text fields of an upload. What their values may be is the server's to say.
-
-    Raises:
-        BadArgument
-    """
-    if not user:
-        raise BadArgument("whose job is it? give user=…, here or to the client")
-    fields = [("user_id", user), ("service", service)]
-    if name:
-        fields.append(("name", name))
-    marked = [tags] if isinstance(tags, str) else list(tags)
-    if any("," in tag for tag in marked):
-        raise BadArgument("a tag cannot have a comma")
-    if marked:
-        fields.append(("tags", ",".join(marked)))
-    if timeout is not None:
-        fields.append(("timeout", timeout if isinstance(timeout, str) else f"{_plain(timeout)}s"))
-    for limit, value in limits.items():
-        if value is not None:
-            assert isinstance(value, str | int | float), "as Asked says"
-            fields.append((limit, value if isinstance(value, str) else _plain(value)))
-    return fields
-
-
-def _plain(number: float) -> str:
-    """Without an exponent, which no duration or size has."""
-    return str(number) if isinstance(number, int) else f"{number:f}".rstrip("0").rstrip(".")
 
 
 def _disposition(field: str, filename: str | None = None) -> bytes:
@@ -166,7 +120,7 @@ def _quoted(text: str) -> str:
     return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _content(part: Part) -> Iterator[bytes]:
+def _content(part: BundleFile) -> Iterator[bytes]:
     if isinstance(part.source, bytes):
         yield from (part.source[at : at + BATCH] for at in range(0, part.size, BATCH))
         return
@@ -186,8 +140,8 @@ def _content(part: Part) -> Iterator[bytes]:
         raise BadBundle(f"{path}: {problem.strerror}", path) from problem
 
 
-def _check_same(part: Part, path: Path, fd: int) -> None:
+def _check_same(part: BundleFile, path: Path, fd: int) -> None:
     info = os.fstat(fd)
     now = (info.st_dev, info.st_ino, info.st_mtime_ns)
-    if info.st_size != part.size or now != part.seen:
+    if info.st_size != part.size or now != part.identity:
         raise FileChanged(path)

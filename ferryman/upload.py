@@ -1,62 +1,98 @@
-"""One upload: sent again under its key while the server is away, but not where it has arrived."""
+"""One upload: retried under its key while the server is away, unless the job exists already."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from typing import Final
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from http import HTTPStatus
 
-from ferryman.errors import NotUnderstood, Refused, TryLater, Unreachable
-from ferryman.form import BATCH, Form, Told
+from ferryman.answers import Accepted
+from ferryman.bundle import Files, gather
+from ferryman.errors import BadArgument, NotUnderstood, Refused, TryLater, Unreachable
+from ferryman.fields import LIMITS
+from ferryman.form import BATCH, FormBody, ProgressCallback
 from ferryman.models import JobPage, StatusBody
-from ferryman.transport import LONGEST_PAUSE_S, Transport
+from ferryman.transport import MAX_RETRY_PAUSE_S, Transport
 
-GATEWAY_TIMEOUT: Final = 504
+
+async def submit(
+    transport: Transport,
+    files: Files,
+    fields: Sequence[tuple[str, str]],
+    idempotency_key: str | None,
+    on_progress: ProgressCallback | None,
+) -> Accepted:
+    """Send a bundle; see :meth:`ferryman.Client.submit`."""
+    key = idempotency_key or secrets.token_urlsafe(24)
+    if not (key.isascii() and key.isprintable()):
+        raise BadArgument(f"the idempotency key {key!r} has more than ASCII letters")
+    given = dict(fields)
+    upload = Upload(
+        transport,
+        FormBody(fields, await asyncio.to_thread(gather, files)),
+        user=given["user_id"],
+        key=key,
+        fresh_key=idempotency_key is None,
+        # Wrong values of these are refused before the body is sent.
+        early_fields={
+            field: given[field] for field in ("user_id", "service", *LIMITS) if field in given
+        },
+        on_progress=on_progress,
+    )
+    try:
+        body = await upload.run()
+    except Refused as problem:
+        if problem.status == HTTPStatus.BAD_REQUEST and problem.part in LIMITS:
+            raise BadArgument(problem.message) from problem
+        raise
+    return Accepted(body.id, body.status, body.message, key)
 
 
 class Upload:
-    """A form on its way.
+    """A form that is being sent.
 
     Args:
-        user: whose job it is to be.
+        user: the job's user.
         key: for ``Idempotency-Key``.
-        minted: nobody else can have used the key, so a job under it is this one.
-        asked: fields for the head, where they can be refused before the body is sent.
+        fresh_key: the key was made for this upload, so a job that has it is this one.
+        early_fields: sent in the query, too, so that they can be refused before the body is sent.
     """
 
     def __init__(
         self,
         transport: Transport,
-        form: Form,
+        form: FormBody,
         *,
         user: str,
         key: str,
-        minted: bool,
-        asked: Mapping[str, str],
-        told: Told | None,
+        fresh_key: bool,
+        early_fields: Mapping[str, str],
+        on_progress: ProgressCallback | None,
     ) -> None:
-        self._transport, self._form, self._told = transport, form, told
-        self._user, self._key, self._minted, self._asked = user, key, minted, asked
-        self._arrived = False
-        """The last try got as far as the last piece, so there may be a job."""
-        self._slow = False
-        """The last try ended because the server took its time: it may still be at work."""
+        self._transport, self._form, self._on_progress = transport, form, on_progress
+        self._user, self._key, self._fresh_key = user, key, fresh_key
+        self._early_fields = early_fields
+        self._sent_all = False
+        """The last try sent the whole body, so there may be a job."""
+        self._timed_out = False
+        """The last try ended by a timeout: the server may still be working on it."""
 
     async def run(self) -> StatusBody:
         """Send it; see :meth:`ferryman.Client.submit` for the errors."""
         try:
-            return await self._transport.persist(self._once)
+            return await self._transport.retry(self._send_once)
         except (Unreachable, TryLater) as problem:
-            if self._arrived:
+            if self._sent_all:
                 problem.add_note("all of the bundle was sent, so there may be a job all the same")
             raise
 
-    async def _once(self) -> StatusBody:
-        if self._arrived and self._minted:
-            found = await self._look_up()
-            if found is not None:
-                return found
-        self._arrived = self._slow = False
+    async def _send_once(self) -> StatusBody:
+        if self._sent_all and self._fresh_key:
+            job = await self._find_job()
+            if job is not None:
+                return job
+        self._sent_all = self._timed_out = False
         headers = {
             "Content-Type": self._form.content_type,
             "Content-Length": str(self._form.size),
@@ -66,44 +102,46 @@ class Upload:
             async with self._transport.answer(
                 "POST",
                 "upload",
-                query=self._asked,
+                query=self._early_fields,
                 headers=headers,
                 body=self._body(),
                 # A refusal before the body is worth a round trip only where the body is large.
-                ask_first=self._form.size > BATCH,
+                expect_continue=self._form.size > BATCH,
             ) as answer:
                 return await self._transport.read(answer, StatusBody)
         except Unreachable as problem:
-            self._slow = isinstance(problem.__cause__, TimeoutError | asyncio.TimeoutError)
+            self._timed_out = isinstance(problem.__cause__, TimeoutError | asyncio.TimeoutError)
             raise
         except TryLater as problem:
-            if problem.code:  # the server's own word, not a proxy's: there is no job
-                self._arrived = False
-            self._slow = problem.status == GATEWAY_TIMEOUT
+            if problem.code:  # from the server itself, not from a proxy: there is no job
+                self._sent_all = False
+            self._timed_out = problem.status == HTTPStatus.GATEWAY_TIMEOUT
             raise
 
     async def _body(self) -> AsyncIterator[bytes]:
         left = self._form.size
-        async for piece in self._form.stream(self._told):
+        async for piece in self._form.stream(self._on_progress):
             left -= len(piece)
-            self._arrived = not left
+            self._sent_all = not left
             yield piece
 
-    async def _look_up(self) -> StatusBody | None:
-        """The job that has the key, if any; a slow server is given as long again to make one."""
+    async def _find_job(self) -> StatusBody | None:
+        """The job that has the key, if any. After a timeout the server gets as long again."""
         clock = self._transport.clock
-        end = clock.monotonic() + (self._transport.timeout if self._slow else 0)
+        end = clock.monotonic() + (self._transport.timeout if self._timed_out else 0)
         query = {"user": self._user, "idempotency_key": self._key}
         while True:
             try:
-                _, page = await self._transport.fetch("GET", "api/v1/jobs", JobPage, query=query)
+                _, page = await self._transport.request_once(
+                    "GET", "api/v1/jobs", JobPage, query=query
+                )
             except TryLater:
                 raise
-            except (Refused, NotUnderstood):  # a server that cannot be asked for a key
+            except (Refused, NotUnderstood):  # a server that cannot look a key up
                 return None
             if page.items:
                 job = page.items[0]
                 return StatusBody(id=job.id, status=job.status, message=job.message)
             if clock.monotonic() >= end:
                 return None
-            await clock.sleep(LONGEST_PAUSE_S)
+            await clock.sleep(MAX_RETRY_PAUSE_S)

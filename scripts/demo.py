@@ -1,4 +1,4 @@
-"""`make demo`: one bundle's journey, on this machine, in a temporary folder that is removed again.
+"""`make demo`: runs an example bundle on this machine, in a temporary folder that is removed again.
 
 Starts `ferryman dev` on free ports, uploads examples/contacts, shows the states as they pass,
 fetches the ZIP, looks into it, shows how a job fails, and stops everything. Exit code 0 only if all
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ferryman import Client, EventDoc, FerrymanError, JobDoc, JobState
 from ferryman.cli.show import event_line, since
-from ferryman.dev import dies_with_us
+from ferryman.dev import parent_death_signal
 from ferryman.units import say_duration, say_size
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -38,7 +38,7 @@ class DemoFailed(Exception):
 
 
 def plain_environment() -> dict[str, str]:
-    """Without settings meant for other Ferrymen, or for job-orchestrator."""
+    """The environment without settings of other Ferryman programs, and of job-orchestrator."""
     ours = re.compile(r"FERRYMAN_.*|SERVICE_.*|PORT|DB_PATH|DATA_PATH|MAX_AGE")
     return {key: value for key, value in os.environ.items() if not ours.fullmatch(key)}
 
@@ -48,7 +48,7 @@ async def running(folder: Path) -> AsyncIterator[str]:
     """Server and agent; yields the URL."""
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *dies_with_us(),
+            *parent_death_signal(),
             *(sys.executable, "-P", "-m", "ferryman", "dev"),
             *("--port", "0", "--agent-port", "0", "--data-dir", str(folder / "data")),
             env=plain_environment(),
@@ -73,8 +73,8 @@ async def running(folder: Path) -> AsyncIterator[str]:
         await process.wait()
 
 
-async def follow(client: Client, job_id: int) -> tuple[JobDoc, list[EventDoc]]:
-    """Show the states as they pass."""
+async def print_events(client: Client, job_id: int) -> tuple[JobDoc, list[EventDoc]]:
+    """Print each change of state as it happens."""
     events = []
     start = (await client.status(job_id)).created_at
     async for event in client.events(job_id):
@@ -120,7 +120,7 @@ async def succeed(client: Client, folder: Path) -> None:
     accepted = await client.submit(EXAMPLES / "contacts", service="example", user="demo")
     uploaded = time.perf_counter() - begin
     print(f"\nuploaded examples/contacts: it is job {accepted.id}")
-    job, events = await follow(client, accepted.id)
+    job, events = await print_events(client, accepted.id)
     if job.status is not JobState.COMPLETED:
         raise DemoFailed(f"job {job.id} {job.status}: {job.message}\n{job.stderr_tail}")
     begin = time.perf_counter()
@@ -139,9 +139,9 @@ async def fail(client: Client) -> None:
     job = await client.wait(accepted.id, PATIENCE_S)
     if job.status is not JobState.FAILED or job.exit_code != 3:
         raise DemoFailed(f"job {job.id} should have failed with exit code 3; it is {job.status}")
-    told = job.stderr_tail.splitlines()[:1] or [""]
+    first_line = (job.stderr_tail.splitlines() or [""])[0]
     print(f"\na job that fails says why: job {job.id} {job.status} ({job.reason}): {job.message}")
-    print(f"  | {told[0]}")
+    print(f"  | {first_line}")
 
 
 async def demo() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ferryman.cli.app import app
-from ferryman.cli.exits import INTERRUPTED, exit_of
-from ferryman.cli.show import complain, say
+from ferryman.cli.exits import INTERRUPTED, exit_code_for
+from ferryman.cli.show import print_error, print_message
 from ferryman.errors import FerrymanError, NotAllowed
 
 _WHICH_SERVER: Final = ("--url", "--token", "--token-file")
@@ -22,15 +22,17 @@ def main() -> None:
     try:
         app(command_first(sys.argv[1:]), prog_name="ferryman")
     except KeyboardInterrupt:
-        complain("interrupted")
+        print_error("interrupted")
         sys.exit(INTERRUPTED)
     except (FerrymanError, OSError) as problem:
-        complain(_text(problem))
+        print_error(_text(problem))
         for note in getattr(problem, "__notes__", ()):
-            say(note)
+            print_message(note)
         if isinstance(problem, NotAllowed) and problem.status == 401:
-            say("a token comes from FERRYMAN_TOKEN or --token-file; the server's operator has it")
-        sys.exit(exit_of(problem))
+            print_message(
+                "a token comes from FERRYMAN_TOKEN or --token-file; the server's operator has it"
+            )
+        sys.exit(exit_code_for(problem))
 
 
 def _text(problem: Exception) -> str:

@@ -13,7 +13,7 @@ FAILED: Final = 1
 """The job failed and has no exit code of its own; there is no such job; it cannot be cancelled."""
 USAGE: Final = 2
 BAD_BUNDLE: Final = 65
-"""What was to be sent cannot be used; nothing is left of it."""
+"""The bundle was refused; nothing of it was kept."""
 UNAVAILABLE: Final = 69
 """The server cannot be reached, or what it needs is not installed here."""
 CANNOT_WRITE: Final = 73
@@ -27,7 +27,7 @@ INTERRUPTED: Final = 130
 CANCELLED: Final = 143
 """As of a process that was sent SIGTERM."""
 
-_OF: Final[tuple[tuple[type[Exception], int], ...]] = (  # the first that fits
+_EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (  # the first class that matches
     (errors.BadArgument, USAGE),
     (errors.BadBundle, BAD_BUNDLE),
     (errors.Unreachable, UNAVAILABLE),
@@ -45,12 +45,12 @@ _OF: Final[tuple[tuple[type[Exception], int], ...]] = (  # the first that fits
 )
 
 
-def exit_of(problem: Exception) -> int:
+def exit_code_for(problem: Exception) -> int:
     """The exit code for an error."""
-    return next((code for kind, code in _OF if isinstance(problem, kind)), FAILED)
+    return next((code for kind, code in _EXIT_CODES if isinstance(problem, kind)), FAILED)
 
 
-def exit_of_job(job: JobDoc) -> int:
+def exit_code_of_job(job: JobDoc) -> int:
     """The exit code of ``--wait`` for a job that has ended."""
     from ferryman.models import JobState, Reason
 

@@ -1,4 +1,4 @@
-"""``--wait``: a job's history as it happens, and what is the matter while nothing happens."""
+"""``--wait``: shows a job's history as it happens, and why nothing happens."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ if TYPE_CHECKING:
     from ferryman.client import Client
     from ferryman.models import JobDoc
 
-PATIENT_S: Final = 60.0
-"""Patience once a job is being followed: a restart of the server must not lose sight of it."""
-FIRST_LOOK_S: float = 1.0
-LONGEST_LOOK_S: Final = 15.0
-"""Pauses between two looks at a job that does not move; they double from the first to the last."""
+FOLLOW_PATIENCE_S: Final = 60.0
+"""Patience while a job is followed: long enough for a restart of the server."""
+FIRST_POLL_S: float = 1.0
+MAX_POLL_S: Final = 15.0
+"""Pauses between two requests for a job that does not change state; they double up to the last."""
 
 
-async def follow(client: Client, server: Server, job_id: int, *, quiet: bool) -> JobDoc:
+async def follow_job(client: Client, server: Server, job_id: int, *, quiet: bool) -> JobDoc:
     """Show each change of state on stderr, and why a queued job waits; return the ended job."""
     job = await client.status(job_id)
-    client.patience = PATIENT_S
+    client.patience = FOLLOW_PATIENCE_S
     events = client.events(job_id)
-    coming = asyncio.ensure_future(anext(events, None))
-    pause, told = None, ""  # the history so far comes at once
+    next_event = asyncio.ensure_future(anext(events, None))
+    pause, last_reason = None, ""  # the history so far is not waited for
     try:
-        with show.moving(quiet=quiet) as (tell, move):
+        with show.live_status(quiet=quiet) as (add_line, set_status):
             while True:
-                done, _ = await asyncio.wait({coming}, timeout=pause)
+                done, _ = await asyncio.wait({next_event}, timeout=pause)
                 if not done:
                     job = await client.status(job_id)
-                    move(show.doing(job))
-                    why = job.queue.reason if job.queue is not None else ""
-                    if why not in {"", told}:
-                        tell(show.waiting_line(why))
-                    told, pause = why, min(2 * (pause or 0), LONGEST_LOOK_S)
+                    set_status(show.status_line(job))
+                    reason = job.queue.reason if job.queue is not None else ""
+                    if reason not in {"", last_reason}:
+                        add_line(show.waiting_line(reason))
+                    last_reason, pause = reason, min(2 * (pause or 0), MAX_POLL_S)
                     continue
-                event = coming.result()
+                event = next_event.result()
                 if event is None:
                     break
-                tell(show.event_line(event, job.created_at))
-                move(str(event.status))
-                pause = FIRST_LOOK_S
-                coming = asyncio.ensure_future(anext(events, None))
+                add_line(show.event_line(event, job.created_at))
+                set_status(str(event.status))
+                pause = FIRST_POLL_S
+                next_event = asyncio.ensure_future(anext(events, None))
         return await client.wait(job_id)
     except asyncio.CancelledError:
-        show.say(f"the job goes on: {server.command(f'status {job_id}')}")
+        show.print_message(f"the job goes on: {server.command(f'status {job_id}')}")
         raise
     finally:
-        coming.cancel()
+        next_event.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
-            await coming
+            await next_event
         await events.aclose()

@@ -1,4 +1,4 @@
-"""Commands about jobs that are there, thin over the SDK."""
+"""Commands for existing jobs, thin over the SDK."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.exits import exit_of_job
+from ferryman.cli.exits import exit_code_of_job
 from ferryman.cli.options import JobId, Json, Quiet, Server, Token, TokenFile, Url, run
 from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ferryman.client import Client
     from ferryman.models import JobDoc
 
-SOON_S: float = 5.0
+EXPLAIN_CANCEL_AFTER_S: float = 5.0
 """A cancel that takes longer is explained."""
-_ASKED_WHY: Final = 8
-"""Users and services of which a list asks why their jobs wait."""
+_MAX_ASKED: Final = 8
+"""A list asks for so many reasons of waiting, one for each user and service."""
 
 
 def status(
@@ -38,22 +38,22 @@ def status(
     token_file: TokenFile = None,
 ) -> None:
     """Show a job."""
-    from ferryman.cli.follow import follow
+    from ferryman.cli.follow import follow_job
 
-    server = Server.named(url, token, token_file)
+    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:
             if wait:
-                job = await follow(client, server, job_id, quiet=quiet)
+                job = await follow_job(client, server, job_id, quiet=quiet)
             else:
                 job = await client.status(job_id)
             if json:
-                show.document(job)
+                show.print_json(job)
             else:
-                for line in (*show.details(job), *show.tail(job)):
+                for line in (*show.details(job), *show.stderr_lines(job)):
                     typer.echo(show.printable(line))
-            return exit_of_job(job) if wait else 0
+            return exit_code_of_job(job) if wait else 0
 
     run(work())
 
@@ -67,30 +67,30 @@ def cancel(
     token_file: TokenFile = None,
 ) -> None:
     """Cancel a job; returns when none of its processes is left."""
-    server = Server.named(url, token, token_file)
+    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:
             job = await _cancelled(client, job_id, quiet=quiet)
             if json:
-                show.document(job)
+                show.print_json(job)
             elif not quiet:
-                show.say(f"job {job_id} is cancelled")
+                show.print_message(f"job {job_id} is cancelled")
             return 0
 
     run(work())
 
 
 async def _cancelled(client: Client, job_id: int, *, quiet: bool) -> JobDoc:
-    """Cancel it, and say why that takes long where it does: its agent may be away for days."""
+    """Cancel it; if that takes long, say why: its agent may be away for days."""
     import asyncio
 
     cancelling = asyncio.ensure_future(client.cancel(job_id))
     try:
-        if not (await asyncio.wait({cancelling}, timeout=SOON_S))[0] and not quiet:
+        if not (await asyncio.wait({cancelling}, timeout=EXPLAIN_CANCEL_AFTER_S))[0] and not quiet:
             job = await client.status(job_id)
             whose = f"agent {job.agent}" if job.agent else "the server"
-            show.say(
+            show.print_message(
                 f"the cancel is noted; {whose} has not confirmed yet that no process of job "
                 f"{job_id} is left (Ctrl-C ends this command, the cancel stays)"
             )
@@ -120,24 +120,24 @@ def list_jobs(
     token_file: TokenFile = None,
 ) -> None:
     """List jobs, newest first."""
-    server = Server.named(url, token, token_file)
+    server = Server.from_options(url, token, token_file)
     wanted = _state(state)
     most = 0 if every else limit
 
     async def work() -> int:
         async with server.client() as client:
-            found = client.jobs(
+            jobs = client.jobs(
                 user=user, service=service, state=wanted, tag=tag, limit=most + 1 if most else None
             )
-            listed = [job async for job in found]
+            listed = [job async for job in jobs]
             more = bool(most) and len(listed) > most
             listed = listed[:most] if most else listed
             if json:
                 typer.echo("[" + ",\n".join(job.model_dump_json() for job in listed) + "]")
             else:
-                show.jobs(listed, await _why_waiting(client, listed))
+                show.print_jobs(listed, await _why_waiting(client, listed))
             if more:
-                show.say(f"these are the newest {most}; --limit N or --all shows more")
+                show.print_message(f"these are the newest {most}; --limit N or --all shows more")
         return 0
 
     run(work())
@@ -154,7 +154,7 @@ def _state(text: str | None) -> str | None:
 
 
 async def _why_waiting(client: Client, listed: Sequence[JobDoc]) -> dict[int, str]:
-    """Why queued jobs wait: of each user and service the oldest is asked for, others follow it."""
+    """Why queued jobs wait. Only the oldest job of each user and service is asked for."""
     oldest: dict[tuple[str, str], int] = {}
     reasons: dict[int, str] = {}
     for job in reversed(listed):
@@ -163,7 +163,7 @@ async def _why_waiting(client: Client, listed: Sequence[JobDoc]) -> dict[int, st
             reasons[job.id] = f"behind job {first}"
     for job_id in oldest.values():
         reasons.pop(job_id)
-    for job_id in list(oldest.values())[:_ASKED_WHY]:
+    for job_id in list(oldest.values())[:_MAX_ASKED]:
         job = await client.status(job_id)
         reasons[job_id] = job.queue.reason if job.queue is not None else job.message
     return reasons

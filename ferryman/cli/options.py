@@ -1,4 +1,4 @@
-"""Options that several commands have, and the client that they make."""
+"""Options of several commands, and the client that these options describe."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ferryman.errors import BadArgument
 if TYPE_CHECKING:
     from ferryman.client import Client
 
-BRIEF_S: Final = 2.0
-"""Patience for a first contact: somebody sits and waits."""
+PATIENCE_S: Final = 2.0
+"""Patience of commands: a person waits for them."""
 
 USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
@@ -74,7 +74,7 @@ class Server:
     token: str | None
 
     @classmethod
-    def named(cls, url: str, token: str | None, token_file: Path | None) -> Server:
+    def from_options(cls, url: str, token: str | None, token_file: Path | None) -> Server:
         """From the options.
 
         Raises:
@@ -97,7 +97,7 @@ class Server:
         from ferryman.client import Client
 
         here = re.match(r"https?://(localhost|127\.|\[::1\])", self.url) is not None
-        return Client(self.url, token=self.token, patience=BRIEF_S, trust_env=not here)
+        return Client(self.url, token=self.token, patience=PATIENCE_S, trust_env=not here)
 
     def command(self, words: str) -> str:
         """A command line that reaches the same server."""

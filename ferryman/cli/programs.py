@@ -12,27 +12,27 @@ from typing import Annotated, NoReturn
 import typer
 
 from ferryman.cli.exits import UNAVAILABLE
-from ferryman.cli.show import complain
+from ferryman.cli.show import print_error
 
 
 def server(context: typer.Context) -> NoReturn:
     """Run the server alone; see `ferryman server --help`."""
-    _become("server", context.args)
+    _exec("server", context.args)
 
 
 def agent(context: typer.Context) -> NoReturn:
     """Run an agent alone; see `ferryman agent --help`."""
-    _become("client_agent", context.args)
+    _exec("client_agent", context.args)
 
 
 def backup(context: typer.Context) -> NoReturn:
     """Copy what a server keeps, while it runs."""
-    _become("server.maintenance", ["backup", *context.args])
+    _exec("server.maintenance", ["backup", *context.args])
 
 
 def restore(context: typer.Context) -> NoReturn:
     """Restore a backup into an empty folder."""
-    _become("server.maintenance", ["restore", *context.args])
+    _exec("server.maintenance", ["restore", *context.args])
 
 
 def dev(
@@ -68,7 +68,7 @@ def dev(
     ] = None,
 ) -> None:
     """Run a server and an agent on this machine, to try things out."""
-    _need_the_extra()
+    _require_server_extra()
     import asyncio
 
     from ferryman import dev as both
@@ -85,12 +85,12 @@ def dev(
         raise typer.Exit(code)
 
 
-def _become(module: str, arguments: list[str]) -> NoReturn:
-    """Replace this process: signals and the exit code need no go-between.
+def _exec(module: str, arguments: list[str]) -> NoReturn:
+    """Replace this process by the program, so that signals reach it and its exit code is ours.
 
-    A program of its own, not an import: the client must not depend on the two others.
+    It is started, not imported: the client must not depend on the two others.
     """
-    _need_the_extra()
+    _require_server_extra()
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(  # noqa: S606 - no shell is wanted
@@ -98,32 +98,32 @@ def _become(module: str, arguments: list[str]) -> NoReturn:
     )
 
 
-def _need_the_extra() -> None:
-    """Whoever installed the client alone is told what is missing, not shown a traceback."""
+def _require_server_extra() -> None:
+    """Where only the client is installed, say what is missing, without a traceback."""
     if sys.platform != "linux":
-        complain("server and agent run on Linux only")
+        print_error("server and agent run on Linux only")
         raise typer.Exit(UNAVAILABLE)
-    missing = _not_installed()
+    missing = _missing_packages()
     if missing:
-        complain(
+        print_error(
             f"server and agent need more than the client ({', '.join(missing)}): "
             "pip install 'ferryman[server]'"
         )
         raise typer.Exit(UNAVAILABLE)
 
 
-def _not_installed() -> list[str]:
+def _missing_packages() -> list[str]:
     """Distributions of the extra ``server`` that are not there."""
     try:
         wanted = metadata.requires("ferryman") or []
-    except metadata.PackageNotFoundError:  # a source tree: whoever runs that knows what it needs
+    except metadata.PackageNotFoundError:  # a source tree that is not installed
         return []
     missing = []
     for requirement in wanted:
-        found = re.fullmatch(r"([A-Za-z0-9._-]+).*;\s*extra == .server.", requirement)
-        if found is not None:
+        match = re.fullmatch(r"([A-Za-z0-9._-]+).*;\s*extra == .server.", requirement)
+        if match is not None:
             try:
-                metadata.distribution(found[1])
+                metadata.distribution(match[1])
             except metadata.PackageNotFoundError:
-                missing.append(found[1])
+                missing.append(match[1])
     return missing

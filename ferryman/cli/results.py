@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.exits import exit_of
+from ferryman.cli.exits import exit_code_for
 from ferryman.cli.options import JobId, Output, Quiet, Server, Token, TokenFile, Url, run
 from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument, NoResult
@@ -42,7 +42,7 @@ def download(
 
     With --output - the ZIP itself goes to stdout.
     """
-    server = Server.named(url, token, token_file)
+    server = Server.from_options(url, token, token_file)
 
     if output == STDOUT and sys.stdout.isatty():
         raise BadArgument("a ZIP would confuse your terminal: send stdout to a file or a program")
@@ -57,32 +57,34 @@ def download(
                     typer.echo(await fetch(client, job_id, to, partial=partial, quiet=quiet))
             except NoResult as problem:
                 # The server ends with a path, which is for those who use HTTP.
-                show.complain(str(problem).partition(". What it left: ")[0])
+                show.print_error(str(problem).partition(". What it left: ")[0])
                 if problem.status == 409:
-                    show.say(leftovers(server, job_id))
-                return exit_of(problem)
+                    show.print_message(partial_hint(server, job_id))
+                return exit_code_for(problem)
             return 0
 
     run(work())
 
 
 async def fetch(client: Client, job_id: int, to: str, *, partial: bool, quiet: bool) -> Path:
-    with show.bar("fetching", quiet=quiet) as told:
-        done = await client.download(job_id, to, partial=partial, progress=told)
+    with show.progress_bar("fetching", quiet=quiet) as on_progress:
+        done = await client.download(job_id, to, partial=partial, progress=on_progress)
     if not quiet:
-        show.say(f"saved {done.path} ({say_size(done.size)})")
+        show.print_message(f"saved {done.path} ({say_size(done.size)})")
     return done.path
 
 
 async def _print_zip(client: Client, job_id: int, *, partial: bool, quiet: bool) -> None:
     """To stdout, once it has arrived whole."""
     with tempfile.TemporaryDirectory(prefix="ferryman-") as folder:
-        with show.bar("fetching", quiet=quiet) as told:
-            done = await client.download(job_id, f"{folder}/", partial=partial, progress=told)
+        with show.progress_bar("fetching", quiet=quiet) as on_progress:
+            done = await client.download(
+                job_id, f"{folder}/", partial=partial, progress=on_progress
+            )
         with done.path.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()
 
 
-def leftovers(server: Server, job_id: int) -> str:
+def partial_hint(server: Server, job_id: int) -> str:
     return f"what it left, logs included: {server.command(f'download {job_id} --partial')}"

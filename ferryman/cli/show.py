@@ -1,4 +1,4 @@
-"""What people see: messages on stderr, documents and lists on stdout."""
+"""Output for people: messages on stderr, documents and lists on stdout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from ferryman.units import say_duration, say_size
 
 if TYPE_CHECKING:
-    from ferryman.form import Told
+    from ferryman.form import ProgressCallback
     from ferryman.models import EventDoc, JobDoc
 
 _STYLE: Final = {
@@ -23,24 +23,24 @@ _STYLE: Final = {
     "Cancelled": "yellow",
     "Unknown": "magenta",
 }
-_WORTH_A_BAR: Final = 1 << 20
-"""Bytes that take a moment to go."""
-_LEAST_MESSAGE: Final = 12
+_MIN_FOR_BAR: Final = 1 << 20
+"""Bytes; a smaller transfer is over before a bar is seen."""
+_MIN_MESSAGE_WIDTH: Final = 12
 """Columns; a table drops columns before its messages get narrower."""
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """A message."""
     typer.echo(printable(text), err=True)
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """An error, on one line where its text is one."""
-    say(f"ferryman: {text}")
+    print_message(f"ferryman: {text}")
 
 
 def printable(text: str) -> str:
-    """``text`` with everything that could steer a terminal written as an escape."""
+    """``text`` with everything that could control a terminal written as an escape."""
     return "".join(
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii")
         for c in text
@@ -53,7 +53,7 @@ def since(start: str, end: str) -> float:
 
 
 def local(at: str) -> str:
-    """A time of the wire as people here write it."""
+    """A time of the wire in local time."""
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -66,12 +66,12 @@ def event_line(event: EventDoc, start: str) -> str:
 
 
 def waiting_line(why: str) -> str:
-    """The same for a reason to wait, which is no change of state."""
+    """A line in the same format for the reason why a job waits."""
     return f"{'':>9}  {'waiting':<10}  {' '.join(why.split())}"
 
 
-def doing(job: JobDoc) -> str:
-    """What a job does at the moment, on one line."""
+def status_line(job: JobDoc) -> str:
+    """What a job does now, on one line."""
     words = [str(job.status)]
     if job.progress is not None:
         words.append(_progress(job))
@@ -87,7 +87,7 @@ def _progress(job: JobDoc) -> str:
 
 
 def details(job: JobDoc) -> Iterator[str]:
-    """A job, for people; a few lines."""
+    """A job, in a few lines."""
     reason = f" ({job.reason})" if job.reason else ""
     yield f"job {job.id}: {job.status}{reason}"
     if job.message:
@@ -122,7 +122,7 @@ def details(job: JobDoc) -> Iterator[str]:
 
 
 def usage(job: JobDoc) -> Iterator[str]:
-    """What the job used, as phrases."""
+    """What the job used, as phrases such as ``2s CPU``."""
     if job.usage is None:
         return
     yield f"{say_duration(job.usage.wall_s)} wall time"
@@ -132,7 +132,7 @@ def usage(job: JobDoc) -> Iterator[str]:
         yield f"{say_size(job.usage.peak_memory_bytes)} memory"
 
 
-def tail(job: JobDoc) -> Iterator[str]:
+def stderr_lines(job: JobDoc) -> Iterator[str]:
     """The last lines of stderr, if there are any."""
     lines = job.stderr_tail.rstrip().splitlines()
     if lines:
@@ -140,7 +140,7 @@ def tail(job: JobDoc) -> Iterator[str]:
         yield from (f"  | {line}" for line in lines)
 
 
-def jobs(listed: Iterable[JobDoc], waiting: Mapping[int, str]) -> None:
+def print_jobs(listed: Iterable[JobDoc], waiting: Mapping[int, str]) -> None:
     """A table on a terminal, tab-separated lines elsewhere.
 
     Args:
@@ -177,8 +177,8 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     last = len(heads) - 1
     shown = list(range(len(heads)))
     for drop in ("NAME", "ACCEPTED", "SERVICE", "USER"):
-        # A narrow terminal loses columns, then the ends of messages: never what one would type.
-        needed = sum(widths[at] + 2 for at in shown[:-1]) + min(widths[last], _LEAST_MESSAGE)
+        # On a narrow terminal columns are dropped, then messages are cut; ids are always whole.
+        needed = sum(widths[at] + 2 for at in shown[:-1]) + min(widths[last], _MIN_MESSAGE_WIDTH)
         if needed > console.width:
             shown.remove(heads.index(drop))
     table = Table(box=None, pad_edge=False, expand=True)
@@ -196,14 +196,14 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     console.print(table)
 
 
-def document(model: Any) -> None:
+def print_json(model: Any) -> None:
     """JSON on stdout."""
     typer.echo(model.model_dump_json(indent=2))
 
 
 @contextmanager
-def bar(what: str, *, quiet: bool) -> Iterator[Told | None]:
-    """A progress bar on a terminal, for transfers that are worth one."""
+def progress_bar(what: str, *, quiet: bool) -> Iterator[ProgressCallback | None]:
+    """A progress bar on a terminal, for large transfers."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -219,21 +219,21 @@ def bar(what: str, *, quiet: bool) -> Iterator[Told | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, visible=False)
 
-        def told(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total, visible=total > _WORTH_A_BAR)
+        def on_progress(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total, visible=total > _MIN_FOR_BAR)
 
-        yield told
+        yield on_progress
 
 
 @contextmanager
-def moving(*, quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
-    """A line on a terminal that shows what a job does, and since when.
+def live_status(*, quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
+    """A line on a terminal that shows what a job does now, and for how long.
 
     Yields:
-        What says a line, above that one, and what changes that one; both take a text.
+        Two functions, which take a text: one prints a line above that line, one changes it.
     """
     if quiet or not sys.stderr.isatty():
-        yield (lambda _: None) if quiet else say, lambda _: None
+        yield (lambda _: None) if quiet else print_message, lambda _: None
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -244,14 +244,14 @@ def moving(*, quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[st
         task = progress.add_task("", total=None)
         state = ""
 
-        def tell(text: str) -> None:
+        def add_line(text: str) -> None:
             progress.console.print(Text(printable(text)), soft_wrap=True)
 
-        def move(text: str) -> None:
+        def set_status(text: str) -> None:
             nonlocal state
             if text.partition("  ")[0] != state:
                 state = text.partition("  ")[0]
                 progress.reset(task)
             progress.update(task, description=printable(text), refresh=True)
 
-        yield tell, move
+        yield add_line, set_status

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ferryman.cli import options, show
-from ferryman.cli.exits import exit_of_job
+from ferryman.cli.exits import exit_code_of_job
 from ferryman.cli.options import Json, Output, Quiet, Server, Token, TokenFile, Url, run
-from ferryman.cli.results import STDOUT, fetch, leftovers
+from ferryman.cli.results import STDOUT, fetch, partial_hint
 from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
     from ferryman.models import JobDoc
 
-_LOOKED_THROUGH: Final = 1 << 16
-"""Bytes of a run.sh in which its line ends are looked for."""
+_MAX_SCANNED: Final = 1 << 16
+"""Bytes of a run.sh that are searched for Windows line ends."""
 
 
 def submit(
@@ -104,17 +104,17 @@ def submit(
     """
     import asyncio
 
-    from ferryman.cli.follow import follow
-    from ferryman.download import place
+    from ferryman.cli.follow import follow_job
+    from ferryman.download import target_path
 
-    server = Server.named(url, token, token_file)
+    server = Server.from_options(url, token, token_file)
     whose = user or options.login_name()
     if whose is None:
         raise BadArgument("--user is missing: your login name cannot be used as one")
     if output == STDOUT:
         raise BadArgument("the job's number goes to stdout; then: ferryman download ID -o -")
     if output is not None:
-        place(output, "")  # a folder that cannot be made is better told now than in an hour
+        target_path(output, "")  # fails now, not in an hour, if the folder cannot be made
 
     if not quiet:
         _warn_of_line_ends(paths)
@@ -122,7 +122,7 @@ def submit(
     async def work() -> int:
         async with server.client() as client:
             try:
-                with show.bar("sending", quiet=quiet) as told:
+                with show.progress_bar("sending", quiet=quiet) as on_progress:
                     accepted = await client.submit(
                         paths,
                         service=service,
@@ -135,10 +135,10 @@ def submit(
                         pids=pids,
                         disk=disk,
                         idempotency_key=idempotency_key,
-                        progress=told,
+                        progress=on_progress,
                     )
             except asyncio.CancelledError:
-                show.complain("interrupted before the server had answered: there may be no job")
+                show.print_error("interrupted before the server had answered: there may be no job")
                 raise
             following = wait or output is not None
             if not json:
@@ -148,22 +148,22 @@ def submit(
                 typer.echo(dumps(asdict(accepted), indent=2))
             if not following:
                 if not quiet:
-                    show.say(
+                    show.print_message(
                         f"job {accepted.id} is accepted; follow it: "
                         + server.command(f"status {accepted.id} --wait")
                     )
                 return 0
-            job = await follow(client, server, accepted.id, quiet=quiet)
+            job = await follow_job(client, server, accepted.id, quiet=quiet)
             if json:
-                show.document(job)
+                show.print_json(job)
             elif not quiet:
                 for warning in job.warnings:
-                    show.say(f"warning: {warning}")
+                    show.print_message(f"warning: {warning}")
             if job.status == "Completed" and output is not None:
                 await fetch(client, job.id, output, partial=False, quiet=quiet)
             else:
                 _conclude(job, server, quiet=quiet)
-            return exit_of_job(job)
+            return exit_code_of_job(job)
 
     run(work())
 
@@ -174,8 +174,8 @@ def _warn_of_line_ends(paths: Sequence[Path]) -> None:
         if script.name != "run.sh" or not script.is_file():
             continue
         with contextlib.suppress(OSError), script.open("rb") as file:
-            if b"\r\n" in file.read(_LOOKED_THROUGH):
-                show.say(
+            if b"\r\n" in file.read(_MAX_SCANNED):
+                show.print_message(
                     f"warning: {script} has Windows line ends (CRLF), which bash does not "
                     "understand; most editors can save it with Unix line ends (LF)"
                 )
@@ -185,10 +185,10 @@ def _conclude(job: JobDoc, server: Server, *, quiet: bool) -> None:
     """Say how it ended. Why it failed is an error, so --quiet does not silence it."""
     if job.status == "Completed":
         if not quiet:
-            show.say(f"fetch the result: {server.command(f'download {job.id}')}")
+            show.print_message(f"fetch the result: {server.command(f'download {job.id}')}")
         return
     reason = f" ({job.reason})" if job.reason else ""
-    show.say(f"job {job.id} {job.status}{reason}: {job.message}")
-    for line in show.tail(job):
-        show.say(line)
-    show.say(leftovers(server, job.id))
+    show.print_message(f"job {job.id} {job.status}{reason}: {job.message}")
+    for line in show.stderr_lines(job):
+        show.print_message(line)
+    show.print_message(partial_hint(server, job.id))

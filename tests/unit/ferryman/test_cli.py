@@ -11,7 +11,7 @@ from aiohttp import web
 
 from ferryman import JobState
 from ferryman.cli import follow, jobs, show
-from ferryman.cli.exits import exit_of_job
+from ferryman.cli.exits import exit_code_of_job
 from shared.wire import EventDoc, EventPage, JobDoc, QueueInfo, Reason, Usage
 from tests.unit.ferryman.conftest import ZIP, Host
 from tests.unit.ferryman.stand_in import answer, job, problem, serving
@@ -155,7 +155,7 @@ async def test_an_output_that_cannot_be_is_told_before_anything_is_sent(ferryman
     ],
 )
 def test_the_exit_code_of_a_job(final, code):
-    assert exit_of_job(final) == code
+    assert exit_code_of_job(final) == code
 
 
 async def test_status_shows_the_job(ferryman):
@@ -212,7 +212,7 @@ async def test_cancel_says_so(ferryman):
 
 
 async def test_a_cancel_that_takes_long_says_what_it_waits_for(ferryman, monkeypatch):
-    monkeypatch.setattr(jobs, "SOON_S", 0.0)
+    monkeypatch.setattr(jobs, "EXPLAIN_CANCEL_AFTER_S", 0.0)
     asked = job(S.UNKNOWN, agent="away", cancel_requested_at="2026-11-20T10:00:02.000000Z")
     seen = asyncio.Event()
 
@@ -376,7 +376,7 @@ class Stuck(Host):
 
 
 async def test_waiting_says_once_why_a_job_waits(ferryman, monkeypatch):
-    monkeypatch.setattr(follow, "FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(follow, "FIRST_POLL_S", 0.0)
     async with Stuck().serving() as url:
         said = await ferryman("status", "17", "--wait", "--url", url)
     assert said.code == 0
@@ -389,7 +389,7 @@ async def test_waiting_says_once_why_a_job_waits(ferryman, monkeypatch):
 
 
 async def test_something_moves_on_a_terminal_while_a_job_does_not(ferryman, monkeypatch):
-    monkeypatch.setattr(follow, "FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(follow, "FIRST_POLL_S", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("COLUMNS", "100")
@@ -407,7 +407,7 @@ def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
 
     def line(columns: int) -> str:
         monkeypatch.setenv("COLUMNS", str(columns))
-        show.jobs(listed, {})
+        show.print_jobs(listed, {})
         line = capsys.readouterr().out.splitlines()[1]
         assert len(line) <= columns
         return str(line)
