@@ -30,6 +30,14 @@ class NoSuchJob(FerrymanError):
         self.job_id = job_id
 
 
+class NoSuchAttempt(FerrymanError):
+    code = "attempt_not_found"
+
+    def __init__(self, job_id: int, number: int) -> None:
+        super().__init__(f"job {job_id} has no attempt {number} that an agent took")
+        self.job_id, self.number = job_id, number
+
+
 class AlreadyEnded(FerrymanError):
     """The job ended before it could be cancelled."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from server.domain import states
 from server.domain.errors import IllegalTransition
+from server.domain.leases import Lease
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.wire import JobState, Limits, Reason, Usage
@@ -103,19 +104,23 @@ class Job:
         return AttemptKey(self.id, self.attempt)
 
     @property
-    def files(self) -> list[tuple[str, str]]:
-        """Kind and name of each sealed file that it has."""
-        bundle = [("bundles", self.bundle.file)] if self.bundle else []
-        return bundle + ([("results", self.result.file)] if self.result else [])
-
-    @property
     def ended(self) -> bool:
         return self.state in states.ENDED
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One edge of the table, which is one line of the history."""
+
+    to: JobState
+    at: Micros
+    message: str
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
-    """One step through the table, made only if the job is still as it was seen.
+    """One or more steps through the table, made together and only if the job is still as seen.
 
     Raises:
         IllegalTransition: the table has no such step.
@@ -123,7 +128,7 @@ class Move:
 
     job_id: int
     attempt: int
-    """As seen; a claim (Queued → Processing) makes it one more."""
+    """As seen; a claim makes it one more."""
     before: JobState
     to: JobState
     at: Micros
@@ -131,15 +136,29 @@ class Move:
     reason: Reason | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of :class:`Job` to set."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the attempt to set; those of a job that ends by this move, too."""
+    through: tuple[Step, ...] = ()
+    """Steps on the way from ``before`` to ``to``."""
+    lease: Lease | None = None
+    """Made only while this lease is the one that holds."""
 
     def __post_init__(self) -> None:
-        if self.to not in states.NEXT[self.before]:
-            raise IllegalTransition(self.job_id, self.before, self.to)
+        state = self.before
+        for step in self.steps:
+            if step.to not in states.NEXT[state]:
+                raise IllegalTransition(self.job_id, state, step.to)
+            state = step.to
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All of them, the last one to ``to``."""
+        return (*self.through, Step(self.to, self.at, self.message, self.reason))
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of a job's history, written with the move it tells of."""
+    """One line of a job's history, written with the step that it is about."""
 
     seq: int
     job_id: int

@@ -1,38 +1,59 @@
-"""What a payload that ended means for its job."""
+"""What happens to a job when an attempt begins, gets on, ends, is interrupted or is refused.
+
+Every decision is made here and comes back as one :class:`~server.domain.jobs.Move`; the stages find
+out what happened, and make the move.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from server.domain import endings, retry
-from server.domain.jobs import Job, Move
+from server.domain import retry
+from server.domain.jobs import Job, Move, Step
+from server.domain.retry import Retry
 from server.domain.service import Service
 from server.domain.states import states_between
-from shared.clock import Micros, from_iso
+from shared.clock import SECOND, Micros, from_iso
 from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 
-S = JobState
-
-ENDED = frozenset(
-    {
-        PayloadState.COMPLETED,
-        PayloadState.FAILED,
-        PayloadState.INVALID,
-        PayloadState.KILLED,
-        PayloadState.CLEANED,
-    }
-)
+_NEW_ATTEMPT: Final = frozenset({"stale_attempt", "key_refused", "digest_mismatch"})
+ENDED: Final = frozenset(PayloadState) - {PayloadState.PREPARED, PayloadState.RUNNING}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Where the end of an attempt leads."""
+class Refusal:
+    """An agent's no to a job that was sent to it.
 
-    move: Move
-    keep_result: bool
-    """False: the attempt is followed by another, and its result is never shown."""
+    Attributes:
+        code: for programs.
+        message: for people.
+        final: it would be the same next time.
+        retry_after_s: when to ask again, where the agent said so.
+    """
+
+    agent: str
+    code: str
+    message: str
+    final: bool
+    retry_after_s: float | None = None
+
+    @property
+    def wants_new_attempt(self) -> bool:
+        """It takes the job under another attempt's number."""
+        return self.code in _NEW_ATTEMPT
+
+    @property
+    def offered(self) -> bool:
+        return self.code != "not_offered"
+
+    @property
+    def declined(self) -> bool:
+        """It says nothing about the job: the agent takes none of the service now."""
+        if self.wants_new_attempt:
+            return False
+        return not self.offered or (not self.final and self.retry_after_s is not None)
 
 
 def is_of(job: Job, payload: PayloadDoc, agent: str) -> bool:
@@ -46,84 +67,239 @@ def is_of(job: Job, payload: PayloadDoc, agent: str) -> bool:
     return job.bundle is not None and payload.bundle_digest == job.bundle.digest
 
 
-def judge(
-    job: Job, payload: PayloadDoc, service: Service, now: Micros, before: JobState
-) -> Verdict:
-    """The move that the end of the current attempt asks for.
+# -- on its way
 
-    Args:
-        before: the state that the job is in by then.
+
+def submitted(job: Job, agent: str, payload_id: int, now: Micros) -> Move:
+    """An agent has taken the job."""
+    changes = {"payload_id": payload_id, "submitted_at": now}
+    return _move(job, JobState.SUBMITTED, now, f"agent {agent} has it", changes=changes)
+
+
+def follow(job: Job, payload: PayloadDoc, service: Service, now: Micros, agent: str) -> Move | None:
+    """The move to where the payload is by now; None: the job is there already.
+
+    Of a job that was queued again the payload is the attempt that was given up: one that has
+    Completed after all saves another one.
     """
-    facts: dict[str, Any] = {
-        "exit_code": payload.exit_code,
-        "stderr_tail": payload.stderr_tail,
-        "usage": payload.usage,
-        "warnings": payload.warnings,
-        "enforcement": payload.enforcement,
+    through: list[Step] = []
+    changes: dict[str, Any] = {}
+    state = job.state
+    if state is JobState.QUEUED:
+        state = JobState.PROCESSING
+        message = f"agent {agent} is back with the attempt that was given up, and it has ended well"
+        through.append(Step(state, now, message))
+        changes["agent"] = agent
+    ended = payload.status in ENDED
+    started = payload.started_at if ended else payload.status is not PayloadState.PREPARED
+    for step in states_between(state, JobState.RUNNING if started else JobState.SUBMITTED):
+        if step is JobState.SUBMITTED:
+            through.append(Step(step, now, f"agent {agent} has it"))
+            changes["submitted_at"] = now
+        else:
+            at = from_iso(payload.started_at) if payload.started_at else now
+            through.append(Step(step, at, "run.sh started"))
+            changes["started_at"] = at
+        changes["payload_id"] = payload.id
+    if ended:
+        return _ended(job, payload, service, now, tuple(through), changes)
+    if not through:
+        return None
+    last = through.pop()
+    return _move(job, last.to, last.at, last.message, changes=changes, through=tuple(through))
+
+
+def unknown(job: Job, now: Micros, message: str, reason: Reason | None = None) -> Move:
+    """What became of the attempt cannot be found out now."""
+    return _move(job, JobState.UNKNOWN, now, message, reason)
+
+
+# -- at its end
+
+
+def _ended(
+    job: Job,
+    payload: PayloadDoc,
+    service: Service,
+    now: Micros,
+    through: tuple[Step, ...],
+    changes: dict[str, Any],
+) -> Move:
+    how: dict[str, Any] = {
+        "through": through,
+        "changes": changes,
+        "facts": changes | _facts(payload),
     }
     reason, message = payload.reason, payload.message
-    how = None
+    again: Retry | None = None
     match payload.status:
         case PayloadState.COMPLETED:
-            message = f"run.sh ended well{_took(payload)}"
-            move = endings.end(job, S.COMPLETED, service, now, message, before=before, **facts)
-            return Verdict(move, keep_result=True)
+            took = f" after {say_duration(payload.usage.wall_s)}" if payload.usage else ""
+            return _end(job, JobState.COMPLETED, service, now, f"run.sh ended well{took}", **how)
         case PayloadState.KILLED:
             message = "cancelled" if job.cancel_requested_at else "killed on the agent"
-            move = endings.end(job, S.CANCELLED, service, now, message, before=before, **facts)
-            return Verdict(move, keep_result=True)
+            return _end(job, JobState.CANCELLED, service, now, message, **how)
         case PayloadState.CLEANED:
-            reason, message = (
-                Reason.AGENT_LOST,
-                "the agent removed the result before it could be fetched",
-            )
+            reason = Reason.AGENT_LOST
+            message = "the agent removed the result before it could be fetched"
         case PayloadState.INVALID:
-            reason, message = (
-                Reason.INVALID_BUNDLE,
-                message or "the agent found the bundle invalid",
-            )
+            reason = Reason.INVALID_BUNDLE
+            message = message or "the agent found the bundle invalid"
         case PayloadState.FAILED if payload.interrupted:
-            reason = reason or Reason.AGENT_ERROR
-            how = retry.after_interruption(job, service)
+            return interrupted(job, service, now, reason or Reason.AGENT_ERROR, message, **how)
         case PayloadState.FAILED:
             reason = reason or Reason.EXIT_CODE
             message = message or "run.sh failed"
             if reason is Reason.TIMEOUT and job.timeout_s < service.timeout_s:
                 most = say_duration(service.timeout_s)
                 message += f" (the upload asked for it; service {service.name} allows {most})"
-            how = retry.after_failure(job, service, reason, payload.exit_code)
-    if how is not None:
+            again = retry.after_failure(job, service, reason, payload.exit_code)
+    if again is not None:
         message = f"{message}; it will be tried again"
-        move = endings.again(job, service, now, message, reason, how, before=before)
-        return Verdict(move, keep_result=move.to is S.CANCELLED)
-    move = endings.end(job, S.FAILED, service, now, message, reason, before=before, **facts)
-    return Verdict(move, keep_result=True)
+        return _requeue(job, service, now, message, reason, again, **how)
+    return _end(job, JobState.FAILED, service, now, message, reason, **how)
 
 
-def resumed(job: Job, agent: str, now: Micros) -> Move:
-    """The first move of a job that was queued again, and whose last attempt has Completed after
-    all; the others follow in the same write.
+def interrupted(
+    job: Job, service: Service, now: Micros, reason: Reason, message: str, **how: Any
+) -> Move:
+    """The attempt died through no fault of the bundle: again from its own budget, or Failed."""
+    again = retry.after_interruption(job, service)
+    if again is None and job.cancel_requested_at is None:
+        return _end(job, JobState.FAILED, service, now, message, reason, **how)
+    again = again or Retry(0.0, job.infra_used, job.retries_used)
+    return _requeue(job, service, now, f"{message}; it will be tried again", reason, again, **how)
+
+
+def not_sent(job: Job, service: Service, now: Micros, message: str, delay_s: float) -> Move:
+    """No agent has taken the attempt, through no fault of its own: no budget pays for it."""
+    again = Retry(delay_s, job.infra_used, job.retries_used)
+    return _requeue(job, service, now, message, None, again)
+
+
+def failed(job: Job, service: Service, now: Micros, reason: Reason, message: str) -> Move:
+    """Nothing can be tried any more."""
+    return _end(job, JobState.FAILED, service, now, message, reason)
+
+
+def refused(
+    job: Job, service: Service, now: Micros, refusal: Refusal, *, delay_s: float, offered: bool
+) -> Move:
+    """The agent that it was sent to does not take it.
+
+    Args:
+        delay_s: until it may be sent again, where it is.
+        offered: whether an agent offers the service, though perhaps not now.
     """
-    message = f"agent {agent} is back with the attempt that was given up, and it has ended well"
-    changes = {"agent": agent}
-    return Move(job.id, job.attempt, S.QUEUED, S.PROCESSING, now, message, changes=changes)
+    message = f"agent {refusal.agent} refused it: {refusal.message}"
+    if refusal.wants_new_attempt:
+        return not_sent(job, service, now, message, delay_s)
+    if refusal.declined and not offered:
+        return failed(job, service, now, Reason.NOT_OFFERED, message)
+    if refusal.declined:
+        message = f"agent {refusal.agent} does not take it now: {refusal.message}"
+        return not_sent(job, service, now, message, delay_s)
+    if refusal.final:
+        invalid = refusal.code == "invalid_bundle"
+        reason = Reason.INVALID_BUNDLE if invalid else Reason.AGENT_ERROR
+        return failed(job, service, now, reason, message)
+    return interrupted(job, service, now, Reason.AGENT_ERROR, message)
 
 
-def _took(payload: PayloadDoc) -> str:
-    return f" after {say_duration(payload.usage.wall_s)}" if payload.usage else ""
+def unreached(
+    job: Job,
+    service: Service,
+    now: Micros,
+    what: str,
+    silence_s: float,
+    *,
+    unreachable_after_s: float,
+    lost_after_s: float,
+) -> Move | None:
+    """An agent has given no good answer for ``silence_s``: its jobs are Unknown, later lost."""
+    if silence_s > lost_after_s:
+        message = f"{what} for {say_duration(silence_s)}: the attempt is given up for lost"
+        if job.cancel_requested_at is not None:
+            message += ", whether its processes are dead is not known"
+        return interrupted(job, service, now, Reason.AGENT_LOST, message)
+    if silence_s > unreachable_after_s and job.state is not JobState.UNKNOWN:
+        message = f"{what} for {say_duration(silence_s)}; the job goes on when it is back"
+        return unknown(job, now, message, Reason.AGENT_UNREACHABLE)
+    return None
 
 
-def steps(job: Job, payload: PayloadDoc, to: JobState, now: Micros) -> list[Move]:
-    """The moves up to and with ``to`` (Submitted or Running) that the job has not made yet."""
-    moves: list[Move] = []
-    before = job.state
-    for state in states_between(before, to):
-        if state is S.SUBMITTED:
-            at, message, field = now, f"agent {job.agent} has it", "submitted_at"
-        else:
-            at = from_iso(payload.started_at) if payload.started_at else now
-            message, field = "run.sh started", "started_at"
-        changes = {field: at, "payload_id": payload.id}
-        moves.append(Move(job.id, job.attempt, before, state, at, message, changes=changes))
-        before = state
-    return moves
+def cancelled(job: Job, service: Service, now: Micros, message: str) -> Move:
+    """Its user does not want it, and none of its processes is alive."""
+    return _end(job, JobState.CANCELLED, service, now, message)
+
+
+def expired(job: Job, now: Micros) -> Move:
+    """It has been kept for as long as its service says."""
+    message = f"expired; it had ended as {job.state}"
+    return _move(job, JobState.CLEANED, now, message, job.reason, changes={"expires_at": None})
+
+
+def _end(
+    job: Job,
+    to: JobState,
+    service: Service,
+    now: Micros,
+    message: str,
+    reason: Reason | None = None,
+    *,
+    changes: dict[str, Any] | None = None,
+    **how: Any,
+) -> Move:
+    expires = now + round(service.expires_after_s * SECOND)
+    ended = (changes or {}) | {"ended_at": now, "expires_at": expires}
+    return _move(job, to, now, message, reason, changes=ended, **how)
+
+
+def _requeue(
+    job: Job,
+    service: Service,
+    now: Micros,
+    message: str,
+    reason: Reason | None,
+    again: Retry,
+    *,
+    changes: dict[str, Any] | None = None,
+    **how: Any,
+) -> Move:
+    """Back into the queue; a job that is to be cancelled is Cancelled instead."""
+    if job.cancel_requested_at is not None:
+        message = f"cancelled; {message}"
+        return _end(job, JobState.CANCELLED, service, now, message, changes=changes, **how)
+    delay = round(again.delay_s * SECOND)
+    back = {
+        "queued_at": now,
+        "not_before": now + delay if delay else 0,
+        "infra_used": again.infra_used,
+        "retries_used": again.retries_used,
+        "agent": None,
+        "payload_id": None,
+        "submitted_at": None,
+        "started_at": None,
+    }
+    return _move(job, JobState.QUEUED, now, message, reason, changes=back, **how)
+
+
+def _move(
+    job: Job,
+    to: JobState,
+    at: Micros,
+    message: str,
+    reason: Reason | None = None,
+    **how: Any,
+) -> Move:
+    return Move(job.id, job.attempt, job.state, to, at, message, reason, **how)
+
+
+def _facts(payload: PayloadDoc) -> dict[str, Any]:
+    return {
+        "exit_code": payload.exit_code,
+        "stderr_tail": payload.stderr_tail,
+        "usage": payload.usage,
+        "warnings": payload.warnings,
+        "enforcement": payload.enforcement,
+    }

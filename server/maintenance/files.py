@@ -46,16 +46,19 @@ def bring(
     brought = Brought()
     for kind in KINDS:
         (target / kind).mkdir(mode=0o700)
-    seen = set[Path]()
+    seen = dict[Path, list[StoredFile] | None]()
     for file in files:
         there = stored_path(target, file.kind, file.name)
-        if there in seen:
-            continue  # jobs may share a bundle
-        seen.add(there)
+        if there in seen:  # jobs may share a bundle
+            if (same := seen[there]) is not None:
+                same.append(file)
+            continue
+        seen[there] = None
         there.parent.mkdir(mode=0o700, exist_ok=True)
         try:
             _link_or_copy(stored_path(source, file.kind, file.name), there)
         except FileNotFoundError:
+            seen[there] = brought.missing
             brought.missing.append(file)
             continue
         if not _sound(there, file, digests=digests):

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from server.domain.attempts import Attempt
 from server.domain.fairshare import Waiting
-from server.domain.jobs import Event, Job, Move, NewJob, Result
+from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result
 from server.domain.service import Service
 from shared.clock import Micros
+from shared.ids import AttemptKey
 from shared.wire import JobState
 
 
@@ -68,11 +70,12 @@ class Jobs(Protocol):
 
     async def by_idempotency_key(self, user_id: str, key: str) -> Job | None: ...
 
-    async def move(self, *moves: Move) -> Job | None:
-        """Make the moves of one job, all of them with their events or none.
+    async def move(self, move: Move) -> Job | None:
+        """Make a move with all its steps and their events, or nothing.
 
         Returns:
-            The job after the last, or None where it was no longer as the first move saw it.
+            The job after it, or None where it was no longer as the move saw it, or the move's
+            lease is held by another.
         """
         ...
 
@@ -84,8 +87,24 @@ class Jobs(Protocol):
         """
         ...
 
-    async def keep_result(self, job: Job, result: Result) -> bool:
-        """Attach a result to a job that ended without one (cancelled). False: no longer so."""
+    async def attach_result(self, key: AttemptKey, result: Result) -> bool:
+        """Add a result that came after its attempt had ended.
+
+        Returns:
+            False: the attempt has one, is not over, or the job's files are removed.
+        """
+        ...
+
+    async def stop_sharing(self, bundle: Bundle) -> None:
+        """Its bytes are damaged or gone: the next upload of the same content is stored anew."""
+        ...
+
+    async def attempts(self, job_id: int) -> list[Attempt]:
+        """The attempts that an agent took, the first one first."""
+        ...
+
+    async def attempt(self, key: AttemptKey) -> Attempt:
+        """Raises NoSuchAttempt."""
         ...
 
     async def request_cancel(self, job_id: int, at: Micros) -> Job:
@@ -147,15 +166,22 @@ class Jobs(Protocol):
         ...
 
     async def files_in_use(self, names: Sequence[str]) -> set[str]:
-        """Those of the stored files' names that a job refers to."""
+        """Those of the stored files' names that a bundle or an attempt refers to."""
         ...
 
-    async def clean(self, moves: Sequence[Move]) -> list[int]:
-        """Make the moves into Cleaned, and drop the jobs' idempotency keys; ids of those made."""
+    async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[str, str]]]:
+        """Make the moves into Cleaned, and drop the jobs' idempotency keys.
+
+        Returns:
+            How many were made; kind and name of the files that nothing refers to any more.
+        """
         ...
 
-    async def delete(self, job_id: int) -> Job:
-        """Delete an ended job and its history; the job as it was. Its number is not given again.
+    async def delete(self, job_id: int) -> list[tuple[str, str]]:
+        """Delete an ended job with its history and attempts. Its number is not given again.
+
+        Returns:
+            Kind and name of the files that nothing refers to any more.
 
         Raises:
             NoSuchJob, NotEnded

@@ -124,10 +124,11 @@ class Accept:
                 request.service.queued_per_user,
                 self._stored_per_user,
             )
-            if fresh:
-                sealing.keep()
-            elif (
-                job.bundle and job.bundle.digest != bundle.digest
-            ) or job.service != request.service.name:
+            if fresh and job.bundle is not None and job.bundle.file == file:
+                sealing.keep()  # else it shares the file of an earlier upload
+            elif not fresh and (
+                (job.bundle and job.bundle.digest != bundle.digest)
+                or job.service != request.service.name
+            ):
                 raise KeyReused(job.id)
         return job, fresh

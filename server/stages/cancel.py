@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from server.domain import endings, outcome
+from server.domain import outcome
 from server.domain.errors import AlreadyEnded
 from server.domain.jobs import Job
 from server.domain.service import Service
@@ -142,5 +142,5 @@ class Cancel:
 
     async def _cancelled(self, job: Job, message: str) -> bool:
         service = self._services.get(job.service, Service(job.service))
-        move = endings.end(job, S.CANCELLED, service, self._clock.now(), message)
+        move = outcome.cancelled(job, service, self._clock.now(), message)
         return await self._jobs.move(move) is not None

@@ -11,14 +11,13 @@ from typing import Final
 
 import structlog
 
-from server.domain.jobs import Job, Move
+from server.domain import outcome
+from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import Files, Jobs
 from shared.clock import SECOND, Clock
-from shared.wire import JobState
 
 log = structlog.get_logger()
-S = JobState
 _AT_ONCE: Final = 200
 _SHELVES_AT_ONCE: Final = 16
 _KEYS_KEPT_S: Final = 86_400.0
@@ -64,22 +63,9 @@ class Clean:
         return cleaned + forgotten + orphans
 
     async def _clean(self, expired: list[Job], now: int) -> int:
-        moves = [
-            Move(
-                job.id,
-                job.attempt,
-                job.state,
-                S.CLEANED,
-                now,
-                f"expired; it had ended as {job.state}",
-                job.reason,
-                {"bundle": None, "result": None, "expires_at": None},
-            )
-            for job in expired
-        ]
-        cleaned = set(await self._jobs.clean(moves))
-        await self._files.remove(file for job in expired if job.id in cleaned for file in job.files)
-        return len(cleaned)
+        cleaned, files = await self._jobs.clean([outcome.expired(job, now) for job in expired])
+        await self._files.remove(files)
+        return cleaned
 
     async def _forget(self, now: int) -> int:
         forgotten = 0
@@ -113,6 +99,5 @@ async def delete(jobs: Jobs, files: Files, job_id: int) -> None:
     Raises:
         NoSuchJob, NotEnded
     """
-    job = await jobs.delete(job_id)
-    await files.remove(job.files)
+    await files.remove(await jobs.delete(job_id))
     log.info("job.deleted", job_id=job_id)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 import structlog
 
-from server.domain import endings, outcome
+from server.domain import outcome
 from server.domain.backoff import Backoff
 from server.domain.jobs import Job, Move
-from server.domain.retry import Retry
+from server.domain.outcome import Refusal
 from server.domain.service import Service
 from server.ports import Agent, Files, Fleet, Jobs, RefusedByAgent, Unreachable
 from server.stages.get import Get
@@ -32,11 +32,8 @@ _NOT_OFFERED_S: Final = 60.0  # until an agent that does not offer a service is 
 _BUSY_S: Final = 5.0  # until a job is sent again that could not be
 _REFUSED_S: Final = 60.0  # at most, until a job that nobody took is sent again
 _RESEND_LONGEST_S: Final = 300.0
-_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+TRANSIENT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What this machine is short of, and says nothing about the bundle."""
-_REASONS: Final = {"invalid_bundle": Reason.INVALID_BUNDLE}
-_NEW_ATTEMPT: Final = frozenset({"stale_attempt", "key_refused", "digest_mismatch"})
-"""Codes of an agent that takes the job under another attempt's number."""
 
 
 class Deliver:
@@ -69,11 +66,11 @@ class Deliver:
         """Begin the delivery of a job that has just been claimed."""
         self._start(job, self._deliver(job))
 
-    async def take_up_stuck(self) -> None:
+    async def resume_interrupted(self) -> None:
         """Deliveries begun by a previous run of the server, or broken off by a fault of ours."""
         for job in await self._jobs.in_states([S.PROCESSING]):
             if job.key not in self._deliveries:
-                self._start(job, self._find_out(job, "the delivery was interrupted"))
+                self._start(job, self._resolve_ambiguous(job, "the delivery was interrupted"))
 
     async def stop(self) -> None:
         """Break off the deliveries under way; the next start asks what became of them."""
@@ -100,29 +97,30 @@ class Deliver:
             payload = await agent.submit(job, self._files.path("bundles", job.bundle.file))
         except Unreachable as problem:
             if problem.sent:
-                await self._find_out(job, str(problem))
+                await self._resolve_ambiguous(job, str(problem))
             else:
                 await self._requeue(job, str(problem), _BUSY_S)
-        except RefusedByAgent as refusal:
-            await self._refused(job, agent, refusal)
+        except RefusedByAgent as no:
+            refusal = Refusal(agent.name, no.code, str(no), no.final, no.retry_after_s)
+            await self._refused(job, refusal)
         except OSError as problem:
-            if problem.errno in _PASSING:
+            if problem.errno in TRANSIENT_ERRNOS:
                 await self._requeue(job, f"it cannot be sent now: {problem.strerror}", _BUSY_S)
                 return
-            await self._end(
-                job, Reason.INVALID_BUNDLE, f"the stored bundle cannot be read: {problem}"
-            )
+            await self._jobs.stop_sharing(job.bundle)
+            message = f"the stored bundle cannot be read: {problem}"
+            await self._fail(job, Reason.INVALID_BUNDLE, message)
         else:
             await self._submitted(job, agent, payload)
 
-    async def _find_out(self, job: Job, what: str) -> None:
+    async def _resolve_ambiguous(self, job: Job, what: str) -> None:
         """Ask the agent for the key until it answers: has it, or never will."""
         agent = self._fleet.named(job.agent or "")
         tries = 0
         while agent is not None and not self._is_lost(agent.name):
             if not agent.supports_events:
                 # It cannot be asked, and a second run at once is worse than a failure.
-                await self._end(
+                await self._fail(
                     job,
                     Reason.AGENT_UNREACHABLE,
                     f"{what}; whether agent {agent.name} has started it cannot be asked there",
@@ -160,73 +158,57 @@ class Deliver:
             return
         self._fleet.accepted(agent.name, job.service)
         self._resends.succeeded(job.id)
-        now = self._clock.now()
-        await self._jobs.move(
-            Move(
-                job.id,
-                job.attempt,
-                S.PROCESSING,
-                S.SUBMITTED,
-                now,
-                f"agent {agent.name} has it",
-                changes={"payload_id": payload.id, "submitted_at": now},
-            )
-        )
+        move = outcome.submitted(job, agent.name, payload.id, self._clock.now())
+        await self._jobs.move(move)
         if payload.status is not PayloadState.PREPARED and agent.supports_events:
             self._get.told(agent, payload)
 
-    async def _refused(self, job: Job, agent: Agent, refusal: RefusedByAgent) -> None:
-        if refusal.code in _NEW_ATTEMPT:
-            delay = self._resends.failed(job.id)
-            await self._requeue(job, f"agent {agent.name} refused it: {refusal}", delay)
-            return
+    async def _refused(self, job: Job, refusal: Refusal) -> None:
         if refusal.code == "submit_in_progress":
-            await self._find_out(job, str(refusal))
+            await self._resolve_ambiguous(job, refusal.message)
             return
-        offered = refusal.code != "not_offered"
-        if (offered and refusal.final) or (not refusal.final and refusal.retry_after_s is None):
-            message = f"agent {agent.name} refused it: {refusal}"
-            if refusal.final:
-                await self._end(job, _REASONS.get(refusal.code, Reason.AGENT_ERROR), message)
-            else:
-                await self._interrupted(job, Reason.AGENT_ERROR, message)
-            return
-        # It gets no other one for a while: an agent that refuses all would always be the one with
-        # the fewest jobs, and get every job.
-        what = f"agent {agent.name} does not take it now: {refusal}"
-        rest = self._fleet.refused(
-            agent.name,
-            job.service,
-            what,
-            offered=offered,
-            at_least_s=(refusal.retry_after_s or 0.0) if offered else _NOT_OFFERED_S,
+        delay_s, offered = 0.0, True
+        if refusal.wants_new_attempt:
+            delay_s = self._resends.failed(job.id)
+        elif refusal.declined:
+            # It gets no other one for a while: an agent that refuses all would always be the one
+            # with the fewest jobs, and get every job.
+            rest_s = self._fleet.refused(
+                refusal.agent,
+                job.service,
+                f"agent {refusal.agent} does not take it now: {refusal.message}",
+                offered=refusal.offered,
+                at_least_s=(refusal.retry_after_s or 0.0) if refusal.offered else _NOT_OFFERED_S,
+            )
+            offered = self._fleet.offered(job.service)
+            if self._fleet.choose(job.service, {}) is None:
+                delay_s = min(rest_s, _REFUSED_S)
+        now = self._clock.now()
+        await self._move(
+            outcome.refused(job, self._service(job), now, refusal, delay_s=delay_s, offered=offered)
         )
-        if not self._fleet.offered(job.service):
-            await self._end(job, Reason.NOT_OFFERED, f"agent {agent.name} refused it: {refusal}")
-        elif self._fleet.choose(job.service, {}) is not None:
-            await self._requeue(job, what, 0.0)
-        else:
-            await self._requeue(job, what, min(rest, _REFUSED_S))
 
     async def _requeue(self, job: Job, message: str, delay_s: float) -> None:
-        """Not the job's fault and nothing was started: no budget pays for it."""
-        how = Retry(delay_s, job.infra_used, job.retries_used)
-        await self._move(job, lambda now, s: endings.again(job, s, now, message, None, how))
+        now = self._clock.now()
+        await self._move(outcome.not_sent(job, self._service(job), now, message, delay_s))
 
     async def _interrupted(self, job: Job, reason: Reason, message: str) -> None:
-        await self._move(job, lambda now, s: endings.interrupted(job, s, now, message, reason))
+        now = self._clock.now()
+        await self._move(outcome.interrupted(job, self._service(job), now, reason, message))
 
-    async def _end(self, job: Job, reason: Reason, message: str) -> None:
-        await self._move(job, lambda now, s: endings.end(job, S.FAILED, s, now, message, reason))
+    async def _fail(self, job: Job, reason: Reason, message: str) -> None:
+        now = self._clock.now()
+        await self._move(outcome.failed(job, self._service(job), now, reason, message))
 
-    async def _move(self, job: Job, make: Callable[[int, Service], Move]) -> None:
-        service = self._services.get(job.service, Service(job.service))
-        moved = await self._jobs.move(make(self._clock.now(), service))
+    async def _move(self, move: Move) -> None:
+        moved = await self._jobs.move(move)
         log.info(
             "job.not_sent",
-            job_id=job.id,
-            attempt=job.attempt,
-            agent=job.agent,
+            job_id=move.job_id,
+            attempt=move.attempt,
             state=moved.state if moved else "stale",
-            message=moved.message if moved else "",
+            message=move.message,
         )
+
+    def _service(self, job: Job) -> Service:
+        return self._services.get(job.service, Service(job.service))

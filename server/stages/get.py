@@ -17,9 +17,9 @@ from typing import Final
 
 import structlog
 
-from server.domain import endings, outcome, states
-from server.domain.errors import NoSuchJob
-from server.domain.jobs import Job, Move, Result
+from server.domain import outcome, states
+from server.domain.errors import NoSuchAttempt, NoSuchJob
+from server.domain.jobs import Job, Result
 from server.domain.service import Service
 from server.ports import (
     Agent,
@@ -156,19 +156,17 @@ class Get:
                 job: Job | None = await self._jobs.get(key.job_id)
             except NoSuchJob:
                 job = None
-            if job is None or job.key != key or not outcome.is_of(job, payload, agent.name):
-                if job is not None and job.key == key and job.bundle is not None:
+            ours = job is not None and outcome.is_of(job, payload, agent.name)
+            if job is None or not ours or job.key != key or not _is_current(job, payload):
+                if job is not None and not ours and job.key == key and job.bundle is not None:
                     await self._another_bundle(agent, job)
-                await self._stale(agent, payload, None)
-                return
-            if not _is_current(job, payload):
-                await self._stale(agent, payload, job)
+                await self._stale(agent, payload, job if ours else None)
                 return
             if await self.follow(agent, job, payload):
                 if payload.status in outcome.ENDED:
                     await agent.acknowledge(payload.id, payload.key)
                 return
-            # Somebody moved the job meanwhile: what it is now decides anew.
+            # Somebody moved the job meanwhile: decide again by what it is now.
 
     async def follow(
         self, agent: Agent, job: Job, payload: PayloadDoc, have: Result | None = None
@@ -184,27 +182,20 @@ class Get:
         Raises:
             AgentError, OSError: the result could not be fetched or stored.
         """
-        now = self._clock.now()
-        first: list[Move] = []
-        if job.state is S.QUEUED:
-            first = [outcome.resumed(job, agent.name, now)]
-            job = dataclasses.replace(job, state=S.PROCESSING, agent=agent.name)
-        if payload.status not in outcome.ENDED:
-            prepared = payload.status is PayloadState.PREPARED
-            moves = outcome.steps(job, payload, S.SUBMITTED if prepared else S.RUNNING, now)
-            return not moves or await self._jobs.move(*moves) is not None
         service = self._services.get(job.service, Service(job.service))
-        moves = outcome.steps(job, payload, S.RUNNING if payload.started_at else S.SUBMITTED, now)
-        before = moves[-1].to if moves else job.state
-        verdict = outcome.judge(job, payload, service, now, before)
-        with self._files.sealing("results") as sealing, self._slot_free(agent.name, not first):
+        move = outcome.follow(job, payload, service, self._clock.now(), agent.name)
+        if move is None:
+            return True
+        if payload.status not in outcome.ENDED:
+            return await self._jobs.move(move) is not None
+        counted = job.state is not JobState.QUEUED
+        with self._files.sealing("results") as sealing, self._slot_free(agent.name, counted):
             result = have
-            if result is None and payload.result is not None and verdict.keep_result:
+            if result is None and payload.result is not None:
                 result = await self._fetch(agent, payload, sealing)
-            changes = {**verdict.move.changes, **({"result": result} if result else {})}
-            moved = await self._jobs.move(
-                *first, *moves, dataclasses.replace(verdict.move, changes=changes)
-            )
+            if result is not None:
+                move = dataclasses.replace(move, facts={**move.facts, "result": result})
+            moved = await self._jobs.move(move)
             if moved is not None:
                 sealing.keep()
         if moved is not None:
@@ -218,11 +209,10 @@ class Get:
         return moved is not None
 
     async def lost(self, job: Job, message: str) -> None:
-        """The attempt is gone without a trace: again from its own budget, or Failed."""
+        """The attempt is gone without a trace."""
         service = self._services.get(job.service, Service(job.service))
-        await self._jobs.move(
-            endings.interrupted(job, service, self._clock.now(), message, Reason.AGENT_LOST)
-        )
+        now = self._clock.now()
+        await self._jobs.move(outcome.interrupted(job, service, now, Reason.AGENT_LOST, message))
 
     @contextmanager
     def _slot_free(self, agent: str, counted: bool) -> Iterator[None]:
@@ -245,25 +235,34 @@ class Get:
         """A payload that no job waits for: end it, and let the agent forget it.
 
         Args:
-            job: whose latest attempt it was, if that is known.
+            job: whose attempt it was, if that is known.
         """
+        key = AttemptKey.parse(payload.key or "")
         if payload.status not in outcome.ENDED:
             log.warning("payload.stale", agent=agent.name, key=payload.key, status=payload.status)
             with suppress(NoSuchPayload):
                 async with self._one_of_few(agent):
                     await agent.kill(payload.id, payload.key)
             return  # its end will be told
-        if job is not None and job.result is None and _ended_without_it(job):
+        kept = False
+        if job is not None and payload.result is not None and await self._lacks_result(key):
             with self._files.sealing("results") as sealing:
-                if payload.result is not None and await self._jobs.keep_result(
-                    job, await self._fetch(agent, payload, sealing)
-                ):
+                result = await self._fetch(agent, payload, sealing)
+                kept = await self._jobs.attach_result(key, result)
+                if kept:
                     sealing.keep()
-        elif job is None or job.state not in states.ENDED:
+        if not kept and (job is None or job.state not in states.ENDED):
             why = "no job waits for it" if job is None else f"its job is {job.state} by now"
             log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
         async with self._one_of_few(agent):
             await agent.acknowledge(payload.id, payload.key)
+
+    async def _lacks_result(self, key: AttemptKey) -> bool:
+        try:
+            attempt = await self._jobs.attempt(key)
+        except NoSuchAttempt:
+            return False
+        return attempt.ended_at is not None and attempt.result is None
 
     def _one_of_few(self, agent: Agent) -> asyncio.Semaphore:
         """Each call takes a connection: those that no job waits for must not take them all."""
@@ -291,9 +290,7 @@ class Get:
             key = AttemptKey.parse(payload.key or "")
             job = await self._jobs.get(key.job_id)
             if job.key == key and S.UNKNOWN in states.NEXT[job.state]:
-                await self._jobs.move(
-                    Move(job.id, job.attempt, job.state, S.UNKNOWN, self._clock.now(), message)
-                )
+                await self._jobs.move(outcome.unknown(job, self._clock.now(), message))
         except Exception:
             log.exception("payload.not_shown_as_unknown", key=payload.key)
 
@@ -307,14 +304,6 @@ def _is_current(job: Job, payload: PayloadDoc) -> bool:
     if job.state is S.QUEUED:
         return payload.status is PayloadState.COMPLETED and job.cancel_requested_at is None
     return job.state in states.HOLDS_SLOT
-
-
-def _ended_without_it(job: Job) -> bool:
-    """Whether the job ended before what its attempt left could be here: it was Cancelled the moment
-    its processes were dead, or Failed when its agent was given up for lost.
-    """
-    lost = job.state is S.FAILED and job.reason is Reason.AGENT_LOST
-    return job.state is S.CANCELLED or lost
 
 
 async def sealed(sealing: Sealing, staged: Path, fetched: Fetched) -> Result:

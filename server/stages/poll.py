@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from server.domain import outcome, states
-from server.domain.jobs import Job, Move
+from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import Agent, AgentError, Files, Fleet, Jobs, NoSuchPayload
 from server.stages.get import Get, sealed
@@ -25,7 +25,7 @@ from shared.wire import JobState, PayloadState, Reason
 
 log = structlog.get_logger()
 S = JobState
-_SPARE_S: Final = 30.0  # beyond the wall time, before an attempt is stopped from here
+TIMEOUT_GRACE_S: Final = 30.0  # beyond the wall time, before an attempt is stopped from here
 
 
 class Poll:
@@ -50,7 +50,10 @@ class Poll:
     ) -> None:
         self._jobs, self._files, self._fleet, self._get = jobs, files, fleet, get
         self._services, self._clock = services, clock
-        self._unreachable_after_s, self._lost_after_s = unreachable_after_s, lost_after_s
+        self._patience = {
+            "unreachable_after_s": unreachable_after_s,
+            "lost_after_s": lost_after_s,
+        }
         self._asking: dict[AttemptKey, asyncio.Task[None]] = {}
         self._failing_since: dict[AttemptKey, float] = {}
         """Attempt -> monotonic time since when its agent has no good answer for it."""
@@ -76,9 +79,9 @@ class Poll:
 
     async def _judge_silence(self, name: str, silence_s: float) -> int:
         """Only jobs that are to be moved are read: this happens at every sweep."""
-        if silence_s > self._lost_after_s:
+        if silence_s > self._patience["lost_after_s"]:
             judged = states.AT_AGENT
-        elif silence_s > self._unreachable_after_s:
+        elif silence_s > self._patience["unreachable_after_s"]:
             judged = states.AT_AGENT - {S.UNKNOWN}
         else:
             return 0
@@ -86,28 +89,18 @@ class Poll:
         if self._fleet.named(name) is None:
             what = f"agent {name} has not been in the server's settings"
         jobs = await self._jobs.in_states(judged, name)
-        return sum([await self._silent(job, silence_s, what) for job in jobs])
+        return sum([await self._unreached(job, silence_s, what) for job in jobs])
 
     async def stop(self) -> None:
         for task in self._asking.values():
             task.cancel()
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
-    async def _silent(self, job: Job, silence_s: float, what: str) -> bool:
+    async def _unreached(self, job: Job, silence_s: float, what: str) -> bool:
+        service = self._services.get(job.service, Service(job.service))
         now = self._clock.now()
-        if silence_s > self._lost_after_s:
-            message = f"{what} for {say_duration(silence_s)}: the attempt is given up for lost"
-            if job.cancel_requested_at is not None:
-                message += ", whether its processes are dead is not known"
-            await self._get.lost(job, message)
-            return True
-        if silence_s > self._unreachable_after_s and job.state is not S.UNKNOWN:
-            message = f"{what} for {say_duration(silence_s)}; the job goes on when it is back"
-            move = Move(
-                job.id, job.attempt, job.state, S.UNKNOWN, now, message, Reason.AGENT_UNREACHABLE
-            )
-            return await self._jobs.move(move) is not None
-        return False
+        move = outcome.unreached(job, service, now, what, silence_s, **self._patience)
+        return move is not None and await self._jobs.move(move) is not None
 
     async def _ask(self, agent: Agent, job: Job) -> None:
         assert job.payload_id is not None, "set by the move to Submitted"
@@ -120,7 +113,7 @@ class Poll:
             now = self._clock.monotonic()
             silence_s = now - self._failing_since.setdefault(job.key, now)
             what = f"agent {agent.name} has had no good answer ({problem})"
-            await self._silent(job, silence_s, what)
+            await self._unreached(job, silence_s, what)
         except Exception:
             log.exception("poll.failed", job_id=job.id, agent=agent.name)
         else:
@@ -149,5 +142,5 @@ class Poll:
                 sealing.keep()
 
     def _is_overdue(self, job: Job) -> bool:
-        limit_s = job.timeout_s + _SPARE_S
+        limit_s = job.timeout_s + TIMEOUT_GRACE_S
         return job.started_at is not None and self._clock.now() - job.started_at >= limit_s * SECOND

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from server.domain import endings, fairshare
+from server.domain import fairshare, outcome
 from server.domain.fairshare import Waiting
 from server.domain.jobs import Move
 from server.domain.service import Service
@@ -59,7 +59,7 @@ class Send:
             How many jobs were moved.
         """
         if self._clock.monotonic() >= self._stuck_due:
-            await self._deliver.take_up_stuck()
+            await self._deliver.resume_interrupted()
             self._stuck_due = self._clock.monotonic() + _STUCK_EVERY_S
         if not await self._jobs.anything_queued():
             return 0
@@ -112,7 +112,7 @@ class Send:
             message = f"the server has had no service {name} in its settings for {waited}"
             for job in await self._jobs.longest_queued(name, _OVERDUE_AT_ONCE):
                 now = self._clock.now()
-                move = endings.end(job, S.FAILED, Service(name), now, message, Reason.NOT_OFFERED)
+                move = outcome.failed(job, Service(name), now, Reason.NOT_OFFERED, message)
                 given_up += await self._jobs.move(move) is not None
         return given_up
 
@@ -161,6 +161,6 @@ class Send:
                 f"waited {say_duration(service.queue_timeout_s)} in the queue without a start, "
                 "which is the most the service allows"
             )
-            move = endings.end(job, S.FAILED, service, now, message, Reason.QUEUE_TIMEOUT)
+            move = outcome.failed(job, service, now, Reason.QUEUE_TIMEOUT, message)
             given_up += await self._jobs.move(move) is not None
         return given_up

@@ -11,10 +11,16 @@ from typing import Final
 from shared.sqlite.database import Database
 from shared.sqlite.transactions import Transaction
 
-_COLUMNS: Final = (
-    ("bundles", "bundle_file", "bundle_size", "bundle_digest"),
-    ("results", "result_file", "result_size", "result_sha256"),
-)
+_FILES: Final = {
+    "bundles": """
+        SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest FROM jobs
+        WHERE bundle_file IS NOT NULL
+    """,
+    "results": """
+        SELECT job_id, result_file AS file, result_size, result_sha256 FROM attempts
+        WHERE result_file IS NOT NULL
+    """,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +46,32 @@ def count_jobs(connection: sqlite3.Connection) -> int:
 
 
 def stored_files(connection: sqlite3.Connection) -> Iterator[StoredFile]:
-    """Every file that a job refers to."""
-    for kind, file, size, digest in _COLUMNS:
-        yield from (
-            StoredFile(row[0], kind, *row[1:])
-            for row in connection.execute(
-                f"SELECT id, {file}, {size}, {digest} FROM jobs WHERE {file} IS NOT NULL"  # noqa: S608 - our own words
-            )
-        )
+    """Every file that a job refers to; one that jobs share comes once for each of them."""
+    for kind, sql in _FILES.items():
+        yield from (StoredFile(row[0], kind, *row[1:]) for row in connection.execute(sql))
 
 
 def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
     """Whether the job still has the file."""
-    column = {kind: name for kind, name, *_ in _COLUMNS}[file.kind]
-    sql = f"SELECT 1 FROM jobs WHERE id = ? AND {column} = ?"  # noqa: S608 - our own words
+    sql = f"SELECT 1 FROM ({_FILES[file.kind]}) WHERE job_id = ? AND file = ?"  # noqa: S608 - our own words
     return connection.execute(sql, (file.job_id, file.name)).fetchone() is not None
 
 
 def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     """Take jobs out of a copy, in one transaction."""
-    tables = [(name, "job_id") for name in ("job_tags", "events", "idempotency_keys", "attempts")]
     connection.execute("BEGIN IMMEDIATE")
     for job_id in job_ids:
-        for table, column in (*tables, ("jobs", "id")):
-            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (job_id,))  # noqa: S608
+        connection.execute(
+            """
+            UPDATE bundles SET refs = refs - 1
+            WHERE file = (SELECT bundle_file FROM jobs WHERE id = ?)
+            """,
+            (job_id,),
+        )
+        for table in ("job_tags", "events", "idempotency_keys", "attempts"):
+            connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))  # noqa: S608
+        connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+    connection.execute("DELETE FROM bundles WHERE refs <= 0")
     connection.execute("COMMIT")
 
 

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from server.domain.errors import QueueFull, StorageFull
-from server.domain.jobs import Event, Job, Move, NewJob, Result
-from server.store import rows
+from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result, Step
+from server.store import bundles, rows
+from server.store.attempts import Attempts, attach_result
 from server.store.moves import append_event, get_job, make_move
 from server.store.pages import Pages
 from server.store.queue import HELD, Queue, count_queued
 from server.store.retention import Retention
 from shared.clock import Micros
+from shared.ids import AttemptKey
 from shared.sqlite.database import Database
 from shared.sqlite.transactions import Transaction
 from shared.wire import JobState
@@ -20,7 +22,7 @@ from shared.wire import JobState
 S = JobState
 
 
-class SqlJobs(Queue, Pages, Retention):
+class SqlJobs(Queue, Pages, Attempts, Retention):
     """``ports.Jobs`` over a database.
 
     Args:
@@ -30,6 +32,7 @@ class SqlJobs(Queue, Pages, Retention):
     def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
         Queue.__init__(self, database)
         Pages.__init__(self, database)
+        Attempts.__init__(self, database)
         Retention.__init__(self, database, changed)
 
     # -- moving
@@ -51,6 +54,7 @@ class SqlJobs(Queue, Pages, Retention):
                 stored = await _stored(tx, new.user_id)
                 if stored + new.bundle.size > most_stored:
                     return StorageFull(new.user_id, stored, most_stored)
+            bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
             row = await tx.rows(
                 """
                 INSERT INTO jobs (state, user_id, service, name, tags, limits, timeout_s, message,
@@ -61,7 +65,7 @@ class SqlJobs(Queue, Pages, Retention):
                         :upload_warnings, :submitted_by)
                 RETURNING *
                 """,
-                rows.fresh(new) | {"message": message},
+                rows.fresh(new) | {"message": message, "bundle_file": bundle.file},
             )
             job = rows.job(row[0])
             for tag in set(new.tags):
@@ -82,7 +86,7 @@ class SqlJobs(Queue, Pages, Retention):
                         "created_at": new.created_at,
                     },
                 )
-            await append_event(tx, job, None, new.created_at, message)
+            await append_event(tx, job, None, Step(job.state, new.created_at, message))
             return job, True
 
         inserted = await self._database.write(change)
@@ -95,18 +99,8 @@ class SqlJobs(Queue, Pages, Retention):
     async def stored(self, user_id: str) -> int:
         return await _stored(self._database, user_id)
 
-    async def move(self, *moves: Move) -> Job | None:
-        async def change(tx: Transaction) -> Job | None:
-            job: Job | None = None
-            for number, move in enumerate(moves):
-                job = await make_move(tx, move)
-                if job is None:
-                    # Only the first can meet a changed job: the rest follow in one transaction.
-                    assert number == 0, f"moves of job {move.job_id} do not follow each other"
-                    return None
-            return job
-
-        job = await self._database.write(change)
+    async def move(self, move: Move) -> Job | None:
+        job = await self._database.write(lambda tx: make_move(tx, move))
         if job is not None:
             self._changed(job)
         return job
@@ -125,28 +119,14 @@ class SqlJobs(Queue, Pages, Retention):
             self._changed(job)
         return jobs
 
-    async def keep_result(self, job: Job, result: Result) -> bool:
-        found = await self._database.write(
-            lambda tx: tx.rows(
-                """
-                UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256,
-                       results_size = results_size + :size
-                WHERE id = :id AND attempt = :attempt AND state = :state AND result_file IS NULL
-                RETURNING *
-                """,
-                {
-                    "id": job.id,
-                    "attempt": job.attempt,
-                    "state": job.state,
-                    "file": result.file,
-                    "size": result.size,
-                    "sha256": result.sha256,
-                },
-            )
-        )
-        for row in found:
-            self._changed(rows.job(row))
-        return bool(found)
+    async def attach_result(self, key: AttemptKey, result: Result) -> bool:
+        job = await self._database.write(lambda tx: attach_result(tx, key, result))
+        if job is not None:
+            self._changed(job)
+        return job is not None
+
+    async def stop_sharing(self, bundle: Bundle) -> None:
+        await self._database.write(lambda tx: bundles.stop_sharing(tx, bundle.file))
 
     async def request_cancel(self, job_id: int, at: Micros) -> Job:
         found = await self._database.write(

@@ -206,6 +206,8 @@ _5: Migration = (
         SELECT file FROM bundles WHERE digest = bundle_digest AND size = bundle_size
     ) WHERE bundle_file IS NOT NULL
     """,
+    "DROP INDEX jobs_bundles",
+    "DROP INDEX jobs_results",
     # Bytes of the results of all attempts.
     "ALTER TABLE jobs ADD COLUMN results_size INTEGER NOT NULL DEFAULT 0",
     "UPDATE jobs SET results_size = result_size WHERE result_file IS NOT NULL",

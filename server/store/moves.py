@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from server.domain import states
 from server.domain.errors import NoSuchJob
-from server.domain.jobs import Job, Move
+from server.domain.jobs import Job, Move, Step
 from server.store import rows
-from shared.clock import Micros
+from server.store.attempts import record_attempt
 from shared.sqlite.database import Database
 from shared.sqlite.transactions import Transaction
 from shared.wire import JobState
@@ -31,17 +32,35 @@ _FOLD: Final = """
 """A send that comes to nothing again as it did before: that one's two events give way, so that the
 history of a job that nobody takes does not grow for ever, and is still without a gap."""
 
+_SHOWN: Final = ("exit_code", "stderr_tail", "usage", "warnings", "enforcement", "result")
+"""Facts of the last attempt that the row of a job that has ended shows, too."""
+HOLDS_LEASE: Final = """
+    EXISTS (SELECT 1 FROM leases WHERE name = :_lease AND owner = :_owner AND token = :_token)
+"""
+
 
 async def make_move(
     tx: Transaction, move: Move, also: str = "", only_if: str = "1 = 1"
 ) -> Job | None:
-    """The conditional write of one move, and its event."""
+    """The conditional write of one move, its attempt's, and an event for each of its steps."""
     values: dict[str, Any] = {"state": move.to, "message": move.message, "reason": move.reason}
     values |= rows.columns(move.changes)
-    setting = ", ".join([f"{name} = :{name}" for name in values] + ([also] if also else []))
+    setting = [f"{name} = :{name}" for name in values]
+    if move.to in states.ENDED and move.to is not JobState.CLEANED:
+        shown = {name: value for name, value in move.facts.items() if name in _SHOWN}
+        values |= (facts := rows.columns(shown))
+        setting += [f"{name} = :{name}" for name in facts]
+    result = move.facts.get("result")
+    if result is not None:
+        values["_kept"] = result.size
+        setting.append("results_size = results_size + :_kept")
+    if move.lease is not None:
+        only_if += f" AND {HOLDS_LEASE}"
+        values |= {"_lease": move.lease.name, "_owner": move.lease.owner}
+        values["_token"] = move.lease.token
     found = await tx.rows(
         f"""
-        UPDATE jobs SET {setting}
+        UPDATE jobs SET {", ".join(setting + ([also] if also else []))}
         WHERE id = :_id AND state = :_before AND attempt = :_attempt AND {only_if}
         RETURNING *
         """,  # noqa: S608 - names come from Move, values are parameters
@@ -50,23 +69,25 @@ async def make_move(
     if not found:
         return None
     job = rows.job(found[0])
-    await append_event(tx, job, move.before, move.at, move.message)
+    await record_attempt(tx, job, move)
+    before = move.before
+    for step in move.steps:
+        await append_event(tx, job, before, step)
+        before = step.to
     return job
 
 
-async def append_event(
-    tx: Transaction, job: Job, before: JobState | None, at: Micros, message: str
-) -> None:
+async def append_event(tx: Transaction, job: Job, before: JobState | None, step: Step) -> None:
     values = {
         "job_id": job.id,
-        "at": at,
+        "at": step.at,
         "attempt": job.attempt,
         "before": before,
-        "state": job.state,
-        "reason": job.reason,
-        "message": message,
+        "state": step.to,
+        "reason": step.reason,
+        "message": step.message,
     }
-    if before is JobState.PROCESSING and job.state is JobState.QUEUED and job.reason is None:
+    if before is JobState.PROCESSING and step.to is JobState.QUEUED and step.reason is None:
         await tx.rows(_FOLD, values)
     await tx.rows(_EVENT, values)
 

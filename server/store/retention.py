@@ -8,6 +8,7 @@ from typing import Final
 from server.domain.errors import NoSuchJob, NotEnded
 from server.domain.jobs import Job, Move
 from server.store import rows
+from server.store.bundles import release_files
 from server.store.moves import make_move
 from server.store.placeholders import batches
 from shared.clock import Micros
@@ -37,48 +38,51 @@ class Retention:
 
     async def files_in_use(self, names: Sequence[str]) -> set[str]:
         found: set[str] = set()
-        for column in ("bundle_file", "result_file"):
+        for column, table in (("file", "bundles"), ("result_file", "attempts")):
             for placeholders, params in batches(names):
                 found |= {
                     row["file"]
                     for row in await self._database.rows(
-                        f"SELECT {column} AS file FROM jobs "  # noqa: S608 - placeholders
+                        f"SELECT {column} AS file FROM {table} "  # noqa: S608 - placeholders
                         f"WHERE {column} IS NOT NULL AND {column} IN ({placeholders})",
                         params,
                     )
                 }
         return found
 
-    async def clean(self, moves: Sequence[Move]) -> list[int]:
-        async def change(tx: Transaction) -> list[Job]:
+    async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[str, str]]]:
+        async def change(tx: Transaction) -> tuple[list[Job], list[tuple[str, str]]]:
             cleaned = [job for move in moves if (job := await make_move(tx, move)) is not None]
-            for names, params in batches([job.id for job in cleaned]):
+            ids = [job.id for job in cleaned]
+            for names, params in batches(ids):
                 await tx.rows(
                     f"DELETE FROM idempotency_keys WHERE job_id IN ({names})",  # noqa: S608 - placeholders
                     params,
                 )
-            return cleaned
+            return cleaned, await release_files(tx, ids)
 
-        cleaned = await self._database.write(change)
+        cleaned, files = await self._database.write(change)
         for job in cleaned:
             self._changed(job)
-        return [job.id for job in cleaned]
+        return len(cleaned), files
 
-    async def delete(self, job_id: int) -> Job:
-        async def change(tx: Transaction) -> Job | None:
+    async def delete(self, job_id: int) -> list[tuple[str, str]]:
+        async def change(tx: Transaction) -> tuple[Job | None, list[tuple[str, str]]]:
             found = await tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
             job = rows.job(found[0]) if found else None
+            files = []
             if job is not None and job.ended:
+                files = await release_files(tx, [job_id])
                 await _delete(tx, [job_id])
-            return job
+            return job, files
 
-        job = await self._database.write(change)
+        job, files = await self._database.write(change)
         if job is None:
             raise NoSuchJob(job_id)
         if not job.ended:
             raise NotEnded(job_id, job.state)
         self._changed(job)
-        return job
+        return files
 
     async def cleaned_services(self) -> list[str]:
         found: list[str] = []

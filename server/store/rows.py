@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from server.domain import states
+from server.domain.attempts import Attempt
 from server.domain.jobs import Bundle, Event, Job, NewJob, Result
 from shared.sqlite.transactions import Row
 from shared.wire import JobState, Limits, Reason, Usage
@@ -58,9 +59,7 @@ def job(row: Row) -> Job:
         bundle=Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
         if row["bundle_file"]
         else None,
-        result=Result(row["result_file"], row["result_size"], row["result_sha256"])
-        if row["result_file"]
-        else None,
+        result=_result(row),
         created_at=row["created_at"],
         queued_at=row["queued_at"],
         submitted_at=row["submitted_at"],
@@ -71,6 +70,40 @@ def job(row: Row) -> Job:
         cancel_requested_at=row["cancel_requested_at"],
         submitted_by=row["submitted_by"],
     )
+
+
+def attempt(row: Row) -> Attempt:
+    return Attempt(
+        job_id=row["job_id"],
+        number=row["number"],
+        state=JobState(row["state"]),
+        agent=row["agent"],
+        agent_id=row["agent_id"],
+        payload_id=row["payload_id"],
+        lease=row["lease"],
+        limits=_limits(row["limits"]),
+        timeout_s=row["timeout_s"],
+        claimed_at=row["claimed_at"],
+        submitted_at=row["submitted_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        message=row["message"],
+        reason=Reason(row["reason"]) if row["reason"] else None,
+        exit_code=row["exit_code"],
+        stderr_tail=row["stderr_tail"],
+        warnings=_words(row["warnings"]),
+        enforcement=_enforcement(row["enforcement"]),
+        usage=Usage.model_validate_json(row["usage"]) if row["usage"] else None,
+        result=_result(row),
+        stdout_bytes=row["stdout_bytes"],
+        stderr_bytes=row["stderr_bytes"],
+    )
+
+
+def _result(row: Row) -> Result | None:
+    if not row["result_file"]:
+        return None
+    return Result(row["result_file"], row["result_size"], row["result_sha256"])
 
 
 def fresh(new: NewJob) -> dict[str, Any]:
@@ -110,14 +143,13 @@ def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in changes.items():
         match name, value:
-            case (("result" | "bundle"), None):
-                found[f"{name}_file"] = None
+            case "result", None:
+                found["result_file"] = None
             case "result", Result():
                 found.update(
                     result_file=value.file,
                     result_size=value.size,
                     result_sha256=value.sha256,
-                    results_size=value.size,
                 )
             case "usage", Usage():
                 found["usage"] = value.model_dump_json()

@@ -60,13 +60,16 @@ class Folder:
             staged.write_bytes(RESULT)
             digest = hashlib.sha256(RESULT).hexdigest()
             result = Result(await sealing.seal(staged), len(RESULT), digest)
-            done = {"result": result, "ended_at": 12, "expires_at": 10**18}
-            moves = [
-                Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 11, "", changes={"payload_id": 4}),
-                Move(job.id, 1, S.SUBMITTED, S.COMPLETED, 12, "", changes=done),
-            ][: 2 if to is S.COMPLETED else 1]
-            moved = await jobs.move(*moves)
+            taken = {"payload_id": 4}
+            moved = await jobs.move(
+                Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 11, "", changes=taken)
+            )
             if to is S.COMPLETED:
+                done = {"ended_at": 12, "expires_at": 10**18}
+                facts = {"result": result}
+                moved = await jobs.move(
+                    Move(job.id, 1, S.SUBMITTED, to, 12, "", changes=done, facts=facts)
+                )
                 sealing.keep()
         assert moved is not None
         return moved
@@ -202,6 +205,7 @@ def test_a_job_that_is_removed_meanwhile_is_left_out(
         source.execute(
             "UPDATE jobs SET state = 'Cleaned', bundle_file = NULL, result_file = NULL WHERE id = 1"
         )
+        source.execute("UPDATE attempts SET result_file = NULL WHERE job_id = 1")
         folder.files.path("results", name).unlink()
 
     monkeypatch.setattr("server.maintenance.backup.copy_database", copy)
@@ -316,12 +320,12 @@ async def test_backups_are_whole_while_jobs_come_and_go(folder: Folder, tmp_path
         while not done.is_set():
             job = await folder.add(jobs, "dan", to=S.COMPLETED)
             if count % 2:
-                none = {"bundle": None, "result": None}
-                move = Move(job.id, 1, S.COMPLETED, S.CLEANED, 13, "", changes=none)
-                assert await jobs.clean([move]) == [job.id]
+                move = Move(job.id, 1, S.COMPLETED, S.CLEANED, 13, "")
+                cleaned, files = await jobs.clean([move])
+                assert cleaned == 1
             else:
-                await jobs.delete(job.id)
-            await folder.files.remove(job.files)
+                files = await jobs.delete(job.id)
+            await folder.files.remove(files)
             count += 1
         return count
 

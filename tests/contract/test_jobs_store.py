@@ -13,7 +13,7 @@ import pytest
 from server.api import documents
 from server.domain import states
 from server.domain.errors import NoSuchJob, QueueFull, StorageFull
-from server.domain.jobs import Bundle, Job, Move, NewJob, Result
+from server.domain.jobs import Bundle, Job, Move, NewJob, Result, Step
 from server.domain.service import Service
 from server.ports import Filter
 from server.store import pages
@@ -93,27 +93,30 @@ async def test_a_report_of_an_older_attempt_changes_nothing(jobs: SqlJobs) -> No
     assert (await jobs.get(job.id)) == second
 
 
-async def test_several_moves_are_made_together_or_not_at_all(jobs: SqlJobs) -> None:
+async def test_several_steps_are_made_together_or_not_at_all(jobs: SqlJobs) -> None:
     (job,) = await added(jobs, "ann")
     (job,) = await jobs.claim([claim(job)])
-    steps = [
-        Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 30, "has it", changes={"payload_id": 5}),
-        Move(job.id, 1, S.SUBMITTED, S.RUNNING, 31, "started", changes={"started_at": 31}),
-        Move(
-            job.id,
-            1,
-            S.RUNNING,
-            S.COMPLETED,
-            32,
-            "done",
-            changes={"ended_at": 32, "expires_at": 99, "result": Result("r", 3, "ab")},
-        ),
-    ]
-    done = await jobs.move(*steps)
+    move = Move(
+        job.id,
+        1,
+        S.PROCESSING,
+        S.COMPLETED,
+        32,
+        "done",
+        changes={"payload_id": 5, "started_at": 31, "ended_at": 32, "expires_at": 99},
+        facts={"result": Result("r", 3, "ab")},
+        through=(Step(S.SUBMITTED, 30, "has it"), Step(S.RUNNING, 31, "started")),
+    )
+    done = await jobs.move(move)
     assert done is not None
     assert (done.state, done.result, done.payload_id) == (S.COMPLETED, Result("r", 3, "ab"), 5)
-    assert await jobs.move(*steps) is None
-    assert len(await jobs.events(job.id)) == 5
+    assert await jobs.move(move) is None
+    history = [(e.before, e.state, e.at, e.message) for e in await jobs.events(job.id)]
+    assert history[2:] == [
+        (S.PROCESSING, S.SUBMITTED, 30, "has it"),
+        (S.SUBMITTED, S.RUNNING, 31, "started"),
+        (S.RUNNING, S.COMPLETED, 32, "done"),
+    ]
 
 
 async def test_a_job_that_is_to_be_cancelled_is_not_claimed(jobs: SqlJobs) -> None:
@@ -202,14 +205,15 @@ async def test_of_fifty_at_once_as_many_are_taken_as_the_users_bytes_allow(jobs:
 
 
 async def test_results_count_as_stored_until_the_job_is_cleaned(jobs: SqlJobs) -> None:
-    (job,) = await added(jobs, "ann")
-    move = Move(job.id, 0, S.QUEUED, S.CANCELLED, 20, "", changes={"ended_at": 20})
-    (ended,) = [await jobs.move(move)]
-    assert ended is not None
-    assert await jobs.keep_result(ended, Result("r", 5, "00"))
+    (job,) = await jobs.claim([claim(one) for one in await added(jobs, "ann")])
+    assert not await jobs.attach_result(job.key, Result("r", 5, "00"))  # it is under way
+    assert await jobs.move(
+        Move(job.id, 1, S.PROCESSING, S.CANCELLED, 20, "", changes={"ended_at": 20})
+    )
+    assert await jobs.attach_result(job.key, Result("r", 5, "00"))
     assert await jobs.stored("ann") == new().bundle.size + 5
-    gone = {"bundle": None, "result": None, "expires_at": None}
-    await jobs.move(Move(job.id, 0, S.CANCELLED, S.CLEANED, 30, "", changes=gone))
+    assert (await jobs.get(job.id)).result == Result("r", 5, "00")
+    await jobs.clean([Move(job.id, 1, S.CANCELLED, S.CLEANED, 30, "")])
     assert await jobs.stored("ann") == 0
 
 

@@ -95,7 +95,7 @@ async def test_a_partial_result_is_fetched_live(tmp_path, client):
 async def test_defect_02_a_run_that_never_ends_there_is_ended_from_here(
     tmp_path, client, monkeypatch
 ):
-    monkeypatch.setattr("server.stages.poll._SPARE_S", 0.0)
+    monkeypatch.setattr("server.stages.poll.TIMEOUT_GRACE_S", 0.0)
     client.then = "Running"
     quick = '[services.my_service]\ntimeout = "0.2s"\n'
     async with driving(tmp_path, client, extra=quick) as caller:
@@ -163,7 +163,7 @@ async def test_each_attempt_has_its_own_time_until_it_is_given_up(tmp_path, clie
 
 
 async def test_the_wall_time_there_is_retried_as_the_service_says(tmp_path, client, monkeypatch):
-    monkeypatch.setattr("server.stages.poll._SPARE_S", 0.0)
+    monkeypatch.setattr("server.stages.poll.TIMEOUT_GRACE_S", 0.0)
     client.then = "Running"
     again = '[services.my_service]\ntimeout = "0.1s"\nretries = 1\nretry_delays = ["0s"]\n'
     async with driving(tmp_path, client, extra=again) as caller:

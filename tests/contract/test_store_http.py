@@ -108,10 +108,7 @@ async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_serve
             if goes == "deleted":
                 await jobs.delete(job_id)
             else:
-                none = {"bundle": None, "result": None}
-                await jobs.clean(
-                    [Move(job_id, job.attempt, job.state, JobState.CLEANED, 1, "", None, none)]
-                )
+                await jobs.clean([Move(job_id, job.attempt, job.state, JobState.CLEANED, 1, "")])
             raise FileNotFoundError
 
         monkeypatch.setattr("server.api.downloads.send_file", gone)

@@ -23,7 +23,7 @@ def outcome(protection: str, old: str, new: str, *tests: str) -> Mutant:
 
 _TOO_LONG: Final = "a_job_that_waits_too_long_fails_with_the_reason"
 _PLACE: Final = "a_job_is_told_its_place_and_whom_it_waits_for"
-_FACTS: Final = "what_an_attempt_used_and_said_is_kept_with_the_end_of_its_job"
+_FACTS: Final = "what_an_attempt_used_and_said_is_kept_with_it"
 
 MUTANTS: Final = (
     of(
@@ -98,10 +98,10 @@ MUTANTS: Final = (
         _FACTS,
     ),
     outcome(
-        "a cancelled retry keeps its result",
-        "keep_result=move.to is S.CANCELLED",
-        "keep_result=False",
-        "a_job_that_is_cancelled_instead_of_retried_keeps_what_it_left",
+        "an attempt keeps what it used and said",
+        "changes | _facts(payload)",
+        "changes",
+        "what_an_attempt_used_and_said_is_kept_with_it",
     ),
     outcome(
         "a job tells when it started, not when that was heard",

@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _RETRY: Final = "server/domain/retry.py"
-_ENDINGS: Final = "server/domain/endings.py"
+_OUTCOME: Final = "server/domain/outcome.py"
 _DOMAIN: Final = "tests/unit/server/domain/test_"
 
 
@@ -16,9 +16,9 @@ def retry(protection: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant("retry", protection, _RETRY, old, new, names)
 
 
-def endings(protection: str, old: str, new: str, *tests: str) -> Mutant:
-    names = tuple(f"{_DOMAIN}endings.py::test_{test}" for test in tests)
-    return Mutant("endings", protection, _ENDINGS, old, new, names)
+def outcome(protection: str, old: str, new: str, *tests: str) -> Mutant:
+    names = tuple(f"{_DOMAIN}outcome.py::test_{test}" for test in tests)
+    return Mutant("outcome", protection, _OUTCOME, old, new, names)
 
 
 _LONGER: Final = "each_retry_waits_longer_and_the_last_delay_repeats_until_none_are_left"
@@ -69,47 +69,46 @@ MUTANTS: Final = (
         _BUDGET,
         "with_no_infra_retries_no_bundle_is_started_twice",
     ),
-    endings(
+    outcome(
         "results expire by the end of their job",
-        "at + round(service.expires_after_s * SECOND)",
+        "now + round(service.expires_after_s * SECOND)",
         "job.created_at + round(service.expires_after_s * SECOND)",
-        "an_end_says_when_it_came_and_when_it_expires",
+        "success_says_when_it_ended_and_when_it_expires",
     ),
-    endings(
+    outcome(
         "a job that is queued again belongs to no agent",
-        '            "agent": None,\n',
+        '        "agent": None,\n',
         "",
         _AGAIN,
     ),
-    endings(
+    outcome(
         "a job that is queued again has no payload",
-        '            "payload_id": None,\n',
+        '        "payload_id": None,\n',
         "",
         _AGAIN,
     ),
-    endings(
+    outcome(
         "a job that is queued again has not started",
-        '            "started_at": None,\n',
+        '        "started_at": None,\n',
         "",
         _AGAIN,
     ),
-    endings(
+    outcome(
         "a retry waits for its delay",
-        "at + round(how.delay_s * SECOND) if how.delay_s else 0",
+        "now + delay if delay else 0",
         "0",
         _AGAIN,
     ),
-    endings(
+    outcome(
         "a job that is to be cancelled is not queued again",
-        "    if job.cancel_requested_at is not None:\n",
-        "    if False:\n",
+        '    if job.cancel_requested_at is not None:\n        message = f"cancelled',
+        '    if False:\n        message = f"cancelled',
         "a_job_that_is_to_be_cancelled_is_not_queued_again",
-        "an_interrupted_attempt_that_was_to_be_cancelled_is_cancelled_with_or_without_budget",
     ),
-    endings(
+    outcome(
         "a job without budget fails",
-        "if how is None and job.cancel_requested_at is None:",
+        "if again is None and job.cancel_requested_at is None:",
         "if False:",
-        "and_fails_when_there_is_none_left",
+        "an_interrupted_attempt_is_tried_again_while_there_is_budget",
     ),
 )

@@ -307,8 +307,8 @@ MUTANTS: Final = (
     _of(
         "a job is not refused for good while an agent is away",
         "stages/deliver.py",
-        "if not self._fleet.offered(job.service):",
-        "if not offered:",
+        "            offered = self._fleet.offered(job.service)",
+        "            offered = refusal.offered",
         f"{_STAGES}a_job_is_not_refused_for_good_while_an_agent_that_is_away_may_take_it",
     ),
     _of(
@@ -412,8 +412,8 @@ MUTANTS: Final = (
     _of(
         "what a lost attempt left is kept",
         "stages/get.py",
-        "return job.state is S.CANCELLED or lost",
-        "return job.state is S.CANCELLED",
+        "return attempt.ended_at is not None and attempt.result is None",
+        "return False",
         f"{_HOSTILE}what_a_lost_attempt_left_can_be_fetched_when_it_comes_after_all",
     ),
     _of(

@@ -101,8 +101,8 @@ MUTANTS: Final = (
     _of(
         "a key goes with the files of its job",
         "server/store/retention.py",
-        "for names, params in batches([job.id for job in cleaned]):",
-        "for names, params in batches([]):",
+        "            for names, params in batches(ids):",
+        "            for names, params in batches([]):",
         f"{_GONE}an_idempotency_key_does_not_outlive_what_its_job_left",
     ),
     _of(
@@ -129,9 +129,10 @@ MUTANTS: Final = (
     _of(
         "files go after their rows",
         "server/stages/clean.py",
-        "cleaned = set(await self._jobs.clean(moves))",
-        "await self._files.remove(file for job in expired for file in job.files)\n"
-        "        cleaned = set(await self._jobs.clean(moves))",
+        "        cleaned, files = await self._jobs.clean([",
+        "        await self._files.remove(("
+        '"bundles", job.bundle.file) for job in expired if job.bundle)\n'
+        "        cleaned, files = await self._jobs.clean([",
         f"{_GONE}a_crash_before_the_files_are_removed_leaves_orphans_only",
     ),
     _of(

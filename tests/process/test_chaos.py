@@ -192,7 +192,9 @@ def verify_files(server: Program) -> None:
         with sqlite3.connect(server.data / "ferryman.sqlite") as database:
             used = {
                 name
-                for row in database.execute("SELECT bundle_file, result_file FROM jobs")
+                for row in database.execute(
+                    "SELECT file FROM bundles UNION SELECT result_file FROM attempts"
+                )
                 for name in row
                 if name
             }

@@ -475,9 +475,8 @@ class World:
         }
         used = {
             row[0]
-            for column in ("bundle_file", "result_file")
             for row in self.database._run(
-                f"SELECT {column} FROM jobs WHERE {column} IS NOT NULL", None
+                "SELECT file FROM bundles UNION SELECT result_file FROM attempts", None
             )
         }
         return stored - used

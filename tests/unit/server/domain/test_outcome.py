@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from server.domain import endings, outcome
-from server.domain.jobs import Job
+from server.domain import outcome
+from server.domain.errors import IllegalTransition
+from server.domain.jobs import Job, Move
+from server.domain.outcome import Refusal
 from server.domain.service import Service
 from shared.clock import SECOND, iso
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason, Usage
@@ -25,60 +27,60 @@ SERVICE = Service(
 )
 
 
-def judged(found: Job, **payload) -> outcome.Verdict:
-    doc = PayloadDoc(id=1, key="7.1", **payload)
-    return outcome.judge(found, doc, SERVICE, NOW, found.state)
+def after(found: Job, **payload) -> Move:
+    move = outcome.follow(found, PayloadDoc(id=4, key="7.1", **payload), SERVICE, NOW, "node")
+    assert move is not None
+    return move
 
 
-def test_success_keeps_the_result_and_says_when_it_expires() -> None:
-    verdict = judged(job(), status=P.COMPLETED, exit_code=0)
-    assert (verdict.move.to, verdict.keep_result) == (S.COMPLETED, True)
-    assert verdict.move.changes["expires_at"] == NOW + 100 * SECOND
+def test_success_says_when_it_ended_and_when_it_expires() -> None:
+    move = after(job(), status=P.COMPLETED, exit_code=0)
+    assert (move.before, move.to, move.at, move.reason) == (S.RUNNING, S.COMPLETED, NOW, None)
+    assert move.changes["ended_at"] == NOW
+    assert move.changes["expires_at"] == NOW + 100 * SECOND
 
 
 def test_a_failure_of_the_bundle_is_final_unless_the_service_says_otherwise() -> None:
-    verdict = judged(job(), status=P.FAILED, reason=Reason.EXIT_CODE, exit_code=4, message="no")
-    assert (verdict.move.to, verdict.move.reason) == (S.FAILED, Reason.EXIT_CODE)
-    assert verdict.move.message == "no"
+    move = after(job(), status=P.FAILED, reason=Reason.EXIT_CODE, exit_code=4, message="no")
+    assert (move.to, move.reason) == (S.FAILED, Reason.EXIT_CODE)
+    assert move.message == "no"
 
 
 @pytest.mark.parametrize(("reason", "exit_code"), [(Reason.TIMEOUT, None), (Reason.EXIT_CODE, 3)])
 def test_what_the_service_retries_is_queued_again_with_its_delay(
     reason: Reason, exit_code: int | None
 ) -> None:
-    verdict = judged(
+    move = after(
         job(retries_used=1), status=P.FAILED, reason=reason, exit_code=exit_code, message="x"
     )
-    assert verdict.move.to is S.QUEUED
-    assert not verdict.keep_result
-    assert verdict.move.changes["not_before"] == NOW + 60 * SECOND
-    assert verdict.move.changes["retries_used"] == 2
+    assert move.to is S.QUEUED
+    assert move.changes["not_before"] == NOW + 60 * SECOND
+    assert move.changes["retries_used"] == 2
 
 
 def test_retries_run_out() -> None:
-    verdict = judged(job(retries_used=2), status=P.FAILED, reason=Reason.TIMEOUT, message="x")
-    assert verdict.move.to is S.FAILED
+    move = after(job(retries_used=2), status=P.FAILED, reason=Reason.TIMEOUT, message="x")
+    assert move.to is S.FAILED
 
 
 def test_an_interruption_pays_from_its_own_budget() -> None:
     lost = {"status": P.FAILED, "reason": Reason.AGENT_ERROR, "interrupted": True, "message": "x"}
-    again = judged(job(), **lost)
-    assert again.move.to is S.QUEUED
-    assert (again.move.changes["infra_used"], again.move.changes["retries_used"]) == (1, 0)
-    final = judged(job(infra_used=1), **lost)
-    assert (final.move.to, final.move.reason) == (S.FAILED, Reason.AGENT_ERROR)
+    again = after(job(), **lost)
+    assert again.to is S.QUEUED
+    assert (again.changes["infra_used"], again.changes["retries_used"]) == (1, 0)
+    final = after(job(infra_used=1), **lost)
+    assert (final.to, final.reason) == (S.FAILED, Reason.AGENT_ERROR)
 
 
 def test_a_job_that_is_to_be_cancelled_is_not_queued_again() -> None:
     wanted = job(cancel_requested_at=1)
-    verdict = judged(
-        wanted, status=P.FAILED, reason=Reason.AGENT_ERROR, interrupted=True, message="x"
-    )
-    assert verdict.move.to is S.CANCELLED
-    lost = endings.interrupted(
-        job(cancel_requested_at=1, infra_used=9), SERVICE, NOW, "gone", Reason.AGENT_LOST
-    )
-    assert lost.to is S.CANCELLED
+    move = after(wanted, status=P.FAILED, reason=Reason.AGENT_ERROR, interrupted=True, message="x")
+    assert move.to is S.CANCELLED
+    assert (move.message, move.reason) == ("cancelled; x; it will be tried again", None)
+    assert move.changes["expires_at"] == NOW + 100 * SECOND
+    for used in (0, 9):
+        found = job(cancel_requested_at=1, infra_used=used)
+        assert outcome.interrupted(found, SERVICE, NOW, Reason.AGENT_LOST, "x").to is S.CANCELLED
 
 
 @pytest.mark.parametrize(
@@ -90,16 +92,16 @@ def test_a_job_that_is_to_be_cancelled_is_not_queued_again() -> None:
     ],
 )
 def test_other_ends(status: PayloadState, to: JobState, reason: Reason | None) -> None:
-    verdict = judged(job(), status=status)
-    assert (verdict.move.to, verdict.move.reason) == (to, reason)
-    assert verdict.move.message
+    move = after(job(), status=status)
+    assert (move.to, move.reason) == (to, reason)
+    assert move.message
 
 
 def test_a_failure_always_has_a_reason_and_a_sentence() -> None:
     for status in outcome.ENDED - {P.COMPLETED, P.KILLED}:
-        verdict = judged(job(), status=status)
-        assert verdict.move.reason is not None
-        assert verdict.move.message
+        move = after(job(), status=status)
+        assert move.reason is not None
+        assert move.message
 
 
 FACTS: dict[str, Any] = {
@@ -117,50 +119,180 @@ FACTS: dict[str, Any] = {
         {"status": P.COMPLETED},
         {"status": P.KILLED},
         {"status": P.FAILED, "reason": Reason.MEMORY_LIMIT},
+        {"status": P.FAILED, "reason": Reason.TIMEOUT},
         {"status": P.FAILED, "reason": Reason.AGENT_ERROR, "interrupted": True},
     ],
-    ids=["completed", "killed", "failed", "interrupted"],
+    ids=["completed", "killed", "failed", "retried", "interrupted"],
 )
-def test_what_an_attempt_used_and_said_is_kept_with_the_end_of_its_job(payload) -> None:
-    verdict = judged(job(infra_used=9), **payload, **FACTS)
-    assert {name: verdict.move.changes[name] for name in FACTS} == FACTS
-    assert verdict.keep_result
+def test_what_an_attempt_used_and_said_is_kept_with_it(payload) -> None:
+    assert after(job(infra_used=0), **payload, **FACTS).facts == FACTS
 
 
 def test_a_success_says_how_long_it_took() -> None:
-    verdict = judged(job(), status=P.COMPLETED, usage=FACTS["usage"])
-    assert verdict.move.message == "run.sh ended well after 1m 1s"
-
-
-def test_a_job_that_is_cancelled_instead_of_retried_keeps_what_it_left() -> None:
-    verdict = judged(job(cancel_requested_at=1), status=P.FAILED, reason=Reason.TIMEOUT)
-    assert (verdict.move.to, verdict.keep_result) == (S.CANCELLED, True)
+    move = after(job(), status=P.COMPLETED, usage=FACTS["usage"])
+    assert move.message == "run.sh ended well after 1m 1s"
 
 
 def test_who_killed_a_job_is_told() -> None:
-    assert judged(job(), status=P.KILLED).move.message == "killed on the agent"
-    assert judged(job(cancel_requested_at=1), status=P.KILLED).move.message == "cancelled"
+    assert after(job(), status=P.KILLED).message == "killed on the agent"
+    assert after(job(cancel_requested_at=1), status=P.KILLED).message == "cancelled"
+
+
+STARTED = {"started_at": iso(NOW - SECOND)}
+TIMES = {S.SUBMITTED: ("submitted_at", NOW), S.RUNNING: ("started_at", NOW - SECOND)}
 
 
 @pytest.mark.parametrize(
-    ("state", "to", "way"),
+    ("state", "payload", "steps"),
     [
-        (S.PROCESSING, S.SUBMITTED, [S.SUBMITTED]),
-        (S.PROCESSING, S.RUNNING, [S.SUBMITTED, S.RUNNING]),
-        (S.SUBMITTED, S.RUNNING, [S.RUNNING]),
-        (S.RUNNING, S.RUNNING, []),
+        (S.PROCESSING, {"status": P.PREPARED}, [S.SUBMITTED]),
+        (S.PROCESSING, {"status": P.RUNNING, **STARTED}, [S.SUBMITTED, S.RUNNING]),
+        (S.SUBMITTED, {"status": P.RUNNING, **STARTED}, [S.RUNNING]),
+        (S.UNKNOWN, {"status": P.RUNNING, **STARTED}, [S.RUNNING]),
+        (S.PROCESSING, {"status": P.INVALID}, [S.SUBMITTED, S.FAILED]),
+        (S.SUBMITTED, {"status": P.COMPLETED, **STARTED}, [S.RUNNING, S.COMPLETED]),
+        (
+            S.QUEUED,
+            {"status": P.COMPLETED, **STARTED},
+            [S.PROCESSING, S.SUBMITTED, S.RUNNING, S.COMPLETED],
+        ),
     ],
 )
-def test_every_step_on_the_way_is_made_with_its_time(state, to, way) -> None:
-    payload = PayloadDoc(id=4, key="7.1", status=P.RUNNING, started_at=iso(NOW - SECOND))
-    moves = outcome.steps(job(state=state, agent="node"), payload, to, NOW)
-    assert [move.to for move in moves] == way
-    assert [move.before for move in moves] == [state, *way][: len(way)]
-    at = {S.SUBMITTED: ("submitted_at", NOW), S.RUNNING: ("started_at", NOW - SECOND)}
-    for move in moves:
-        field, when = at[move.to]
-        assert move.changes == {field: when, "payload_id": 4}
-        assert move.at == when
+def test_every_step_on_the_way_is_made_with_its_time(state, payload, steps) -> None:
+    move = after(job(state=state, agent=None), **payload)
+    assert [step.to for step in move.steps] == steps
+    for step in move.steps:
+        if step.to in TIMES:
+            field, at = TIMES[step.to]
+            assert (step.at, move.changes[field]) == (at, at)
+            assert move.changes["payload_id"] == 4
+    assert move.changes.get("agent") == ("node" if state is S.QUEUED else None)
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [(S.RUNNING, P.RUNNING), (S.SUBMITTED, P.PREPARED), (S.RUNNING, P.PREPARED)],
+)
+def test_what_is_known_already_moves_nothing(state, status) -> None:
+    doc = PayloadDoc(id=4, key="7.1", status=status)
+    assert outcome.follow(job(state=state), doc, SERVICE, NOW, "node") is None
+
+
+def test_there_is_no_move_that_the_table_does_not_know() -> None:
+    with pytest.raises(IllegalTransition):
+        Move(7, 1, S.QUEUED, S.COMPLETED, NOW, "")
+    with pytest.raises(IllegalTransition):
+        outcome.submitted(job(state=S.RUNNING), "node", 4, NOW)
+
+
+HELD = {"agent": "node", "payload_id": 5, "submitted_at": 1, "started_at": 2}
+
+
+def test_a_job_that_is_queued_again_belongs_to_no_agent_and_counts_what_it_used() -> None:
+    move = after(job(**HELD), status=P.FAILED, reason=Reason.TIMEOUT)
+    assert (move.before, move.to, move.reason) == (S.RUNNING, S.QUEUED, Reason.TIMEOUT)
+    assert move.changes == {
+        "queued_at": NOW,
+        "not_before": NOW + 10 * SECOND,
+        "infra_used": 0,
+        "retries_used": 1,
+        "agent": None,
+        "payload_id": None,
+        "submitted_at": None,
+        "started_at": None,
+    }
+
+
+def test_without_a_delay_it_may_be_sent_whatever_the_clock_says() -> None:
+    move = outcome.not_sent(job(**HELD, retries_used=1, infra_used=1), SERVICE, NOW, "why", 0.0)
+    assert (move.to, move.message, move.reason) == (S.QUEUED, "why", None)
+    assert move.changes["not_before"] == 0
+    assert (move.changes["infra_used"], move.changes["retries_used"]) == (1, 1)
+
+
+def test_an_interrupted_attempt_is_tried_again_while_there_is_budget() -> None:
+    move = outcome.interrupted(job(), SERVICE, NOW, Reason.AGENT_LOST, "it died")
+    assert (move.to, move.reason) == (S.QUEUED, Reason.AGENT_LOST)
+    assert move.message == "it died; it will be tried again"
+    final = outcome.interrupted(job(infra_used=1), SERVICE, NOW, Reason.AGENT_LOST, "it died")
+    assert (final.to, final.reason, final.message) == (S.FAILED, Reason.AGENT_LOST, "it died")
+
+
+PROCESSING = job(state=S.PROCESSING, agent="node")
+
+
+def refused(code: str, *, final: bool, retry_after_s: float | None, offered: bool = True) -> Move:
+    refusal = Refusal("node", code, "no", final, retry_after_s)
+    return outcome.refused(PROCESSING, SERVICE, NOW, refusal, delay_s=3.0, offered=offered)
+
+
+@pytest.mark.parametrize(
+    ("code", "final", "retry_after_s", "to", "reason", "message"),
+    [
+        ("stale_attempt", True, None, S.QUEUED, None, "agent node refused it: no"),
+        ("key_refused", False, 1.0, S.QUEUED, None, "agent node refused it: no"),
+        ("busy", False, 1.0, S.QUEUED, None, "agent node does not take it now: no"),
+        ("not_offered", True, None, S.QUEUED, None, "agent node does not take it now: no"),
+        ("bad", True, None, S.FAILED, Reason.AGENT_ERROR, "agent node refused it: no"),
+        (
+            "invalid_bundle",
+            True,
+            None,
+            S.FAILED,
+            Reason.INVALID_BUNDLE,
+            "agent node refused it: no",
+        ),
+        (
+            "internal",
+            False,
+            None,
+            S.QUEUED,
+            Reason.AGENT_ERROR,
+            "agent node refused it: no; it will be tried again",
+        ),
+    ],
+)
+def test_what_a_refusal_means(code, final, retry_after_s, to, reason, message) -> None:
+    move = refused(code, final=final, retry_after_s=retry_after_s)
+    assert (move.to, move.reason, move.message) == (to, reason, message)
+    if to is S.QUEUED:
+        pays = reason is Reason.AGENT_ERROR
+        assert move.changes["infra_used"] == pays
+        assert move.changes["not_before"] == (0 if pays else NOW + 3 * SECOND)
+
+
+def test_a_service_that_no_agent_offers_fails_its_jobs() -> None:
+    move = refused("not_offered", final=True, retry_after_s=None, offered=False)
+    assert (move.to, move.reason) == (S.FAILED, Reason.NOT_OFFERED)
+
+
+@pytest.mark.parametrize(
+    ("state", "silence_s", "to"),
+    [
+        (S.RUNNING, 10.0, None),
+        (S.RUNNING, 11.0, S.UNKNOWN),
+        (S.UNKNOWN, 11.0, None),
+        (S.UNKNOWN, 101.0, S.QUEUED),
+        (S.SUBMITTED, 101.0, S.QUEUED),
+    ],
+)
+def test_a_silent_agents_jobs_are_unknown_and_later_lost(state, silence_s, to) -> None:
+    patience = {"unreachable_after_s": 10.0, "lost_after_s": 100.0}
+    found = job(state=state)
+    move = outcome.unreached(found, SERVICE, NOW, "agent n is away", silence_s, **patience)
+    assert (move.to if move else None) == to
+    if move is not None:
+        assert move.message.startswith("agent n is away for ")
+
+
+def test_of_a_lost_job_that_was_to_be_cancelled_it_is_said_that_nothing_is_known() -> None:
+    found = job(cancel_requested_at=1)
+    move = outcome.unreached(
+        found, SERVICE, NOW, "away", 9.0, unreachable_after_s=1.0, lost_after_s=2.0
+    )
+    assert move is not None
+    assert move.to is S.CANCELLED
+    assert "whether its processes are dead is not known" in move.message
 
 
 @pytest.mark.parametrize(
@@ -169,5 +301,5 @@ def test_every_step_on_the_way_is_made_with_its_time(state, to, way) -> None:
 )
 def test_a_wall_time_limit_is_told_with_who_set_it(timeout_s: float, who: str) -> None:
     found = job(timeout_s=timeout_s, retries_used=2)
-    verdict = judged(found, status=P.FAILED, reason=Reason.TIMEOUT, message="stopped after 1m")
-    assert verdict.move.message == f"stopped after 1m{who}"
+    move = after(found, status=P.FAILED, reason=Reason.TIMEOUT, message="stopped after 1m")
+    assert move.message == f"stopped after 1m{who}"

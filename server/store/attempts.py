@@ -1,0 +1,116 @@
+"""The attempts: each written with the moves of its job."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from server.domain import states
+from server.domain.attempts import Attempt
+from server.domain.errors import NoSuchAttempt
+from server.domain.jobs import Job, Move, Result
+from server.store import rows
+from shared.ids import AttemptKey
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Transaction
+from shared.wire import JobState
+
+_FROM_THE_JOB: Final = ("agent", "payload_id", "submitted_at", "started_at")
+"""Fields that a move sets in both rows."""
+
+
+async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
+    """Write what a move that was just made says about the job's current attempt."""
+    key = {"job_id": job.id, "number": job.attempt}
+    if not states.HOLDS_SLOT & {move.before, move.to, *(step.to for step in move.through)}:
+        return  # it waited, or had ended
+    if move.before is JobState.QUEUED:  # a claim, or an attempt that was given up and is back
+        await tx.rows(
+            """
+            INSERT INTO attempts (job_id, number, state, agent, agent_id, lease, limits, timeout_s,
+                                  claimed_at, message)
+            SELECT :job_id, :number, :state, :agent, (
+                SELECT id FROM agents WHERE name = :agent AND state != 'retired'
+            ), :lease, limits, timeout_s, :at, :message FROM jobs WHERE id = :job_id
+            ON CONFLICT (job_id, number) DO NOTHING
+            """,
+            key
+            | {
+                "state": job.state,
+                "agent": job.agent or "",
+                "lease": move.lease.token if move.lease else 0,
+                "at": move.at,
+                "message": move.message,
+            },
+        )
+    if job.attempt != move.attempt:
+        return
+    if move.before is JobState.PROCESSING and job.state is JobState.QUEUED and not move.reason:
+        # No agent took it. Nothing happened that its history does not say.
+        await tx.rows("DELETE FROM attempts WHERE job_id = :job_id AND number = :number", key)
+        return
+    known = {name: move.changes[name] for name in _FROM_THE_JOB if move.changes.get(name)}
+    values: dict[str, Any] = {"state": job.state, "message": move.message, "reason": move.reason}
+    values |= rows.columns(known | dict(move.facts))
+    if job.state not in states.HOLDS_SLOT:
+        values["ended_at"] = move.at
+    if job.state is JobState.QUEUED:
+        values["state"] = JobState.FAILED
+    setting = ", ".join(f"{name} = :{name}" for name in values)
+    await tx.rows(
+        f"UPDATE attempts SET {setting} WHERE job_id = :job_id AND number = :number",  # noqa: S608 - names come from Move
+        values | key,
+    )
+
+
+async def attach_result(tx: Transaction, key: AttemptKey, result: Result) -> Job | None:
+    """Add a result that came after its attempt had ended; None: it has one, or nobody keeps it."""
+    values = {
+        "job_id": key.job_id,
+        "number": key.attempt,
+        "file": result.file,
+        "size": result.size,
+        "sha256": result.sha256,
+    }
+    added = await tx.rows(
+        """
+        UPDATE attempts SET result_file = :file, result_size = :size, result_sha256 = :sha256
+        WHERE job_id = :job_id AND number = :number AND result_file IS NULL
+        AND ended_at IS NOT NULL
+        AND EXISTS (SELECT 1 FROM jobs WHERE id = :job_id AND state != 'Cleaned')
+        RETURNING number
+        """,
+        values,
+    )
+    if not added:
+        return None
+    await tx.rows("UPDATE jobs SET results_size = results_size + :size WHERE id = :job_id", values)
+    await tx.rows(
+        """
+        UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256
+        WHERE id = :job_id AND attempt = :number AND ended_at IS NOT NULL
+        """,
+        values,
+    )
+    return rows.job((await tx.rows("SELECT * FROM jobs WHERE id = :job_id", values))[0])
+
+
+class Attempts:
+    """The part of ``ports.Jobs`` that shows attempts."""
+
+    def __init__(self, database: Database) -> None:
+        self._attempts = database
+
+    async def attempts(self, job_id: int) -> list[Attempt]:
+        found = await self._attempts.list_rows(
+            "SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number", {"job_id": job_id}
+        )
+        return [rows.attempt(row) for row in found]
+
+    async def attempt(self, key: AttemptKey) -> Attempt:
+        found = await self._attempts.list_rows(
+            "SELECT * FROM attempts WHERE job_id = :job_id AND number = :number",
+            {"job_id": key.job_id, "number": key.attempt},
+        )
+        if not found:
+            raise NoSuchAttempt(key.job_id, key.attempt)
+        return rows.attempt(found[0])

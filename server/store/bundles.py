@@ -1,0 +1,67 @@
+"""The stored bundles: one file for each content, however many jobs have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.domain.jobs import Bundle
+from server.store.placeholders import batches
+from shared.clock import Micros
+from shared.sqlite.transactions import Transaction
+
+
+async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle:
+    """Count one job more; the bundle whose file it shares, which may be its own."""
+    found = await tx.rows(
+        """
+        INSERT INTO bundles (file, digest, size, refs, created_at)
+        VALUES (:file, :digest, :size, 1, :at)
+        ON CONFLICT (digest, size) WHERE shared = 1 DO UPDATE SET refs = bundles.refs + 1
+        RETURNING file
+        """,
+        {"file": bundle.file, "digest": bundle.digest, "size": bundle.size, "at": at},
+    )
+    return Bundle(found[0]["file"], bundle.size, bundle.digest)
+
+
+async def stop_sharing(tx: Transaction, file: str) -> None:
+    """Its bytes are damaged or gone: the next upload of the same content is stored anew."""
+    await tx.rows("UPDATE bundles SET shared = 0 WHERE file = :file", {"file": file})
+
+
+async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[str, str]]:
+    """Let go of the files of jobs; kind and name of those that nothing refers to any more."""
+    files: list[tuple[str, str]] = []
+    for names, params in batches(job_ids):
+        bundles = await tx.rows(
+            f"""
+            SELECT bundle_file AS file, count(*) AS jobs FROM jobs
+            WHERE id IN ({names}) AND bundle_file IS NOT NULL GROUP BY bundle_file
+            """,  # noqa: S608 - placeholders
+            params,
+        )
+        for row in bundles:
+            left = await tx.rows(
+                "UPDATE bundles SET refs = refs - :jobs WHERE file = :file RETURNING refs",
+                {"file": row["file"], "jobs": row["jobs"]},
+            )
+            if not left or left[0]["refs"] <= 0:
+                await tx.rows("DELETE FROM bundles WHERE file = :file", {"file": row["file"]})
+                files.append(("bundles", row["file"]))
+        results = await tx.rows(
+            f"""
+            SELECT result_file AS file FROM attempts
+            WHERE job_id IN ({names}) AND result_file IS NOT NULL
+            """,  # noqa: S608 - placeholders
+            params,
+        )
+        files += [("results", row["file"]) for row in results]
+        await tx.rows(
+            f"UPDATE attempts SET result_file = NULL WHERE job_id IN ({names})",  # noqa: S608
+            params,
+        )
+        await tx.rows(
+            f"UPDATE jobs SET bundle_file = NULL, result_file = NULL WHERE id IN ({names})",  # noqa: S608
+            params,
+        )
+    return files

@@ -1,0 +1,78 @@
+"""Attempts and bundles as records of their own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_ATTEMPTS: Final = "tests/contract/store/test_attempts.py::test_"
+_BUNDLES: Final = "tests/contract/store/test_bundles.py::test_"
+
+
+def _attempts(protection: str, old: str, new: str, *tests: str) -> Mutant:
+    names = tuple(f"{_ATTEMPTS}{test}" for test in tests)
+    return Mutant("attempts", protection, "server/store/attempts.py", old, new, names)
+
+
+def _bundles(protection: str, old: str, new: str, *tests: str) -> Mutant:
+    names = tuple(f"{_BUNDLES}{test}" for test in tests)
+    return Mutant("bundles", protection, "server/store/bundles.py", old, new, names)
+
+
+MUTANTS: Final = (
+    _attempts(
+        "an attempt that no agent took leaves none",
+        "job.state is JobState.QUEUED and not move.reason:",
+        "False:",
+        "an_attempt_that_no_agent_took_leaves_none",
+    ),
+    _attempts(
+        "an attempt that is followed by another has failed",
+        '        values["state"] = JobState.FAILED\n',
+        "        pass\n",
+        "what_an_attempt_left_is_kept_when_another_one_follows",
+    ),
+    _attempts(
+        "a late result does not replace another",
+        "AND result_file IS NULL\n",
+        "\n",
+        "a_result_that_comes_late_is_its_attempts_and_no_others",
+    ),
+    _attempts(
+        "a result comes after its attempt",
+        "        AND ended_at IS NOT NULL\n        AND EXISTS",
+        "        AND EXISTS",
+        "a_result_that_comes_late_is_its_attempts_and_no_others",
+    ),
+    _attempts(
+        "a late result of a cleaned job is not kept",
+        "AND state != 'Cleaned')",
+        ")",
+        "files_of_cleaned_jobs_are_nobodys",
+    ),
+    _attempts(
+        "an earlier attempt's result is not the job's",
+        "WHERE id = :job_id AND attempt = :number AND ended_at IS NOT NULL",
+        "WHERE id = :job_id",
+        "a_result_that_comes_late_is_its_attempts_and_no_others",
+    ),
+    _bundles(
+        "a file that another job has stays",
+        'if not left or left[0]["refs"] <= 0:',
+        "if True:",
+        "a_shared_file_goes_with_the_last_job_that_has_it",
+    ),
+    _bundles(
+        "a file that nobody has goes",
+        'if not left or left[0]["refs"] <= 0:',
+        "if False:",
+        "a_shared_file_goes_with_the_last_job_that_has_it",
+    ),
+    _bundles(
+        "damaged bytes are shared no more",
+        "UPDATE bundles SET shared = 0 WHERE",
+        "UPDATE bundles SET shared = 1 WHERE",
+        "damaged_bytes_are_shared_no_more",
+    ),
+)
