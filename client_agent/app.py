@@ -39,7 +39,7 @@ from client_agent.run.runner import Runner
 from client_agent.run.slots import Turns
 from client_agent.sandbox.base import SOFT, Sandbox
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
-from client_agent.sandbox.kernel.uids import Uids
+from client_agent.sandbox.kernel.uids import UidBlock
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.settings.agent import AgentSection
@@ -87,7 +87,7 @@ def sandbox_of(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sand
     sandboxing = settings.sandboxing
     claimed, first = None, None
     if os.geteuid() == 0:  # the first is the self-test's, which runs beside jobs
-        claimed = Uids(sandboxing.uid_base, sandboxing.uid_count, 1 + uids)
+        claimed = UidBlock(sandboxing.uid_base, sandboxing.uid_count, 1 + uids)
         first = claimed.first + 1
     backend = NoSandbox if settings.sandbox == "none" else Bubblewrap
     try:
@@ -157,7 +157,7 @@ async def running(
         stack.push_async_callback(sandbox.close)
         watch = SandboxWatch(sandbox, clock)
         stack.push_async_callback(watch.close)
-        await watch.test()
+        await watch.self_test()
         grants = settings.sandboxing.grants(os.environ)
         if settings.sandbox == "none":
             log.warning("sandbox.none", advice="bundles run with all rights of this user")

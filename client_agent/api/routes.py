@@ -122,7 +122,7 @@ class Api:
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
         payload_id = _id(request)
         await self._payloads.acknowledge(payload_id, _caller(request))
-        await self._folders.forget_result(payload_id)
+        await self._folders.remove_result(payload_id)
         return web.Response(status=204)
 
     # -- for servers of ours

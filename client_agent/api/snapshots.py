@@ -129,7 +129,7 @@ class Snapshots:
             why = f"the snapshot could not be made: {problem.strerror or problem}"
             raise Refused(503, "no_snapshot", why) from None
         finally:
-            self._folders.discard(path)  # the open file keeps the bytes until they are sent
+            self._folders.remove_file(path)  # the open file keeps the bytes until they are sent
 
 
 def _close(making: asyncio.Task[Snapshot]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.collect.contents import Collected, Contents, own_names
-from client_agent.collect.walk import Bounds, Entry, Walk, check_shortage
+from client_agent.collect.walk import Bounds, Entry, Walk, raise_if_shortage
 from client_agent.collect.zip_writer import ZipWriter
 from shared.clock import SECOND, Micros
 from shared.wire import Limits
@@ -26,7 +26,7 @@ _LATEST: Final = datetime(2107, 12, 31, 23, 59, 58, tzinfo=UTC)
 
 Extras = Mapping[str, Path | bytes]
 """Our own files: usual name -> a file outside the directory, or its bytes."""
-Room = Callable[[int], None]
+CheckSpace = Callable[[int], None]
 RECEIPT: Final = "ferryman.json"
 
 
@@ -37,7 +37,7 @@ def collect(
     extras: Extras,
     receipt: Callable[[Contents], bytes],
     bounds: Bounds | None = None,
-    room: Room | None = None,
+    room: CheckSpace | None = None,
     at: Micros = 0,
 ) -> Collected:
     """Pack the directory ``fd``, our extras and the receipt.
@@ -77,7 +77,7 @@ def collect_extras(
     return _write(dest, _Packer(contents, None, extras, receipt, 0, at))
 
 
-def _write(dest: Path, packer: _Packer, room: Room | None = None) -> Collected:
+def _write(dest: Path, packer: _Packer, room: CheckSpace | None = None) -> Collected:
     with ZipWriter(dest, (lambda: None) if room is None else (lambda: room(0))) as out:
         packer.pack(out)
         size, sha256 = out.finish(), out.sha256()
@@ -142,7 +142,7 @@ class _Packer:
         try:
             return entry.open()
         except OSError as problem:
-            check_shortage(problem)
+            raise_if_shortage(problem)
             self.contents.skip(entry.shown, problem.strerror or "it cannot be read")
             return None
 
@@ -169,7 +169,7 @@ class _Packer:
         try:
             fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as problem:
-            check_shortage(problem)
+            raise_if_shortage(problem)
             self.contents.skip(name, problem.strerror or "it cannot be read")
             return
         try:

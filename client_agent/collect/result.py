@@ -10,7 +10,7 @@ from typing import Final
 from client_agent.collect import receipt
 from client_agent.collect.contents import Collected, Contents, ResultsLimit
 from client_agent.collect.log_tail import log_tail
-from client_agent.collect.pack import RECEIPT, Room, collect, collect_extras
+from client_agent.collect.pack import RECEIPT, CheckSpace, collect, collect_extras
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.sandbox.base import Report
 from client_agent.sandbox.grants import Grant
@@ -24,7 +24,7 @@ LOGS: Final = tuple(f"{stream}.log" for stream in STREAMS)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempted:
+class ReceiptSource:
     """What a receipt tells."""
 
     payload: Payload
@@ -77,7 +77,7 @@ class Attempted:
         return made.model_dump_json(indent=2).encode() + b"\n"
 
 
-def pack(attempted: Attempted, told: Outcome, folders: Folders, fd: int) -> Outcome:
+def pack(attempted: ReceiptSource, told: Outcome, folders: Folders, fd: int) -> Outcome:
     """Make the result of an attempt that ended, durable under its final name.
 
     Args:
@@ -104,7 +104,7 @@ def pack(attempted: Attempted, told: Outcome, folders: Folders, fd: int) -> Outc
             collected = collect_extras(staged, logs, _receipt(attempted, told, logs=True), at)
         folders.seal_result(staged, payload.id)
     except BaseException:
-        folders.discard(staged)
+        folders.remove_file(staged)
         raise
     told = replace(told, result=ResultInfo(size=collected.size, sha256=collected.sha256))
     warnings = collected.not_portable.warnings()
@@ -113,7 +113,9 @@ def pack(attempted: Attempted, told: Outcome, folders: Folders, fd: int) -> Outc
     return replace(told, warnings=(*told.warnings, *warnings))
 
 
-def snapshot(attempted: Attempted, folders: Folders, fd: int | None, to: Path, room: Room) -> None:
+def snapshot(
+    attempted: ReceiptSource, folders: Folders, fd: int | None, to: Path, room: CheckSpace
+) -> None:
     """Write a ZIP of an attempt as it is now.
 
     Args:
@@ -137,7 +139,7 @@ def snapshot(attempted: Attempted, folders: Folders, fd: int | None, to: Path, r
 
 
 def _receipt(
-    attempted: Attempted, told: Outcome | None, *, logs: bool
+    attempted: ReceiptSource, told: Outcome | None, *, logs: bool
 ) -> Callable[[Contents], bytes]:
     about = replace(attempted, outcome=told)
     return lambda contents: about.receipt(contents, logs=logs)

@@ -14,7 +14,7 @@ from typing import Final
 
 from client_agent.collect.contents import ResultsLimit
 from client_agent.storage import open_beneath
-from client_agent.storage.shortage import SHORTAGE
+from client_agent.storage.shortage import SHORTAGE_ERRNOS
 from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, safe_path, shown
 from shared.files.portable import fold, why_not_portable
 
@@ -137,7 +137,7 @@ class Walk:
                     try:
                         fd = open_beneath.open_directory(level.fd, name, permit=self._permit)
                     except OSError as problem:
-                        check_shortage(problem)
+                        raise_if_shortage(problem)
                         continue  # listed by the second walk
                     stack.append(_Level(fd, path + "/"))
         finally:
@@ -212,7 +212,7 @@ class Walk:
                 except UnsafeName as problem:
                     skip(_said(raw), problem.why)
                 except OSError as problem:
-                    check_shortage(problem)
+                    raise_if_shortage(problem)
                     skip(_said(raw), problem.strerror or "it cannot be read")
         finally:
             for level in stack:
@@ -265,9 +265,9 @@ class _Level:
         os.close(self.fd)
 
 
-def check_shortage(problem: OSError) -> None:
+def raise_if_shortage(problem: OSError) -> None:
     """Raise a shortage: no file may be left out of a result for want of descriptors."""
-    if problem.errno in SHORTAGE:
+    if problem.errno in SHORTAGE_ERRNOS:
         raise problem
 
 

@@ -61,7 +61,7 @@ class Admission:
         """
         self.check_staying()
         self.check_space(size)
-        trouble = await self._sandbox.trouble()
+        trouble = await self._sandbox.problem()
         if trouble is not None:
             raise Refused(503, "sandbox_broken", trouble)
         await self._sources.look(self._clock)
@@ -77,7 +77,7 @@ class Admission:
         offered = self.identity.services
         if offered is not None and service not in offered:
             raise Refused(403, "not_offered", f"this agent does not offer the service {service!r}")
-        grant = self._grants.of(service)
+        grant = self._grants.for_service(service)
         if limits.network and not grant.network:
             raise Refused(
                 403,

@@ -155,10 +155,10 @@ class Intake:
             self._admission.check_staying()
             payload, fresh = await self._payloads.add(form.new_payload(sealed, self._defaults))
         except Exception:
-            self._folders.discard(self._folders.bundle(bundle))
+            self._folders.remove_file(self._folders.bundle(bundle))
             raise
         if not fresh:
-            self._folders.discard(self._folders.bundle(bundle))
+            self._folders.remove_file(self._folders.bundle(bundle))
             return payload
         log.info("payload.taken", payload=payload.id, key=payload.key, service=payload.service)
         self._take(payload)
@@ -236,7 +236,7 @@ class _Form:
 
     def unseal(self) -> None:
         if self.bundle:
-            self._folders.discard(self._folders.bundle(self.bundle))
+            self._folders.remove_file(self._folders.bundle(self.bundle))
 
     def new_payload(self, sealed: BundleSummary, defaults: Defaults) -> NewPayload:
         order = self.order

@@ -44,7 +44,7 @@ class Health:
         seen = await self._disk.problems()
         notes = [trouble for trouble in seen if trouble.startswith(_NOT_TAKEN)]
         problems += [trouble for trouble in seen if trouble not in notes]
-        broken = await self._sandbox.trouble()
+        broken = await self._sandbox.problem()
         if broken is not None:
             (notes if notes else problems).append(broken)  # without space it cannot be tested
         if self._admission.leaving:

@@ -26,7 +26,7 @@ from client_agent.sandbox.base import (
     SandboxBroken,
     Workspace,
 )
-from client_agent.storage.shortage import SHORTAGE
+from client_agent.storage.shortage import SHORTAGE_ERRNOS
 from shared.files.errors import BundleError
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
@@ -208,13 +208,13 @@ class Attempt:
             except OSError as problem:
                 log.warning("payload.not_packed", payload=self.payload.id, problem=str(problem))
                 tries += 1
-                if tries == PACK_TRIES or problem.errno not in SHORTAGE:
+                if tries == PACK_TRIES or problem.errno not in SHORTAGE_ERRNOS:
                     return _not_stored(told, problem)
             await house.clock.sleep(RETRY_S)
 
     async def _broken(self, problem: SandboxBroken | OSError) -> None:
         if isinstance(problem, SandboxBroken):
-            self._house.watch.broke(problem)
+            self._house.watch.mark_broken(problem)
         await self._end(S.PREPARED, outcome.failed(Reason.SANDBOX_ERROR, str(problem)))
 
     async def _end(self, before: PayloadState, told: Outcome) -> None:
@@ -232,7 +232,7 @@ class Attempt:
                 exit_code=told.exit_code,
             )
         self.settled.set()
-        await house.folders.forget_run(payload_id, self.payload.bundle_file)
+        await house.folders.remove_run_files(payload_id, self.payload.bundle_file)
 
     async def _write_end(self, before: PayloadState, told: Outcome) -> Payload | None:
         house, payload_id = self._house, self.payload.id
@@ -258,13 +258,13 @@ class Attempt:
             grace_s=self._house.grace_s,
             stdout=folders.log(payload.id, "stdout"),
             stderr=folders.log(payload.id, "stderr"),
-            grant=self._house.grants.of(payload.service),
+            grant=self._house.grants.for_service(payload.service),
         )
 
 
 def _check_shortage(problem: Exception) -> None:
     """Raises NotNow for a shortage, which has nothing to do with the attempt."""
-    if isinstance(problem, OSError) and problem.errno in SHORTAGE:
+    if isinstance(problem, OSError) and problem.errno in SHORTAGE_ERRNOS:
         raise NotNow(str(problem)) from problem
 
 

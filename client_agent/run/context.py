@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from client_agent.collect.result import Attempted
+from client_agent.collect.result import ReceiptSource
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.run.slots import Turns
@@ -49,13 +49,13 @@ class House:
             self.threads, lambda: work(*args, **kwargs)
         )
 
-    def attempted(self, payload: Payload) -> Attempted:
+    def attempted(self, payload: Payload) -> ReceiptSource:
         """What a receipt tells of it."""
-        return Attempted(
+        return ReceiptSource(
             payload,
             payload.outcome,
             self.agent,
             self.version,
             self.watch.report,
-            self.grants.of(payload.service),
+            self.grants.for_service(payload.service),
         )

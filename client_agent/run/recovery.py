@@ -36,6 +36,6 @@ async def recover(payloads: Payloads, folders: Folders, sandbox: Sandbox) -> lis
             log.warning("payload.lost", payload=payload.id, key=payload.key)
         else:
             waiting.append(payload)
-    removed = await asyncio.to_thread(folders.sweep, *await payloads.files())
+    removed = await asyncio.to_thread(folders.remove_orphans, *await payloads.files())
     log.info("agent.recovered", waiting=len(waiting), files_removed=removed)
     return waiting

@@ -39,7 +39,7 @@ class Keeper:
         expired = await self._payloads.expire(self._retention_s)
         if expired:
             for payload_id in expired:
-                await self._folders.forget_result(payload_id)
+                await self._folders.remove_result(payload_id)
             log.warning("results.expired", payloads=expired)
         return len(expired) + await self._payloads.prune(self._retention_s)
 

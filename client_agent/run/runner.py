@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from client_agent.collect import result
-from client_agent.collect.pack import Room
+from client_agent.collect.pack import CheckSpace
 from client_agent.payloads import states
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcome
@@ -89,7 +89,7 @@ class Runner:
         return await payloads.get(payload_id)
 
     async def snapshot(
-        self, payload: Payload, to: Path, threads: ThreadPoolExecutor, room: Room
+        self, payload: Payload, to: Path, threads: ThreadPoolExecutor, room: CheckSpace
     ) -> None:
         """Write a ZIP of what there is of an attempt now: its files, logs and receipt.
 
@@ -145,7 +145,7 @@ class Runner:
                 await attempt.run()
             except (DatabaseUnavailable, NotNow) as problem:
                 log.warning("payload.not_started", payload=payload.id, problem=str(problem))
-                await self._house.folders.forget_logs(payload.id)
+                await self._house.folders.remove_logs(payload.id)
                 self._waiting = {payload.id: payload} | self._waiting
                 await self._house.clock.sleep(RETRY_S)
             except Exception:
@@ -170,4 +170,4 @@ class Runner:
         attempt = self._attempts.get(killed.id)
         if attempt is not None and attempt.drop():
             await attempt.settled.wait()
-        await house.folders.forget_run(killed.id, killed.bundle_file)
+        await house.folders.remove_run_files(killed.id, killed.bundle_file)

@@ -45,7 +45,7 @@ class Grants:
     def __init__(self, common: Grant, services: Mapping[str, Grant]) -> None:
         self._common, self._services = common, services
 
-    def of(self, service: str) -> Grant:
+    def for_service(self, service: str) -> Grant:
         return self._services.get(service, self._common)
 
     @property

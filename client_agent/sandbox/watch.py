@@ -33,7 +33,7 @@ class SandboxWatch:
         self._testing: asyncio.Task[None] | None = None
         self._tested = asyncio.Event()
 
-    async def test(self) -> None:
+    async def self_test(self) -> None:
         """The self-test at the start. A host that is short of something does not keep the agent
         from handing out the results that fill its disk, but from taking work.
 
@@ -53,7 +53,7 @@ class SandboxWatch:
         if self._trouble is before:  # else it broke again while this test was under way
             self._trouble = None
 
-    def broke(self, problem: SandboxBroken) -> None:
+    def mark_broken(self, problem: SandboxBroken) -> None:
         """A start failed for a reason that is the host's, not the bundle's.
 
         Perhaps only that service's, whose read-only trees were not there: the next question tests.
@@ -64,7 +64,7 @@ class SandboxWatch:
         self._trouble = trouble
         self._due = self._clock.monotonic() + wait_s
 
-    async def trouble(self) -> str | None:
+    async def problem(self) -> str | None:
         """Why it cannot be used; None: it can. There is one test at a time."""
         if self._trouble is not None:
             if self._testing is None and self._clock.monotonic() >= self._due:
@@ -76,7 +76,7 @@ class SandboxWatch:
 
     async def _retest(self) -> None:
         try:
-            await self.test()
+            await self.self_test()
         except SandboxBroken as problem:
             self._broke(str(problem))
         finally:

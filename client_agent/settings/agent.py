@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from client_agent.sandbox.bubblewrap.command import SHOWN
+from client_agent.sandbox.bubblewrap.command import VISIBLE_HOST_PATHS
 from client_agent.settings.grants import SandboxingSection
 from shared.http.settings import HttpSection
 from shared.settings import load as config
@@ -91,7 +91,7 @@ class AgentSection(HttpSection):
     @model_validator(mode="after")
     def _defaults_are_granted(self) -> AgentSection:
         own = self.services[0] if self.services and len(self.services) == 1 else ""
-        if self.default_limits.network and not self.sandboxing.grants({}).of(own).network:
+        if self.default_limits.network and not self.sandboxing.grants({}).for_service(own).network:
             raise ValueError(
                 "default_limits.network gives bundles the host's network: "
                 "sandboxing.network must say so, too"
@@ -123,7 +123,7 @@ class AgentSection(HttpSection):
         """Raises ValueError where jobs would see one of these files or folders."""
         shown = {str(source): "sandboxing.read_only: " for source, _ in self.sandboxing.binds()}
         if self.sandbox != "none":
-            shown |= dict.fromkeys(SHOWN, "every job sees the host's programs: ")
+            shown |= dict.fromkeys(VISIBLE_HOST_PATHS, "every job sees the host's programs: ")
         for name, path in private.items():
             for place, why in shown.items():
                 if path is not None and path.resolve().is_relative_to(Path(place).resolve()):

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import Field, field_validator
 
 from client_agent.sandbox.base import SandboxBroken
-from client_agent.sandbox.bubblewrap.command import checked_place
+from client_agent.sandbox.bubblewrap.command import checked_mount_target
 from client_agent.sandbox.bubblewrap.seccomp import RELAXATIONS
 from client_agent.sandbox.grants import Grant, Grants
 from client_agent.sandbox.settings import SandboxSettings
@@ -155,4 +155,4 @@ def bind(text: str) -> tuple[Path, str]:
     path = Path(source)
     if not path.is_absolute() or ".." in path.parts or path == Path("/"):
         raise SandboxBroken(f"read_only: {source!r} is not an absolute path below /")
-    return path, checked_place(place or source)
+    return path, checked_mount_target(place or source)

@@ -1,7 +1,8 @@
 """The agent's files: bundles that wait, logs being written, results that are kept.
 
-Bytes before row, row before deletion: a crash leaves an orphan, which :meth:`Folders.sweep` removes
-at the next start, never a payload without its files. What is not ``async`` blocks.
+Bytes are written before their row, and the row is deleted before them. So a crash can leave a file
+without a row, which :meth:`Folders.remove_orphans` removes at the next start, but never a payload
+without its files. Methods that are not ``async`` block.
 """
 
 from __future__ import annotations
@@ -59,15 +60,15 @@ class Folders:
         """Keep a result that was fsynced at ``staged``."""
         durable.replace(staged, self.result(payload_id), synced=True)
 
-    async def forget_run(self, payload_id: int, bundle: str) -> None:
+    async def remove_run_files(self, payload_id: int, bundle: str) -> None:
         """It has ended: nobody needs its bundle or its logs any more."""
         await self._forget(self.bundle(bundle), *self._logs_of(payload_id))
 
-    async def forget_logs(self, payload_id: int) -> None:
+    async def remove_logs(self, payload_id: int) -> None:
         """Of a start that came to nothing."""
         await self._forget(*self._logs_of(payload_id))
 
-    async def forget_result(self, payload_id: int) -> None:
+    async def remove_result(self, payload_id: int) -> None:
         """Its server has it, or nobody came for it."""
         await self._forget(self.result(payload_id))
 
@@ -78,11 +79,11 @@ class Folders:
         """Unlinking a small file takes less than a visit to a thread; a large one takes long."""
         large = [path for path in paths if _size(path) > _SMALL]
         for path in set(paths) - set(large):
-            self.discard(path)
+            self.remove_file(path)
         for path in large:
-            await asyncio.to_thread(self.discard, path)
+            await asyncio.to_thread(self.remove_file, path)
 
-    def discard(self, path: Path) -> None:
+    def remove_file(self, path: Path) -> None:
         """Remove one file; one that is not there is fine."""
         durable.remove_quietly(path)
 
@@ -97,9 +98,9 @@ class Folders:
         try:
             path.write_bytes(b"ferryman")
         finally:
-            self.discard(path)
+            self.remove_file(path)
 
-    def sweep(self, bundles: Collection[str], results: Collection[int]) -> int:
+    def remove_orphans(self, bundles: Collection[str], results: Collection[int]) -> int:
         """At start: remove every file that no row refers to; how many.
 
         Args:
@@ -111,7 +112,7 @@ class Folders:
         for folder in (self._bundles, self._results, self._staging, self._logs):
             for path in folder.iterdir():
                 if path.name not in kept.get(folder, ()):
-                    self.discard(path)
+                    self.remove_file(path)
                     removed += 1
         return removed
 

@@ -418,8 +418,8 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "3",
         "operators' binds are read-only",
         _OPTIONS,
-        '["--ro-bind", str(source), checked_place(place)]',
-        '["--bind", str(source), checked_place(place)]',
+        '["--ro-bind", str(source), checked_mount_target(place)]',
+        '["--bind", str(source), checked_mount_target(place)]',
         f"{_INSIDE}operators_binds_can_be_read_and_not_written",
     ),
     of(

@@ -107,7 +107,7 @@ class Rig:
         self.payloads = await Payloads.open(self.database, self.clock)
         waiting = await recover(self.payloads, self.folders, self.sandbox)
         self.watch = SandboxWatch(self.sandbox, self.clock)
-        await self.watch.test()
+        await self.watch.self_test()
         self.house = House(
             self.payloads,
             self.folders,

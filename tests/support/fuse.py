@@ -56,9 +56,9 @@ class FusedFolders(Folders):
         super().seal_result(staged, payload_id)
         self._fuse.step("after seal_result")
 
-    def discard(self, path: Path) -> None:
+    def remove_file(self, path: Path) -> None:
         self._fuse.step(f"before discarding {path.parent.name}")
-        super().discard(path)
+        super().remove_file(path)
         self._fuse.step(f"after discarding {path.parent.name}")
 
 

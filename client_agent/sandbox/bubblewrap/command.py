@@ -40,7 +40,7 @@ READ_ONLY_ETC: Final = (
     "/etc/nsswitch.conf",
 )
 MERGED_USR: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-SHOWN: Final = ("/usr", *MERGED_USR, *READ_ONLY_ETC)
+VISIBLE_HOST_PATHS: Final = ("/usr", *MERGED_USR, *READ_ONLY_ETC)
 """Of the host, to every job: nothing of the agent's own may lie in there."""
 RESERVED: Final = (JOB, "/proc", "/dev", "/sys", *TEMPORARY, "/etc/passwd", "/etc/group")
 
@@ -138,7 +138,7 @@ def bwrap_options(
     options += ["--perms", "1777", "--size", str(shm), "--tmpfs", SHM]
     options += ["--dir", "/var", "--symlink", "../tmp", TEMPORARY[1]]
     for source, place in read_only:
-        options += ["--ro-bind", str(source), checked_place(place)]
+        options += ["--ro-bind", str(source), checked_mount_target(place)]
 
     # Last, and nothing below it: a destination under a directory that the job can write follows
     # the job's symlinks to the host (CVE-2026-87766). Its parents are bwrap's own tmpfs, made
@@ -175,7 +175,7 @@ def _system() -> tuple[str, ...]:
     return tuple(options)
 
 
-def checked_place(place: str) -> str:
+def checked_mount_target(place: str) -> str:
     """The destination of an operator's bind, normalised.
 
     Raises:

@@ -15,7 +15,7 @@ REGISTER: Final = Path("/run/ferryman-uids.lock")
 """Byte n of it is locked by the agent whose jobs run as uid n; the lock dies with the agent."""
 
 
-class Uids:
+class UidBlock:
     """A block of uids, held until closed or the process ends, however it ends.
 
     Two agents whose jobs share a uid would share its keyrings and its processes' signals wherever

@@ -175,7 +175,7 @@ async def live_until_death(rig: FusedRig, wanted_gone: set[int]) -> list[str]:
             raise SimulatedCrash
         wanted_gone.add(payload.id)
         await rig.payloads.acknowledge(payload.id)
-        await rig.folders.forget_result(payload.id)
+        await rig.folders.remove_result(payload.id)
     return taken
 
 

@@ -316,10 +316,10 @@ async def test_a_sandbox_that_does_not_come_up_is_no_fault_of_the_bundle(rig):
     assert (ended.state, ended.outcome.reason) == (S.FAILED, Reason.SANDBOX_ERROR)
     assert ended.outcome.interrupted
     assert "No permissions" in ended.outcome.message
-    assert await rig.watch.trouble() is not None
+    assert await rig.watch.problem() is not None
     rig.sandbox.broken = None
     await rig.clock.advance(11)
-    assert await rig.watch.trouble() is None
+    assert await rig.watch.problem() is None
 
 
 async def test_a_sandbox_that_breaks_down_is_no_fault_of_the_bundle(rig):

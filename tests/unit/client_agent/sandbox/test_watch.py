@@ -53,7 +53,7 @@ async def test_a_self_test_that_cannot_be_run_keeps_the_agent_from_starting(
 ) -> None:
     sandbox.problem = OSError(number, "no")
     with pytest.raises(SandboxBroken, match="the sandbox could not be tested: no"):
-        await watch.test()
+        await watch.self_test()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM])
@@ -61,41 +61,41 @@ async def test_a_host_that_is_short_of_something_starts_and_takes_no_work(
     number: int, sandbox: FakeTested, watch: SandboxWatch, clock: SimClock
 ) -> None:
     sandbox.problem = OSError(number, "short")
-    await watch.test()
-    assert await watch.trouble() == "the sandbox could not be tested: short"
+    await watch.self_test()
+    assert await watch.problem() == "the sandbox could not be tested: short"
     sandbox.problem = None
-    assert (await watch.trouble(), sandbox.tests) != (None, 1), "not before it is tested again"
+    assert (await watch.problem(), sandbox.tests) != (None, 1), "not before it is tested again"
     await clock.advance(RETEST_S)
-    assert await watch.trouble() is None
+    assert await watch.problem() is None
 
 
 async def test_while_it_is_tested_again_it_is_still_broken(
     sandbox: FakeTested, watch: SandboxWatch, clock: SimClock
 ) -> None:
     """However many ask, it is tested once, and nobody waits long."""
-    watch.broke(SandboxBroken("gone"))
+    watch.mark_broken(SandboxBroken("gone"))
     sandbox.hold.clear()
-    questions = [asyncio.create_task(watch.trouble()) for _ in range(3)]
+    questions = [asyncio.create_task(watch.problem()) for _ in range(3)]
     await clock.advance(PATIENCE_S / 2)
     assert not any(question.done() for question in questions)
     await clock.advance(PATIENCE_S)
     assert [await question for question in questions] == ["gone"] * 3
     sandbox.hold.set()
-    assert await watch.trouble() is None
+    assert await watch.problem() is None
     assert sandbox.tests == 1
 
 
 async def test_a_start_that_fails_during_a_test_is_not_forgotten_when_it_passes(
     sandbox: FakeTested, watch: SandboxWatch, clock: SimClock
 ) -> None:
-    watch.broke(SandboxBroken("first"))
+    watch.mark_broken(SandboxBroken("first"))
     sandbox.hold.clear()
-    question = asyncio.create_task(watch.trouble())
+    question = asyncio.create_task(watch.problem())
     await clock.advance(0.1)
-    watch.broke(SandboxBroken("second"))
+    watch.mark_broken(SandboxBroken("second"))
     sandbox.hold.set()
     assert await question == "second"
-    assert await watch.trouble() is None, "tested again"
+    assert await watch.problem() is None, "tested again"
     assert sandbox.tests == 2
 
 
@@ -103,21 +103,21 @@ async def test_one_that_stays_broken_is_tested_now_and_then(
     sandbox: FakeTested, watch: SandboxWatch, clock: SimClock
 ) -> None:
     sandbox.problem = SandboxBroken("still gone")
-    watch.broke(SandboxBroken("gone"))
+    watch.mark_broken(SandboxBroken("gone"))
     for _ in range(5):
-        assert await watch.trouble() == "still gone"
+        assert await watch.problem() == "still gone"
     assert sandbox.tests == 1
     await clock.advance(RETEST_S)
-    assert await watch.trouble() == "still gone"
+    assert await watch.problem() == "still gone"
     assert sandbox.tests == 2
 
 
 async def test_closing_ends_a_test_under_way(
     sandbox: FakeTested, watch: SandboxWatch, clock: SimClock
 ) -> None:
-    watch.broke(SandboxBroken("gone"))
+    watch.mark_broken(SandboxBroken("gone"))
     sandbox.hold.clear()
-    question = asyncio.create_task(watch.trouble())
+    question = asyncio.create_task(watch.problem())
     await clock.advance(PATIENCE_S)
     await question
     await watch.close()

@@ -19,7 +19,7 @@ def grants(**sandboxing: object) -> Grants:
 
 
 def test_with_nothing_said_nothing_is_open():
-    assert grants().of("any") == Grant()
+    assert grants().for_service("any") == Grant()
     assert grants().doc() == {}
     assert grants().networked == []
 
@@ -40,7 +40,7 @@ def test_a_services_own_keys_replace_those_of_all_and_variables_add_up():
             }
         },
     )
-    other, own = found.of("other"), found.of("gromacs")
+    other, own = found.for_service("other"), found.for_service("gromacs")
     assert other.read_only == ((Path("/opt/common"), "/opt/common"),)
     assert (other.network, set(other.allow), other.scratch) == (True, {"numa"}, None)
     refs = (Path("/data/refs"), "/refs")
@@ -57,7 +57,7 @@ def test_what_is_told_names_variables_but_no_values():
 
 
 def test_parents_are_mounted_before_what_lies_below_them():
-    found = grants(read_only=["/data/a:/x/y", "/data/b:/x"]).of("any")
+    found = grants(read_only=["/data/a:/x/y", "/data/b:/x"]).for_service("any")
     assert [place for _, place in found.read_only] == ["/x", "/x/y"]
 
 

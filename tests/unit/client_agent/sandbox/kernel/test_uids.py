@@ -8,7 +8,7 @@ import pwd
 import pytest
 
 from client_agent.sandbox.base import SandboxBroken
-from client_agent.sandbox.kernel.uids import Uids
+from client_agent.sandbox.kernel.uids import UidBlock
 
 FREE = 3_000_000_000
 """Far above any account."""
@@ -16,10 +16,10 @@ FREE = 3_000_000_000
 
 def test_two_agents_of_a_host_never_share_a_uid(tmp_path):
     register = tmp_path / "uids"
-    first, second = (Uids(FREE, 100, 4, register) for _ in range(2))
+    first, second = (UidBlock(FREE, 100, 4, register) for _ in range(2))
     assert (first.first, second.first) == (FREE, FREE + 4)
     first.close()
-    third = Uids(FREE, 100, 2, register)
+    third = UidBlock(FREE, 100, 2, register)
     assert third.first == FREE
     for uids in (second, third):
         uids.close()
@@ -27,8 +27,8 @@ def test_two_agents_of_a_host_never_share_a_uid(tmp_path):
 
 def test_blocks_of_different_sizes_do_not_overlap(tmp_path):
     register = tmp_path / "uids"
-    with_three = Uids(FREE + 1, 3, 3, register)
-    with_two = Uids(FREE, 100, 2, register)
+    with_three = UidBlock(FREE + 1, 3, 3, register)
+    with_two = UidBlock(FREE, 100, 2, register)
     assert with_two.first == FREE + 4
     with_three.close()
     with_two.close()
@@ -36,22 +36,22 @@ def test_blocks_of_different_sizes_do_not_overlap(tmp_path):
 
 def test_a_range_that_is_taken_is_told(tmp_path):
     register = tmp_path / "uids"
-    taken = Uids(FREE, 4, 4, register)
+    taken = UidBlock(FREE, 4, 4, register)
     with pytest.raises(SandboxBroken, match=r"other agents of this host have them.*uid_base"):
-        Uids(FREE, 4, 3, register)
+        UidBlock(FREE, 4, 3, register)
     taken.close()
     with pytest.raises(SandboxBroken, match=f"none are free from {FREE} to {FREE + 1}: set"):
-        Uids(FREE, 2, 3, register)
-    Uids(FREE, 4, 3, register).close()
+        UidBlock(FREE, 2, 3, register)
+    UidBlock(FREE, 4, 3, register).close()
 
 
 def test_the_uid_of_an_account_is_passed_over(tmp_path):
     nobody = pwd.getpwnam("nobody")
-    uids = Uids(nobody.pw_uid - 1, 6, 2, tmp_path / "uids")
+    uids = UidBlock(nobody.pw_uid - 1, 6, 2, tmp_path / "uids")
     assert uids.first == nobody.pw_uid + 1
     uids.close()
     with pytest.raises(SandboxBroken, match=f"uid {nobody.pw_uid} is the account nobody"):
-        Uids(nobody.pw_uid, 1, 1, tmp_path / "uids")
+        UidBlock(nobody.pw_uid, 1, 1, tmp_path / "uids")
 
 
 def test_the_directory_of_accounts_is_asked_only_for_uids_that_are_free(tmp_path, monkeypatch):
@@ -63,8 +63,8 @@ def test_the_directory_of_accounts_is_asked_only_for_uids_that_are_free(tmp_path
         raise KeyError
 
     monkeypatch.setattr(pwd, "getpwuid", getpwuid)
-    first = Uids(FREE, 100, 50, tmp_path / "uids")
-    second = Uids(FREE, 100, 50, tmp_path / "uids")
+    first = UidBlock(FREE, 100, 50, tmp_path / "uids")
+    second = UidBlock(FREE, 100, 50, tmp_path / "uids")
     assert asked == list(range(FREE, FREE + 100))
     first.close()
     second.close()
@@ -72,8 +72,8 @@ def test_the_directory_of_accounts_is_asked_only_for_uids_that_are_free(tmp_path
 
 def test_a_block_with_an_account_stays_free_for_others(tmp_path):
     nobody = pwd.getpwnam("nobody")
-    first = Uids(nobody.pw_uid, 4, 2, tmp_path / "uids")
-    second = Uids(nobody.pw_uid + 1, 1, 1, tmp_path / "uids")
+    first = UidBlock(nobody.pw_uid, 4, 2, tmp_path / "uids")
+    second = UidBlock(nobody.pw_uid + 1, 1, 1, tmp_path / "uids")
     assert (first.first, second.first) == (nobody.pw_uid + 2, nobody.pw_uid + 1)
     first.close()
     second.close()
@@ -82,7 +82,7 @@ def test_a_block_with_an_account_stays_free_for_others(tmp_path):
 def test_a_refused_claim_leaves_no_descriptor(tmp_path):
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     with pytest.raises(SandboxBroken):
-        Uids(0, 1, 1, tmp_path / "uids")
+        UidBlock(0, 1, 1, tmp_path / "uids")
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
@@ -90,12 +90,12 @@ def test_a_container_without_those_uids_is_told_which_it_has(tmp_path):
     few = tmp_path / "uid_map"
     few.write_text("         0     100000      65536\n")
     with pytest.raises(SandboxBroken, match="this container has only the uids 0 to 65535"):
-        Uids(70_000, 100, 3, tmp_path / "uids", few)
-    uids = Uids(60_000, 6, 6, tmp_path / "uids", few)
+        UidBlock(70_000, 100, 3, tmp_path / "uids", few)
+    uids = UidBlock(60_000, 6, 6, tmp_path / "uids", few)
     assert uids.first == 60_000
     uids.close()
 
 
 def test_a_register_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(SandboxBroken, match="which cannot be written: Is a directory"):
-        Uids(FREE, 4, 2, tmp_path)
+        UidBlock(FREE, 4, 2, tmp_path)
