@@ -11,7 +11,7 @@ import pytest
 
 from shared.wire import PayloadList
 from tests.support.agent import SERVER
-from tests.support.agenthttp import calling
+from tests.support.agent_http import calling
 
 
 @pytest.fixture

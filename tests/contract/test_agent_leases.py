@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.agent import SERVER
-from tests.support.agenthttp import calling
+from tests.support.agent_http import calling
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.wire import PayloadState
-from tests.support.agenthttp import calling
+from tests.support.agent_http import calling
 
 SIX = {"id", "status", "loc", "pid", "killed", "input"}
 ITS_WORDS = {"Prepared", "Running", "Completed", "Failed", "Invalid", "Killed", "Cleaned"}

@@ -18,7 +18,7 @@ from server.settings import ServerTable
 from shared.files.bundles.reader import MAX_FILES
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, Settled
 from tests.support.agent import LIMITS, SERVER
-from tests.support.agenthttp import HELLO, Caller, calling
+from tests.support.agent_http import HELLO, Caller, calling
 
 
 @pytest.fixture

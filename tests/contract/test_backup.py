@@ -29,7 +29,7 @@ from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.support.agent import write_bundle
-from tests.support.running import environment
+from tests.support.dev_program import environment
 
 S = JobState
 RESULT = b"what it left"

@@ -14,8 +14,8 @@ from aiohttp.test_utils import TestServer
 
 from ferryman import Client
 from shared.settings.limits import FIELDS
-from tests.support.orchestrator import Orchestrator
-from tests.support.serving import RUN, Caller, driving
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.server_http import RUN, Caller, driving
 
 PREFIX = "/jobs/of-ours"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ferryman import BadArgument, Client, JobState, Refused
-from tests.support.orchestrator import Orchestrator
-from tests.support.serving import Caller, driving
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.server_http import Caller, driving
 
 S = JobState
 

@@ -7,10 +7,10 @@ import pytest
 from client_agent.run.retention import EVERY_S
 from shared.clock import SECOND, from_iso
 from tests.support.agent import SERVER
-from tests.support.agenthttp import calling
-from tests.support.orchestrator import Orchestrator
-from tests.support.serving import driving
-from tests.support.simclock import JumpingClock, SimClock
+from tests.support.agent_http import calling
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.server_http import driving
+from tests.support.sim_clock import JumpingClock, SimClock
 
 DAY_S = 86_400.0
 SHORT = '[services.short]\nexpires_after = "10ms"\n'

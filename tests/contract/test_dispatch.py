@@ -10,7 +10,7 @@ import pytest
 from server.api import documents
 from server.domain.service import Service
 from shared.wire import JobState, PayloadState, QueueInfo, Reason
-from tests.support.simworld import World
+from tests.support.simulation import World
 
 S, P = JobState, PayloadState
 SERVICES = {

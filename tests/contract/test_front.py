@@ -20,9 +20,9 @@ from client_agent.storage.folders import Folders
 from server.storage.folder import FolderFiles
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
-from tests.support.agenthttp import calling
-from tests.support.orchestrator import Orchestrator
-from tests.support.serving import driving
+from tests.support.agent_http import calling
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.server_http import driving
 
 TOKEN = "a-token-of-somebody"
 OTHER = "a-token-of-another"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.support.fakeagent import (
+from tests.support.fake_agent import (
     FakeAgent,
     Held,
     Trick,
@@ -25,7 +25,7 @@ from tests.support.fakeagent import (
     serving,
     zipped,
 )
-from tests.support.serving import Caller
+from tests.support.server_http import Caller
 
 STRANGERS = {
     "404 page": page(404),

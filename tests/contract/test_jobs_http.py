@@ -8,8 +8,8 @@ import hashlib
 import json
 
 from server.api.routes import ROUTES
-from tests.support.orchestrator import Orchestrator
-from tests.support.serving import driving
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.server_http import driving
 
 KEYS = {
     *("id", "status", "message", "user_id", "service", "name", "tags", "priority", "attempt"),

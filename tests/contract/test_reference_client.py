@@ -10,8 +10,8 @@ import pytest
 
 from server import settings
 from shared.settings.base import SettingsError
-from tests.support.orchestrator import Orchestrator
-from tests.support.serving import RUN, driving
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.server_http import RUN, driving
 
 
 @pytest.fixture
@@ -92,9 +92,7 @@ async def test_a_partial_result_is_fetched_live(tmp_path, client):
     assert "/retrieve_partial/1" in client.asked
 
 
-async def test_defect_02_a_run_that_never_ends_there_is_ended_from_here(
-    tmp_path, client, monkeypatch
-):
+async def test_a_run_that_never_ends_there_is_ended_from_here(tmp_path, client, monkeypatch):
     monkeypatch.setattr("server.stages.poll.TIMEOUT_GRACE_S", 0.0)
     client.then = "Running"
     quick = '[services.my_service]\ntimeout = "0.2s"\n'
@@ -104,7 +102,7 @@ async def test_defect_02_a_run_that_never_ends_there_is_ended_from_here(
     assert client.killed == [1]
 
 
-async def test_defect_04_a_client_that_forgot_the_payload_is_not_asked_for_ever(tmp_path, client):
+async def test_a_client_that_forgot_the_payload_is_not_asked_for_ever(tmp_path, client):
     client.then = "Running"
     once = "[services.my_service]\ninfra_retries = 0\n"
     async with driving(tmp_path, client, extra=once) as caller:
@@ -115,7 +113,7 @@ async def test_defect_04_a_client_that_forgot_the_payload_is_not_asked_for_ever(
         assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
 
 
-async def test_defect_04_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
+async def test_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
     client.then, client.broken = "Running", True
     once = "[services.my_service]\ninfra_retries = 0\n"
     short: dict[str, Any] = {"agent_unreachable_after": 0.1, "agent_lost_after": 0.3}
@@ -188,7 +186,7 @@ async def test_a_404_alone_does_not_say_that_a_job_is_dead(tmp_path, client):
             assert (answer.status, (await answer.json())["status"]) == (200, "Killed")
 
 
-async def test_defect_05_what_is_prepared_there_counts_against_the_quota(tmp_path, client):
+async def test_what_is_prepared_there_counts_against_the_quota(tmp_path, client):
     client.then = "Prepared"
     async with driving(tmp_path, client) as caller:
         ids = [await caller.upload() for _ in range(3)]
@@ -201,9 +199,7 @@ async def test_defect_05_what_is_prepared_there_counts_against_the_quota(tmp_pat
     assert len(client.payloads) == 3
 
 
-async def test_defect_19_an_ambiguous_send_is_never_run_twice_where_it_cannot_be_asked(
-    tmp_path, client
-):
+async def test_an_ambiguous_send_is_never_run_twice_where_it_cannot_be_asked(tmp_path, client):
     client.silent = True
     async with driving(tmp_path, client) as caller:
         job = await caller.job(await caller.upload())
@@ -212,7 +208,7 @@ async def test_defect_19_an_ambiguous_send_is_never_run_twice_where_it_cannot_be
     assert len(client.payloads) == 1
 
 
-def test_defect_24_service_names_hold_underscores_and_bad_numbers_are_named():
+def test_service_names_hold_underscores_and_bad_numbers_are_named():
     environ = {
         "SERVICE_A_B_C_UPLOAD_URL": "http://127.0.0.1:1/submit",
         "SERVICE_A_B_C_DOWNLOAD_URL": "http://127.0.0.1:1/retrieve",

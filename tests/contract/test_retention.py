@@ -23,9 +23,9 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
-from tests.support.orchestrator import Orchestrator
-from tests.support.serving import driving
-from tests.support.simclock import SimClock
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.server_http import driving
+from tests.support.sim_clock import SimClock
 
 S = JobState
 DAY = 86_400

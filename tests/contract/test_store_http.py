@@ -12,8 +12,8 @@ from server.domain.jobs import Move
 from shared.files.locks import FolderInUse
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.support.orchestrator import Orchestrator
-from tests.support.serving import Caller, driving
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.server_http import Caller, driving
 
 KEPT = '[services.my_service]\nqueued_per_user = 3\nexpires_after = "1d"\n'
 

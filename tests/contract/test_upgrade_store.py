@@ -15,8 +15,8 @@ from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.contract.test_jobs_store import new
+from tests.support.dev_program import ROOT
 from tests.support.first_release import lay_out
-from tests.support.running import ROOT
 
 S = JobState
 

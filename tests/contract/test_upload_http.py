@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.orchestrator import Orchestrator
-from tests.support.serving import RUN, Caller, driving
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.server_http import RUN, Caller, driving
 
 FIELDS = {"user_id": "7", "service": "my_service"}
 HEAD = b'--b\r\nContent-Disposition: form-data; name="user_id"\r\n\r\n7\r\n'

@@ -15,9 +15,9 @@ from server.api.context import CONTEXT
 from server.storage.folder import FolderFiles
 from shared.files.bundles.expand import expand
 from tests.contract.test_upload_http import HEAD, bundle, field, form, left, part, post, zipped
-from tests.support.orchestrator import Orchestrator
-from tests.support.serving import RUN, Caller, driving
-from tests.support.simclock import SimClock
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.server_http import RUN, Caller, driving
+from tests.support.sim_clock import SimClock
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import ROOT
+from tests.support.dev_program import ROOT
 
 DEPLOY = ROOT / "deploy"
 

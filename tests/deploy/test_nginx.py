@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pair import Pair
+from tests.support.dev_program import ROOT
+from tests.support.program_pair import Pair
 from tests.support.programs import free_port, until
-from tests.support.running import ROOT
 
 SITE = ROOT / "deploy/nginx/ferryman.conf"
 NAME = "ferryman.example.org"

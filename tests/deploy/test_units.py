@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import ROOT, environment
+from tests.support.dev_program import ROOT, environment
 
 UNITS = ROOT / "deploy/systemd"
 BINARY = "/opt/ferryman/bin/ferryman"

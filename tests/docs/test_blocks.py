@@ -11,7 +11,7 @@ import pytest
 import client_agent.settings.agent
 import server.settings
 from tests.docs.conftest import Block, Run, blocks
-from tests.support.running import ROOT
+from tests.support.dev_program import ROOT
 
 DOCUMENTS = ("README.md", "docs/user-guide.md", "docs/scripts.md")
 RUNNABLE = {"sh test", "python test"}

@@ -22,7 +22,7 @@ from server.settings import ServerSettings
 from shared.units.durations import parse_duration
 from shared.units.sizes import parse_size
 from shared.wire import JobState, Reason
-from tests.support.running import ROOT, environment
+from tests.support.dev_program import ROOT, environment
 
 OPERATOR = (ROOT / "docs/operator-guide.md").read_text()
 API = (ROOT / "docs/api.md").read_text()

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.mutants.__main__ import lines
-from tests.support.running import ROOT
+from tests.support.dev_program import ROOT
 
 DOCUMENT = (ROOT / "docs/threat-model.md").read_text()
 

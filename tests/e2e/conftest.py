@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ferryman import cli
-from tests.support.running import System, environment, started
+from tests.support.dev_program import System, environment, started
 
 
 @pytest.fixture(scope="session")

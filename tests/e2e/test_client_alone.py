@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.running import ROOT, System, environment
+from tests.support.dev_program import ROOT, System, environment
 
 ALONE = """
 import importlib, pkgutil, sys

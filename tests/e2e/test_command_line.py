@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import EXAMPLES, System, environment
+from tests.support.dev_program import EXAMPLES, System, environment
 
 
 def content(path: Path) -> dict[str, str]:

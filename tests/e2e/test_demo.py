@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.running import ROOT, environment, marked
+from tests.support.dev_program import ROOT, environment, marked
 
 
 def test_the_demo_shows_the_journey_and_leaves_nothing(tmp_path):

@@ -15,7 +15,7 @@ import pytest
 
 from ferryman import JobState, SyncClient
 from ferryman.dev import default_data_dir
-from tests.support.running import (
+from tests.support.dev_program import (
     born,
     descendants,
     launch,

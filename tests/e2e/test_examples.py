@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ferryman import Client, JobState, Reason
-from tests.support.running import EXAMPLES, ROOT, System
+from tests.support.dev_program import EXAMPLES, ROOT, System
 
 PDB = ROOT / "tests" / "data"
 

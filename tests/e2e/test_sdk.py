@@ -18,7 +18,7 @@ from ferryman import (
     SyncClient,
     WaitedTooLong,
 )
-from tests.support.running import System, descendants
+from tests.support.dev_program import System, descendants
 
 S = JobState
 

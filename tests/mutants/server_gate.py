@@ -273,14 +273,14 @@ MUTANTS: Final = (
         "server/life.py",
         "    ignore_hangup(loop)\n",
         "",
-        "tests/process/test_signals_and_defects.py::test_a_hangup_ends_nothing",
+        "tests/process/test_start_and_signals.py::test_a_hangup_ends_nothing",
     ),
     _of(
         "a defect is no mistake in the settings",
         "server/__main__.py",
         "except SettingsError as problem:",
         "except (SettingsError, ValueError) as problem:",
-        "tests/process/test_signals_and_defects.py::test_a_defect_at_the_start_shows_where_it_is",
+        "tests/process/test_start_and_signals.py::test_a_defect_at_the_start_shows_where_it_is",
     ),
     _of(
         "a browser's form is sent on",

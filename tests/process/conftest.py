@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.storage.remove_tree import remove_tree
-from tests.support.sandboxed import Who, can
+from tests.support.real_sandbox import Who, can
 
 
 @pytest.fixture

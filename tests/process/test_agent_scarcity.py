@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.sandbox.kernel import pidfd
-from tests.support.agentprocess import agent
+from tests.support.agent_process import agent
 from tests.support.programs import until
 
 HELLO = {"run.sh": b"echo hello > out.txt\n"}

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.dev_program import born, descendants
 from tests.support.programs import until
-from tests.support.running import born, descendants
-from tests.support.sandboxed import (
+from tests.support.real_sandbox import (
     SMALL,
     Job,
     Who,
 )
-from tests.support.wholesystem import WholeSystem, sandboxing, service, submit
+from tests.support.whole_system import WholeSystem, sandboxing, service, submit
 
 SERVICES = (
     service("small", SMALL)

@@ -20,14 +20,16 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from shared.files.names import shown
-from tests.support import leftovers, oddities, packed
-from tests.support.fakesandbox import FakeProcess
-from tests.support.leftovers import Thing
-from tests.support.oddities import Item
-from tests.support.pair import Pair
-from tests.support.results import Result
-from tests.support.sandboxed import until
-from tests.support.together import Driver, calling, driven
+from tests.support import generated_bundles as bundles
+from tests.support import generated_folders as folders
+from tests.support import generated_uploads as uploads
+from tests.support.fake_sandbox import FakeProcess
+from tests.support.generated_bundles import Item
+from tests.support.generated_folders import Thing
+from tests.support.in_process_system import Driver, calling, driven
+from tests.support.program_pair import Pair
+from tests.support.real_sandbox import until
+from tests.support.result_zip import Result
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
@@ -75,7 +77,7 @@ def upload(driver: Driver, body: bytes) -> tuple[int, dict[str, Any]]:
 
 def check(driver: Driver, body: bytes, bundle: list[Item]) -> None:
     """The whole promise, for a bundle packed as ``body``."""
-    faulty = list(oddities.at_fault(bundle))
+    faulty = list(bundles.at_fault(bundle))
     status, told = upload(driver, body)
     if not faulty:
         assert status == 201, told
@@ -93,7 +95,7 @@ def check(driver: Driver, body: bytes, bundle: list[Item]) -> None:
         return
     assert not faulty, "this must be refused"
     result = Result(driver.run(driver.system.result(told["id"])))
-    wanted = oddities.expected(bundle)
+    wanted = bundles.expected(bundle)
     assert result.files == {path: one.content for path, one in wanted.items()}
     assert result.skipped == {}
     assert {path for path, mode in result.modes.items() if mode & 0o111} == {
@@ -108,10 +110,10 @@ def finishing(driver: Driver) -> None:
 @pytest.mark.parametrize("times", LENGTHS)
 def test_files_of_a_form_come_back_or_are_refused_by_name(driver: Driver, times: float) -> None:
     @settings(max_examples=int(25 * times))
-    @given(oddities.items(), st.booleans())
+    @given(bundles.items(), st.booleans())
     def run(bundle: list[Item], extended: bool) -> None:
         bundle = [replace(one, executable=False) for one in bundle]  # a form cannot say it
-        check(driver, packed.parts(bundle, extended=extended), bundle)
+        check(driver, uploads.parts(bundle, extended=extended), bundle)
 
     finishing(driver)
     run()
@@ -120,10 +122,10 @@ def test_files_of_a_form_come_back_or_are_refused_by_name(driver: Driver, times:
 @pytest.mark.parametrize("times", LENGTHS)
 def test_entries_of_a_zip_come_back_or_are_refused_by_name(driver: Driver, times: float) -> None:
     @settings(max_examples=int(40 * times))
-    @given(oddities.items(kinds=packed.ZIP_KINDS), st.data())
+    @given(bundles.items(kinds=uploads.ZIP_KINDS), st.data())
     def run(bundle: list[Item], data: st.DataObject) -> None:
-        archive = packed.zipped(bundle, lambda most: data.draw(st.integers(0, most - 1)))
-        check(driver, packed.archived("b.zip", archive), bundle)
+        archive = uploads.zipped(bundle, lambda most: data.draw(st.integers(0, most - 1)))
+        check(driver, uploads.archived("b.zip", archive), bundle)
 
     finishing(driver)
     run()
@@ -133,14 +135,14 @@ def test_entries_of_a_zip_come_back_or_are_refused_by_name(driver: Driver, times
 def test_members_of_a_tar_come_back_or_are_refused_by_name(driver: Driver, times: float) -> None:
     @settings(max_examples=int(40 * times))
     @given(
-        oddities.items(kinds=packed.TAR_KINDS),
+        bundles.items(kinds=uploads.TAR_KINDS),
         st.booleans(),
         st.sampled_from(["w", "w:gz"]),
         st.sampled_from(["", "./"]),
     )
     def run(bundle: list[Item], gnu: bool, mode: str, prefix: str) -> None:
-        archive = packed.tarred(bundle, gnu=gnu, mode=mode, prefix=prefix)
-        check(driver, packed.archived("b.tar", archive), bundle)
+        archive = uploads.tarred(bundle, gnu=gnu, mode=mode, prefix=prefix)
+        check(driver, uploads.archived("b.tar", archive), bundle)
 
     finishing(driver)
     run()
@@ -150,25 +152,25 @@ def test_members_of_a_tar_come_back_or_are_refused_by_name(driver: Driver, times
 @pytest.mark.parametrize("way", ["form", "zip", "gnu tar", "pax tar"])
 def test_each_fault_alone_is_refused_by_name(driver: Driver, way: str, times: float) -> None:
     """In a bundle with which nothing else is wrong, so that no other fault hides it."""
-    kinds = {"form": (), "zip": packed.ZIP_KINDS}.get(way, packed.TAR_KINDS)
+    kinds = {"form": (), "zip": uploads.ZIP_KINDS}.get(way, uploads.TAR_KINDS)
 
     # nothing to shrink: the fault is the smallest there is, and its bundle does not matter
     @settings(max_examples=max(1, int(times)), phases=[Phase.generate])
-    @given(oddities.items(odd=False), st.integers(0, 5), st.data())
+    @given(bundles.items(odd=False), st.integers(0, 5), st.data())
     def run(fine: list[Item], place: int, data: st.DataObject) -> None:
-        assume(not list(oddities.at_fault(fine)))
+        assume(not list(bundles.at_fault(fine)))
         top = "top folder/" if fine[0].name.startswith("top folder/") else ""
-        for fault in oddities.faults(kinds, archive=way != "form"):
+        for fault in bundles.faults(kinds, archive=way != "form"):
             odd = [replace(one, name=top + one.name) for one in fault]
             bundle = [*fine[:place], *odd, *fine[place:]]
             if way == "form":
-                body = packed.parts(bundle, extended=data.draw(st.booleans()))
+                body = uploads.parts(bundle, extended=data.draw(st.booleans()))
             elif way == "zip":
                 choose = data.draw(st.randoms(use_true_random=False)).randrange
-                body = packed.archived("b.zip", packed.zipped(bundle, choose))
+                body = uploads.archived("b.zip", uploads.zipped(bundle, choose))
             else:
-                archive = packed.tarred(bundle, gnu=way == "gnu tar", mode="w:gz")
-                body = packed.archived("b.tar", archive)
+                archive = uploads.tarred(bundle, gnu=way == "gnu tar", mode="w:gz")
+                body = uploads.archived("b.tar", archive)
             check(driver, body, bundle)
 
     run()
@@ -180,19 +182,19 @@ def test_each_fault_alone_is_refused_by_name(driver: Driver, way: str, times: fl
 @pytest.mark.parametrize("times", LENGTHS)
 def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driver: Driver, times: float) -> None:
     @settings(max_examples=int(40 * times))
-    @given(leftovers.things())
+    @given(folders.things())
     def run(things: list[Thing]) -> None:
-        made: list[leftovers.Found] = []
+        made: list[folders.Found] = []
 
         def script(process: FakeProcess) -> None:
-            leftovers.make(process.workspace.path, things)
-            made.extend(leftovers.look(process.workspace.path, things))
+            folders.make(process.workspace.path, things)
+            made.extend(folders.look(process.workspace.path, things))
             process.finish()
 
         driver.system.sandbox.script = script
-        status, told = upload(driver, packed.parts([Item("run.sh")], extended=False))
+        status, told = upload(driver, uploads.parts([Item("run.sh")], extended=False))
         assert status == 201, told
-        leftovers.check(Result(driver.run(driver.system.result(told["id"]))), made)
+        folders.check(Result(driver.run(driver.system.result(told["id"]))), made)
 
     run()
 
@@ -230,10 +232,10 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 @pytest.mark.parametrize("times", LENGTHS)
 def test_bundles_come_back_from_the_real_sandbox(real: Driver, times: float) -> None:
     @settings(max_examples=int(10 * times))
-    @given(oddities.items(kinds=["folder"]), st.sampled_from(["w", "w:gz"]))
+    @given(bundles.items(kinds=["folder"]), st.sampled_from(["w", "w:gz"]))
     def run(bundle: list[Item], mode: str) -> None:
-        archive = packed.tarred(bundle, gnu=True, mode=mode)
-        check(real, packed.archived("b.tar", archive), bundle)
+        archive = uploads.tarred(bundle, gnu=True, mode=mode)
+        check(real, uploads.archived("b.tar", archive), bundle)
 
     run()
 
@@ -243,14 +245,14 @@ def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(
     real: Driver, times: float
 ) -> None:
     @settings(max_examples=int(10 * times))
-    @given(leftovers.things())
+    @given(folders.things())
     def run(things: list[Thing]) -> None:
         wanted = b"".join(
             LETTERS.get(one.kind, "f").encode() + b"./" + b"/".join(one.parts) + b"\0"
             for one in things
         )
         bundle = [Item("run.sh", MAKE.encode()), Item("wanted", base64.b64encode(wanted))]
-        status, told = upload(real, packed.parts(bundle, extended=False))
+        status, told = upload(real, uploads.parts(bundle, extended=False))
         assert status == 201, told
         result = Result(real.run(real.system.result(told["id"])))
         contents = {one.raw: one.content for one in bundle}
@@ -259,23 +261,27 @@ def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(
             letter, mode, path = line.split(b" ", 2)
             kind = {b"f": stat.S_IFREG, b"d": stat.S_IFDIR}.get(letter, stat.S_IFLNK)
             content = contents.get(path, b"./" + path) if letter == b"f" else b""
-            fine = leftovers.is_fine(path, things)
-            made.append(leftovers.Found(path, fine, kind | int(mode, 8), content))
+            fine = folders.is_fine(path, things)
+            made.append(folders.Found(path, fine, kind | int(mode, 8), content))
         assert len(made) >= len(bundle)
-        leftovers.check(result, made)
+        folders.check(result, made)
 
     run()
 
 
 # ---------------------------------------------------------------------------- damage
 
-HELLO = [Item("run.sh", oddities.PROGRAM), Item("data/in é.txt", b"1 2 3\n" * 99), Item("none")]
+HELLO = [
+    Item("run.sh", bundles.PROGRAM),
+    Item("data/in é.txt", b"1 2 3\n" * 99),
+    Item("none"),
+]
 WHOLE = {
-    "zip": packed.archived("b.zip", packed.zipped(HELLO, lambda most: most - 1)),
-    "zip, streamed": packed.archived("b.zip", packed.zipped(HELLO, lambda _: 0)),
-    "tar": packed.archived("b.tar", packed.tarred(HELLO, gnu=False, mode="w")),
-    "tar.gz": packed.archived("b.tgz", packed.tarred(HELLO, gnu=True, mode="w:gz")),
-    "form": packed.parts(HELLO, extended=False),
+    "zip": uploads.archived("b.zip", uploads.zipped(HELLO, lambda most: most - 1)),
+    "zip, streamed": uploads.archived("b.zip", uploads.zipped(HELLO, lambda _: 0)),
+    "tar": uploads.archived("b.tar", uploads.tarred(HELLO, gnu=False, mode="w")),
+    "tar.gz": uploads.archived("b.tgz", uploads.tarred(HELLO, gnu=True, mode="w:gz")),
+    "form": uploads.parts(HELLO, extended=False),
 }
 
 
@@ -292,7 +298,7 @@ def test_damaged_bytes_are_refused_or_make_a_good_result(
     @settings(max_examples=int(25 * times))
     @given(st.randoms(use_true_random=False))
     def run(chance: Random) -> None:
-        damaged = packed.damaged(body[start:end], chance)
+        damaged = uploads.damaged(body[start:end], chance)
         status, told = upload(driver, body[:start] + damaged + body[end:])
         if status == 201:
             result = Result(driver.run(driver.system.result(told["id"])))

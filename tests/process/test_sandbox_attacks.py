@@ -15,8 +15,8 @@ import pytest
 from client_agent.collect.pack import collect
 from client_agent.sandbox.base import Ended
 from shared.wire import Reason
-from tests.support.kernel import offers
-from tests.support.sandboxed import (
+from tests.support.kernel_features import offers
+from tests.support.real_sandbox import (
     MIB,
     SETTINGS,
     SMALL,

@@ -12,7 +12,7 @@ from client_agent.check.table import Table
 from client_agent.sandbox.bubblewrap.command import Tools
 from client_agent.sandbox.grants import Grant
 from client_agent.sandbox.none import NoSandbox
-from tests.support.sandboxed import (
+from tests.support.real_sandbox import (
     SETTINGS,
     Job,
     Who,

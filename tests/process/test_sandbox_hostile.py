@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hostile import EXPECT
-from tests.support.sandboxed import (
+from tests.support.hostile_bundles import EXPECT
+from tests.support.real_sandbox import (
     HOSTILE,
     MIB,
     Who,

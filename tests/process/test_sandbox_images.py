@@ -22,8 +22,8 @@ from client_agent.sandbox.kernel.disk_images import TEMPLATES, Image, Images
 from client_agent.sandbox.kernel.loop_ext4 import NoImages
 from shared.wire import Reason
 from tests.support.disks import mounted as mounted_at
-from tests.support.sandboxed import MIB, SETTINGS, SMALL, Job, can, in_child, run
-from tests.support.sandboxed import opened as sandbox_of
+from tests.support.real_sandbox import MIB, SETTINGS, SMALL, Job, can, in_child, run
+from tests.support.real_sandbox import opened as sandbox_of
 
 pytestmark = pytest.mark.skipif(not can("root"), reason="not root: disk images are not proved")
 

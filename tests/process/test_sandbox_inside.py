@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from client_agent.sandbox.bubblewrap import command
-from tests.support.kernel import offers
-from tests.support.sandboxed import (
+from tests.support.kernel_features import offers
+from tests.support.real_sandbox import (
     MIB,
     SMALL,
     Job,

@@ -18,8 +18,8 @@ import pytest
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.kernel import pidfd
-from tests.support.kernel import offers
-from tests.support.sandboxed import (
+from tests.support.kernel_features import offers
+from tests.support.real_sandbox import (
     SETTINGS,
     Job,
     Outcome,

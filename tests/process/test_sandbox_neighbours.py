@@ -13,8 +13,8 @@ import pytest
 from client_agent.sandbox.base import Ended
 from client_agent.sandbox.kernel import cgroup_tree, cgroups
 from client_agent.sandbox.kernel.work_folders import Places
-from tests.support.kernel import offers
-from tests.support.sandboxed import (
+from tests.support.kernel_features import offers
+from tests.support.real_sandbox import (
     SETTINGS,
     SMALL,
     Started,

@@ -12,8 +12,8 @@ import pytest
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.none import NoSandbox
 from shared.wire import Reason
-from tests.support.kernel import offers
-from tests.support.sandboxed import (
+from tests.support.kernel_features import offers
+from tests.support.real_sandbox import (
     SETTINGS,
     SMALL,
     Job,

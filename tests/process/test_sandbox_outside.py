@@ -11,7 +11,7 @@ import pytest
 
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.none import NoSandbox
-from tests.support.sandboxed import (
+from tests.support.real_sandbox import (
     SETTINGS,
     Job,
     Started,

@@ -17,8 +17,8 @@ from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel import cgroup_tree, cgroups, pidfd
 from client_agent.sandbox.kernel.work_folders import Places
 from client_agent.sandbox.none import NoSandbox
-from tests.support.kernel import offers
-from tests.support.sandboxed import (
+from tests.support.kernel_features import offers
+from tests.support.real_sandbox import (
     SETTINGS,
     SMALL,
     Job,

@@ -18,7 +18,7 @@ import pytest
 from client_agent.sandbox.bubblewrap import selftest
 from client_agent.sandbox.kernel import pidfd
 from shared.wire import Reason
-from tests.support.sandboxed import (
+from tests.support.real_sandbox import (
     MIB,
     SETTINGS,
     SMALL,

@@ -15,7 +15,7 @@ from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.none import NoSandbox
-from tests.support.sandboxed import (
+from tests.support.real_sandbox import (
     SETTINGS,
     Job,
     Who,

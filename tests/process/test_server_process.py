@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.disks import mounted
-from tests.support.pair import Pair
+from tests.support.program_pair import Pair
 from tests.support.programs import Program, until
 
 BODY = (

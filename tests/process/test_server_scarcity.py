@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.disks import fill, mounted
-from tests.support.pair import Pair
+from tests.support.program_pair import Pair
 from tests.support.programs import until
 
 SETTINGS = """

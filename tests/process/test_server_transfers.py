@@ -7,7 +7,7 @@ import signal
 import socket
 from pathlib import Path
 
-from tests.support.pair import PATIENCE_S, Pair
+from tests.support.program_pair import PATIENCE_S, Pair
 from tests.support.programs import until
 
 SETTINGS = """

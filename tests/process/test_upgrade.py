@@ -11,7 +11,7 @@ import pytest
 
 from server.store.migrations import MIGRATIONS
 from tests.support.first_release import DATABASES, lay_out
-from tests.support.pair import Pair
+from tests.support.program_pair import Pair
 
 SETTINGS = """
 [services.example]

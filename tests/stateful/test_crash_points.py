@@ -6,8 +6,8 @@ from pathlib import Path
 
 from server.domain.service import Service
 from shared.wire import JobState, PayloadState, Reason
-from tests.support.inline import Fuse, SimulatedCrash
-from tests.support.simworld import World
+from tests.support.inline_database import CrashPoint, SimulatedCrash
+from tests.support.simulation import World
 
 SERVICES = {
     "example": Service("example", runs_per_user=2, max_runs=3, expires_after_s=100.0),
@@ -61,7 +61,7 @@ async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(tmp_path: Pa
         at += 1
         folder = tmp_path / str(at)
         folder.mkdir()
-        world = World(folder, SERVICES, Fuse(at))
+        world = World(folder, SERVICES, CrashPoint(at))
         with world.inline():
             crashed = False
             try:
@@ -93,7 +93,7 @@ async def test_an_upload_that_was_not_answered_may_be_repeated_under_its_key(
         at += 1
         folder = tmp_path / str(at)
         folder.mkdir()
-        world = World(folder, SERVICES, Fuse(at))
+        world = World(folder, SERVICES, CrashPoint(at))
         with world.inline():
             try:
                 await world.start()

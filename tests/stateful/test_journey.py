@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 from server.domain.errors import AlreadyEnded
 from server.domain.service import Service
 from shared.wire import JobState, PayloadState, Reason
-from tests.support.inline import Fuse, SimulatedCrash
-from tests.support.simworld import FAULTS, NEVER_S, World
+from tests.support.inline_database import CrashPoint, SimulatedCrash
+from tests.support.simulation import FAULTS, NEVER_S, World
 
 SERVICES = {
     "fast": Service("fast", runs_per_user=1, max_runs=2, infra_retries=2, expires_after_s=500.0),
@@ -84,7 +84,7 @@ class Journey(RuleBasedStateMachine):
     def restart_server(self) -> None:
         self.loop.run_until_complete(self.world.die())
         self.inline.__exit__(None, None, None)
-        self.world.fuse = Fuse()
+        self.world.fuse = CrashPoint()
         self.inline = self.world.inline()
         self.inline.__enter__()
         self.loop.run_until_complete(self.world.start())

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from client_agent.sandbox.kernel.work_folders import Places
-from tests.support import forked
-from tests.support.running import cgroups_of, environment, marked
+from tests.support import forked_programs
+from tests.support.dev_program import cgroups_of, environment, marked
 
 JSON = ("--log-format", "json")
 _PORTS = iter(range(20_000, 30_000))
@@ -69,7 +69,7 @@ class Program:
                 command = [*self.prefix, sys.executable, "-P", "-m", self.name, *words]
                 self.process = subprocess.Popen(command, env=env, **how)
             else:
-                self.process = forked.start(self.name, words, env, **how)
+                self.process = forked_programs.start(self.name, words, env, **how)
 
     def start(self) -> None:
         """Start it and wait until it listens."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from tests.conftest import MAY_SKIP_IN_CI
-from tests.support.running import ROOT
+from tests.support.dev_program import ROOT
 
 TESTS = f"""
 import asyncio

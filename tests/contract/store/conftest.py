@@ -13,7 +13,7 @@ from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from server.domain.leases import LENGTH_S, RENEW_EVERY_S, Lease, of_agent, of_server
 from server.store.leases import SqlLeases
 from shared.sqlite.database import Database
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 NORTH, SOUTH = of_agent("north"), of_agent("south")
 LONGER_S = LENGTH_S + 1.0

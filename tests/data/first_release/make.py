@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from tests.support.pair import Pair
+from tests.support.program_pair import Pair
 from tests.support.programs import until
 
 SETTINGS = """

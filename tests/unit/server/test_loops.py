@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import Wakeups
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 
 class Sweep:

@@ -10,7 +10,7 @@ import pytest
 from server.api.partials import MOST, Partials
 from server.api.problems import Refusal
 from server.storage.folder import FolderFiles
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 
 async def turns() -> None:

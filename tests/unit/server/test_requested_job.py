@@ -18,7 +18,7 @@ from server.domain.jobs import Job
 from server.loops.wakeups import Wakeups
 from shared.wire import JobState
 from tests.support.jobs import job
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 S = JobState
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from shared.logs import RateLimiter
-from tests.support.running import environment
+from tests.support.dev_program import environment
 
 _FAILS = """
 import structlog

@@ -18,7 +18,7 @@ from client_agent.payloads.errors import Refused
 from client_agent.storage import open_beneath
 from shared.wire import Limits
 from tests.support.agent import Rig
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 LIMITS = Limits(results=64 << 20)
 

@@ -18,8 +18,8 @@ from isal import isal_zlib
 from client_agent.collect import zip_writer
 from client_agent.collect.zip_writer import ZipWriter
 from shared.files.archives.zip_directory import read_entries
-from tests.support import desktop
-from tests.support.packing import MIB, opened, pack
+from tests.support import desktop_zip
+from tests.support.agent_packing import MIB, opened, pack
 
 WHEN = datetime(2026, 11, 21, 13, 14, 15, tzinfo=UTC)
 GIB = 1 << 30
@@ -55,7 +55,7 @@ def test_everything_a_job_can_leave_makes_a_zip_for_desktops(tmp_path: Path, pat
     for odd in ("Run.sh", "CON", "a:b", "a\nb", "link"):
         (tree / odd).symlink_to("x") if odd == "link" else (tree / odd).touch()
     made = pack(tree, {"stdout.log": b"out"})
-    found = {header.name: header for header in desktop.check(made.path)}
+    found = {header.name: header for header in desktop_zip.check(made.path)}
     assert list(found) == [
         *("CON", "Run.sh", "a:b", "big.bin", "dir/émpty/", "none", "run.sh", "漢字.txt"),
         *("stdout.log", "ferryman.json"),
@@ -102,13 +102,13 @@ def test_a_file_beyond_four_gib_has_wide_sizes_and_its_neighbours_have_not(
 ) -> None:
     if size < 4 * GIB:  # as if so much were too large for 32 bits already
         monkeypatch.setattr(zip_writer, "FULL_32", 2 * MIB)
-        monkeypatch.setattr(desktop, "_FULL", 2 * MIB)
+        monkeypatch.setattr(desktop_zip, "_FULL", 2 * MIB)
     with ZipWriter(path) as out:
         out.add_file("before", WHEN, [b"1"], 1)
         out.add_file("huge", WHEN, zeros(size), size)
         out.add_file("behind", WHEN, [b"2"], 1)
         out.finish()
-    found = desktop.check(path)
+    found = desktop_zip.check(path)
     assert [(header.needed, header.wide) for header in found] == [(20, 0), (45, 16), (20, 0)]
     assert found[1].size == size
     with path.open("rb") as file:
@@ -123,7 +123,7 @@ def test_a_file_that_might_be_that_large_and_is_not_is_right_all_the_same(path: 
         out.add_file("f", WHEN, [b"short"], 5 * GIB)
         out.add_file("g", WHEN, [b"x"], 1)
         out.finish()
-    found = desktop.check(path)
+    found = desktop_zip.check(path)
     assert [(header.needed, header.wide) for header in found] == [(45, 0), (20, 0)]
     with zipfile.ZipFile(path) as archive:
         assert [archive.read(name) for name in "fg"] == [b"short", b"x"]
@@ -150,7 +150,7 @@ def test_many_entries_need_wide_end_records_only(path: Path, count: int, wide: b
         for number in range(count):
             out.add_folder(str(number), WHEN)
         out.finish()
-    found = desktop.check(path)
+    found = desktop_zip.check(path)
     assert len(found) == count
     assert {header.needed for header in found} == {20}
     assert (b"PK\6\6" in path.read_bytes()[-98:]) is wide
@@ -169,7 +169,7 @@ def test_memory_does_not_grow_with_the_table_of_contents(path: Path) -> None:
             tracemalloc.stop()
         out.finish()
     assert peak < 4 * MIB
-    assert len(desktop.check(path)) == 20_000
+    assert len(desktop_zip.check(path)) == 20_000
     assert [one.name for one in path.parent.iterdir()] == ["r.zip"]
 
 

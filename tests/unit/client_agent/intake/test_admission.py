@@ -12,8 +12,8 @@ from client_agent.settings.grants import SandboxingSection
 from client_agent.storage.folders import Folders
 from shared.wire import Limits
 from tests.support.agent import numbered
-from tests.support.fakesandbox import FakeSandbox
-from tests.support.simclock import SimClock
+from tests.support.fake_sandbox import FakeSandbox
+from tests.support.sim_clock import SimClock
 
 NETWORK = Limits(network=True)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from client_agent.intake.mount_sources import FRESH_S, LOOK_S, MountSources
 from client_agent.sandbox.grants import Grant
-from tests.support.sandboxed import until
-from tests.support.simclock import SimClock
+from tests.support.real_sandbox import until
+from tests.support.sim_clock import SimClock
 
 
 async def test_what_is_not_there_now_may_be_there_later(tmp_path):

@@ -13,7 +13,7 @@ from shared.ids import AttemptKey
 from shared.sqlite.database import Database
 from shared.wire import PayloadState, Reason, ResultInfo, Usage
 from tests.support.agent import SERVER, new_payload
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 S = PayloadState
 DAY = 86_400.0

@@ -12,8 +12,8 @@ from client_agent.run.retention import Keeper
 from shared.ids import AttemptKey
 from shared.wire import PayloadState, Reason, ResultInfo
 from tests.support.agent import Rig, numbered
-from tests.support.fuse import Fuse, FusedRig, SimulatedCrash
-from tests.support.simclock import SimClock
+from tests.support.crash_points import CrashingRig, CrashPoint, SimulatedCrash
+from tests.support.sim_clock import SimClock
 
 S = PayloadState
 JOBS = (1, 2)
@@ -159,7 +159,7 @@ async def test_the_keeper_sweeps_until_it_is_stopped_and_survives_a_bad_sweep(ri
     assert sweeps[:2] == [0.0, 60.0]
 
 
-async def live_until_death(rig: FusedRig, wanted_gone: set[int]) -> list[str]:
+async def live_until_death(rig: CrashingRig, wanted_gone: set[int]) -> list[str]:
     """Submit, run and acknowledge as a server would; the keys that the agent said it had."""
     taken: list[str] = []
     for job in JOBS:
@@ -191,8 +191,8 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
             process.write("out", process.job.encode())
             process.finish()
 
-        clock, fuse = SimClock(), Fuse(number)
-        dying = FusedRig(home, clock, slots=2)
+        clock, fuse = SimClock(), CrashPoint(number)
+        dying = CrashingRig(home, clock, slots=2)
         dying.sandbox.script = script
         wanted_gone: set[int] = set()
         try:

@@ -18,8 +18,8 @@ from shared.clock import SECOND
 from shared.files.bundles.reader import BundleReader
 from shared.wire import Limits, PayloadState, Reason
 from tests.support.agent import LIMITS, Rig, contents, new_payload
-from tests.support.fakesandbox import FakeWorkspace
-from tests.support.simclock import SimClock
+from tests.support.fake_sandbox import FakeWorkspace
+from tests.support.sim_clock import SimClock
 
 S = PayloadState
 

@@ -15,7 +15,7 @@ from client_agent.storage import open_beneath
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 from tests.support.agent import Rig
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 S = PayloadState
 

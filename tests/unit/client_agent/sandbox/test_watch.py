@@ -10,7 +10,7 @@ import pytest
 
 from client_agent.sandbox.base import Report, Sandbox, SandboxBroken
 from client_agent.sandbox.watch import PATIENCE_S, RETEST_S, SandboxWatch
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 REPORT = Report("fake", "1", {})
 

@@ -14,7 +14,7 @@ from server.agents import answers
 from server.ports import NoSuchPayload, RefusedByAgent, Unreachable
 from server.storage.space import Reservation, Space
 from shared.wire import AgentHealth
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 SPACE = Reservation(Space(lambda: 1 << 60, 0))
 

@@ -17,8 +17,8 @@ from server.agents.link import Sessions
 from server.agents.registry import Registry
 from server.stages.get import Get
 from server.storage.space import Space
-from tests.support.fakeagent import FakeAgent, Held, Trick, page
-from tests.support.simclock import SimClock
+from tests.support.fake_agent import FakeAgent, Held, Trick, page
+from tests.support.sim_clock import SimClock
 
 
 class Following:

@@ -18,9 +18,9 @@ from server.agents.registry import Registry
 from server.domain.jobs import Bundle
 from server.ports import Unreachable
 from server.storage.space import Space
-from tests.support.fakeagent import FakeAgent, Held
+from tests.support.fake_agent import FakeAgent, Held
 from tests.support.jobs import job
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 HOUR_S = 3_600
 

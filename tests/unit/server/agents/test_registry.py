@@ -10,7 +10,7 @@ from server.agents.link import Sessions
 from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
 from shared.wire import AgentHealth
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 NO_CALLS = cast(Sessions, None)
 

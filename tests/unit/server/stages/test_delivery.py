@@ -17,7 +17,7 @@ from server.ports import RefusedByAgent, Unreachable
 from server.stages import get
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
-from tests.support.simworld import World
+from tests.support.simulation import World
 
 S, P = JobState, PayloadState
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}

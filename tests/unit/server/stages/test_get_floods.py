@@ -10,7 +10,7 @@ from server.ports import Agent, Files, Jobs
 from server.stages import get as stage
 from server.stages.get import Get
 from shared.wire import PayloadDoc, PayloadList, PayloadState
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 
 class NoJobs:

@@ -13,7 +13,7 @@ from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, NoCgroups
 from client_agent.sandbox.kernel.cgroups import Group
 from client_agent.sandbox.process.chain import JOIN
 from shared.wire import Limits
-from tests.support.kernel import offers
+from tests.support.kernel_features import offers
 
 LIMITS = Limits(cpus=1.5, memory=64 << 20, pids=20)
 

@@ -13,8 +13,8 @@ from client_agent.sandbox.kernel.disk_images import Image
 from client_agent.sandbox.limits.hard import OFTEN_THROTTLED, CgroupGauge, HostDiskGauge, ImageGauge
 from client_agent.sandbox.limits.meter import Verdict
 from shared.wire import Limits, Reason
-from tests.support.fakeattempt import FakeAttempt, attempt_of
-from tests.support.sandboxed import turns
+from tests.support.fake_attempt import FakeAttempt, attempt_of
+from tests.support.real_sandbox import turns
 
 LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from client_agent.sandbox.process.log_capture import BURST, TAIL, UNWRITTEN, LogDrain
-from tests.support.sandboxed import turns
+from tests.support.real_sandbox import turns
 
 _THREADS = ThreadPoolExecutor(1)
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from client_agent.sandbox.process.status_pipe import StatusPipe
-from tests.support.sandboxed import turns
+from tests.support.real_sandbox import turns
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from client_agent import app
 from client_agent.settings.agent import AgentSection
 from shared.wire import Limits, Order
 from tests.support.agent import LIMITS, SERVER, write_bundle
-from tests.support.fakesandbox import FakeSandbox
-from tests.support.simclock import SimClock
+from tests.support.fake_sandbox import FakeSandbox
+from tests.support.sim_clock import SimClock
 
 HELLO: Mapping[str, bytes] = {"run.sh": b"echo hello\n"}
 

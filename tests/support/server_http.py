@@ -16,7 +16,7 @@ from shared.http.connections import connection_limits
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
 from shared.http.sockets import listen
-from tests.support.orchestrator import Orchestrator
+from tests.support.fake_orchestrator import Orchestrator
 
 RUN = b"echo hello\n"
 

@@ -8,11 +8,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tests.support import desktop
+from tests.support import desktop_zip
 
 
 class Result:
-    """What is in the ZIP of a job that ran, the agent's own files apart; fit for every desktop.
+    """What is in the ZIP of a job that ran, the agent's own files apart; fit for every desktop_zip.
 
     Attributes:
         files: path -> content.
@@ -27,7 +27,7 @@ class Result:
         with tempfile.NamedTemporaryFile() as file:
             file.write(data)
             file.flush()
-            desktop.check(Path(file.name))
+            desktop_zip.check(Path(file.name))
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
             held = {info.filename: archive.read(info) for info in infos}

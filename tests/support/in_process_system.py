@@ -18,7 +18,7 @@ from client_agent.settings.agent import AgentSection
 from server import settings
 from server.app import compose
 from shared.clock import RealClock
-from tests.support.fakesandbox import FakeSandbox
+from tests.support.fake_sandbox import FakeSandbox
 
 T = TypeVar("T")
 BOUNDARY = "----fuzzed"

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from aiohttp import BodyPartReader, web
 
 from server import settings
-from tests.support.serving import Caller, hosted
+from tests.support.server_http import Caller, hosted
 
 Trick: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 """Answers in place of the agent; None: the agent answers itself."""

@@ -22,9 +22,9 @@ from client_agent.settings.agent import load
 from ferryman.sync import SyncClient
 from shared.clock import RealClock
 from shared.wire import JobDoc, Limits
+from tests.support.dev_program import cgroups_of, descendants
 from tests.support.programs import Program
-from tests.support.running import cgroups_of, descendants
-from tests.support.sandboxed import (
+from tests.support.real_sandbox import (
     MIB,
     SETTINGS,
     Job,

@@ -15,8 +15,8 @@ from typing import Final
 from hypothesis import strategies as st
 
 from shared.files.names import shown
-from tests.support import oddities
-from tests.support.results import Result
+from tests.support import generated_bundles
+from tests.support.result_zip import Result
 
 KINDS: Final = ("file",) * 8 + ("folder", "symlink", "FIFO", "socket", "hard link")
 
@@ -63,9 +63,9 @@ _ANY: Final = st.binary(min_size=1, max_size=12).filter(
 def _components(draw: st.DrawFn) -> tuple[bytes, bool]:
     way = draw(st.integers(0, 3))
     if way < 2:
-        return draw(oddities.fine_components).encode(), True
+        return draw(generated_bundles.fine_components).encode(), True
     if way == 2:
-        text = draw(oddities.odd_components.filter(lambda text: text not in {".", ".."}))
+        text = draw(generated_bundles.odd_components.filter(lambda text: text not in {".", ".."}))
         return text.encode("utf-8", "surrogateescape"), False
     return draw(_ANY), False
 
@@ -89,7 +89,7 @@ def things(draw: st.DrawFn) -> list[Thing]:
                 parts,
                 fine,
                 draw(st.sampled_from(KINDS)),
-                draw(oddities.contents),
+                draw(generated_bundles.contents),
                 draw(st.sampled_from([0o644, 0o755, 0o600, 0, 0o4711, 0o222])),
                 draw(st.sampled_from([0, -(10**9), 315_532_799, 10**9, 2**32, 2**33])),
             )
@@ -174,7 +174,7 @@ def check(result: Result, made: Sequence[Found]) -> None:
             assert not (one.fine and stat.S_ISREG(one.mode)) or clashes, one
             continue
         assert stat.S_ISREG(one.mode) or stat.S_ISDIR(one.mode), one
-        path = oddities.composed(one.path)
+        path = generated_bundles.composed(one.path)
         assert path not in kept, "two of them are one"
         kept[path] = one
     files = {path: one for path, one in kept.items() if stat.S_ISREG(one.mode)}
@@ -196,7 +196,7 @@ def _listed(one: Found, made: Sequence[Found], result: Result) -> bool:
 def _rivals(one: str, other: str) -> bool:
     """Whether the two, or folders above them, differ in composition only."""
     for a, b in zip(one.split("/"), other.split("/"), strict=False):
-        if oddities.composed(a) != oddities.composed(b):
+        if generated_bundles.composed(a) != generated_bundles.composed(b):
             return False
         if a != b:
             return True

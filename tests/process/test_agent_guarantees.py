@@ -1,6 +1,6 @@
-"""What the reference's client gets wrong, each numbered as in its list of defects.
+"""What an agent promises its server: the real agent, with the real sandbox.
 
-The real agent, with the real sandbox, as a job-orchestrator server or one of ours would use it.
+job-orchestrator's client, which it replaces, breaks each of these promises.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agentprocess import agent, alive, watched
+from tests.support.agent_process import agent, alive, watched
 
 _JOBS = itertools.count(1)
 
@@ -41,7 +41,7 @@ def run(running, script, **files):
         return ended, {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_02_a_run_killed_hard_ends_and_so_does_one_that_takes_too_long(running):
+def test_a_run_killed_hard_ends_and_so_does_one_that_takes_too_long(running):
     ended, _ = run(running, b"kill -9 $$\n")
     assert (ended["status"], ended["exit_code"]) == ("Failed", 137)
     assert ended["reason"] == "exit_code"
@@ -49,13 +49,13 @@ def test_02_a_run_killed_hard_ends_and_so_does_one_that_takes_too_long(running):
     assert running.ended(told["id"])["reason"] == "timeout"
 
 
-def test_08_killing_what_is_completed_leaves_its_result(running):
+def test_killing_what_is_completed_leaves_its_result(running):
     ended, _ = run(running, b"echo 42 > out\n")
     assert running.call("POST", f"/kill/{ended['id']}")[1]["status"] == "Completed"
     assert running.call("GET", f"/retrieve/{ended['id']}")[0] == 200
 
 
-def test_09_a_prepared_payload_that_was_killed_does_not_start(running):
+def test_a_prepared_payload_that_was_killed_does_not_start(running):
     blocking = running.submit(key(), {"run.sh": b"sleep 1000\n"})
     running.until(blocking["id"], "Running")
     waiting = running.submit(key(), {"run.sh": b"true\n"})
@@ -67,7 +67,7 @@ def test_09_a_prepared_payload_that_was_killed_does_not_start(running):
     assert (told["status"], told["started_at"]) == ("Killed", None)
 
 
-def test_10_killing_reaches_the_whole_tree_even_what_ignores_sigterm(tmp_path):
+def test_killing_reaches_the_whole_tree_even_what_ignores_sigterm(tmp_path):
     script = b"""
     trap '' TERM
     (trap '' TERM; setsid sh -c 'trap "" TERM; touch deep; while :; do sleep 1000; done') &
@@ -81,7 +81,7 @@ def test_10_killing_reaches_the_whole_tree_even_what_ignores_sigterm(tmp_path):
             assert not alive(init)  # the namespace's init: with it every process inside
 
 
-def test_11_no_zombies_are_left(running):
+def test_no_zombies_are_left(running):
     for _ in range(3):
         run(running, b"(sleep 0 &) ; true\n")
     path = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
@@ -90,14 +90,14 @@ def test_11_no_zombies_are_left(running):
     assert "Z" not in states
 
 
-def test_14_a_users_own_output_zip_is_a_file_like_others(running):
+def test_a_users_own_output_zip_is_a_file_like_others(running):
     ended, files = run(running, b"echo mine > output.zip\n")
     assert ended["status"] == "Completed"
     assert files["output.zip"] == b"mine\n"
     assert not [name for name in files if name.endswith(".zip") and name != "output.zip"]
 
 
-def test_15_symlinks_that_dangle_or_lead_out_cost_nothing_but_themselves(running):
+def test_symlinks_that_dangle_or_lead_out_cost_nothing_but_themselves(running):
     ended, files = run(running, b"ln -s nowhere a; ln -s /etc/passwd b; ln -s / c; echo 42 > out\n")
     assert ended["status"] == "Completed"
     assert files["out"] == b"42\n"
@@ -105,20 +105,20 @@ def test_15_symlinks_that_dangle_or_lead_out_cost_nothing_but_themselves(running
     assert b'"path": "b"' in files["ferryman.json"]
 
 
-def test_16_folders_are_kept_and_equal_base_names_do_not_collide(running):
+def test_folders_are_kept_and_equal_base_names_do_not_collide(running):
     script = b"mkdir -p x/y; cat a/in.txt > x/in.txt; cat b/in.txt > x/y/in.txt\n"
     _, files = run(running, script, a__in=b"", **{"a__in.txt": b"A", "b__in.txt": b"B"})
     assert (files["a/in.txt"], files["b/in.txt"]) == (b"A", b"B")
     assert (files["x/in.txt"], files["x/y/in.txt"]) == (b"A", b"B")
 
 
-def test_17_a_failed_run_keeps_its_output_its_logs_and_its_reason(running):
+def test_a_failed_run_keeps_its_output_its_logs_and_its_reason(running):
     ended, files = run(running, b"echo o; echo e >&2; echo half > out; exit 4\n")
     assert (ended["status"], ended["reason"], ended["exit_code"]) == ("Failed", "exit_code", 4)
     assert (files["out"], files["stdout.log"], files["stderr.log"]) == (b"half\n", b"o\n", b"e\n")
 
 
-def test_21_no_more_run_at_once_than_there_are_slots(running):
+def test_no_more_run_at_once_than_there_are_slots(running):
     first = running.submit(key(), {"run.sh": b"sleep 1000\n"})
     running.until(first["id"], "Running")
     second = running.submit(key(), {"run.sh": b"true\n"})
@@ -128,7 +128,7 @@ def test_21_no_more_run_at_once_than_there_are_slots(running):
     assert running.ended(second["id"])["status"] == "Completed"
 
 
-def test_22_it_listens_on_loopback_only_and_logs_no_headers(tmp_path):
+def test_it_listens_on_loopback_only_and_logs_no_headers(tmp_path):
     with agent(tmp_path) as running:
         running.call("GET", "/payloads", Authorization="Bearer very-secret")
         listening = [
@@ -141,13 +141,13 @@ def test_22_it_listens_on_loopback_only_and_logs_no_headers(tmp_path):
         assert "very-secret" not in running.log()
 
 
-def test_23_a_harmless_chmod_is_allowed_and_the_agents_environment_is_not_inherited(tmp_path):
+def test_a_harmless_chmod_is_allowed_and_the_agents_environment_is_not_inherited(tmp_path):
     with agent(tmp_path, AWS_SECRET_ACCESS_KEY="LEAK") as running:
         _, files = run(running, b"chmod 755 run.sh; env; cat /proc/*/environ 2>/dev/null\n")
         assert b"LEAK" not in files["stdout.log"]
 
 
-def test_25_sigterm_finishes_an_answer_that_is_under_way(tmp_path):
+def test_sigterm_finishes_an_answer_that_is_under_way(tmp_path):
     with agent(tmp_path, FERRYMAN_AGENT__SHUTDOWN_GRACE="60s") as running:
         ended, files = run(running, b"head -c 6000000 /dev/urandom > big\n")
         assert len(files["big"]) == 6_000_000

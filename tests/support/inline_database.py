@@ -16,7 +16,7 @@ class SimulatedCrash(BaseException):
     """kill -9: nobody catches it."""
 
 
-class Fuse:
+class CrashPoint:
     """Counts steps; at the chosen one, and at each after it, the process is dead.
 
     Args:
@@ -40,7 +40,7 @@ class InlineDatabase:
     """``shared.sqlite.database.Database`` on the caller's own thread; real SQLite, real SQL."""
 
     def __init__(
-        self, path: Path, migrations: Sequence[Migration], fuse: Fuse, clock: Clock
+        self, path: Path, migrations: Sequence[Migration], fuse: CrashPoint, clock: Clock
     ) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.row_factory = sqlite3.Row
@@ -91,7 +91,7 @@ class _Steps:
         return self._database._run(sql, params)
 
 
-def inline_threads(fuse: Fuse) -> Callable[..., Any]:
+def inline_threads(fuse: CrashPoint) -> Callable[..., Any]:
     """In place of ``asyncio.to_thread``: the file step happens here and now, or never."""
 
     async def to_thread(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

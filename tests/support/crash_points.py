@@ -17,7 +17,7 @@ class SimulatedCrash(BaseException):
     """kill -9: no handler of the program may act on it."""
 
 
-class Fuse:
+class CrashPoint:
     """Blows at the ``number``-th step; from then on every step of the dead process fails.
 
     Attributes:
@@ -38,10 +38,10 @@ class Fuse:
         self.steps.append(name)
 
 
-class FusedFolders(Folders):
+class CrashingFolders(Folders):
     """Every change of a file is a step, and so is the moment after it."""
 
-    def __init__(self, home: Path, token: Callable[[], str], fuse: Fuse) -> None:
+    def __init__(self, home: Path, token: Callable[[], str], fuse: CrashPoint) -> None:
         super().__init__(home, token)
         self._fuse = fuse
 
@@ -62,7 +62,7 @@ class FusedFolders(Folders):
         self._fuse.step(f"after discarding {path.parent.name}")
 
 
-def fused(database: Database, fuse: Fuse) -> Database:
+def crashing(database: Database, fuse: CrashPoint) -> Database:
     """The same database; each change is a step, before it and after its commit."""
     write = database.write
 
@@ -76,21 +76,21 @@ def fused(database: Database, fuse: Fuse) -> Database:
     return database
 
 
-class FusedRig(Rig):
+class CrashingRig(Rig):
     """An agent that dies at one step; what it left on disk is opened by another rig."""
 
-    fuse: Fuse
+    fuse: CrashPoint
 
-    async def open_with(self, fuse: Fuse) -> None:
+    async def open_with(self, fuse: CrashPoint) -> None:
         self.fuse = fuse
         self.sandbox.hook = fuse.step
         await self.open()
 
     async def open_database(self) -> Database:
-        return fused(await super().open_database(), self.fuse)
+        return crashing(await super().open_database(), self.fuse)
 
     def open_folders(self) -> Folders:
-        return FusedFolders(self.home, self.token, self.fuse)
+        return CrashingFolders(self.home, self.token, self.fuse)
 
     async def die(self) -> None:
         """Nothing of it acts any more."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shared.wire import Limits, Order
-from tests.support import forked
+from tests.support import forked_programs
 from tests.support.agent import SERVER, write_bundle
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -126,7 +126,7 @@ def _start(
     how |= {"cwd": REPOSITORY, "env": environment(**env), "text": True}
     if wrap:
         return subprocess.Popen([*wrap, *command(*arguments)], **how)
-    return forked.start("client_agent", arguments, **how)
+    return forked_programs.start("client_agent", arguments, **how)
 
 
 @contextlib.contextmanager

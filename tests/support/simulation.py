@@ -37,9 +37,9 @@ from shared.files.bundles.format import BundleSummary
 from shared.ids import AttemptKey
 from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason
-from tests.support.inline import Fuse, InlineDatabase, SimulatedCrash, inline_threads
-from tests.support.simclock import SimClock
-from tests.support.simpayload import ALIVE, Payload
+from tests.support.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
+from tests.support.sim_clock import SimClock
+from tests.support.sim_payload import ALIVE, Payload
 
 P = PayloadState
 NEVER_S = 1e7
@@ -269,7 +269,7 @@ class World:
 
     folder: Path
     services: dict[str, Service]
-    fuse: Fuse = field(default_factory=Fuse)
+    fuse: CrashPoint = field(default_factory=CrashPoint)
     lost_after_s: float = NEVER_S
     """Sooner: what is given up for lost may run beside its successor; then no violation."""
     clock: SimClock = field(default_factory=SimClock)

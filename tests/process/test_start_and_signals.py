@@ -21,10 +21,10 @@ from server import life
 from server.settings import ServerSettings
 from shared.clock import RealClock
 from shared.http.sockets import CannotListen
-from tests.support.fakesandbox import FakeSandbox
+from tests.support.dev_program import environment
+from tests.support.fake_sandbox import FakeSandbox
 from tests.support.programs import Program, until
-from tests.support.running import environment
-from tests.support.simclock import SimClock
+from tests.support.sim_clock import SimClock
 
 
 @pytest.mark.parametrize("name", ["server", "client_agent"])

@@ -1,8 +1,8 @@
-"""The reference's defects that a server can have, by their numbers; each is a promise of ours.
+"""What the server promises, whatever fails in between.
 
-Those of its client are in ``tests/process/test_agent_defects.py``; those seen only between our
-server and its client (2, 4, 5, 19, 24) in ``test_reference_client.py``; 13 is held by the tests
-of forms and by ``make bench``.
+job-orchestrator breaks each of these promises. Those of the agent are in
+``tests/process/test_agent_guarantees.py``, those seen only between our server and
+job-orchestrator's client in ``test_reference_client.py``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from server.store.migrations import MIGRATIONS
 from shared.files import durable
 from shared.sqlite.database import Database
 from shared.wire import JobState, PayloadState, Reason
-from tests.support.inline import Fuse, SimulatedCrash
-from tests.support.simworld import World
+from tests.support.inline_database import CrashPoint, SimulatedCrash
+from tests.support.simulation import World
 
 S, P = JobState, PayloadState
 SERVICES = {"example": Service("example", runs_per_user=2, max_runs=2, expires_after_s=100.0)}
@@ -56,14 +56,14 @@ async def _sent(world: World) -> int:
 
 async def _restart(world: World) -> None:
     await world.die()
-    world.fuse = Fuse()
+    world.fuse = CrashPoint()
     with world.inline():
         await world.start()
         await world.send.run_once()
         await world.settle()
 
 
-async def test_defect_01_a_crash_in_processing_keeps_neither_the_job_nor_its_slot(world):
+async def test_a_crash_in_processing_keeps_neither_the_job_nor_its_slot(world):
     await world.start()
     job_id = await world.upload("ann", "example")
     world.agents[0].faults = ["slow"]
@@ -76,7 +76,7 @@ async def test_defect_01_a_crash_in_processing_keeps_neither_the_job_nor_its_slo
     assert await _state(world, job_id) is S.COMPLETED
 
 
-async def test_defect_01_unknown_is_asked_again(world):
+async def test_unknown_is_asked_again(world):
     job_id = await _sent(world)
     agent = world.registry.named("north")
     agent.drop()
@@ -89,7 +89,7 @@ async def test_defect_01_unknown_is_asked_again(world):
 
 
 @pytest.mark.parametrize("steps", range(1, 12))
-async def test_defect_03_a_crash_around_the_agents_answer_loses_nothing(world, steps):
+async def test_a_crash_around_the_agents_answer_loses_nothing(world, steps):
     await world.start()
     job_id = await world.upload("ann", "example")
     world.fuse.at = world.fuse.steps + steps
@@ -104,7 +104,7 @@ async def test_defect_03_a_crash_around_the_agents_answer_loses_nothing(world, s
     assert world.violations == []
 
 
-async def test_defect_06_a_late_report_does_not_overwrite_a_cancel(world):
+async def test_a_late_report_does_not_overwrite_a_cancel(world):
     job_id = await _sent(world)
     (payload,) = world.agents[0].payloads.values()
     late = payload.doc(world.clock.now()).model_copy(update={"status": P.COMPLETED})
@@ -114,7 +114,7 @@ async def test_defect_06_a_late_report_does_not_overwrite_a_cancel(world):
     assert await _state(world, job_id) is S.CANCELLED
 
 
-async def test_defect_07_a_queued_job_can_be_cancelled_and_never_starts(world):
+async def test_a_queued_job_can_be_cancelled_and_never_starts(world):
     await world.start()
     job_id = await world.upload("ann", "example")
     assert (await world.cancel(job_id, 5.0)).state is S.CANCELLED
@@ -123,7 +123,7 @@ async def test_defect_07_a_queued_job_can_be_cancelled_and_never_starts(world):
     assert not any(agent.payloads for agent in world.agents)
 
 
-async def test_defect_08_a_completed_job_cannot_be_cancelled_and_keeps_its_result(world):
+async def test_a_completed_job_cannot_be_cancelled_and_keeps_its_result(world):
     job_id = await _sent(world)
     (payload,) = world.agents[0].payloads.values()
     world.agents[0].end(payload, P.COMPLETED)
@@ -136,7 +136,7 @@ async def test_defect_08_a_completed_job_cannot_be_cancelled_and_keeps_its_resul
     assert world.files.path("results", job.result.file).exists()
 
 
-def test_defect_12_a_sealed_file_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
+def test_a_sealed_file_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
     steps: list[str] = []
     real = os.fsync
 
@@ -151,7 +151,7 @@ def test_defect_12_a_sealed_file_is_on_the_disk_before_its_name_is(tmp_path, mon
     assert steps == ["staged with ['staged']", f"{tmp_path.name} with ['final']"]
 
 
-async def test_defect_12_a_commit_is_on_the_disk(tmp_path):
+async def test_a_commit_is_on_the_disk(tmp_path):
     database = await Database.open(tmp_path / "x.sqlite", MIGRATIONS)
     try:
         found = await database._writer.rows("PRAGMA synchronous")
@@ -160,7 +160,7 @@ async def test_defect_12_a_commit_is_on_the_disk(tmp_path):
         await database.close()
 
 
-async def test_defect_18_the_cleaner_goes_by_the_end_of_the_job_not_by_a_files_age(world):
+async def test_the_cleaner_goes_by_the_end_of_the_job_not_by_a_files_age(world):
     job_id = await _sent(world)
     for path in world.folder.rglob("*"):
         os.utime(path, (0, 0))
@@ -181,7 +181,7 @@ async def test_defect_18_the_cleaner_goes_by_the_end_of_the_job_not_by_a_files_a
 
 
 @pytest.mark.parametrize("fault", ["unreachable", "lost", "reply_lost", "cut", "busy", "broken"])
-async def test_defect_19_a_failed_send_is_tried_again_and_leaves_no_second_run(world, fault):
+async def test_a_failed_send_is_tried_again_and_leaves_no_second_run(world, fault):
     await world.start()
     job_id = await world.upload("ann", "example")
     world.agents[0].faults = [fault]
@@ -192,7 +192,7 @@ async def test_defect_19_a_failed_send_is_tried_again_and_leaves_no_second_run(w
     assert world.violations == []
 
 
-async def test_defect_20_a_slow_agent_holds_up_nobody_else(world):
+async def test_a_slow_agent_holds_up_nobody_else(world):
     await world.start()
     first, second = await world.upload("ann", "example"), await world.upload("bob", "example")
     world.agents[0].faults = ["slow"]
