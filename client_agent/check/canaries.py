@@ -13,9 +13,17 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.check.table import Row, Table
-from client_agent.collect.contents import ResultsLimit
+from client_agent.collect.contents import ResultsLimitExceeded
 from client_agent.collect.pack import collect
-from client_agent.sandbox.base import HARD, NONE, Ended, Launch, Report, Sandbox, SandboxBroken
+from client_agent.sandbox.base import (
+    HARD,
+    NONE,
+    Ended,
+    Launch,
+    Sandbox,
+    SandboxBroken,
+    SelfTestReport,
+)
 from client_agent.sandbox.grants import Grant
 from shared.wire import Limits, Reason
 
@@ -33,7 +41,7 @@ class _Seen:
     stderr: str
     stored: int
     """Bytes of stdout kept."""
-    results: ResultsLimit | None
+    results: ResultsLimitExceeded | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,7 @@ async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> 
     return Table(report, tuple(rows), tuple(report.advice))
 
 
-def _isolation(report: Report) -> Row:
+def _isolation(report: SelfTestReport) -> Row:
     """What the self-test saw from inside; it has passed, or there would be no table."""
     enforcement = report.enforcement.get("isolation", NONE)
     if enforcement == NONE:
@@ -203,14 +211,14 @@ async def _run(sandbox: Sandbox, canary: _Canary, folder: Path, grant: Grant = _
         process = await workspace.start(launch)
         process.go()
         ended = await process.wait()
-        results: ResultsLimit | None = None
+        results: ResultsLimitExceeded | None = None
         packed = folder / f"{canary.limit}.zip"
         if ended.certain:
             try:
                 await asyncio.to_thread(
                     collect, workspace.fd, packed, canary.limits, {}, lambda _: b"{}\n"
                 )
-            except ResultsLimit as problem:
+            except ResultsLimitExceeded as problem:
                 results = problem
         stored = launch.stdout.stat().st_size
         with launch.stdout.open("rb") as file:

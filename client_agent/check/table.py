@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table as Grid
 
-from client_agent.sandbox.base import Report
+from client_agent.sandbox.base import SelfTestReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Row:
 class Table:
     """The result of a check."""
 
-    report: Report | None
+    report: SelfTestReport | None
     """Of the self-test; None: it failed."""
     rows: tuple[Row, ...] = ()
     advice: tuple[str, ...] = ()

@@ -9,11 +9,11 @@ from typing import Final
 
 from shared.files.portable import NonPortableNames, fold
 
-MOST_LISTED: Final = 200
+MAX_LISTED: Final = 200
 """A job can make a million odd names; the receipt must stay small."""
 
 
-class ResultsLimit(Exception):
+class ResultsLimitExceeded(Exception):
     """The job left more than a result may hold. Nothing of it was read.
 
     Attributes:
@@ -64,7 +64,7 @@ class Contents:
     """Names that are in the ZIP, and that other systems than Linux cannot store."""
 
     def skip(self, path: str, why: str) -> None:
-        if len(self.skipped) < MOST_LISTED:
+        if len(self.skipped) < MAX_LISTED:
             self.skipped.append(Skipped(path, why))
         else:
             self.skipped_more += 1

@@ -53,7 +53,7 @@ def collect(
             and again 0; what it raises ends the packing.
 
     Raises:
-        ResultsLimit: too much; nothing was read. See :func:`collect_extras`.
+        ResultsLimitExceeded: too much; nothing was read. See :func:`collect_extras`.
         OSError: ``dest`` cannot be written, or the agent is short of descriptors.
     """
     walk = Walk(fd, bounds or Bounds(), permit=room is None)

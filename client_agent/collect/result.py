@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.collect import receipt
-from client_agent.collect.contents import Collected, Contents, ResultsLimit
+from client_agent.collect.contents import Collected, Contents, ResultsLimitExceeded
 from client_agent.collect.log_tail import log_tail
 from client_agent.collect.pack import RECEIPT, CheckSpace, collect, collect_extras
 from client_agent.payloads.payload import Outcome, Payload
-from client_agent.sandbox.base import Report
+from client_agent.sandbox.base import SelfTestReport
 from client_agent.sandbox.grants import Grant
 from client_agent.storage.folders import STREAMS, Folders
 from shared.clock import iso
@@ -32,7 +32,7 @@ class ReceiptSource:
     """None: it has not ended."""
     agent: str
     version: str
-    sandbox: Report
+    sandbox: SelfTestReport
     grant: Grant
 
     def receipt(self, contents: Contents, *, logs: bool) -> bytes:
@@ -99,7 +99,7 @@ def pack(attempted: ReceiptSource, told: Outcome, folders: Folders, fd: int) -> 
             collected = collect(
                 fd, staged, payload.limits, logs, _receipt(attempted, told, logs=True), at=at
             )
-        except ResultsLimit as problem:
+        except ResultsLimitExceeded as problem:
             told = _too_much(told, problem)
             collected = collect_extras(staged, logs, _receipt(attempted, told, logs=True), at)
         folders.seal_result(staged, payload.id)
@@ -134,7 +134,7 @@ def snapshot(
     made = _receipt(attempted, attempted.outcome, logs=True)
     try:
         collect(fd, to, payload.limits, logs, made, room=room, at=at)
-    except (ResultsLimit, PermissionError):
+    except (ResultsLimitExceeded, PermissionError):
         collect_extras(to, logs, made, at)
 
 
@@ -151,7 +151,7 @@ def _logs(folders: Folders, payload_id: int) -> dict[str, Path | bytes]:
     }
 
 
-def _too_much(told: Outcome, problem: ResultsLimit) -> Outcome:
+def _too_much(told: Outcome, problem: ResultsLimitExceeded) -> Outcome:
     if told.state is not S.COMPLETED:  # the first cause stands
         return replace(told, warnings=(*told.warnings, f"{Reason.RESULTS_LIMIT}: {problem}"))
     return replace(told, state=S.FAILED, reason=Reason.RESULTS_LIMIT, message=str(problem))

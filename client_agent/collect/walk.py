@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from client_agent.collect.contents import ResultsLimit
+from client_agent.collect.contents import ResultsLimitExceeded
 from client_agent.storage import open_beneath
 from client_agent.storage.shortage import SHORTAGE_ERRNOS
 from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, safe_path, shown
@@ -102,7 +102,7 @@ class Walk:
         """Count before anything is read, in memory that does not grow with the tree.
 
         Raises:
-            ResultsLimit
+            ResultsLimitExceeded
         """
         bounds, entries, total = self._bounds, 0, 0
         top: set[str] = set()
@@ -124,15 +124,15 @@ class Walk:
                 path = level.path + name
                 length = len(os.fsencode(path))
                 if entries > bounds.entries:
-                    raise ResultsLimit("entries", bounds.entries, entries, shown(path))
+                    raise ResultsLimitExceeded("entries", bounds.entries, entries, shown(path))
                 if len(stack) > bounds.depth:
-                    raise ResultsLimit("depth", bounds.depth, len(stack), shown(path))
+                    raise ResultsLimitExceeded("depth", bounds.depth, len(stack), shown(path))
                 if length > bounds.path_bytes:
-                    raise ResultsLimit("path", bounds.path_bytes, length, shown(path))
+                    raise ResultsLimitExceeded("path", bounds.path_bytes, length, shown(path))
                 if stat.S_ISREG(seen.st_mode):
                     total += seen.st_size
                     if total > most_bytes:
-                        raise ResultsLimit("bytes", most_bytes, total, shown(path))
+                        raise ResultsLimitExceeded("bytes", most_bytes, total, shown(path))
                 elif stat.S_ISDIR(seen.st_mode):
                     try:
                         fd = open_beneath.open_directory(level.fd, name, permit=self._permit)

@@ -36,7 +36,7 @@ class SandboxBroken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SelfTestReport:
     """What the self-test found; goes into ``/health`` and receipts."""
 
     backend: str
@@ -146,7 +146,7 @@ class Workspace(Protocol):
 class Sandbox(Protocol):
     """A backend."""
 
-    async def self_test(self) -> Report:
+    async def self_test(self) -> SelfTestReport:
         """Run a canary through the whole chain.
 
         Raises:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.base import HARD, SOFT
-from client_agent.sandbox.kernel.cgroup_tree import WANTED, Hierarchy, NoCgroups, find
-from client_agent.sandbox.kernel.disk_images import Images
-from client_agent.sandbox.kernel.loop_ext4 import NoImages
+from client_agent.sandbox.kernel.cgroup_tree import WANTED, CgroupsUnavailable, Hierarchy, find
+from client_agent.sandbox.kernel.disk_images import ImagePool
+from client_agent.sandbox.kernel.loop_ext4 import DiskImagesUnavailable
 from client_agent.sandbox.settings import SandboxSettings
 
 PROBE_DISK: Final = 16 << 20
@@ -22,7 +22,7 @@ class Host:
     """Means of enforcement."""
 
     hierarchy: Hierarchy | None
-    images: Images | None
+    images: ImagePool | None
     advice: Sequence[str]
     """How to make soft limits hard."""
 
@@ -41,7 +41,9 @@ class Host:
         return [name for name, how in self.enforcement.items() if how == SOFT]
 
 
-def examine(name: str, files: Path, places: Path, settings: SandboxSettings, *, root: bool) -> Host:
+def probe_host(
+    name: str, files: Path, places: Path, settings: SandboxSettings, *, root: bool
+) -> Host:
     """Try each means for real. Blocking; makes the agent's own cgroup.
 
     Args:
@@ -50,10 +52,10 @@ def examine(name: str, files: Path, places: Path, settings: SandboxSettings, *, 
     """
     advice: list[str] = []
     hierarchy: Hierarchy | None = None
-    images: Images | None = None
+    images: ImagePool | None = None
     try:
         hierarchy = find(name)
-    except NoCgroups as problem:
+    except CgroupsUnavailable as problem:
         advice.append(f"memory, pids, cpu: {problem}")
     else:
         missing = [name for name in WANTED if name not in hierarchy.folders]
@@ -67,10 +69,10 @@ def examine(name: str, files: Path, places: Path, settings: SandboxSettings, *, 
     elif not settings.disk_images:
         advice.append("disk: set disk_images = true, which gives each job a disk of its own")
     else:
-        images = Images(files, settings.inode_every)
+        images = ImagePool(files, settings.inode_every)
         try:
-            images.put_back(images.make(PROBE_DISK, places), spare=0)
-        except NoImages as problem:
+            images.give_back(images.make(PROBE_DISK, places), keep_idle=0)
+        except DiskImagesUnavailable as problem:
             images = None
             advice.append(f"disk: {problem}")
     if images is None and os.statvfs(files.parent).f_flag & os.ST_NOEXEC:

@@ -12,9 +12,9 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import structlog
 
-from client_agent.sandbox.host import Host, examine
+from client_agent.sandbox.host import Host, probe_host
 from client_agent.sandbox.kernel import cgroups
-from client_agent.sandbox.kernel.work_folders import Places
+from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.sandbox.settings import SandboxSettings
 from shared.clock import Clock
 
@@ -44,9 +44,9 @@ class HostResources:
     def __init__(self, clock: Clock, home: Path, settings: SandboxSettings | None = None) -> None:
         self.settings = settings or SandboxSettings()
         self.clock = clock
-        self.drop = os.geteuid() == 0
+        self.separate_uids = os.geteuid() == 0
         """The agent is root: jobs run as a uid of their slot."""
-        self.places = Places(home, drop=self.drop)
+        self.work_folders = WorkFolders(home, separate_uids=self.separate_uids)
         self._threads: ThreadPoolExecutor | None = None
         self.log_threads = ThreadPoolExecutor(2, "sandbox-logs")
         """Apart from other work, some of which takes seconds."""
@@ -56,7 +56,7 @@ class HostResources:
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work in a thread that sees the mounts of :attr:`places`."""
         if self._threads is None:
-            _ = self.places.base  # threads inherit the mount namespace of whoever starts them
+            _ = self.work_folders.base  # threads inherit the mount namespace of whoever starts them
             self._threads = ThreadPoolExecutor(4, "sandbox")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
@@ -69,13 +69,17 @@ class HostResources:
             SandboxBroken
         """
         if self._host is None:
-            base = self.places.base
-            self._host = examine(
-                self.places.name, self.places.images, base, self.settings, root=self.drop
+            base = self.work_folders.base
+            self._host = probe_host(
+                self.work_folders.name,
+                self.work_folders.images,
+                base,
+                self.settings,
+                root=self.separate_uids,
             )
         return self._host
 
-    def remove_later(self, workspace: Removable) -> None:
+    def remove_when_dead(self, workspace: Removable) -> None:
         """Remove what was put aside as soon as its processes are dead after all: whoever waits for
         a slow disk may just need longer than we do, and what is put aside takes space."""
         task = asyncio.create_task(
@@ -111,8 +115,8 @@ class HostResources:
                 with contextlib.suppress(OSError):
                     for folder in dict.fromkeys(host.hierarchy.folders.values()):
                         cgroups.remove_group(folder)
-                    self.places.record_groups(())
-        self.places.close()
+                    self.work_folders.record_groups(())
+        self.work_folders.close()
         self.log_threads.shutdown(wait=False)
         if self._threads is not None:
             self._threads.shutdown()

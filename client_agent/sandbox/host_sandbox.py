@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from client_agent.sandbox.base import Report, SandboxBroken
+from client_agent.sandbox.base import SandboxBroken, SelfTestReport
 from client_agent.sandbox.host_resources import HostResources
 from client_agent.sandbox.kernel import cgroup_tree, cgroups, pidfd
 from client_agent.sandbox.settings import SandboxSettings
@@ -38,7 +38,7 @@ class HostSandbox(HostResources, ABC):
         """What the last run left is gone."""
 
     @abstractmethod
-    async def self_test(self) -> Report: ...
+    async def self_test(self) -> SelfTestReport: ...
 
     @abstractmethod
     def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
@@ -55,25 +55,25 @@ class HostSandbox(HostResources, ABC):
             if self.cleared:
                 return
             alive = []
-            for folder in self.places.left_over():
-                if not await self._kill_recorded(folder):
+            for folder in self.work_folders.leftovers():
+                if not await self._kill_recorded_init(folder):
                     log.warning("attempt.not_dead", folder=str(folder))
-                    alive.append(self.places.quarantine(folder))
-            await self._clear_groups()
-            await self.in_thread(self.places.clear, alive)
+                    alive.append(self.work_folders.quarantine(folder))
+            await self._clear_cgroups()
+            await self.in_thread(self.work_folders.clear, alive)
             self.cleared = True
 
     async def prepare(self, name: str, slot: int, limits: Limits) -> HostWorkspace:
         if not _NAME.fullmatch(name):
             raise ValueError(f"not a name for an attempt: {name!r}")
         await self.clear()
-        self.places.check_free(self.settings.free_floor)
-        uid = self.settings.uid_base + slot if self.drop else None
+        self.work_folders.check_free(self.settings.free_floor)
+        uid = self.settings.uid_base + slot if self.separate_uids else None
         workspace = self.workspace(name, uid, limits)
         await workspace.make()
         return workspace
 
-    async def check_hard(self) -> None:
+    async def check_required_limits(self) -> None:
         """Raises SandboxBroken where the operator wants hard limits and some are soft."""
         await self.clear()  # before the host is examined, which leaves files that stay
         if self.settings.require_hard_limits and self.host.soft:
@@ -82,9 +82,9 @@ class HostSandbox(HostResources, ABC):
                 + " ".join(self.host.advice)
             )
 
-    async def _kill_recorded(self, folder: Path) -> bool:
+    async def _kill_recorded_init(self, folder: Path) -> bool:
         """Whether it is dead."""
-        fd = self.places.recorded_init(folder)
+        fd = self.work_folders.recorded_init(folder)
         if fd is None:
             return True
         try:
@@ -97,11 +97,11 @@ class HostSandbox(HostResources, ABC):
         finally:
             pidfd.close(fd)
 
-    async def _clear_groups(self) -> None:
+    async def _clear_cgroups(self) -> None:
         """Kill what is left in the cgroups of the last run, and remove them."""
-        recorded, current = self.places.recorded_groups(), list[Path]()
-        with contextlib.suppress(cgroup_tree.NoCgroups):
-            hierarchy = cgroup_tree.find(self.places.name)
+        recorded, current = self.work_folders.recorded_groups(), list[Path]()
+        with contextlib.suppress(cgroup_tree.CgroupsUnavailable):
+            hierarchy = cgroup_tree.find(self.work_folders.name)
             cgroup_tree.tidy(hierarchy)
             current = list(dict.fromkeys(hierarchy.folders.values()))
         deadline = self.clock.monotonic() + self.settings.death_timeout_s
@@ -115,7 +115,7 @@ class HostSandbox(HostResources, ABC):
                     log.warning("cgroup.not_removed", cgroup=str(folder))
             if top not in current and not self._removed(top):
                 current.append(top)  # the next start tries again
-        self.places.record_groups(current)
+        self.work_folders.record_groups(current)
 
     def _removed(self, folder: Path) -> bool:
         """The last process leaves its cgroup a moment after its death."""

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from client_agent.sandbox.base import NONE, SOFT, Launch, Process, Report, SandboxBroken
+from client_agent.sandbox.base import NONE, SOFT, Launch, Process, SandboxBroken, SelfTestReport
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.cgroups import kill_group
-from client_agent.sandbox.limits.meter import Verdict
+from client_agent.sandbox.limits.meter import EndCause
 from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY, gated
 from client_agent.sandbox.process.start import Start
 from client_agent.sandbox.process.supervisor import Attempt
@@ -43,47 +43,47 @@ class NoSandbox(HostSandbox):
         self.leaders: set[int] = set()
         """Pids of the attempts under way: children of ours that are not adopted."""
 
-    async def self_test(self) -> Report:
-        await self.check_hard()
+    async def self_test(self) -> SelfTestReport:
+        await self.check_required_limits()
         find_program("setpriv", "util-linux")
         await self.clear()
         advice = ("bundles run without isolation: use the bubblewrap backend", *self.host.advice)
-        return Report("none", "", self.enforcement, {}, advice)
+        return SelfTestReport("none", "", self.enforcement, {}, advice)
 
     @property
     def enforcement(self) -> Mapping[str, str]:
         """limit -> "hard", "soft" or "none"."""
         found = {**self.host.enforcement, "network": NONE, "isolation": NONE}
-        if not self.drop and found["pids"] == SOFT:
+        if not self.separate_uids and found["pids"] == SOFT:
             found["pids"] = NONE  # RLIMIT_NPROC would count everything of this user
         return found
 
     async def clear(self) -> None:
         """As any backend, and processes that carry our mark."""
         if not self.cleared:
-            start = f"{MARK}={self.places.name}/".encode()
+            start = f"{MARK}={self.work_folders.name}/".encode()
             for pid in _marked(lambda variable: variable.startswith(start)):
                 _kill(pid)
         await super().clear()
 
     def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
-        return BareWorkspace(self, name, uid, limits)
+        return UnsandboxedWorkspace(self, name, uid, limits)
 
 
-class BareWorkspace(HostWorkspace):
+class UnsandboxedWorkspace(HostWorkspace):
     """Starts ``sh JOIN → setpriv → sh GATE → env -i → program``."""
 
     def __init__(self, sandbox: NoSandbox, name: str, uid: int | None, limits: Limits) -> None:
         super().__init__(sandbox, name, uid, limits)
         self.enforcement = sandbox.enforcement
         self._sandbox = sandbox
-        self._crowd: Crowd | None = None
+        self._crowd: ProcessSet | None = None
 
     async def start(self, launch: Launch) -> Process:
         sandbox, settings = self._sandbox, self._sandbox.settings
         if any(str(source) != place for source, place in launch.grant.read_only):
             raise SandboxBroken("read_only binds to other places need a sandbox")
-        mark = f"{MARK}={sandbox.places.name}/{self.name}"
+        mark = f"{MARK}={sandbox.work_folders.name}/{self.name}"
         pidfd.become_subreaper()
         start = Start(launch, self.logs(), self.record, bare=True)
         try:
@@ -91,10 +91,10 @@ class BareWorkspace(HostWorkspace):
         except BaseException:
             start.close()
             raise
-        parts = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
-        sandbox.leaders.add(parts.init)
-        crowd = self._crowd = Crowd(
-            parts.init,
+        spawned = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
+        sandbox.leaders.add(spawned.init)
+        crowd = self._crowd = ProcessSet(
+            spawned.init,
             sandbox.leaders,
             mark.encode(),
             self,
@@ -102,7 +102,7 @@ class BareWorkspace(HostWorkspace):
             settings.death_timeout_s,
         )
         self.attempt = Attempt(
-            parts, launch, self.meter(launch, crowd), sandbox.clock, settings.death_timeout_s
+            spawned, launch, self.meter(launch, crowd), sandbox.clock, settings.death_timeout_s
         )
         return self.attempt
 
@@ -135,7 +135,7 @@ class BareWorkspace(HostWorkspace):
         return [*command, "--", *gated(program, rlimits)]
 
 
-class Crowd:
+class ProcessSet:
     """Everything that an attempt without a namespace has started. A gauge: its last look
     kills."""
 
@@ -169,7 +169,7 @@ class Crowd:
             await self._clock.sleep(_ROUND_S)
         return False
 
-    def verdict(self) -> Verdict | None:
+    def end_cause(self) -> EndCause | None:
         return None
 
     def warnings(self) -> Sequence[str]:

@@ -7,7 +7,7 @@ import contextlib
 import errno
 from typing import Final
 
-from client_agent.sandbox.base import Report, Sandbox, SandboxBroken
+from client_agent.sandbox.base import Sandbox, SandboxBroken, SelfTestReport
 from shared.clock import Clock, wait_for
 
 RETEST_S: Final = 10.0
@@ -26,7 +26,7 @@ class SandboxWatch:
     """
 
     def __init__(self, sandbox: Sandbox, clock: Clock) -> None:
-        self.report = Report("untested", "", {})
+        self.report = SelfTestReport("untested", "", {})
         self._sandbox, self._clock = sandbox, clock
         self._trouble: str | None = None
         self._due = 0.0

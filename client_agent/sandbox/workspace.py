@@ -15,8 +15,8 @@ import structlog
 
 from client_agent.sandbox.base import HARD, NONE, Launch, Process
 from client_agent.sandbox.host_resources import HostResources
-from client_agent.sandbox.kernel.cgroups import Group, kill_group
-from client_agent.sandbox.kernel.disk_images import Image
+from client_agent.sandbox.kernel.cgroups import Cgroup, kill_group
+from client_agent.sandbox.kernel.disk_images import DiskImage
 from client_agent.sandbox.limits.hard import CgroupGauge, HostDiskGauge, ImageGauge
 from client_agent.sandbox.limits.meter import Gauge, Meter
 from client_agent.sandbox.limits.soft import DirectoryGauge, ProcessGauge
@@ -27,11 +27,11 @@ from shared.wire import Limits, Reason
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-SPARE_IMAGES: Final = 4
+MAX_IDLE_IMAGES: Final = 4
 """Idle images kept for the next attempts; each holds a loop device and some cache."""
-MORE_PROCESSES: Final = 64
+NPROC_MARGIN: Final = 64
 """RLIMIT_NPROC above ``pids.max``: the cgroup, whose refusals are counted, is to be met first."""
-MORE_CPU_S: Final = 10
+CPU_MARGIN_S: Final = 10
 """RLIMIT_CPU above the budget: the agent, which can say why, is to be first."""
 
 
@@ -39,7 +39,7 @@ class HostWorkspace(ABC):
     """Implements :class:`client_agent.sandbox.base.Workspace` but for :meth:`start`."""
 
     path: Path
-    spare_images = SPARE_IMAGES
+    max_idle_images = MAX_IDLE_IMAGES
     scratch: Sequence[str] = ()
     """Where file systems in memory are mounted, as the job sees them."""
 
@@ -54,10 +54,10 @@ class HostWorkspace(ABC):
         }
         self.limits, self.name = limits, name
         self.attempt: Attempt | None = None
-        self.group: Group | None = None
+        self.group: Cgroup | None = None
         self.folder: Path | None = None
         self._resources = resources
-        self._image: Image | None = None
+        self._image: DiskImage | None = None
         self._destroyed = False
 
     @abstractmethod
@@ -69,7 +69,7 @@ class HostWorkspace(ABC):
         Raises:
             SandboxBroken, OSError: nothing is left.
         """
-        places, host = self._resources.places, self._resources.host
+        places, host = self._resources.work_folders, self._resources.host
         try:
             self.folder = places.make(self.name)
             if host.images is not None and self.uid is not None:
@@ -78,14 +78,14 @@ class HostWorkspace(ABC):
                     make = host.images.make
                     image = await self._resources.in_thread(make, self.limits.disk, places.base)
                 self._image = image
-                image.open_for(self.uid)
+                image.make_job_folder(self.uid)
                 self.path = image.job
             else:
                 self.path = places.make_job(self.folder, self.uid)
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             self.fd = os.open(self.path, flags)
             if host.hierarchy is not None:
-                self.group = Group(host.hierarchy, self.name, self.limits)
+                self.group = Cgroup(host.hierarchy, self.name, self.limits)
         except BaseException:
             await self.destroy()
             raise
@@ -103,12 +103,14 @@ class HostWorkspace(ABC):
         except Exception as problem:  # noqa: BLE001 - what is left is removed later
             log.warning("attempt.not_removed", attempt=self.name, problem=repr(problem))
         if self.folder is not None:  # its image and its cgroup stay, too: they are in use
-            self.folder = self._resources.places.quarantine(self.folder)
-        self._resources.remove_later(self)
+            self.folder = self._resources.work_folders.quarantine(self.folder)
+        self._resources.remove_when_dead(self)
 
     def is_dead(self) -> bool:
         """Of a quarantined attempt: whether its processes have died since."""
-        init = None if self.folder is None else self._resources.places.recorded_init(self.folder)
+        init = (
+            None if self.folder is None else self._resources.work_folders.recorded_init(self.folder)
+        )
         if init is None:
             return True
         try:
@@ -121,14 +123,14 @@ class HostWorkspace(ABC):
     async def remove(self) -> None:
         """Remove what was made for an attempt of which nothing is alive. After an error the next
         call goes on with what is left."""
-        places, images = self._resources.places, self._resources.host.images
+        places, images = self._resources.work_folders, self._resources.host.images
         if self.group is not None:
             await self._remove_group(self.group)
             self.group = None
 
         def remove() -> None:
             if self._image is not None and images is not None:
-                images.put_back(self._image, spare=self.spare_images)
+                images.give_back(self._image, keep_idle=self.max_idle_images)
             self._image = None
             if self.folder is not None:
                 places.remove(self.folder)
@@ -136,7 +138,7 @@ class HostWorkspace(ABC):
 
         await self._resources.in_thread(remove)
 
-    async def _remove_group(self, group: Group) -> None:
+    async def _remove_group(self, group: Cgroup) -> None:
         """The last process leaves its cgroup a moment after its descriptors close."""
         for _ in range(400):
             try:
@@ -152,13 +154,13 @@ class HostWorkspace(ABC):
     def record(self, init: int) -> None:
         """Note who must die should the agent be killed."""
         if self.folder is not None:
-            self._resources.places.record(self.folder, init)
+            self._resources.work_folders.record(self.folder, init)
 
     def rlimits(self, launch: Launch) -> dict[str, int]:
         """For :func:`client_agent.sandbox.process.chain.gated`."""
         limits, hard = self.limits, {k for k, how in self.enforcement.items() if how == HARD}
         found = {
-            "nproc": limits.pids + (MORE_PROCESSES if "pids" in hard else 0),
+            "nproc": limits.pids + (NPROC_MARGIN if "pids" in hard else 0),
             "nofile": self._resources.settings.nofile,
             "core": 0,
         }
@@ -167,7 +169,7 @@ class HostWorkspace(ABC):
         if "disk" not in hard:
             found["fsize"] = limits.disk
         if "cpu" not in hard:
-            found["cpu"] = math.ceil(self._cpu_budget_s(launch)) + MORE_CPU_S
+            found["cpu"] = math.ceil(self._cpu_budget_s(launch)) + CPU_MARGIN_S
         return found
 
     def logs(self) -> Logs:
@@ -189,7 +191,7 @@ class HostWorkspace(ABC):
         """Everything that watches the attempt."""
         resources, settings, limits = self._resources, self._resources.settings, self.limits
         hurry = threading.Event()
-        gauges: list[Gauge] = [HostDiskGauge(resources.places.free, settings.free_floor)]
+        gauges: list[Gauge] = [HostDiskGauge(resources.work_folders.free, settings.free_floor)]
         if self.group is not None:
             gauges.append(CgroupGauge(self.group, limits))
         memory, cpu = (self.enforcement[name] != HARD for name in ("memory", "cpu"))

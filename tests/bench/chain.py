@@ -13,7 +13,7 @@ from pathlib import Path
 
 from client_agent.sandbox.bubblewrap import command, seccomp
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
-from client_agent.sandbox.kernel.cgroups import Group
+from client_agent.sandbox.kernel.cgroups import Cgroup
 from client_agent.sandbox.process.chain import gated
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.wire import Limits
@@ -89,7 +89,7 @@ class Chain:
         with self._lock:
             self._serial += 1
             name = f"plain{self._serial}"
-        group = Group(hierarchy, name, Limits())
+        group = Cgroup(hierarchy, name, Limits())
         self.whole(group.join if file is None else [f"{at}/{file}" for at in group.folders])
         while not _removed(group):  # bwrap's exit is not yet the death of what was in it
             time.sleep(0.0005)
@@ -130,7 +130,7 @@ def _reap(status: int) -> None:
                 os.waitpid(init, 0)
 
 
-def _removed(group: Group) -> bool:
+def _removed(group: Cgroup) -> bool:
     try:
         group.remove()
     except OSError:

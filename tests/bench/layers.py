@@ -51,7 +51,7 @@ async def layers(folder: Path, rounds: int) -> list[Row]:
                 bases.append(f"the chain in {count} cgroups, by tasks as we join")
                 variants[bases[1]] = _plain(chain.in_cgroups)
         sandboxes = {"our whole cycle": plain}
-        if plain.drop:
+        if plain.separate_uids:
             images = await stack.enter_async_context(bare.sandbox(folder / "images"))
             if images.host.images is not None:
                 sandboxes["our whole cycle with a disk image"] = images

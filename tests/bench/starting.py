@@ -182,7 +182,7 @@ async def starts(folder: Path, count: int, rounds: int) -> list[Row]:
         measured: dict[str, Callable[[int, int], Awaitable[tuple[float, float]]]] = {
             "our whole cycle": ours
         }
-        plains = dict(variants(chain, etc, root=plain.drop))
+        plains = dict(variants(chain, etc, root=plain.separate_uids))
         if plain.host.hierarchy is not None:
             plains["the chain in cgroups"] = chain.in_cgroups
         measured |= {name: _threaded(run) for name, run in plains.items()}

@@ -124,7 +124,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "a last reading that fails is taken again",
         "sandbox/limits/meter.py",
-        "        for _ in range(LAST_TRIES):",
+        "        for _ in range(FINAL_READ_TRIES):",
         "        for _ in range(1):",
         f"{_METER}a_last_reading_that_fails_is_taken_again",
     ),

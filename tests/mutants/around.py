@@ -130,7 +130,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "3",
         "what was put aside is removed when it is dead after all",
         "sandbox/workspace.py",
-        "        self._resources.remove_later(self)\n",
+        "        self._resources.remove_when_dead(self)\n",
         "",
         f"{_ASIDE}what_was_put_aside_goes_once_its_processes_are_dead",
     ),

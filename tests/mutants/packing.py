@@ -70,7 +70,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "5",
         "the list of what was skipped is bounded",
         "collect/contents.py",
-        "if len(self.skipped) < MOST_LISTED:",
+        "if len(self.skipped) < MAX_LISTED:",
         "if True:",
         f"{COLLECT}the_list_of_what_was_skipped_is_bounded",
     ),

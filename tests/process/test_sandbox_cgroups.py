@@ -91,8 +91,8 @@ def test_what_was_left_in_another_cgroup_is_killed_and_removed() -> None:
                 RealClock(), home / "agent", replace(SETTINGS, uid_base=uid_base())
             )
             asyncio.run(sandbox.clear())
-            sandbox.places.close()
-            group = cgroups.Group(cgroup_tree.find(sandbox.places.name), "old", SMALL)
+            sandbox.work_folders.close()
+            group = cgroups.Cgroup(cgroup_tree.find(sandbox.work_folders.name), "old", SMALL)
             left = subprocess.Popen(["sleep", "60"])
             for folder in group.folders:
                 (folder / "cgroup.procs").write_text(str(left.pid))

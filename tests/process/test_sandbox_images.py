@@ -18,8 +18,8 @@ import pytest
 
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.kernel import disk_images, mounts
-from client_agent.sandbox.kernel.disk_images import TEMPLATES, Image, Images
-from client_agent.sandbox.kernel.loop_ext4 import NoImages
+from client_agent.sandbox.kernel.disk_images import TEMPLATES, DiskImage, ImagePool
+from client_agent.sandbox.kernel.loop_ext4 import DiskImagesUnavailable
 from shared.wire import Reason
 from tests.support.disks import mounted as mounted_at
 from tests.support.real_sandbox import MIB, SETTINGS, SMALL, Job, can, in_child, run
@@ -36,11 +36,11 @@ def mounted(work: Any) -> Any:
     def child(home: Path) -> Any:
         places = home / "places"
         places.mkdir()
-        mounts.privatize(places)
-        pool = Images(home / "files", 16_384)
+        mounts.enter_private_namespace(places)
+        pool = ImagePool(home / "files", 16_384)
         try:
             return work(pool, places)
-        except NoImages as problem:
+        except DiskImagesUnavailable as problem:
             return str(problem)
         finally:
             pool.close()
@@ -51,7 +51,7 @@ def mounted(work: Any) -> Any:
     return answer
 
 
-def fill(image: Image, size: int) -> int:
+def fill(image: DiskImage, size: int) -> int:
     """Write up to ``size`` bytes; how many fit."""
     written = 0
     with (image.job / "big").open("wb", buffering=0) as file, suppress_no_space():
@@ -71,9 +71,9 @@ def suppress_no_space() -> Iterator[None]:
 
 @pytest.mark.parametrize("disk", [4 * MIB, 64 * MIB, 512 * MIB])
 def test_a_job_can_store_what_its_limit_says(disk: int) -> None:
-    def work(pool: Images, places: Path) -> tuple[int, int, str | None]:
+    def work(pool: ImagePool, places: Path) -> tuple[int, int, str | None]:
         image = pool.make(disk, places)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         found = os.statvfs(image.place)
         usable = found.f_bavail * found.f_frsize
         full = image.full()
@@ -87,9 +87,9 @@ def test_a_job_can_store_what_its_limit_says(disk: int) -> None:
 
 
 def test_beyond_the_limit_there_is_no_room_and_the_kernel_says_so() -> None:
-    def work(pool: Images, places: Path) -> tuple[int, str | None, int]:
+    def work(pool: ImagePool, places: Path) -> tuple[int, str | None, int]:
         image = pool.make(8 * MIB, places)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         written, full, used = fill(image, 64 * MIB), image.full(), image.used()[0]
         image.discard()
         return written, full, used
@@ -101,9 +101,9 @@ def test_beyond_the_limit_there_is_no_room_and_the_kernel_says_so() -> None:
 
 
 def test_there_are_only_so_many_files() -> None:
-    def work(pool: Images, places: Path) -> tuple[int, str | None]:
+    def work(pool: ImagePool, places: Path) -> tuple[int, str | None]:
         image = pool.make(8 * MIB, places)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         made = 0
         with suppress_no_space():
             for made in range(5000):
@@ -118,40 +118,40 @@ def test_there_are_only_so_many_files() -> None:
 
 
 def test_an_image_is_used_again_only_when_it_is_as_good_as_new() -> None:
-    def work(pool: Images, places: Path) -> list[tuple[str, bool]]:
+    def work(pool: ImagePool, places: Path) -> list[tuple[str, bool]]:
         seen = []
 
         def after(what: str) -> None:
-            pool.put_back(image, spare=2)
+            pool.give_back(image, keep_idle=2)
             again = pool.idle(8 * MIB)
             seen.append((what, again is image))
             if again is not None:
                 again.discard()
 
         image = pool.make(8 * MIB, places)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         after("nothing was stored")
         image = pool.make(8 * MIB, places)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         fill(image, 2 * MIB)
         (image.job / "a/b/c").mkdir(parents=True)
         after("a little was stored")
         image = pool.make(8 * MIB, places)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         (image.place / "beside").write_text("outside the job's directory")
         after("something is left")
         image = pool.make(8 * MIB, places)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         held = (image.job / "held").open("wb")
         held.write(bytes(MIB))
         held.flush()
         (image.job / "held").unlink()
-        seen.append(("deleted, but open", image.wipe()))
+        seen.append(("deleted, but open", image.reset()))
         held.close()
         image.discard()
         image = pool.make(8 * MIB, places)
-        image.open_for(UID)
-        pool.put_back(image, spare=0)
+        image.make_job_folder(UID)
+        pool.give_back(image, keep_idle=0)
         seen.append(("no spares wanted", pool.idle(8 * MIB) is image))
         return seen
 
@@ -166,9 +166,9 @@ def test_an_image_is_used_again_only_when_it_is_as_good_as_new() -> None:
 
 @pytest.mark.parametrize("what", ["many files", "much data", "a grown file"])
 def test_an_image_that_is_work_to_wipe_is_discarded(what: str) -> None:
-    def work(pool: Images, places: Path) -> tuple[bool, list[str]]:
+    def work(pool: ImagePool, places: Path) -> tuple[bool, list[str]]:
         image = pool.make(256 * MIB, places)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         if what == "many files":
             for i in range(disk_images.FEW + 1):
                 (image.job / str(i)).touch()
@@ -177,7 +177,7 @@ def test_an_image_that_is_work_to_wipe_is_discarded(what: str) -> None:
             os.sync()
             if what == "a grown file":
                 (image.job / "big").unlink()
-        pool.put_back(image, spare=2)
+        pool.give_back(image, keep_idle=2)
         left = [path.name for path in (image.file.parent).iterdir()]
         return image.place.exists(), left
 
@@ -193,13 +193,13 @@ def test_images_are_wiped_and_discarded_off_the_event_loop() -> None:
             workspaces = [await sandbox.prepare(f"a-{i}", 0, SMALL) for i in range(2)]
             pool = sandbox.host.images
             assert pool is not None
-            real = pool.put_back
+            real = pool.give_back
 
-            def put_back(image: Image, *, spare: int) -> None:
+            def give_back(image: DiskImage, *, keep_idle: int) -> None:
                 on_loop.append(threading.current_thread() is threading.main_thread())
-                real(image, spare=spare)
+                real(image, keep_idle=keep_idle)
 
-            pool.put_back = put_back  # type: ignore[method-assign]
+            pool.give_back = give_back  # type: ignore[method-assign]
             for workspace in workspaces:
                 await workspace.destroy()
         return on_loop
@@ -208,17 +208,17 @@ def test_images_are_wiped_and_discarded_off_the_event_loop() -> None:
 
 
 def test_what_one_job_stored_cannot_be_read_by_the_next() -> None:
-    def work(pool: Images, places: Path) -> tuple[bool, bytes]:
+    def work(pool: ImagePool, places: Path) -> tuple[bool, bytes]:
         image = pool.make(8 * MIB, places)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         with (image.job / "f").open("wb") as file:
             file.write(b"secret" * 200_000)
             file.flush()
             os.fsync(file.fileno())
-        pool.put_back(image, spare=1)
+        pool.give_back(image, keep_idle=1)
         again = pool.idle(8 * MIB)
         assert again is image
-        again.open_for(UID + 1)
+        again.make_job_folder(UID + 1)
         seen = b""
         with (again.job / "g").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, 7 * MIB)
@@ -231,9 +231,9 @@ def test_what_one_job_stored_cannot_be_read_by_the_next() -> None:
 
 
 def test_a_job_cannot_reach_the_root_of_its_image() -> None:
-    def work(pool: Images, places: Path) -> tuple[int, int, int]:
+    def work(pool: ImagePool, places: Path) -> tuple[int, int, int]:
         image = pool.make(8 * MIB, places)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         top, job = image.place.stat(), image.job.stat()
         image.discard()
         return top.st_uid, top.st_mode & 0o777, job.st_uid
@@ -250,7 +250,7 @@ def test_images_leave_no_loop_device_behind() -> None:
                 found.append(text)
         return found
 
-    def work(pool: Images, places: Path) -> tuple[int, int]:
+    def work(pool: ImagePool, places: Path) -> tuple[int, int]:
         made = [pool.make(8 * MIB, places) for _ in range(3)]
         before = len(loops(places.parent / "files"))
         for image in made:
@@ -296,10 +296,10 @@ def test_without_a_free_loop_device_the_sandbox_is_broken_and_the_test_says_so()
 
 
 def test_idle_images_give_their_loop_devices_to_who_needs_one() -> None:
-    def work(pool: Images, places: Path) -> tuple[int, bool]:
+    def work(pool: ImagePool, places: Path) -> tuple[int, bool]:
         idle = pool.make(8 * MIB, places)
-        idle.open_for(UID)
-        pool.put_back(idle, spare=4)
+        idle.make_job_folder(UID)
+        pool.give_back(idle, keep_idle=4)
         real = disk_images.attach  # type: ignore[attr-defined]
 
         def attach(fd: int) -> tuple[int, str]:
@@ -315,15 +315,15 @@ def test_idle_images_give_their_loop_devices_to_who_needs_one() -> None:
 def test_an_image_that_is_in_use_again_is_not_put_back_twice() -> None:
     """Where another one, whose turn it is to be discarded, is held by somebody."""
 
-    def work(pool: Images, places: Path) -> tuple[bool, bool, list[str]]:
+    def work(pool: ImagePool, places: Path) -> tuple[bool, bool, list[str]]:
         held, image = (opened(pool.make(size * MIB, places)) for size in (8, 16))
-        pool.put_back(held, spare=1)
+        pool.give_back(held, keep_idle=1)
         fd = os.open(held.place, os.O_RDONLY)
-        pool.put_back(image, spare=1)  # no error: the caller would try again
+        pool.give_back(image, keep_idle=1)  # no error: the caller would try again
         again = pool.idle(16 * MIB) is image
         still_there = held.place.exists()
         os.close(fd)
-        image.open_for(UID)
+        image.make_job_folder(UID)
         pool.close()  # also what could not be discarded before
         names = sorted(path.name for path in (places.parent / "files").glob("*.img"))
         image.discard()
@@ -335,7 +335,7 @@ def test_an_image_that_is_in_use_again_is_not_put_back_twice() -> None:
 def test_the_hosts_own_file_system_is_never_shut_down() -> None:
     """Should the image not be where it was mounted."""
 
-    def work(pool: Images, places: Path) -> tuple[str, list[int]]:
+    def work(pool: ImagePool, places: Path) -> tuple[str, list[int]]:
         image = pool.make(8 * MIB, places)
         mounts.unmount(image.place)
         calls: list[int] = []
@@ -368,8 +368,8 @@ def test_a_host_without_loop_devices_is_told(monkeypatch: pytest.MonkeyPatch) ->
 
         os.open = without
         try:
-            Images(home / "files", 16_384).make(8 * MIB, home)
-        except NoImages as problem:
+            ImagePool(home / "files", 16_384).make(8 * MIB, home)
+        except DiskImagesUnavailable as problem:
             return f"{problem} {[p.name for p in (home / 'files').glob('*.img')]}"
         return "made"
 
@@ -379,7 +379,7 @@ def test_a_host_without_loop_devices_is_told(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_images_made_by_several_threads_at_once_are_all_sound() -> None:
-    def work(pool: Images, places: Path) -> int:
+    def work(pool: ImagePool, places: Path) -> int:
         with ThreadPoolExecutor(4) as threads:
             made = list(threads.map(lambda _: pool.make(8 * MIB, places), range(4)))
         sound = sum(image.full() is None for image in made)
@@ -391,10 +391,10 @@ def test_images_made_by_several_threads_at_once_are_all_sound() -> None:
 
 
 def test_sizes_that_uploads_choose_leave_no_more_than_a_few_files() -> None:
-    def work(pool: Images, places: Path) -> tuple[list[int], int, int]:
+    def work(pool: ImagePool, places: Path) -> tuple[list[int], int, int]:
         files = places.parent / "files"
         for number in range(TEMPLATES + 4):
-            pool.put_back(opened(pool.make((8 + number) * MIB, places)), spare=2)
+            pool.give_back(opened(pool.make((8 + number) * MIB, places)), keep_idle=2)
         kept = sorted(image.disk // MIB for image in pool._idle)
         templates = len(list(files.glob("template-*")))
         pool.make(8 * MIB, places).discard()  # its template was forgotten, and is made again
@@ -405,6 +405,6 @@ def test_sizes_that_uploads_choose_leave_no_more_than_a_few_files() -> None:
     assert (kept, templates, left) == ([8 + TEMPLATES + 2, 8 + TEMPLATES + 3], TEMPLATES, 0)
 
 
-def opened(image: Image) -> Image:
-    image.open_for(UID)
+def opened(image: DiskImage) -> DiskImage:
+    image.make_job_folder(UID)
     return image

@@ -156,7 +156,7 @@ def test_mounts_give_no_rights_to_files(who: Who) -> None:
     ("change", "hole"),
     [
         (lambda: without("--unshare-net"), "no_network"),
-        (lambda: setattr(selftest, "host_uid_of", lambda _: 0), "not_root_on_host"),
+        (lambda: setattr(selftest, "real_uid", lambda _: 0), "not_root_on_host"),
     ],
     ids=["the host's network", "root"],
 )
@@ -225,7 +225,7 @@ def test_the_record_alone_ends_what_a_killed_agent_left(who: Who) -> None:
 
         async def again() -> bool:
             async with opened(job, home) as sandbox:
-                sandbox._clear_groups = no_groups  # type: ignore[method-assign]
+                sandbox._clear_cgroups = no_groups  # type: ignore[method-assign]
                 await sandbox.clear()
                 return bool(select.select([init], [], [], 0)[0])
 
@@ -355,7 +355,7 @@ async def stop_the_init(home: Path, write: int) -> None:
         starting = asyncio.create_task(start(sandbox, STOPPED_EARLY, home))
         waiting = asyncio.create_task(waits.wait())
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        bound = pidfd.filtered(inits[0])
+        bound = pidfd.has_seccomp_filter(inits[0])
         if starting.done():
             started = starting.result()
             started.process.go()

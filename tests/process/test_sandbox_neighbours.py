@@ -12,7 +12,7 @@ import pytest
 
 from client_agent.sandbox.base import Ended
 from client_agent.sandbox.kernel import cgroup_tree, cgroups
-from client_agent.sandbox.kernel.work_folders import Places
+from client_agent.sandbox.kernel.work_folders import WorkFolders
 from tests.support.kernel_features import offers
 from tests.support.real_sandbox import (
     SETTINGS,
@@ -112,7 +112,7 @@ def test_a_restart_in_the_middle_clears_everything(who: Who) -> None:
         job = bash("sleep 30\n", settings=replace(SETTINGS, disk_images=False))
         recorded = await asyncio.create_subprocess_exec("sleep", "60")
         stranger = await asyncio.create_subprocess_exec("sleep", "60")
-        places = Places(home / "agent", drop=os.geteuid() == 0)
+        places = WorkFolders(home / "agent", separate_uids=os.geteuid() == 0)
         (home / "agent" / "images").mkdir(parents=True)
         (home / "agent" / "images" / "7.img").write_bytes(bytes(100))
         for name, pid in (("old-1", recorded.pid), ("old-2", stranger.pid)):
@@ -145,9 +145,9 @@ def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start() -> None:
 
     async def second_life(home: Path) -> tuple[int, list[str]]:
 
-        name = Places(home / "agent", drop=True).name
+        name = WorkFolders(home / "agent", separate_uids=True).name
         hierarchy = cgroup_tree.find(name)
-        group = cgroups.Group(hierarchy, "old", SMALL)
+        group = cgroups.Cgroup(hierarchy, "old", SMALL)
         left = await asyncio.create_subprocess_exec("sleep", "60")
         for folder in group.folders:
             (folder / "cgroup.procs").write_text(str(left.pid))

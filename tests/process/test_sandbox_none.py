@@ -118,7 +118,7 @@ def test_two_jobs_do_not_kill_each_other(who: Who) -> None:
             os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=first.workspace.fd))
             await first.process.wait()
             await first.workspace.destroy()
-            uid = sandbox.settings.uid_base if sandbox.drop else os.geteuid()
+            uid = sandbox.settings.uid_base if sandbox.separate_uids else os.geteuid()
             return first.stdout, processes_of(uid) + processes_of(uid + 1)
 
     stdout, alive = in_child(lambda home: asyncio.run(both(home)), who)
@@ -141,7 +141,7 @@ def test_a_former_lifes_processes_are_found_by_their_mark(who: Who) -> None:
     async def second_life(home: Path) -> int | None:
         job = Job({"run.sh": "true\n"}, backend=NoSandbox)
         async with opened(job, home) as sandbox:
-            name = sandbox.places.name
+            name = sandbox.work_folders.name
         env = {"FERRYMAN_ATTEMPT_OF": f"{name}/old", "PATH": "/usr/bin:/bin"}
         left = await asyncio.create_subprocess_exec("sleep", "60", env=env)
         spared = await asyncio.create_subprocess_exec(

@@ -15,7 +15,7 @@ import pytest
 from client_agent.sandbox.base import Ended
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel import cgroup_tree, cgroups, pidfd
-from client_agent.sandbox.kernel.work_folders import Places
+from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.sandbox.none import NoSandbox
 from tests.support.kernel_features import offers
 from tests.support.real_sandbox import (
@@ -41,7 +41,7 @@ def left_of(home: Path) -> list[str]:
     """What there is of an attempt: folders, cgroups, mounts; an idle image belongs to none."""
     agent = home / "agent"
     found = [str(p) for top in ("work", "quarantine") for p in (agent / top).glob("*")]
-    name = Places(agent, drop=False).name
+    name = WorkFolders(agent, separate_uids=False).name
     found += map(str, Path("/sys/fs/cgroup").glob(f"*/{name}/*/"))
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return [*found, *(line for line in mounts if f"/run/ferryman/{name}/attempt" in line)]
@@ -98,7 +98,7 @@ def test_a_clearing_that_failed_is_tried_again_before_anything_starts(who: Who) 
     async def twice(home: Path) -> tuple[list[str], list[str]]:
         (home / "agent/work/old/job").mkdir(parents=True)
         async with opened(LONG, home) as sandbox:
-            real = sandbox.places.clear
+            real = sandbox.work_folders.clear
             failures = [OSError(errno.EIO, "Input/output error")]
 
             def clear(alive: Collection[Path] = ()) -> None:
@@ -106,7 +106,7 @@ def test_a_clearing_that_failed_is_tried_again_before_anything_starts(who: Who) 
                     raise failures.pop()
                 real(alive)
 
-            sandbox.places.clear = clear  # type: ignore[method-assign]
+            sandbox.work_folders.clear = clear  # type: ignore[method-assign]
             with pytest.raises(OSError, match="Input/output error"):
                 await sandbox.prepare("new", 0, SMALL)
             before = at_work(home)
@@ -141,8 +141,8 @@ def test_a_cgroup_that_is_busy_for_a_moment_does_not_stop_the_clearing() -> None
         pytest.skip("no cgroups here: that their clearing waits is not proved")
 
     async def again(home: Path) -> tuple[int, list[str]]:
-        hierarchy = cgroup_tree.find(Places(home / "agent", drop=True).name)
-        group = cgroups.Group(hierarchy, "old", SMALL)
+        hierarchy = cgroup_tree.find(WorkFolders(home / "agent", separate_uids=True).name)
+        group = cgroups.Cgroup(hierarchy, "old", SMALL)
         (home / "agent/work/old").mkdir(parents=True)
         real, tries = cgroups.remove_group, 0
 
@@ -170,7 +170,7 @@ def test_a_process_that_will_not_die_keeps_no_agent_from_starting(who: Who) -> N
     async def again(home: Path) -> tuple[int | None, list[str], list[str], list[str]]:
         agent = home / "agent"
         undying = await asyncio.create_subprocess_exec("sleep", "60")
-        places = Places(agent, drop=os.geteuid() == 0)
+        places = WorkFolders(agent, separate_uids=os.geteuid() == 0)
         for name, pid in (("undying", undying.pid), ("dead", 2**22 - 1)):
             folder = places.make(name)
             places.make_job(folder, None)

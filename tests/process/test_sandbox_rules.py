@@ -50,7 +50,7 @@ def outer_of(started: Started) -> int:
 
 
 async def uids(started: Started) -> list[int]:
-    return [selftest.host_uid_of(pid) for pid in (started.process.pid, outer_of(started))]
+    return [selftest.real_uid(pid) for pid in (started.process.pid, outer_of(started))]
 
 
 def test_no_process_of_a_job_is_root_on_the_host(who: Who) -> None:

@@ -45,7 +45,9 @@ def test_a_sandbox_that_does_not_come_up_quotes_bubblewrap(who: Who) -> None:
         async with opened(job, home) as sandbox:
             with pytest.raises(SandboxBroken) as caught:
                 await start(sandbox, job, home)
-            alive = processes_of(sandbox.settings.uid_base if sandbox.drop else os.geteuid())
+            alive = processes_of(
+                sandbox.settings.uid_base if sandbox.separate_uids else os.geteuid()
+            )
         return str(caught.value), alive, [p.name for p in (home / "agent/work").iterdir()]
 
     message, alive, left = in_child(lambda home: asyncio.run(broken(home)), who)
@@ -82,7 +84,7 @@ def test_a_chain_that_hangs_is_given_up_and_killed(who: Who, tmp_path: Path) -> 
             sandbox._tools = replace(sandbox.tools, bwrap=str(slow))  # type: ignore[union-attr]
             with pytest.raises(SandboxBroken) as caught:
                 await start(sandbox, job, home)
-            uid = sandbox.settings.uid_base if sandbox.drop else os.geteuid()
+            uid = sandbox.settings.uid_base if sandbox.separate_uids else os.geteuid()
             return str(caught.value), processes_of(uid)
 
     message, alive = in_child(lambda home: asyncio.run(hanging(home)), who)
@@ -106,7 +108,7 @@ def test_a_sandbox_that_stands_still_at_its_start_is_killed_and_no_zombie_stays(
             """However far it had come before it was stopped."""
             return False
 
-        pidfd.open_child, pidfd.filtered = stopped, unfiltered
+        pidfd.open_child, pidfd.has_seccomp_filter = stopped, unfiltered
         async with opened(job, home) as sandbox:
             for i in range(2):
                 with pytest.raises(SandboxBroken, match="not up within"):
@@ -169,7 +171,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(who: Who) -> None:
                 started.process.stop(None, "x", grace=False)
                 await started.process.wait()
                 await started.workspace.destroy()
-            uid = sandbox.settings.uid_base if sandbox.drop else os.geteuid()
+            uid = sandbox.settings.uid_base if sandbox.separate_uids else os.geteuid()
             return processes_of(uid), descriptors() - before
 
     alive, more = in_child(lambda home: asyncio.run(cancelled(home)), who)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client_agent.sandbox.kernel.work_folders import Places
+from client_agent.sandbox.kernel.work_folders import WorkFolders
 
 READY = re.compile(r"ready at (http://\S+)")
 _OTHERS = re.compile(r"FERRYMAN_.*|SERVICE_.*|PORT|DB_PATH|DATA_PATH|MAX_AGE")
@@ -145,7 +145,7 @@ def cgroups_of(name: str) -> list[Path]:
 
 def traces(system: System) -> list[str]:
     """What the agent has outside its folder: mounts and cgroups. It may while it runs."""
-    name = Places(system.folder / "data" / "agent", drop=False).name
+    name = WorkFolders(system.folder / "data" / "agent", separate_uids=False).name
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     outside = [*Path("/run").glob(f"*/{name}"), *cgroups_of(name)]
     return [line for line in mounts if str(system.folder) in line] + [str(path) for path in outside]

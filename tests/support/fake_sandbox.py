@@ -15,11 +15,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from client_agent.sandbox.base import Ended, Launch, Process, Report, SandboxBroken, Workspace
+from client_agent.sandbox.base import (
+    Ended,
+    Launch,
+    Process,
+    SandboxBroken,
+    SelfTestReport,
+    Workspace,
+)
 from shared.clock import Clock
 from shared.wire import Limits, Reason, Usage
 
-REPORT: Final = Report("fake", "1", {"memory": "none"}, {"canary": True})
+REPORT: Final = SelfTestReport("fake", "1", {"memory": "none"}, {"canary": True})
 
 
 class FakeProcess:
@@ -178,7 +185,7 @@ class FakeSandbox:
         self._news = asyncio.Event()
         self._pid = 100
 
-    async def self_test(self) -> Report:
+    async def self_test(self) -> SelfTestReport:
         if self.broken is not None:
             raise SandboxBroken(self.broken)
         return REPORT

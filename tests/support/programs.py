@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from client_agent.sandbox.kernel.work_folders import Places
+from client_agent.sandbox.kernel.work_folders import WorkFolders
 from tests.support import forked_programs
 from tests.support.dev_program import cgroups_of, environment, marked
 
@@ -102,7 +102,7 @@ def until(true, what: str, more=lambda: "", seconds: float = 80.0) -> None:
 
 def left_behind(agent: Program) -> list[str]:
     """Processes, mounts and cgroups that outlived both programs."""
-    name = Places(agent.data, drop=False).name
+    name = WorkFolders(agent.data, separate_uids=False).name
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found = [f"process {pid}" for pid in marked(agent.mark)]
     found += [line for line in mounts if str(agent.data) in line]

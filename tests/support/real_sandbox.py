@@ -25,9 +25,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from client_agent.collect.contents import Contents, ResultsLimit, Skipped
+from client_agent.collect.contents import Contents, ResultsLimitExceeded, Skipped
 from client_agent.collect.pack import collect, collect_extras
-from client_agent.sandbox.base import Ended, Launch, Process, Report, Workspace
+from client_agent.sandbox.base import Ended, Launch, Process, SelfTestReport, Workspace
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.grants import Grant
 from client_agent.sandbox.none import NoSandbox
@@ -57,7 +57,7 @@ class Outcome:
     """What came of one bundle."""
 
     ended: Ended
-    report: Report
+    report: SelfTestReport
     stdout: str
     stderr: str
     stdout_bytes: int
@@ -66,7 +66,7 @@ class Outcome:
     """Name in the ZIP -> its first MiB; the bundle's own run.sh and our logs included."""
     skipped: list[Skipped]
     skipped_more: int
-    results_limit: ResultsLimit | str | None
+    results_limit: ResultsLimitExceeded | str | None
     grown: int
     """Bytes by which the agent's peak of resident memory grew."""
     enforcement: Mapping[str, str]
@@ -297,13 +297,13 @@ async def attempt(job: Job, home: Path) -> Outcome:
     )
 
 
-def pack(started: Started, job: Job, dest: Path) -> tuple[Contents, ResultsLimit | None]:
+def pack(started: Started, job: Job, dest: Path) -> tuple[Contents, ResultsLimitExceeded | None]:
     """As the agent does it."""
     extras = {"stdout.log": started.launch.stdout, "stderr.log": started.launch.stderr}
     try:
         fd = started.workspace.fd
         return collect(fd, dest, job.limits, extras, lambda _: b"{}\n"), None
-    except ResultsLimit as problem:
+    except ResultsLimitExceeded as problem:
         return collect_extras(dest, extras, lambda _: b"{}\n"), problem
 
 

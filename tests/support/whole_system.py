@@ -16,8 +16,8 @@ from typing import Any
 from client_agent import app
 from client_agent.collect.contents import Skipped
 from client_agent.collect.receipt import Receipt
-from client_agent.sandbox.base import Ended, Report
-from client_agent.sandbox.kernel.work_folders import Places
+from client_agent.sandbox.base import Ended, SelfTestReport
+from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.settings.agent import load
 from ferryman.sync import SyncClient
 from shared.clock import RealClock
@@ -144,7 +144,7 @@ class WholeSystem:
     def left(self) -> list[str]:
         """What stopped agents must not leave: folders of attempts, mounts, cgroups."""
         data = self.agent.home / "data"
-        name = Places(data, drop=False).name
+        name = WorkFolders(data, separate_uids=False).name
         found = [str(path) for place in ("work", "quarantine") for path in (data / place).glob("*")]
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
         found += [line for line in mounts if str(data) in line]
@@ -181,7 +181,7 @@ class WholeSystem:
                 told.usage,
                 tuple(told.warnings),
             ),
-            report=Report(told.sandbox.backend, told.sandbox.version, told.enforcement),
+            report=SelfTestReport(told.sandbox.backend, told.sandbox.version, told.enforcement),
             stdout=texts[told.logs.stdout],
             stderr=texts[told.logs.stderr],
             stdout_bytes=size,

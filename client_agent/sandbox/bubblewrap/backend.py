@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from client_agent.sandbox.base import Launch, Process, Report
+from client_agent.sandbox.base import Launch, Process, SelfTestReport
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel import pidfd
@@ -28,8 +28,8 @@ class Bubblewrap(HostSandbox):
         self._constants: dict[str, int] = {}
         self._testing = asyncio.Lock()
 
-    async def self_test(self) -> Report:
-        await self.check_hard()
+    async def self_test(self) -> SelfTestReport:
+        await self.check_required_limits()
         async with self._testing:  # two tests would have the same name and uid
             return await selftest.run(self, self.tools.bwrap)
 
@@ -103,9 +103,9 @@ class BubblewrapWorkspace(HostWorkspace):
         finally:
             for fd in opened:
                 os.close(fd)
-        parts = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
+        spawned = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
         self.attempt = Attempt(
-            parts, launch, self.meter(launch), sandbox.clock, settings.death_timeout_s
+            spawned, launch, self.meter(launch), sandbox.clock, settings.death_timeout_s
         )
         return self.attempt
 

@@ -80,7 +80,7 @@ def chain(
         inside: the command inside, see :func:`client_agent.sandbox.process.chain.gated`.
         uid: the host uid and gid to become; None: stay. Never 0: with ``--uid 1000`` a job of
             root's could still write the host's ``core_pattern``.
-        join: files to write 0 to, see :attr:`client_agent.sandbox.kernel.cgroups.Group.join`.
+        join: files to write 0 to, see :attr:`client_agent.sandbox.kernel.cgroups.Cgroup.join`.
     """
     if uid == 0:
         raise ValueError("bwrap must never run as the host's root")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from client_agent.sandbox.base import Launch, Report, SandboxBroken
+from client_agent.sandbox.base import Launch, SandboxBroken, SelfTestReport
 from client_agent.sandbox.host_sandbox import SELF_TEST_SLOT, HostSandbox
 from client_agent.sandbox.kernel.pidfd import stat_fields
 from shared.wire import Limits
@@ -36,7 +36,7 @@ if [ -e /proc/1/mem ]; then echo init=shown; else echo init=hidden; fi
 """
 
 
-async def run(sandbox: HostSandbox, bwrap: str) -> Report:
+async def run(sandbox: HostSandbox, bwrap: str) -> SelfTestReport:
     """Check the binary, then run a canary through the whole chain.
 
     Args:
@@ -48,7 +48,7 @@ async def run(sandbox: HostSandbox, bwrap: str) -> Report:
     version = check_binary(bwrap)
     name = f"self-test-{os.getpid()}"
     workspace = await sandbox.prepare(name, SELF_TEST_SLOT, LIMITS)
-    workspace.spare_images = 0  # the next test shall have to make one, too
+    workspace.max_idle_images = 0  # the next test shall have to make one, too
     try:
         with tempfile.TemporaryDirectory() as folder:
             launch = Launch(
@@ -63,7 +63,7 @@ async def run(sandbox: HostSandbox, bwrap: str) -> Report:
                 process = await workspace.start(launch)
             except SandboxBroken as problem:
                 raise SandboxBroken(f"{problem}\n{advise(str(problem))}") from problem
-            host_uid = host_uid_of(process.pid)
+            host_uid = real_uid(process.pid)
             process.go()
             ended = await process.wait()
             said = launch.stdout.read_text(errors="replace")
@@ -73,7 +73,7 @@ async def run(sandbox: HostSandbox, bwrap: str) -> Report:
     if ended.exit_code != 0:
         raise SandboxBroken(f"the sandbox's canary failed: {ended.message}: {complaint}")
     seen = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
-    checks = judge(seen, host_uid, allowed_uid=None if sandbox.drop else os.geteuid())
+    checks = judge(seen, host_uid, allowed_uid=None if sandbox.separate_uids else os.geteuid())
     failed = [check for check, passed in checks.items() if not passed]
     if failed:
         raise SandboxBroken(
@@ -81,7 +81,7 @@ async def run(sandbox: HostSandbox, bwrap: str) -> Report:
             f"uid {host_uid} on the host)"
         )
     enforcement, advice = dict(workspace.enforcement), sandbox.host.advice
-    return Report("bubblewrap", version, enforcement, checks, advice)
+    return SelfTestReport("bubblewrap", version, enforcement, checks, advice)
 
 
 def judge(seen: dict[str, str], host_uid: int, *, allowed_uid: int | None) -> dict[str, bool]:
@@ -101,7 +101,7 @@ def judge(seen: dict[str, str], host_uid: int, *, allowed_uid: int | None) -> di
     }
 
 
-def host_uid_of(pid: int) -> int:
+def real_uid(pid: int) -> int:
     """The real uid of a process as the host sees it."""
     for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
         if line.startswith("Uid:"):

@@ -12,7 +12,7 @@ from typing import Final
 WANTED: Final = ("memory", "pids", "cpu")
 
 
-class NoCgroups(Exception):
+class CgroupsUnavailable(Exception):
     """Limits cannot be hard here. The text says why, and what would help."""
 
 
@@ -33,7 +33,7 @@ def find(name: str, *, proc: Path = Path("/proc/self")) -> Hierarchy:
     to a leaf beside ``NAME``, because a group that gives controllers away may hold none itself.
 
     Raises:
-        NoCgroups
+        CgroupsUnavailable
     """
     own = _own_groups((proc / "mountinfo").read_text(), read(proc / "cgroup"))
     unified = own.get("cgroup2")
@@ -54,13 +54,15 @@ def _find_v1(name: str, own: Mapping[str, Path]) -> Hierarchy:
         try:
             folder.mkdir(exist_ok=True)
         except OSError as problem:
-            raise NoCgroups(
+            raise CgroupsUnavailable(
                 f"cannot make the cgroup {folder} ({problem.strerror}): start the agent as "
                 "root, or use a host with cgroup v2 and systemd's Delegate=memory pids cpu"
             ) from problem
         folders[controller] = folder
     if not folders:
-        raise NoCgroups("no cgroup controllers are mounted: mount cgroup2 on /sys/fs/cgroup")
+        raise CgroupsUnavailable(
+            "no cgroup controllers are mounted: mount cgroup2 on /sys/fs/cgroup"
+        )
     return Hierarchy(1, folders)
 
 
@@ -81,11 +83,11 @@ def _find_v2(name: str, own: Path) -> Hierarchy:
         jobs.mkdir(exist_ok=True)
         controllers &= enable(jobs)
     except OSError as problem:
-        raise NoCgroups(
+        raise CgroupsUnavailable(
             f"the cgroup {own} is not the agent's to divide ({problem.strerror}): {help_text}"
         ) from problem
     if not controllers:
-        raise NoCgroups(
+        raise CgroupsUnavailable(
             f"the cgroup {own} has none of the controllers memory, pids, cpu: {help_text}"
         )
     return Hierarchy(2, dict.fromkeys((c for c in WANTED if c in controllers), jobs))

@@ -23,7 +23,7 @@ NEAR: Final = 1 << 16
 """Bytes below the limit at which the kernel may have refused the next few pages."""
 
 
-class Group:
+class Cgroup:
     """The cgroups of one attempt."""
 
     def __init__(self, hierarchy: Hierarchy, name: str, limits: Limits) -> None:

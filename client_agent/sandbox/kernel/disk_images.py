@@ -24,7 +24,7 @@ import structlog
 from client_agent.sandbox.kernel import mounts
 from client_agent.sandbox.kernel.loop_ext4 import (
     BLOCK,
-    NoImages,
+    DiskImagesUnavailable,
     attach,
     copy_sparse,
     make_file_system,
@@ -51,11 +51,11 @@ _SAFE_PATH: Final = "/usr/sbin:/sbin:/usr/bin:/bin"
 _OPTIONS: Final = "noinit_itable,errors=remount-ro"
 
 
-class Image:
+class DiskImage:
     """One mounted image. Blocking methods.
 
     Attributes:
-        job: the directory inside for an attempt; made by :meth:`open_for`.
+        job: the directory inside for an attempt; made by :meth:`make_job_folder`.
     """
 
     def __init__(self, file: Path, place: Path, disk: int) -> None:
@@ -65,7 +65,7 @@ class Image:
         found = os.statvfs(place)
         self._pristine = (found.f_bfree, found.f_ffree)
 
-    def open_for(self, uid: int) -> None:
+    def make_job_folder(self, uid: int) -> None:
         """An empty directory that belongs to ``uid``; the root of the file system stays
         root's."""
         self.job.mkdir(mode=0o700)
@@ -85,7 +85,7 @@ class Image:
         blocks, files = self._pristine
         return max(0, blocks - found.f_bfree) * found.f_frsize, max(0, files - found.f_ffree)
 
-    def wipe(self) -> bool:
+    def reset(self) -> bool:
         """Delete what the attempt left.
 
         Returns:
@@ -113,7 +113,7 @@ class Image:
         self.file.unlink()
 
 
-class Images:
+class ImagePool:
     """The images of one agent.
 
     Args:
@@ -123,15 +123,15 @@ class Images:
 
     def __init__(self, files: Path, inode_every: int) -> None:
         self._files, self._inode_every = files, inode_every
-        self._idle: list[Image] = []
-        self._stuck: list[Image] = []
+        self._idle: list[DiskImage] = []
+        self._stuck: list[DiskImage] = []
         """Idle once; they could not be discarded yet."""
         self._serial = 0
         self._making = threading.Lock()
         self._keeping = threading.Lock()
         self._template: dict[int, Path] = {}
 
-    def idle(self, disk: int) -> Image | None:
+    def idle(self, disk: int) -> DiskImage | None:
         """An image that is as good as new, if there is one."""
         with self._keeping:
             for image in self._idle:
@@ -140,24 +140,24 @@ class Images:
                     return image
         return None
 
-    def make(self, disk: int, places: Path) -> Image:
+    def make(self, disk: int, places: Path) -> DiskImage:
         """A new image of ``disk`` usable bytes. Blocking.
 
         Args:
             places: folder in which to mount it.
 
         Raises:
-            NoImages: this host cannot, or has no loop device left.
+            DiskImagesUnavailable: this host cannot, or has no loop device left.
             OSError: no space.
         """
         try:
             return self._make(disk, places)
-        except NoImages:
+        except DiskImagesUnavailable:
             if not self._discard_idle():  # of other sizes: they may hold the last loop devices
                 raise
             return self._make(disk, places)
 
-    def _make(self, disk: int, places: Path) -> Image:
+    def _make(self, disk: int, places: Path) -> DiskImage:
         with self._making:  # slots come from threads of their own, and one mkfs is enough
             template = self._open_template(disk)
             self._serial += 1
@@ -185,22 +185,22 @@ class Images:
             file.unlink(missing_ok=True)
             if problem.errno in (errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise
-            raise NoImages(f"cannot mount a disk image: {problem}") from problem
-        return Image(file, place, disk)
+            raise DiskImagesUnavailable(f"cannot mount a disk image: {problem}") from problem
+        return DiskImage(file, place, disk)
 
-    def put_back(self, image: Image, *, spare: int) -> None:
+    def give_back(self, image: DiskImage, *, keep_idle: int) -> None:
         """Take an image after its attempt: keep it where that is safe, else discard it. Blocking.
 
         Args:
-            spare: how many idle images are worth keeping.
+            keep_idle: how many idle images are worth keeping.
         """
-        if not spare or not image.wipe():
+        if not keep_idle or not image.reset():
             image.discard()
             return
         with self._keeping:
             self._idle.append(image)
             # The oldest goes: sizes that nobody asks for any more must not keep out those in use.
-            oldest = self._idle.pop(0) if len(self._idle) > spare else None
+            oldest = self._idle.pop(0) if len(self._idle) > keep_idle else None
         # An error here would have the caller put back again what may be the next attempt's already.
         if oldest is not None and not self._discard(oldest):
             log.warning("image.not_discarded", image=str(oldest.place))
@@ -215,7 +215,7 @@ class Images:
             idle, self._idle, self._stuck = [*self._stuck, *self._idle], [], []
         return sum(self._discard(image) for image in idle) > 0
 
-    def _discard(self, image: Image) -> bool:
+    def _discard(self, image: DiskImage) -> bool:
         """Discard what nobody uses; what cannot be discarded is tried again later."""
         try:
             image.discard()
@@ -237,7 +237,7 @@ class Images:
     def _make_template(self, disk: int) -> Path:
         mkfs = shutil.which("mkfs.ext4", path=_SAFE_PATH)
         if mkfs is None:
-            raise NoImages("mkfs.ext4 is not installed: apt install e2fsprogs")
+            raise DiskImagesUnavailable("mkfs.ext4 is not installed: apt install e2fsprogs")
         self._files.mkdir(mode=0o700, exist_ok=True)
         inodes = max(256, disk // self._inode_every + 16)  # ext4 keeps a dozen for itself
         file = self._files / f"template-{disk}.ext4"

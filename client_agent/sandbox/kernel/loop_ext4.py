@@ -24,7 +24,7 @@ _SHUTDOWN: Final = 0x8004587D
 _NO_FLUSH: Final = struct.pack("<I", 2)
 
 
-class NoImages(SandboxBroken):
+class DiskImagesUnavailable(SandboxBroken):
     """This host has no loop-mounted images for us, or none at the moment. The text says why."""
 
 
@@ -32,7 +32,7 @@ def make_file_system(mkfs: str, file: Path, blocks: int, inodes: int) -> None:
     """Make a file with an empty ext4 of that many blocks and inodes.
 
     Raises:
-        NoImages: mkfs failed; OSError: no space.
+        DiskImagesUnavailable: mkfs failed; OSError: no space.
     """
     file.unlink(missing_ok=True)
     with file.open("wb") as out:
@@ -44,7 +44,7 @@ def make_file_system(mkfs: str, file: Path, blocks: int, inodes: int) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env={}, check=False)
     if done.returncode != 0:
         file.unlink()
-        raise NoImages(f"mkfs.ext4 failed: {done.stderr.strip()}")
+        raise DiskImagesUnavailable(f"mkfs.ext4 failed: {done.stderr.strip()}")
 
 
 def usable_blocks(file: Path) -> int:

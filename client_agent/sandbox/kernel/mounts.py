@@ -52,7 +52,7 @@ def unmount(target: Path, *, detach: bool = False) -> None:
         raise OSError(number, os.strerror(number), str(target))
 
 
-def privatize(top: Path) -> None:
+def enter_private_namespace(top: Path) -> None:
     """Give the calling thread, and those that it starts from now on, mounts of their own.
 
     They end with the process, however it ends, so a killed agent leaves no mount and no loop

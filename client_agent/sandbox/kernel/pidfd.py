@@ -40,7 +40,7 @@ def stat_fields(pid: int) -> list[str] | None:
     return text[text.rindex(")") + 2 :].split()  # the name may hold spaces and parentheses
 
 
-def filtered(pid: int) -> bool | None:
+def has_seccomp_filter(pid: int) -> bool | None:
     """Whether a seccomp filter holds for a process; None: there is no such process."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
@@ -106,7 +106,7 @@ def open_orphans(pipe: int) -> list[int]:
     return found
 
 
-def open_started(pid: int, start_time: str) -> int | None:
+def open_if_started_at(pid: int, start_time: str) -> int | None:
     """A pidfd of ``pid``, if it is the process that started at ``start_time``."""
     try:
         fd = os.pidfd_open(pid)

@@ -24,26 +24,26 @@ from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.kernel import mounts, pidfd
 from client_agent.storage.remove_tree import remove_tree
 
-WINDOWS: Final = Path("/run/ferryman")
+MOUNT_ROOT: Final = Path("/run/ferryman")
 _RECORD: Final = "init"
 
 
-class Places:
+class WorkFolders:
     """The folders of one agent.
 
     Args:
         home: the agent's directory, for this agent alone.
-        drop: the jobs run as other uids than the agent.
+        separate_uids: the jobs run as other uids than the agent.
 
     Attributes:
         name: of whatever the agent makes outside its home; the same in its next life.
     """
 
-    def __init__(self, home: Path, *, drop: bool) -> None:
+    def __init__(self, home: Path, *, separate_uids: bool) -> None:
         home = home.resolve()
         self.work, self.images = home / "work", home / "images"
         self._quarantine, self._groups = home / "quarantine", home / "cgroups"
-        self._drop = drop
+        self._separate_uids = separate_uids
         self.name = f"ferryman-{hashlib.sha256(os.fsencode(home)).hexdigest()[:12]}"
         self._base: Path | None = None
 
@@ -58,13 +58,13 @@ class Places:
         if self._base is None:
             self.work.mkdir(parents=True, exist_ok=True)
             self.work.chmod(0o700)
-            self._base = self._open_window() if self._drop else self.work
+            self._base = self._make_mount_folder() if self._separate_uids else self.work
         return self._base
 
-    def _open_window(self) -> Path:
-        window = WINDOWS / self.name
+    def _make_mount_folder(self) -> Path:
+        window = MOUNT_ROOT / self.name
         try:
-            mounts.privatize(WINDOWS)
+            mounts.enter_private_namespace(MOUNT_ROOT)
             window.mkdir(mode=0o711)
         except OSError as problem:
             closed = [p for p in self.work.parents if not p.stat().st_mode & 0o001]
@@ -81,7 +81,7 @@ class Places:
     def clear(self, alive: Collection[Path] = ()) -> None:
         """Remove what an earlier run left, but for folders of what is still alive. Its mounts died
         with it. Blocking."""
-        for folder in self.left_over():
+        for folder in self.leftovers():
             if folder not in alive:
                 remove_tree(folder)
         if self.images.is_dir():
@@ -93,7 +93,7 @@ class Places:
         window, self._base = self._base, None
         if window is not None and window != self.work:
             for door in list(window.iterdir()):  # of attempts that would not die
-                _close_door(door)
+                _remove_bind_mount(door)
             window.rmdir()
 
     def check_free(self, floor: int) -> None:
@@ -172,7 +172,7 @@ class Places:
             return []
         return [Path(line) for line in lines if Path(line).name == self.name]
 
-    def left_over(self) -> list[Path]:
+    def leftovers(self) -> list[Path]:
         """Folders of attempts, the quarantined ones included."""
         return [
             entry
@@ -187,7 +187,7 @@ class Places:
             boot_id, pid, started = (folder / _RECORD).read_text(encoding="ascii").split()
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
-        return pidfd.open_started(int(pid), started) if boot_id == _boot_id() else None
+        return pidfd.open_if_started_at(int(pid), started) if boot_id == _boot_id() else None
 
     def quarantine(self, folder: Path) -> Path:
         """Keep a folder apart whose processes would not die; the next start tries again."""
@@ -205,11 +205,13 @@ class Places:
     def remove(self, folder: Path) -> None:
         """Delete the folder of an attempt. Blocking: a tree can be large."""
         if self.base != self.work:
-            _close_door(self.base / folder.name.partition(".")[0])  # in quarantine it has a serial
+            _remove_bind_mount(
+                self.base / folder.name.partition(".")[0]
+            )  # in quarantine it has a serial
         remove_tree(folder)
 
 
-def _close_door(door: Path) -> None:
+def _remove_bind_mount(door: Path) -> None:
     """Take a mount point away, if it is there; whoever still uses it keeps the mount."""
     with suppress(OSError):
         mounts.unmount(door, detach=True)

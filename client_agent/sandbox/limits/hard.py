@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from client_agent.sandbox.base import Process
-from client_agent.sandbox.kernel.cgroups import Group
-from client_agent.sandbox.kernel.disk_images import Image
-from client_agent.sandbox.limits.meter import Verdict
+from client_agent.sandbox.kernel.cgroups import Cgroup
+from client_agent.sandbox.kernel.disk_images import DiskImage
+from client_agent.sandbox.limits.meter import EndCause
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 
-OFTEN_THROTTLED: Final = 10
+MIN_THROTTLED_PERIODS: Final = 10
 """Periods of 0.1 s; a shorter wait for CPU is not worth a word."""
 
 
 class CgroupGauge:
     """Memory, processes and CPU by the kernel's counters: hard."""
 
-    def __init__(self, group: Group, limits: Limits) -> None:
+    def __init__(self, group: Cgroup, limits: Limits) -> None:
         self._group, self._limits = group, limits
         self.cpu_s: float | None = None
         self.peak_memory: int | None = None
@@ -33,9 +33,9 @@ class CgroupGauge:
 
     async def poll(self, attempt: Process) -> None:
         self._look()
-        verdict = self.verdict()
-        if verdict is not None:  # in version 1 the kernel takes one process and leaves the rest
-            attempt.stop(verdict.reason, verdict.message, grace=False)
+        end_cause = self.end_cause()
+        if end_cause is not None:  # in version 1 the kernel takes one process and leaves the rest
+            attempt.stop(end_cause.reason, end_cause.message, grace=False)
 
     async def last(self) -> bool:
         self._look()
@@ -45,14 +45,14 @@ class CgroupGauge:
         self.peak_memory = self._group.peak_memory()
         return True
 
-    def verdict(self) -> Verdict | None:
+    def end_cause(self) -> EndCause | None:
         if not self._kills:
             return None
         if not self._at_limit:
             message = "the agent's host ran out of memory, and its kernel killed some of the job"
-            return Verdict(Reason.AGENT_ERROR, message)
+            return EndCause(Reason.AGENT_ERROR, message)
         message = f"the job needed more than its {say_size(self._limits.memory)} of memory"
-        return Verdict(Reason.MEMORY_LIMIT, message)
+        return EndCause(Reason.MEMORY_LIMIT, message)
 
     def warnings(self) -> Sequence[str]:
         told = []
@@ -62,7 +62,7 @@ class CgroupGauge:
                 f"pids_limit: {often} a process or thread was refused, because the job had its "
                 f"{self._limits.pids} already"
             )
-        if self._throttled >= OFTEN_THROTTLED:
+        if self._throttled >= MIN_THROTTLED_PERIODS:
             told.append(
                 f"cpu_limit: {self._throttled} times it had used its {self._limits.cpus:g} CPUs up "
                 "before 0.1 s were over, and waited"
@@ -75,7 +75,7 @@ class ImageGauge:
 
     cpu_s = peak_memory = None
 
-    def __init__(self, image: Image, limits: Limits) -> None:
+    def __init__(self, image: DiskImage, limits: Limits) -> None:
         self._image, self._limits = image, limits
         self._full: str | None = None
         self._was_full = False
@@ -88,11 +88,11 @@ class ImageGauge:
         self._full = self._image.full()
         return True
 
-    def verdict(self) -> Verdict | None:
+    def end_cause(self) -> EndCause | None:
         if self._full is None:
             return None
         disk = f"disk of {say_size(self._limits.disk)}"
-        return Verdict(
+        return EndCause(
             Reason.DISK_LIMIT,
             f"the job's {disk} ran out of room"
             if self._full == "bytes"
@@ -132,7 +132,7 @@ class HostDiskGauge:
             self._short = self._free() < self._floor
         return True
 
-    def verdict(self) -> Verdict | None:
+    def end_cause(self) -> EndCause | None:
         return None  # not the job's fault, and perhaps it did not even notice
 
     def warnings(self) -> Sequence[str]:

@@ -17,12 +17,12 @@ from shared.wire import Reason
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-LAST_TRIES: Final = 10
+FINAL_READ_TRIES: Final = 10
 """At the end each gauge is read so often before its limit is called unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EndCause:
     """A cause of an end that the kernel's own counters prove."""
 
     reason: Reason
@@ -47,7 +47,7 @@ class Gauge(Protocol):
         known."""
         ...
 
-    def verdict(self) -> Verdict | None:
+    def end_cause(self) -> EndCause | None:
         """The limit that was the end of it."""
         ...
 
@@ -107,7 +107,7 @@ class Meter:
 
     async def _last(self, gauge: Gauge) -> bool:
         trouble = ""
-        for _ in range(LAST_TRIES):
+        for _ in range(FINAL_READ_TRIES):
             try:
                 return await gauge.last()
             except Exception as problem:  # noqa: BLE001 - not worth the attempt's result
@@ -117,8 +117,8 @@ class Meter:
         self._unknown.append(f"limits: what it used at its end is not known: {trouble}")
         return True
 
-    def verdict(self) -> Verdict | None:
-        return next((v for gauge in self._gauges if (v := gauge.verdict()) is not None), None)
+    def end_cause(self) -> EndCause | None:
+        return next((v for gauge in self._gauges if (v := gauge.end_cause()) is not None), None)
 
     def warnings(self) -> list[str]:
         told = [warning for gauge in self._gauges for warning in gauge.warnings()]

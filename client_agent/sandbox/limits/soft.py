@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from client_agent.sandbox.base import Process
 from client_agent.sandbox.limits import usage
-from client_agent.sandbox.limits.meter import Verdict
+from client_agent.sandbox.limits.meter import EndCause
 from shared.clock import Clock
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Pace:
+class SampleThrottle:
     """Looks from a thread, and not too often: how long a look takes is up to the job, which can
     have thousands of files, descriptors and mappings.
 
@@ -64,7 +64,7 @@ class ProcessGauge:
         self._scratch = scratch
         self._limits, self._budget_s = limits, budget_s
         self._memory, self._cpu = memory, cpu
-        self._pace = Pace(clock, 2.0)
+        self._pace = SampleThrottle(clock, 2.0)
         self.cpu_s: float | None = None
         self.peak_memory: int | None = None
 
@@ -102,7 +102,7 @@ class ProcessGauge:
     async def last(self) -> bool:
         return True
 
-    def verdict(self) -> Verdict | None:
+    def end_cause(self) -> EndCause | None:
         return None
 
     def warnings(self) -> Sequence[str]:
@@ -130,8 +130,8 @@ class DirectoryGauge:
     ) -> None:
         self._fd, self._device, self._limits, self._most = fd, device, limits, most_files
         self._hurry = hurry
-        self._pace = Pace(clock, 10.0)
-        self._found: Verdict | None = None
+        self._pace = SampleThrottle(clock, 10.0)
+        self._found: EndCause | None = None
 
     async def poll(self, attempt: Process) -> None:
         if not self._pace.due:
@@ -140,7 +140,7 @@ class DirectoryGauge:
         if found is not None:
             attempt.stop(found.reason, found.message, grace=False)
 
-    def _look(self, init: int) -> Verdict | None:
+    def _look(self, init: int) -> EndCause | None:
         stored = usage.of_directory(self._fd, self._most, self._hurry.is_set)
         return self._judge(stored, usage.of_deleted(init, self._device))
 
@@ -149,7 +149,7 @@ class DirectoryGauge:
         self._found = self._judge(stored, 0)
         return True
 
-    def _judge(self, stored: usage.Stored, deleted: int) -> Verdict | None:
+    def _judge(self, stored: usage.Stored, deleted: int) -> EndCause | None:
         total = stored.bytes + deleted
         if total > self._limits.disk:
             message = (
@@ -161,9 +161,9 @@ class DirectoryGauge:
             message = f"the job nested folders more than {usage.DEEPEST} deep"
         else:
             return None
-        return Verdict(Reason.DISK_LIMIT, message)
+        return EndCause(Reason.DISK_LIMIT, message)
 
-    def verdict(self) -> Verdict | None:
+    def end_cause(self) -> EndCause | None:
         return self._found
 
     def warnings(self) -> Sequence[str]:

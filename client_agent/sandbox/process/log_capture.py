@@ -29,7 +29,7 @@ UNWRITTEN: Final = 1 << 18
 """Bytes that wait for the disk; with more, the pipe is not read."""
 
 
-class LogDrain:
+class LogCapture:
     """Drains one pipe into one file, on the event loop.
 
     Args:

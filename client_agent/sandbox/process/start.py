@@ -13,9 +13,9 @@ from typing import Final
 
 from client_agent.sandbox.base import Launch, SandboxBroken
 from client_agent.sandbox.kernel import pidfd
-from client_agent.sandbox.process.log_capture import LogDrain
+from client_agent.sandbox.process.log_capture import LogCapture
 from client_agent.sandbox.process.status_pipe import StatusPipe
-from client_agent.sandbox.process.supervisor import Parts
+from client_agent.sandbox.process.supervisor import SpawnedProcesses
 from shared.clock import Clock
 
 _LOOK_S: Final = 0.001
@@ -84,7 +84,7 @@ class Start:
     ) -> None:
         self.pipes = pipes = Pipes()
         self._record = record
-        self._owned: list[StatusPipe | LogDrain] = []
+        self._owned: list[StatusPipe | LogCapture] = []
         self._outer: subprocess.Popen[bytes] | None = None
         self._outer_fd = -1
         self._outer_dead: asyncio.Future[None] | None = None
@@ -101,8 +101,8 @@ class Start:
             self.close()
             raise
 
-    def _drain(self, fd: int, path: Path, logs: Logs, stream: str) -> LogDrain:
-        drain = LogDrain(
+    def _drain(self, fd: int, path: Path, logs: Logs, stream: str) -> LogCapture:
+        drain = LogCapture(
             fd,
             path,
             limit=logs.limit,
@@ -144,7 +144,7 @@ class Start:
         self._outer_fd = os.pidfd_open(self._outer.pid)
         self._outer_dead = pidfd.watch(self._outer_fd)
 
-    async def up(self, clock: Clock, timeout_s: float, death_timeout_s: float) -> Parts:
+    async def up(self, clock: Clock, timeout_s: float, death_timeout_s: float) -> SpawnedProcesses:
         """Wait until the sandbox is up and its gate waits.
 
         Raises:
@@ -159,7 +159,7 @@ class Start:
             late = not arrival.done()
             init = None if late else arrival.result()
             if init is not None and self._init_fd is not None:
-                return Parts(
+                return SpawnedProcesses(
                     self._outer,
                     self._outer_fd,
                     self._outer_dead,
@@ -198,7 +198,7 @@ class Start:
         # The gate is the init's child, and may run first. Only then does the init tie its life to
         # bwrap's, and so to ours; its filter comes after that, and can be seen. An agent killed
         # before, with the gate open, would leave the job running.
-        while self._status is not None and not (bound := pidfd.filtered(init)):
+        while self._status is not None and not (bound := pidfd.has_seccomp_filter(init)):
             if bound is None:
                 return None
             await clock.sleep(_LOOK_S)

@@ -17,7 +17,7 @@ import structlog
 from client_agent.sandbox.base import Ended, Launch
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.limits.meter import Meter
-from client_agent.sandbox.process.log_capture import LogDrain
+from client_agent.sandbox.process.log_capture import LogCapture
 from client_agent.sandbox.process.status_pipe import StatusPipe
 from shared.clock import Clock
 from shared.wire import Reason, Usage
@@ -28,7 +28,7 @@ _KILLED: Final = 128 + signal.SIGKILL
 
 
 @dataclass(slots=True)
-class Parts:
+class SpawnedProcesses:
     """What a started chain consists of; the descriptors are the attempt's from now on."""
 
     outer: subprocess.Popen[bytes]
@@ -44,18 +44,23 @@ class Parts:
     """Write end of the gate's stdin."""
     status: StatusPipe | None
     """None: there is no sandbox; the process that we spawned became the job."""
-    stdout: LogDrain
-    stderr: LogDrain
+    stdout: LogCapture
+    stderr: LogCapture
 
 
 class Attempt:
     """Implements :class:`client_agent.sandbox.base.Process`."""
 
     def __init__(
-        self, parts: Parts, launch: Launch, meter: Meter, clock: Clock, death_timeout_s: float
+        self,
+        spawned: SpawnedProcesses,
+        launch: Launch,
+        meter: Meter,
+        clock: Clock,
+        death_timeout_s: float,
     ) -> None:
-        self.pid = parts.init
-        self._parts, self._launch, self._meter = parts, launch, meter
+        self.pid = spawned.init
+        self._spawned, self._launch, self._meter = spawned, launch, meter
         self._clock, self._death_timeout_s = clock, death_timeout_s
         self._cause: tuple[Reason | None, str] | None = None
         self._later: dict[Reason | None, str] = {}
@@ -64,16 +69,16 @@ class Attempt:
         self._timers: set[asyncio.Task[None]] = set()
         self._giving_up: asyncio.Task[None] | None = None
         self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._init_dead = pidfd.watch(parts.init_fd)
+        self._init_dead = pidfd.watch(spawned.init_fd)
         self._end = asyncio.create_task(self._follow())
 
     def go(self) -> None:
-        if self._parts.gate < 0 or self._cause is not None:
+        if self._spawned.gate < 0 or self._cause is not None:
             return
         self._went_at = self._clock.monotonic()
         self._meter.start(self)
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._parts.gate, b"go\n")
+            os.write(self._spawned.gate, b"go\n")
         self._close_gate()
         self._after(
             self._launch.timeout_s,
@@ -104,9 +109,9 @@ class Attempt:
     def _terminate(self) -> None:
         # SIGCONT, too: a stopped process could not act on SIGTERM
         pidfd.signal_descendants(self.pid, signal.SIGTERM, signal.SIGCONT)
-        if self._parts.status is None:
-            pidfd.kill(self._parts.init_fd, signal.SIGTERM)
-            pidfd.kill(self._parts.init_fd, signal.SIGCONT)
+        if self._spawned.status is None:
+            pidfd.kill(self._spawned.init_fd, signal.SIGTERM)
+            pidfd.kill(self._spawned.init_fd, signal.SIGCONT)
 
     async def wait(self) -> Ended:
         return await asyncio.shield(self._end)
@@ -115,7 +120,7 @@ class Attempt:
         if self._killed or self._init_dead.done():
             return
         self._killed = True
-        pidfd.kill(self._parts.init_fd)
+        pidfd.kill(self._spawned.init_fd)
         self._close_gate()
         self._giving_up = self._after(self._death_timeout_s, self._give_up)
 
@@ -124,9 +129,9 @@ class Attempt:
             self._given_up.set_result(None)
 
     def _close_gate(self) -> None:
-        if self._parts.gate >= 0:
-            os.close(self._parts.gate)
-            self._parts.gate = -1
+        if self._spawned.gate >= 0:
+            os.close(self._spawned.gate)
+            self._spawned.gate = -1
 
     def _after(self, seconds: float, action: Callable[[], object]) -> asyncio.Task[None]:
         async def later() -> None:
@@ -149,7 +154,7 @@ class Attempt:
 
     async def _until_dead(self) -> tuple[Usage, bool]:
         """What it used, and whether its death is certain."""
-        parts = self._parts
+        spawned = self._spawned
         certain = await self._or_give_up(self._init_dead)
         ended_at = self._clock.monotonic()
         if certain:
@@ -158,9 +163,9 @@ class Attempt:
             certain = await self._meter.stop()
             # bwrap itself, and every pipe: all writers are dead, so these end by themselves
             self._after(self._death_timeout_s, self._give_up)
-            rest = [parts.outer_dead, parts.stdout.closed, parts.stderr.closed]
-            if parts.status is not None:
-                rest.append(parts.status.closed)
+            rest = [spawned.outer_dead, spawned.stdout.closed, spawned.stderr.closed]
+            if spawned.status is not None:
+                rest.append(spawned.status.closed)
             for end in rest:
                 certain = await self._or_give_up(end) and certain
         cpu_s, peak = self._reap()
@@ -185,15 +190,15 @@ class Attempt:
             CPU seconds of all, and the peak memory in bytes of the largest one; None: unknown.
         """
         cpu_s, peak = 0.0, 0
-        if self._parts.status is not None and pidfd.is_our_zombie(self._parts.init_fd):
+        if self._spawned.status is not None and pidfd.is_our_zombie(self._spawned.init_fd):
             # bwrap ends before its child, the init, does: then that is ours, and so is the account
             # of everything that it has reaped. If not, it is part of bwrap's.
             _, _, used = os.wait4(self.pid, 0)
             cpu_s, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
-        pid, status, used = os.wait4(self._parts.outer.pid, os.WNOHANG)
+        pid, status, used = os.wait4(self._spawned.outer.pid, os.WNOHANG)
         if pid == 0:
             return None, None
-        self._parts.outer.returncode = os.waitstatus_to_exitcode(status)
+        self._spawned.outer.returncode = os.waitstatus_to_exitcode(status)
         # a child of ours starts with our own size on its account: smaller peaks are not seen
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if used.ru_maxrss > own:
@@ -202,21 +207,21 @@ class Attempt:
 
     def _close(self) -> None:
         self._close_gate()
-        for future in (self._init_dead, self._parts.outer_dead):
+        for future in (self._init_dead, self._spawned.outer_dead):
             future.cancel()
-        parts = self._parts
-        if parts.status is not None:
-            parts.status.stop()
-        parts.stdout.stop()
-        parts.stderr.stop()
-        pidfd.close(parts.init_fd)
-        pidfd.close(parts.outer_fd)
+        spawned = self._spawned
+        if spawned.status is not None:
+            spawned.status.stop()
+        spawned.stdout.stop()
+        spawned.stderr.stop()
+        pidfd.close(spawned.init_fd)
+        pidfd.close(spawned.outer_fd)
 
     def _exit_code(self) -> int | None:
-        if self._parts.status is not None:
-            code = self._parts.status.exit_code
+        if self._spawned.status is not None:
+            code = self._spawned.status.exit_code
         else:
-            code = self._parts.outer.returncode
+            code = self._spawned.outer.returncode
             code = (
                 128 - code if code is not None and code < 0 else code
             )  # as a shell tells a signal
@@ -225,9 +230,9 @@ class Attempt:
 
     def _judge(self, usage: Usage, certain: bool) -> Ended:
         code = self._exit_code()
-        found = self._meter.verdict()
+        found = self._meter.end_cause()
         warnings = [*self._later.values(), *self._meter.warnings()]
-        for name, drain in (("stdout", self._parts.stdout), ("stderr", self._parts.stderr)):
+        for name, drain in (("stdout", self._spawned.stdout), ("stderr", self._spawned.stderr)):
             if drain.truncated:
                 warnings.append(
                     f"log_truncated: {name} had {drain.bytes_read} bytes; start and end are kept"
@@ -250,7 +255,7 @@ class Attempt:
         elif code is None:
             reason = Reason.SANDBOX_ERROR
             message = "the sandbox ended without an exit code: " + (
-                self._parts.stderr.tail(3) or "it said nothing"
+                self._spawned.stderr.tail(3) or "it said nothing"
             )
         elif code != 0:
             reason, message = Reason.EXIT_CODE, f"run.sh ended with exit code {code}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.collect.contents import MOST_LISTED, Contents, ResultsLimit, own_names
+from client_agent.collect.contents import MAX_LISTED, Contents, ResultsLimitExceeded, own_names
 from client_agent.collect.pack import _when, collect, collect_extras
 from client_agent.collect.walk import Bounds
 from client_agent.sandbox.kernel import mounts
@@ -88,7 +88,7 @@ def test_a_mount_below_the_directory_is_not_entered() -> None:
     def work(home: Path) -> tuple[list[str], dict[str, str]]:
         tree = home / "job"
         (tree / "mnt").mkdir(parents=True)
-        mounts.privatize(home)
+        mounts.enter_private_namespace(home)
         (home / "job" / "mnt").mkdir(parents=True)  # a tmpfs lies on home now
         mounts.mount("none", home / "job" / "mnt", "tmpfs")
         (home / "job" / "mnt" / "other").write_text("other")
@@ -104,7 +104,7 @@ def test_hard_links_count_in_full_for_each_name(tree: Path) -> None:
     (tree / "base").write_bytes(bytes(MIB))
     for i in range(9):
         os.link(tree / "base", tree / f"l{i}")
-    with pytest.raises(ResultsLimit) as caught:
+    with pytest.raises(ResultsLimitExceeded) as caught:
         pack(tree, results=5 * MIB)
     assert (caught.value.what, caught.value.most, caught.value.found) == ("bytes", 5 * MIB, 6 * MIB)
     assert pack(tree, results=10 * MIB).bytes == 10 * MIB
@@ -116,7 +116,7 @@ def test_hard_links_count_in_full_for_each_name(tree: Path) -> None:
 def test_a_sparse_file_counts_by_its_apparent_size_and_is_not_read(tree: Path) -> None:
     with (tree / "huge").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(ResultsLimit) as caught:
+    with pytest.raises(ResultsLimitExceeded) as caught:
         pack(tree)
     assert caught.value.found == 1 << 40
     assert not (tree.parent / "result.zip").exists()
@@ -130,7 +130,7 @@ def test_the_shape_of_a_tree_is_limited(tree: Path, what: str, bounds: Bounds) -
     (tree / "a" / "b" / "c").mkdir(parents=True)
     for name in ("1", "2", "long-long-name"):
         (tree / name).write_text("")
-    with pytest.raises(ResultsLimit) as caught:
+    with pytest.raises(ResultsLimitExceeded) as caught:
         pack(tree, bounds=bounds)
     assert caught.value.what == what
     assert str(caught.value).startswith("too much to collect: ")
@@ -139,7 +139,7 @@ def test_the_shape_of_a_tree_is_limited(tree: Path, what: str, bounds: Bounds) -
 def test_special_files_count_as_entries(tree: Path) -> None:
     for i in range(6):
         (tree / f"l{i}").symlink_to("x")
-    with pytest.raises(ResultsLimit):
+    with pytest.raises(ResultsLimitExceeded):
         pack(tree, bounds=Bounds(entries=5))
 
 
@@ -152,7 +152,7 @@ def test_five_thousand_nested_folders_hit_the_depth_limit(tree: Path) -> None:
         parent = below
     os.close(parent)
     try:
-        with pytest.raises(ResultsLimit) as caught:
+        with pytest.raises(ResultsLimitExceeded) as caught:
             pack(tree)
         assert caught.value.what == "depth"
     finally:
@@ -302,10 +302,10 @@ def test_what_the_owner_cannot_read_is_collected_all_the_same(who: Who) -> None:
 
 
 def test_the_list_of_what_was_skipped_is_bounded(tree: Path) -> None:
-    for i in range(MOST_LISTED + 50):
+    for i in range(MAX_LISTED + 50):
         (tree / f"l{i}").symlink_to("x")
     made = pack(tree)
-    assert (len(made.skipped), made.skipped_more) == (MOST_LISTED, 50)
+    assert (len(made.skipped), made.skipped_more) == (MAX_LISTED, 50)
 
 
 # ---------------------------------------------------------------- our own files
@@ -385,8 +385,8 @@ def test_no_descriptor_is_left_open(tree: Path) -> None:
     (tree / "a" / "b" / "f").write_bytes(bytes(100))
     before = open_descriptors()
     pack(tree)
-    with pytest.raises(ResultsLimit):
+    with pytest.raises(ResultsLimitExceeded):
         pack(tree, results=10, name="other.zip")
-    with pytest.raises(ResultsLimit):
+    with pytest.raises(ResultsLimitExceeded):
         pack(tree, bounds=Bounds(depth=1), name="third.zip")
     assert open_descriptors() == before

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from client_agent.sandbox import host
-from client_agent.sandbox.host import Host, examine
+from client_agent.sandbox.host import Host, probe_host
 from client_agent.sandbox.kernel import loop_ext4
-from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, NoCgroups
+from client_agent.sandbox.kernel.cgroup_tree import CgroupsUnavailable, Hierarchy
 from client_agent.sandbox.settings import SandboxSettings
 
 
 def examined(home: Path) -> Host:
-    return examine("name", home / "images", home / "work", SandboxSettings(), root=False)
+    return probe_host("name", home / "images", home / "work", SandboxSettings(), root=False)
 
 
 @pytest.mark.parametrize("flags", [0, os.ST_NOEXEC])
@@ -43,7 +43,7 @@ def test_no_cgroups_are_told_in_the_words_of_who_looked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(name: str) -> Hierarchy:
-        raise NoCgroups("mount cgroup2")
+        raise CgroupsUnavailable("mount cgroup2")
 
     monkeypatch.setattr(host, "find", find)
     assert examined(tmp_path).advice[0] == "memory, pids, cpu: mount cgroup2"

@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from client_agent.sandbox.base import Report, Sandbox, SandboxBroken
+from client_agent.sandbox.base import Sandbox, SandboxBroken, SelfTestReport
 from client_agent.sandbox.watch import PATIENCE_S, RETEST_S, SandboxWatch
 from tests.support.sim_clock import SimClock
 
-REPORT = Report("fake", "1", {})
+REPORT = SelfTestReport("fake", "1", {})
 
 
 class FakeTested:
@@ -24,7 +24,7 @@ class FakeTested:
         self.hold = asyncio.Event()
         self.hold.set()
 
-    async def self_test(self) -> Report:
+    async def self_test(self) -> SelfTestReport:
         self.tests += 1
         await self.hold.wait()
         if self.problem is not None:

@@ -118,7 +118,7 @@ def test_a_mount_below_the_tree_is_neither_entered_nor_emptied() -> None:
         pytest.skip("not root: that mounts are left alone is not proved")
 
     def work(home: Path) -> list[str]:
-        mounts.privatize(home)
+        mounts.enter_private_namespace(home)
         (home / "tree" / "a" / "mnt").mkdir(parents=True)
         mounts.mount("none", home / "tree" / "a" / "mnt", "tmpfs")
         (home / "tree" / "a" / "mnt" / "kept").write_text("kept")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from client_agent.sandbox.kernel import cgroup_tree, cgroups
-from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, NoCgroups
-from client_agent.sandbox.kernel.cgroups import Group
+from client_agent.sandbox.kernel.cgroup_tree import CgroupsUnavailable, Hierarchy
+from client_agent.sandbox.kernel.cgroups import Cgroup
 from client_agent.sandbox.process.chain import JOIN
 from shared.wire import Limits
 from tests.support.kernel_features import offers
@@ -113,7 +113,7 @@ def test_the_root_of_v2_may_hold_processes(tmp_path: Path, proc: Path) -> None:
 def test_a_v2_group_that_is_not_ours_says_how_to_delegate(tmp_path: Path, proc: Path) -> None:
     own = unified(tmp_path, proc, "/user.slice", "memory")
     (own / "agent").write_text("in the way")
-    with pytest.raises(NoCgroups, match="Delegate=memory pids cpu"):
+    with pytest.raises(CgroupsUnavailable, match="Delegate=memory pids cpu"):
         cgroup_tree.find("ferryman-x", proc=proc)
 
 
@@ -179,14 +179,14 @@ def test_v2_shares_the_disks_between_jobs_where_that_is_offered(
 
 def test_no_cgroups_at_all_is_said(proc: Path) -> None:
     (proc / "mountinfo").write_text("23 1 0:1 / / rw - ext4 /dev/sda rw\n")
-    with pytest.raises(NoCgroups, match="no cgroup controllers"):
+    with pytest.raises(CgroupsUnavailable, match="no cgroup controllers"):
         cgroup_tree.find("ferryman-x", proc=proc)
 
 
 def test_v1_that_may_not_be_written_says_why(tmp_path: Path, proc: Path) -> None:
     (tmp_path / "memory").write_text("no folder")
     (proc / "mountinfo").write_text(mountinfo((tmp_path / "memory", "cgroup", "rw,memory")))
-    with pytest.raises(NoCgroups, match="cannot make the cgroup"):
+    with pytest.raises(CgroupsUnavailable, match="cannot make the cgroup"):
         cgroup_tree.find("ferryman-x", proc=proc)
 
 
@@ -194,24 +194,24 @@ def test_v1_that_may_not_be_written_says_why(tmp_path: Path, proc: Path) -> None
 
 
 @pytest.fixture
-def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
+def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cgroup:
     """A version 2 group; writing makes the files that the kernel would have made."""
     monkeypatch.setattr(
         cgroups, "_set", lambda file, value: file.with_name(file.name.rstrip("?")).write_text(value)
     )
     top = tmp_path / "jobs"
     top.mkdir()
-    return Group(Hierarchy(2, dict.fromkeys(("memory", "pids", "cpu"), top)), "a-1", LIMITS)
+    return Cgroup(Hierarchy(2, dict.fromkeys(("memory", "pids", "cpu"), top)), "a-1", LIMITS)
 
 
-def test_v2_has_one_group_for_everything(v2: Group) -> None:
+def test_v2_has_one_group_for_everything(v2: Cgroup) -> None:
     (folder,) = v2.folders
     assert v2.join == [str(folder / "cgroup.procs")]
     assert (folder / "memory.max").read_text() == str(64 << 20)
     assert (folder / "cpu.max").read_text() == "150000 100000"
 
 
-def test_v2_counters_are_read(v2: Group) -> None:
+def test_v2_counters_are_read(v2: Cgroup) -> None:
     (folder,) = v2.folders
     (folder / "memory.events").write_text("low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\n")
     (folder / "memory.peak").write_text("4096\n")
@@ -221,7 +221,7 @@ def test_v2_counters_are_read(v2: Group) -> None:
     assert (v2.cpu_s(), v2.peak_memory()) == (2.5, 4096)
 
 
-def test_v2_tells_its_own_memory_limit_from_that_of_others(v2: Group) -> None:
+def test_v2_tells_its_own_memory_limit_from_that_of_others(v2: Cgroup) -> None:
     (folder,) = v2.folders
     (folder / "memory.events").write_text("low 0\nmax 7\noom 0\noom_kill 3\n")
     assert not v2.at_memory_limit()
@@ -234,14 +234,14 @@ def test_v1_tells_its_own_memory_limit_from_that_of_others(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroups, "_set", lambda *_: None)
-    group = Group(Hierarchy(1, {"memory": tmp_path}), "a-1", LIMITS)
+    group = Cgroup(Hierarchy(1, {"memory": tmp_path}), "a-1", LIMITS)
     (group.folders[0] / f"memory.{file}").write_text(f"{LIMITS.memory - (1 << 20)}\n")
     assert not group.at_memory_limit()
     (group.folders[0] / f"memory.{file}").write_text(f"{LIMITS.memory - 4096}\n")
     assert group.at_memory_limit()
 
 
-def test_counters_that_are_not_there_are_zero_or_unknown(v2: Group) -> None:
+def test_counters_that_are_not_there_are_zero_or_unknown(v2: Cgroup) -> None:
     assert (v2.oom_kills(), v2.refused_forks(), v2.peak_memory()) == (0, 0, None)
 
 
@@ -253,7 +253,7 @@ def test_a_group_that_cannot_be_limited_is_not_left_behind(
 
     monkeypatch.setattr(cgroups, "_set", fail)
     with pytest.raises(PermissionError):
-        Group(Hierarchy(2, {"memory": tmp_path}), "a-1", LIMITS)
+        Cgroup(Hierarchy(2, {"memory": tmp_path}), "a-1", LIMITS)
     assert not (tmp_path / "a-1").exists()
 
 
@@ -283,7 +283,7 @@ def real() -> Hierarchy:
 
 
 def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
-    group = Group(real, "a-1", Limits(memory=32 << 20, pids=4))
+    group = Cgroup(real, "a-1", Limits(memory=32 << 20, pids=4))
     try:
         script = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 9 & done; exit 7"
         command = ['for f in "$@"; do echo 0 >"$f"; done', "exec /bin/sh -c '" + script + "'"]
@@ -312,7 +312,7 @@ def test_a_group_that_was_tidied_away_has_none_below_it(tmp_path: Path) -> None:
 
 
 def test_what_joins_a_real_group_is_in_all_of_it_with_its_children(real: Hierarchy) -> None:
-    group = Group(real, "a-1", LIMITS)
+    group = Cgroup(real, "a-1", LIMITS)
     show = "cat /proc/$$/cgroup /proc/self/cgroup; true"  # the shell's, then its child's
     try:
         done = subprocess.run(
@@ -336,7 +336,7 @@ def test_v1_is_joined_without_the_lock_that_stops_every_fork_on_the_host(
     folders = {name: tmp_path / name for name in ("memory", "pids", "cpu")}
     for folder in folders.values():
         folder.mkdir()
-    group = Group(Hierarchy(1, folders), "a-1", LIMITS)
+    group = Cgroup(Hierarchy(1, folders), "a-1", LIMITS)
     assert group.join == [str(folder / "a-1" / "tasks") for folder in folders.values()]
 
 
@@ -353,7 +353,7 @@ def test_a_group_whose_parent_was_tidied_away_makes_it_again(real: Hierarchy) ->
         cgroups.remove_group(folder)
     if real.version == 2:
         pytest.skip("version 2: proved on the copy above, not proved here")
-    group = Group(real, "a-1", LIMITS)
+    group = Cgroup(real, "a-1", LIMITS)
     made = [folder.is_dir() for folder in group.folders]
     group.remove()
     for folder in dict.fromkeys(real.folders.values()):

@@ -42,11 +42,11 @@ def test_a_process_is_opened_by_its_start_time_only(family: Family) -> None:
     shell, _ = family
     fields = pidfd.stat_fields(shell.pid)
     assert fields is not None
-    fd = pidfd.open_started(shell.pid, fields[19])
+    fd = pidfd.open_if_started_at(shell.pid, fields[19])
     assert fd is not None
     os.close(fd)
-    assert pidfd.open_started(shell.pid, str(int(fields[19]) + 1)) is None
-    assert pidfd.open_started(2**22 + 1, fields[19]) is None
+    assert pidfd.open_if_started_at(shell.pid, str(int(fields[19]) + 1)) is None
+    assert pidfd.open_if_started_at(2**22 + 1, fields[19]) is None
 
 
 def test_descendants_are_all_below_and_not_the_top(family: Family) -> None:

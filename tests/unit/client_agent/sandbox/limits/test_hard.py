@@ -8,10 +8,15 @@ from typing import cast
 
 import pytest
 
-from client_agent.sandbox.kernel.cgroups import Group
-from client_agent.sandbox.kernel.disk_images import Image
-from client_agent.sandbox.limits.hard import OFTEN_THROTTLED, CgroupGauge, HostDiskGauge, ImageGauge
-from client_agent.sandbox.limits.meter import Verdict
+from client_agent.sandbox.kernel.cgroups import Cgroup
+from client_agent.sandbox.kernel.disk_images import DiskImage
+from client_agent.sandbox.limits.hard import (
+    MIN_THROTTLED_PERIODS,
+    CgroupGauge,
+    HostDiskGauge,
+    ImageGauge,
+)
+from client_agent.sandbox.limits.meter import EndCause
 from shared.wire import Limits, Reason
 from tests.support.fake_attempt import FakeAttempt, attempt_of
 from tests.support.real_sandbox import turns
@@ -44,19 +49,19 @@ class FakeGroup:
 
 async def test_a_kill_for_memory_that_the_host_lacked_is_not_the_jobs_limit() -> None:
     group, fake = FakeGroup(), FakeAttempt()
-    gauge = CgroupGauge(cast("Group", group), LIMITS)
+    gauge = CgroupGauge(cast("Cgroup", group), LIMITS)
     group.kills, group.met = 1, False
     await gauge.poll(attempt_of(fake))
     assert [reason for reason, _, _ in fake.stops] == [Reason.AGENT_ERROR]
     await gauge.last()
-    verdict = gauge.verdict()
-    assert verdict is not None
-    assert verdict.reason is Reason.AGENT_ERROR
+    end_cause = gauge.end_cause()
+    assert end_cause is not None
+    assert end_cause.reason is Reason.AGENT_ERROR
 
 
 async def test_the_kernels_kill_for_memory_ends_the_rest() -> None:
     group, fake = FakeGroup(), FakeAttempt()
-    gauge = CgroupGauge(cast("Group", group), LIMITS)
+    gauge = CgroupGauge(cast("Cgroup", group), LIMITS)
     await gauge.poll(attempt_of(fake))
     assert fake.stops == []
     group.kills = 1
@@ -64,7 +69,7 @@ async def test_the_kernels_kill_for_memory_ends_the_rest() -> None:
     message = "the job needed more than its 1000 B of memory"
     assert fake.stops == [(Reason.MEMORY_LIMIT, message, False)]
     await gauge.last()
-    assert gauge.verdict() == Verdict(Reason.MEMORY_LIMIT, message)
+    assert gauge.end_cause() == EndCause(Reason.MEMORY_LIMIT, message)
     assert (gauge.cpu_s, gauge.peak_memory) == (1.5, 999)
 
 
@@ -72,24 +77,24 @@ async def test_the_kernels_kill_for_memory_ends_the_rest() -> None:
 async def test_refused_processes_are_a_warning(times: int, words: str) -> None:
     group = FakeGroup()
     group.refused = times
-    gauge = CgroupGauge(cast("Group", group), LIMITS)
+    gauge = CgroupGauge(cast("Cgroup", group), LIMITS)
     await gauge.last()
-    assert gauge.verdict() is None
+    assert gauge.end_cause() is None
     (warning,) = gauge.warnings()
     assert warning.startswith(f"pids_limit: {words} a process or thread was refused")
 
 
 async def test_a_job_that_waited_long_for_its_share_of_cpu_is_told() -> None:
     group = FakeGroup()
-    gauge = CgroupGauge(cast("Group", group), LIMITS)
-    group.waits = OFTEN_THROTTLED - 1
+    gauge = CgroupGauge(cast("Cgroup", group), LIMITS)
+    group.waits = MIN_THROTTLED_PERIODS - 1
     await gauge.last()
     assert list(gauge.warnings()) == []
-    group.waits = OFTEN_THROTTLED
+    group.waits = MIN_THROTTLED_PERIODS
     await gauge.last()
     (warning,) = gauge.warnings()
     assert warning.startswith("cpu_limit: 10 times it had used its 0.5 CPUs up")
-    assert gauge.verdict() is None
+    assert gauge.end_cause() is None
 
 
 class FakeImage:
@@ -102,24 +107,24 @@ class FakeImage:
 @pytest.mark.parametrize(("state", "words"), [("bytes", "ran out of room"), ("files", "as many")])
 async def test_a_disk_that_is_full_at_the_end_is_the_reason(state: str, words: str) -> None:
     image = FakeImage()
-    gauge = ImageGauge(cast("Image", image), LIMITS)
+    gauge = ImageGauge(cast("DiskImage", image), LIMITS)
     image.state = state
     await gauge.last()
-    verdict = gauge.verdict()
-    assert verdict is not None
-    assert verdict.reason is Reason.DISK_LIMIT
-    assert words in verdict.message
+    end_cause = gauge.end_cause()
+    assert end_cause is not None
+    assert end_cause.reason is Reason.DISK_LIMIT
+    assert words in end_cause.message
     assert gauge.warnings() == ()
 
 
 async def test_a_disk_that_was_full_and_is_not_any_more_is_a_warning() -> None:
     image, fake = FakeImage(), FakeAttempt()
-    gauge = ImageGauge(cast("Image", image), LIMITS)
+    gauge = ImageGauge(cast("DiskImage", image), LIMITS)
     image.state = "bytes"
     await gauge.poll(attempt_of(fake))
     image.state = None
     await gauge.last()
-    assert (gauge.verdict(), fake.stops) == (None, [])
+    assert (gauge.end_cause(), fake.stops) == (None, [])
     assert gauge.warnings() == ("disk_limit: the disk of 97.7 KiB was full for a while",)
 
 
@@ -132,7 +137,7 @@ async def test_a_disk_of_the_host_that_runs_full_ends_the_job_without_blaming_it
     await gauge.poll(attempt_of(fake))
     assert [stop[0] for stop in fake.stops] == [Reason.AGENT_ERROR]
     await gauge.last()
-    assert gauge.verdict() is None
+    assert gauge.end_cause() is None
     assert [warning.partition(":")[0] for warning in gauge.warnings()] == ["agent_disk"]
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 
 from client_agent.sandbox.base import Process
-from client_agent.sandbox.limits.meter import LAST_TRIES, Meter, Verdict
+from client_agent.sandbox.limits.meter import FINAL_READ_TRIES, EndCause, Meter
 from shared.wire import Limits, Reason
 from tests.support.fake_attempt import FakeAttempt, attempt_of
 from tests.support.sim_clock import SimClock
@@ -24,7 +24,7 @@ class FakeGauge:
         self.hold: asyncio.Event | None = None
         self.fails = 0
         """So many calls raise first."""
-        self.found: Verdict | None = None
+        self.found: EndCause | None = None
 
     async def poll(self, attempt: Process) -> None:
         self.polled += 1
@@ -42,7 +42,7 @@ class FakeGauge:
             self.fails -= 1
             raise OSError(errno.EMFILE, "Too many open files")
 
-    def verdict(self) -> Verdict | None:
+    def end_cause(self) -> EndCause | None:
         return self.found
 
     def warnings(self) -> Sequence[str]:
@@ -106,19 +106,19 @@ async def test_a_last_reading_that_fails_is_taken_again() -> None:
 
 async def test_a_limit_that_cannot_be_read_at_the_end_is_a_warning() -> None:
     clock, first, second = SimClock(), FakeGauge(), FakeGauge()
-    first.fails = LAST_TRIES
+    first.fails = FINAL_READ_TRIES
     meter = Meter([first, second], clock, 0.5, threading.Event())
     stopping = asyncio.create_task(meter.stop())
-    await clock.advance(0.5 * LAST_TRIES)
+    await clock.advance(0.5 * FINAL_READ_TRIES)
     assert (await stopping, second.lasts) == (True, 1)
     assert meter.warnings()[-1].endswith("not known: [Errno 24] Too many open files")
 
 
 def test_the_first_verdict_counts_and_the_largest_usage() -> None:
     first, second = FakeGauge(1.0, 10), FakeGauge(2.0, None)
-    second.found = Verdict(Reason.DISK_LIMIT, "full")
+    second.found = EndCause(Reason.DISK_LIMIT, "full")
     meter = Meter([first, second], SimClock(), 0.5, threading.Event())
-    assert meter.verdict() == second.found
+    assert meter.end_cause() == second.found
     assert meter.usage() == (2.0, 10)
     assert meter.warnings() == ["w0", "w0"]
     assert Meter([], SimClock(), 1, threading.Event()).usage() == (None, None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client_agent.sandbox.limits import usage
-from client_agent.sandbox.limits.soft import DirectoryGauge, Pace, ProcessGauge
+from client_agent.sandbox.limits.soft import DirectoryGauge, ProcessGauge, SampleThrottle
 from shared.wire import Limits, Reason
 from tests.support.fake_attempt import FakeAttempt, attempt_of
 from tests.support.sim_clock import SimClock
@@ -103,9 +103,9 @@ async def test_what_was_written_after_the_last_look_is_found_at_the_end(tmp_path
     gauge = directory_gauge(tmp_path, SimClock())
     (tmp_path / "f").write_bytes(os.urandom(120_000))
     assert await gauge.last() is True
-    verdict = gauge.verdict()
-    assert verdict is not None
-    assert verdict.reason is Reason.DISK_LIMIT
+    end_cause = gauge.end_cause()
+    assert end_cause is not None
+    assert end_cause.reason is Reason.DISK_LIMIT
 
 
 def test_hard_links_and_sparse_files_take_what_they_take(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_a_job_that_is_much_to_look_at_does_not_hold_up_the_agent(
 
 async def test_after_a_long_look_there_is_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimClock()
-    pace = Pace(clock, 10.0)
+    pace = SampleThrottle(clock, 10.0)
     assert await pace.look(lambda: 7) == 7
     assert pace.due, "it took no time"
     seen = []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox.process.log_capture import BURST, TAIL, UNWRITTEN, LogDrain
+from client_agent.sandbox.process.log_capture import BURST, TAIL, UNWRITTEN, LogCapture
 from tests.support.real_sandbox import turns
 
 _THREADS = ThreadPoolExecutor(1)
@@ -51,7 +51,7 @@ class Piped:
         os.set_blocking(read, False)
         os.set_blocking(self.write, False)
         self.path, self.floods = path, 0
-        self.drain = LogDrain(
+        self.drain = LogCapture(
             read,
             path,
             limit=limit,

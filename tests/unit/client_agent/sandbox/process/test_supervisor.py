@@ -16,8 +16,8 @@ import pytest
 from client_agent.sandbox.base import Launch
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.limits.meter import Gauge, Meter
-from client_agent.sandbox.process.log_capture import LogDrain
-from client_agent.sandbox.process.supervisor import Attempt, Parts
+from client_agent.sandbox.process.log_capture import LogCapture
+from client_agent.sandbox.process.supervisor import Attempt, SpawnedProcesses
 from shared.wire import Reason
 from tests.support.sim_clock import SimClock
 
@@ -55,10 +55,12 @@ class Running:
         self.clock, self.process = SimClock(), process
         self.drains = FakeDrain(), FakeDrain()
         outer, init = os.pidfd_open(process.pid), os.pidfd_open(process.pid)
-        out, err = (cast("LogDrain", drain) for drain in self.drains)
-        parts = Parts(process, outer, pidfd.watch(outer), process.pid, init, -1, None, out, err)
+        out, err = (cast("LogCapture", drain) for drain in self.drains)
+        spawned = SpawnedProcesses(
+            process, outer, pidfd.watch(outer), process.pid, init, -1, None, out, err
+        )
         meter = Meter(gauges, self.clock, 0.5, threading.Event())
-        self.attempt = Attempt(parts, LAUNCH, meter, self.clock, DEATH_S)
+        self.attempt = Attempt(spawned, LAUNCH, meter, self.clock, DEATH_S)
 
     async def dies(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)  # Popen.kill might reap it
