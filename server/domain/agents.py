@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from shared.clock import Micros
+
+REPLACED: Final = "another agent answers under its name"
+REMOVED: Final = "it was taken out of the server's settings"
+_OWN_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class AgentState(StrEnum):
@@ -29,7 +34,7 @@ class AgentRecord:
     id: str
     name: str
     kind: str
-    """"ferryman" or "job-orchestrator"."""
+    """"ferryman" or "job-orchestrator"; empty: not known any more."""
     address: str
     state: AgentState
     created_at: Micros
@@ -39,3 +44,31 @@ class AgentRecord:
     resources: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = None
     last_heard_at: Micros | None = None
+    silent_s: float = 0.0
+    """For how long it could not be reached, as far as a server was running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """An agent of the settings, and what it says of itself.
+
+    Attributes:
+        agent_id: None: it says none, because it is an older one or job-orchestrator's.
+    """
+
+    name: str
+    kind: str
+    address: str
+    agent_id: str | None = None
+    version: str | None = None
+    resources: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def own_id(self) -> str | None:
+        """The id that it says, if that can be one of ours."""
+        return self.agent_id if self.agent_id and _OWN_ID.fullmatch(self.agent_id) else None
+
+
+def id_by_name(name: str) -> str:
+    """The id of an agent that has not said one. No agent has minted it: it has a colon."""
+    return f"name:{name}"

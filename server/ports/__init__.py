@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from server.ports.agent_records import AgentRecords
 from server.ports.agents import (
     Agent,
     AgentError,
@@ -19,6 +20,7 @@ from server.ports.wakeups import Watch
 __all__ = [
     "Agent",
     "AgentError",
+    "AgentRecords",
     "Fetched",
     "Files",
     "Filter",

@@ -1,0 +1,207 @@
+"""The agents' records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from server.domain.agents import (
+    REMOVED,
+    REPLACED,
+    AgentRecord,
+    AgentState,
+    Contact,
+    id_by_name,
+)
+from server.store.queue import HELD
+from shared.clock import Micros
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Row, Transaction
+
+_ALL: Final = "SELECT * FROM agents ORDER BY name, created_at, id"
+_CURRENT: Final = """
+    SELECT * FROM agents WHERE name = :name AND (state != 'retired' OR message != :replaced)
+    ORDER BY CASE state WHEN 'retired' THEN 1 ELSE 0 END, created_at DESC LIMIT 1
+"""
+"""The agent that has the name now, retired by an operator or not."""
+_INSERT: Final = """
+    INSERT INTO agents (id, name, kind, address, state, created_at)
+    VALUES (:id, :name, :kind, :address, 'active', :at)
+"""
+_ENTER_NAMED_BY_JOBS: Final = f"""
+    INSERT INTO agents (id, name, kind, address, state, created_at)
+    SELECT DISTINCT 'name:' || agent, agent, '', '', 'active', CAST(:at AS INTEGER) FROM jobs
+    WHERE {HELD} AND agent IS NOT NULL AND agent NOT IN (
+        SELECT name FROM agents WHERE state != 'retired'
+    )
+    ON CONFLICT (id) DO UPDATE SET state = 'active', message = ''
+"""  # noqa: S608 - our own words
+
+
+class SqlAgents:
+    """``ports.AgentRecords`` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def all(self) -> list[AgentRecord]:
+        return [_record(row) for row in await self._database.rows(_ALL)]
+
+    async def enter(self, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
+        async def change(tx: Transaction) -> Sequence[Row]:
+            for agent in agents:
+                there = await _current(tx, agent.name)
+                if there is None:
+                    values = {"id": id_by_name(agent.name), "name": agent.name, "at": at}
+                    await tx.rows(_INSERT, values | {"kind": agent.kind, "address": agent.address})
+                elif there.state is AgentState.RETIRED and there.message == REMOVED:
+                    await _set_state(tx, there.id, AgentState.ACTIVE, "")
+            await tx.rows(_ENTER_NAMED_BY_JOBS, {"at": at})
+            return await tx.rows(_ALL)
+
+        return [_record(row) for row in await self._database.write(change)]
+
+    async def contacted(
+        self, contact: Contact, settings: Mapping[str, str], at: Micros
+    ) -> AgentRecord:
+        async def change(tx: Transaction) -> Row:
+            there, state, message = await _current(tx, contact.name), AgentState.ACTIVE, ""
+            known = await _with_id(tx, contact.own_id) if contact.own_id else None
+            own_id = contact.own_id
+            if known is not None and known.name != contact.name and _is_in(settings, known):
+                own_id = None  # a copy of another agent's folder, or that agent itself
+            if there is not None:
+                if there.state is AgentState.DRAINING or there.state is AgentState.RETIRED:
+                    state, message = there.state, there.message
+                if own_id is None:
+                    own_id = there.id
+                elif there.id == id_by_name(contact.name) != own_id:
+                    await _take_id(tx, there, own_id, known is not None)
+                elif there.id != own_id:
+                    await _set_state(tx, there.id, AgentState.RETIRED, REPLACED)
+            own_id = own_id or id_by_name(contact.name)
+            known = await _with_id(tx, own_id)
+            if known is None:
+                values = {"id": own_id, "name": contact.name, "at": at}
+                await tx.rows(_INSERT, values | {"kind": contact.kind, "address": contact.address})
+            elif known.name != contact.name:
+                await _rename_in_jobs(tx, known.name, contact.name)
+                if known.state is AgentState.DRAINING:
+                    state, message = known.state, known.message
+            values = {
+                "id": own_id,
+                "name": contact.name,
+                "kind": contact.kind,
+                "address": contact.address,
+                "version": contact.version,
+                "resources": json.dumps(dict(contact.resources)),
+                "state": state,
+                "message": message,
+                "at": at,
+            }
+            found = await tx.rows(
+                """
+                UPDATE agents SET name = :name, kind = :kind, address = :address, state = :state,
+                       message = :message, version = :version, resources = :resources,
+                       last_heard_at = :at, silent_s = 0
+                WHERE id = :id RETURNING *
+                """,
+                values,
+            )
+            return found[0]
+
+        return _record(await self._database.write(change))
+
+    async def set_state(
+        self, agent_id: str, state: AgentState, message: str, *, idle: bool = False
+    ) -> AgentRecord | None:
+        async def change(tx: Transaction) -> AgentRecord | None:
+            return await _set_state(tx, agent_id, state, message, _IDLE if idle else "1 = 1")
+
+        return await self._database.write(change)
+
+    async def add_silence(self, silent_s: Mapping[str, float]) -> None:
+        async def change(tx: Transaction) -> None:
+            for agent_id, seconds in silent_s.items():
+                await tx.rows(
+                    "UPDATE agents SET silent_s = :seconds WHERE id = :id AND silent_s < :seconds",
+                    {"id": agent_id, "seconds": seconds},
+                )
+
+        await self._database.write(change)
+
+
+_IDLE: Final = f"""
+    NOT EXISTS (SELECT 1 FROM jobs WHERE {HELD} AND jobs.agent = agents.name)
+"""  # noqa: S608 - our own words
+
+
+async def _current(tx: Transaction, name: str) -> AgentRecord | None:
+    found = await tx.rows(_CURRENT, {"name": name, "replaced": REPLACED})
+    return _record(found[0]) if found else None
+
+
+async def _with_id(tx: Transaction, agent_id: str) -> AgentRecord | None:
+    found = await tx.rows("SELECT * FROM agents WHERE id = :id", {"id": agent_id})
+    return _record(found[0]) if found else None
+
+
+def _is_in(settings: Mapping[str, str], known: AgentRecord) -> bool:
+    return known.state is not AgentState.RETIRED and settings.get(known.name) == known.address
+
+
+async def _set_state(
+    tx: Transaction, agent_id: str, state: AgentState, message: str, only_if: str = "1 = 1"
+) -> AgentRecord | None:
+    values = {"id": agent_id, "state": state, "message": message}
+    found = await tx.rows(
+        f"""
+        UPDATE agents SET state = :state, message = :message WHERE id = :id AND {only_if}
+        RETURNING *
+        """,  # noqa: S608 - our own words
+        values,
+    )
+    return _record(found[0]) if found else None
+
+
+async def _take_id(tx: Transaction, there: AgentRecord, own_id: str, taken: bool) -> None:
+    """An agent that had no id but its name says its own now.
+
+    Args:
+        taken: there is a record with that id.
+    """
+    values = {"old": there.id, "id": own_id, "name": there.name}
+    await tx.rows(
+        f"""
+        UPDATE attempts SET agent_id = :id WHERE agent_id = :old AND (job_id, number) IN (
+            SELECT id, attempt FROM jobs WHERE {HELD} AND agent = :name
+        )
+        """,  # noqa: S608 - our own words
+        values,
+    )
+    if taken:
+        await tx.rows("DELETE FROM agents WHERE id = :old", values)
+    else:
+        await tx.rows("UPDATE agents SET id = :id WHERE id = :old", values)
+
+
+async def _rename_in_jobs(tx: Transaction, old: str, new: str) -> None:
+    """The jobs that it has; those that have ended keep the name that it had then."""
+    values = {"old": old, "new": new}
+    await tx.rows(
+        f"""
+        UPDATE attempts SET agent = :new WHERE (job_id, number) IN (
+            SELECT id, attempt FROM jobs WHERE {HELD} AND agent = :old
+        )
+        """,  # noqa: S608 - our own words
+        values,
+    )
+    await tx.rows(f"UPDATE jobs SET agent = :new WHERE {HELD} AND agent = :old", values)  # noqa: S608
+
+
+def _record(row: Row) -> AgentRecord:
+    fields: dict[str, Any] = {name: row[name] for name in row.keys()}  # noqa: SIM118 - a Row's
+    fields["state"] = AgentState(row["state"])
+    fields["labels"], fields["resources"] = json.loads(row["labels"]), json.loads(row["resources"])
+    return AgentRecord(**fields)

@@ -1,0 +1,177 @@
+"""What every store must remember of the agents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from server.domain.agents import REMOVED, REPLACED, AgentRecord, AgentState, Contact
+from server.domain.jobs import Job
+from server.store.agents import SqlAgents
+from server.store.jobs import SqlJobs
+from shared.ids import AttemptKey
+from shared.sqlite.database import Database
+from shared.wire import JobState
+from tests.contract.store.conftest import claim, new
+
+S = AgentState
+S_QUEUED = JobState.QUEUED
+ADDRESS = "http://north:9000"
+NORTH = Contact("north", "ferryman", ADDRESS)
+SETTINGS = {"north": ADDRESS}
+
+
+@pytest.fixture
+def agents(database: Database) -> SqlAgents:
+    return SqlAgents(database)
+
+
+async def held(jobs: SqlJobs, agent: str) -> Job:
+    job, _ = await jobs.insert(new(), "queued")
+    (claimed,) = await jobs.claim([claim(job, agent)])
+    return claimed
+
+
+async def reached(
+    agents: SqlAgents, contact: Contact = NORTH, settings: dict[str, str] = SETTINGS, at: int = 50
+) -> AgentRecord:
+    return await agents.contacted(contact, settings, at)
+
+
+def shown(records: list[AgentRecord]) -> list[tuple[str, str, str]]:
+    return [(one.name, one.id, str(one.state)) for one in records]
+
+
+async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(
+    agents: SqlAgents, jobs: SqlJobs
+) -> None:
+    await held(jobs, "gone")
+    first = await agents.enter([NORTH], 40)
+    records = await agents.enter([NORTH], 50)
+    assert records == first
+    assert shown(records) == [
+        ("gone", "name:gone", "active"),
+        ("north", "name:north", "active"),
+    ]
+    assert [(one.kind, one.address, one.created_at) for one in records] == [
+        ("", "", 40),
+        ("ferryman", ADDRESS, 40),
+    ]
+
+
+async def test_an_agent_is_known_by_its_own_id_from_its_first_contact_on(
+    agents: SqlAgents, jobs: SqlJobs
+) -> None:
+    await agents.enter([NORTH], 40)
+    job = await held(jobs, "north")
+    said = replace(NORTH, agent_id="x1", version="1.2", resources={"slots": 4})
+    record = await reached(agents, said)
+    assert record.id == "x1"
+    assert (record.version, record.resources) == ("1.2", {"slots": 4})
+    assert (record.created_at, record.last_heard_at) == (40, 50)
+    assert await agents.all() == [record]
+    attempt = await jobs.attempt(AttemptKey(job.id, 1))
+    assert (attempt.agent, attempt.agent_id) == ("north", "x1")
+
+
+@pytest.mark.parametrize("said", [None, "", "name:other", "x" * 65, "a b"])
+async def test_an_agent_without_an_id_of_its_own_has_one_by_its_name(
+    agents: SqlAgents, said: str | None
+) -> None:
+    for _ in range(2):
+        assert (await reached(agents, replace(NORTH, agent_id=said))).id == "name:north"
+
+
+async def test_an_older_agent_that_learns_to_say_its_id_is_the_same(agents: SqlAgents) -> None:
+    await reached(agents)
+    await agents.set_state("name:north", S.DRAINING, "drained")
+    record = await reached(agents, replace(NORTH, agent_id="x1"))
+    assert (record.id, record.state, record.message) == ("x1", S.DRAINING, "drained")
+    assert (await reached(agents)).id == "x1"  # and one that forgets it again, too
+    assert shown(await agents.all()) == [("north", "x1", "draining")]
+
+
+async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
+    agents: SqlAgents, jobs: SqlJobs
+) -> None:
+    await reached(agents, replace(NORTH, agent_id="x1"))
+    await agents.set_state("x1", S.DRAINING, "drained")
+    job, other = await held(jobs, "north"), await held(jobs, "west")
+    south = Contact("south", "ferryman", ADDRESS, "x1")
+    await agents.enter([south], 60)
+    record = await reached(agents, south, {"south": ADDRESS}, 70)
+    assert (record.id, record.name, record.state) == ("x1", "south", S.DRAINING)
+    assert [one.name for one in await agents.all()] == ["south", "west"]
+    assert (await jobs.get(job.id)).agent == "south"
+    assert (await jobs.attempt(AttemptKey(job.id, 1))).agent == "south"
+    assert (await jobs.get(other.id)).agent == "west"
+
+
+async def test_another_id_under_a_known_name_retires_the_agent_before(agents: SqlAgents) -> None:
+    await reached(agents, replace(NORTH, agent_id="x1"))
+    record = await reached(agents, replace(NORTH, agent_id="x2"), at=70)
+    assert (record.id, record.state, record.created_at) == ("x2", S.ACTIVE, 70)
+    old, fresh = await agents.all()
+    assert (old.id, old.state, old.message) == ("x1", S.RETIRED, REPLACED)
+    assert fresh == record
+    back = await reached(agents, replace(NORTH, agent_id="x1"), at=80)
+    assert (back.id, back.state) == ("x1", S.ACTIVE)
+    assert [one.state for one in await agents.all()] == [S.ACTIVE, S.RETIRED]
+
+
+async def test_who_replaces_an_agent_that_is_drained_is_drained(agents: SqlAgents) -> None:
+    await reached(agents, replace(NORTH, agent_id="x1"))
+    await agents.set_state("x1", S.DRAINING, "for repair")
+    record = await reached(agents, replace(NORTH, agent_id="x2"))
+    assert (record.state, record.message) == (S.DRAINING, "for repair")
+
+
+async def test_two_names_with_one_id_are_two_agents(agents: SqlAgents, jobs: SqlJobs) -> None:
+    """A copied data folder, or one agent under two names: neither takes jobs of the other."""
+    settings = {"north": ADDRESS, "south": "http://south:9000"}
+    south = Contact("south", "ferryman", settings["south"], "x1")
+    await agents.enter([NORTH, south], 40)
+    job = await held(jobs, "north")
+    for _ in range(2):
+        assert (await reached(agents, replace(NORTH, agent_id="x1"), settings)).id == "x1"
+        assert (await reached(agents, south, settings)).id == "name:south"
+    assert (await jobs.get(job.id)).agent == "north"
+
+
+async def test_a_lost_agent_is_active_again_once_it_is_reached(agents: SqlAgents) -> None:
+    await reached(agents)
+    await agents.add_silence({"name:north": 90.0})
+    lost = await agents.set_state("name:north", S.LOST, "its disk burned")
+    assert lost is not None
+    assert (lost.state, lost.message, lost.silent_s) == (S.LOST, "its disk burned", 90.0)
+    record = await reached(agents)
+    assert (record.state, record.message, record.silent_s) == (S.ACTIVE, "", 0.0)
+
+
+async def test_an_agent_that_has_jobs_is_not_retired(agents: SqlAgents, jobs: SqlJobs) -> None:
+    await reached(agents)
+    job = await held(jobs, "north")
+    assert await agents.set_state("name:north", S.RETIRED, "", idle=True) is None
+    assert (await agents.all())[0].state is S.ACTIVE
+    await held(jobs, "west")
+    await jobs.move(replace(claim(job), before=job.state, attempt=1, to=S_QUEUED, changes={}))
+    retired = await agents.set_state("name:north", S.RETIRED, "old", idle=True)
+    assert retired is not None
+    assert (retired.state, retired.message) == (S.RETIRED, "old")
+
+
+async def test_who_was_retired_by_an_operator_stays_so_and_who_was_removed_comes_back(
+    agents: SqlAgents,
+) -> None:
+    for message, state in (("by an operator", S.RETIRED), (REMOVED, S.ACTIVE)):
+        await reached(agents, replace(NORTH, agent_id="x1"))
+        await agents.set_state("x1", S.RETIRED, message)
+        assert shown(await agents.enter([NORTH], 60)) == [("north", "x1", str(state))]
+
+
+async def test_silence_only_grows_until_the_agent_is_reached(agents: SqlAgents) -> None:
+    await reached(agents)
+    for seconds, kept in ((50.0, 50.0), (20.0, 50.0), (60.5, 60.5)):
+        await agents.add_silence({"name:north": seconds, "nobody": 5.0})
+        assert (await agents.all())[0].silent_s == kept
