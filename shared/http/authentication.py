@@ -24,7 +24,7 @@ class Principal:
     known: bool
 
 
-NOBODY: Final = Principal("nobody", known=False)
+ANONYMOUS: Final = Principal("anonymous", known=False)
 LOCAL: Final = Principal("local", known=True)
 """Whoever calls a program without tokens, which listens on loopback only."""
 PRINCIPAL: Final = web.RequestKey("principal", Principal)
@@ -42,14 +42,14 @@ class Tokens:
     def principal(self, request: web.BaseRequest) -> Principal:
         """The principal of the token in the request, found in constant time.
 
-        LOCAL for everybody where no token is set; NOBODY without a valid token.
+        LOCAL for everybody where no token is set; ANONYMOUS without a valid token.
         """
         if not self._digests:
             return LOCAL
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         digest = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
-        matching = NOBODY
+        matching = ANONYMOUS
         for known, principal in self._digests:
             if hmac.compare_digest(digest, known):
                 matching = principal
-        return matching if scheme.lower() == "bearer" else NOBODY
+        return matching if scheme.lower() == "bearer" else ANONYMOUS

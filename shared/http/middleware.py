@@ -18,7 +18,7 @@ import structlog
 from aiohttp import hdrs, web
 
 from shared.clock import Clock, wait_for
-from shared.http.authentication import NOBODY, PRINCIPAL, Principal, Tokens
+from shared.http.authentication import ANONYMOUS, PRINCIPAL, Principal, Tokens
 from shared.http.connections import ConnectionLimits, peer_of
 from shared.http.numbers import whole_number
 from shared.http.origins import (
@@ -130,7 +130,7 @@ class Gate:
             "path": request.path[:200],
             "status": status or None,
             "peer": _peer(request),
-            "principal": request.get(PRINCIPAL, NOBODY).name,
+            "principal": request.get(PRINCIPAL, ANONYMOUS).name,
             "code": request.get(ERROR_CODE),
             self._id_field: request.get(UPLOADED_ID)
             or whole_number(request.match_info.get("id", "")),
@@ -189,7 +189,7 @@ class Gate:
                 raise Denied(
                     HTTPStatus.MISDIRECTED_REQUEST,
                     "unknown_host",
-                    f"nobody is called {host[:100]!r} here; "
+                    f"no host is called {host[:100]!r} here; "
                     "if that is a name of this service, its operator adds it to allowed_hosts",
                 )
 

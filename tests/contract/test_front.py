@@ -361,7 +361,7 @@ async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(
     told = [by_id[one] for one in ids]
     assert [line["status"] for line in told] == [answer.status for answer in answers]
     assert [line["principal"] for line in told] == [
-        "token-2", "nobody", "token-2", "token-2", "nobody", "token-2",
+        "token-2", "anonymous", "token-2", "token-2", "anonymous", "token-2",
     ]  # fmt: skip
     assert {line["event"] for line in told} == {"request.done", "request.denied"}
     assert told[0]["job_id" if guarded.name == "server" else "payload_id"] == 1

@@ -20,8 +20,6 @@ from ferryman import (
 )
 from tests.support.dev_program import System, descendants
 
-S = JobState
-
 
 def test_the_synchronous_client_does_it_all(system: System, tmp_path):
     with SyncClient(system.url, user="ada") as client:
@@ -29,9 +27,15 @@ def test_the_synchronous_client_does_it_all(system: System, tmp_path):
         assert "example" in [service["name"] for service in client.services()]
         assert [agent["up"] for agent in client.agents()] == [True]
         job = client.submit({"run.sh": b"echo hi > hi.txt"}, service="example", name="sync")
-        assert client.wait(job.id, timeout=60).status is S.COMPLETED
+        assert client.wait(job.id, timeout=60).status is JobState.COMPLETED
         states = [event.status for event in client.events(job.id)]
-        assert states == [S.QUEUED, S.PROCESSING, S.SUBMITTED, S.RUNNING, S.COMPLETED]
+        assert states == [
+            JobState.QUEUED,
+            JobState.PROCESSING,
+            JobState.SUBMITTED,
+            JobState.RUNNING,
+            JobState.COMPLETED,
+        ]
         assert job.id in [one.id for one in client.jobs(user="ada")]
         done = client.download(job.id, tmp_path / "r.zip")
     with zipfile.ZipFile(done.path) as archive:
@@ -44,7 +48,7 @@ async def test_many_jobs_at_once_each_get_their_own_result(system: System, tmp_p
         async def one(number: int) -> bytes:
             script = f"echo {number} > number.txt".encode()
             job = await client.submit({"run.sh": script}, service="example")
-            assert (await client.wait(job.id, timeout=60)).status is S.COMPLETED
+            assert (await client.wait(job.id, timeout=60)).status is JobState.COMPLETED
             done = await client.download(job.id, tmp_path / f"{number}.zip")
             with zipfile.ZipFile(done.path) as archive:
                 return archive.read("number.txt")
@@ -59,13 +63,13 @@ async def test_what_a_running_job_has_so_far_can_be_fetched(system: System, tmp_
             {"run.sh": b"echo so far > so-far.txt; sleep 600"}, service="example"
         )
         async for event in client.events(job.id):
-            if event.status is S.RUNNING:
+            if event.status is JobState.RUNNING:
                 break
         with pytest.raises(NotReady):
             await client.download(job.id, tmp_path)
         with pytest.raises(WaitedTooLong) as caught:
             await client.wait(job.id, timeout=0.01)
-        assert caught.value.job.status is S.RUNNING
+        assert caught.value.job.status is JobState.RUNNING
         done = await client.download(job.id, tmp_path, partial=True)
         with zipfile.ZipFile(done.path) as archive:
             assert {"run.sh", "ferryman.json"} <= set(archive.namelist())
@@ -78,15 +82,15 @@ async def test_a_cancelled_jobs_processes_are_dead_when_the_answer_comes(system:
         before = descendants(system.process.pid)
         job = await client.submit({"run.sh": script}, service="example")
         async for event in client.events(job.id):
-            if event.status is S.RUNNING:
+            if event.status is JobState.RUNNING:
                 break
         during = descendants(system.process.pid)
         assert len(during) > len(before)
         cancelled = await client.cancel(job.id)
-        assert cancelled.status is S.CANCELLED
+        assert cancelled.status is JobState.CANCELLED
         new = during.keys() - before.keys()
         assert not new & descendants(system.process.pid).keys()
-        assert (await client.cancel(job.id)).status is S.CANCELLED
+        assert (await client.cancel(job.id)).status is JobState.CANCELLED
         with pytest.raises(NoResult):
             await client.download(job.id, tmp_path)
 
@@ -135,7 +139,7 @@ async def test_a_bundle_larger_than_every_buffer_arrives_whole(system: System, t
             progress=lambda done, total: told.append(done * 100 // total),
         )
         ended = await client.wait(job.id, timeout=60)
-        assert ended.status is S.COMPLETED, ended.message
+        assert ended.status is JobState.COMPLETED, ended.message
         done = await client.download(job.id, tmp_path / "r.zip")
     assert told[-1] == 100
     with zipfile.ZipFile(done.path) as archive:

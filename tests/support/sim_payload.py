@@ -9,8 +9,7 @@ from shared.clock import Micros, iso
 from shared.ids import AttemptKey
 from shared.wire import PayloadDoc, PayloadState, Reason, ResultInfo
 
-P = PayloadState
-ALIVE = frozenset({P.PREPARED, P.RUNNING})
+ALIVE = frozenset({PayloadState.PREPARED, PayloadState.RUNNING})
 
 
 @dataclass
@@ -19,7 +18,7 @@ class Payload:
 
     id: int
     key: AttemptKey
-    status: PayloadState = P.PREPARED
+    status: PayloadState = PayloadState.PREPARED
     result: bytes = b""
     reason: Reason | None = None
     interrupted: bool = False
@@ -39,7 +38,7 @@ class Payload:
             message="simulated",
             exit_code=3 if self.reason is Reason.EXIT_CODE else None,
             interrupted=self.interrupted,
-            killed=self.status is P.KILLED,
+            killed=self.status is PayloadState.KILLED,
             result=info if ended and self.result else None,
             started_at=iso(now) if self.started else None,
         )

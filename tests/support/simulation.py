@@ -41,7 +41,6 @@ from tests.support.inline_database import CrashPoint, InlineDatabase, SimulatedC
 from tests.support.sim_clock import SimClock
 from tests.support.sim_payload import ALIVE, Payload
 
-P = PayloadState
 NEVER_S = 1e7
 FAULTS = (
     *("", "unreachable", "lost", "reply_lost", "cut", "late"),
@@ -87,12 +86,14 @@ class SimAgent(Link):
     def start(self, payload: Payload) -> None:
         for agent in self._world.agents:
             for other in agent.payloads.values():
-                same = other.key.job_id == payload.key.job_id and other.status is P.RUNNING
+                same = (
+                    other.key.job_id == payload.key.job_id and other.status is PayloadState.RUNNING
+                )
                 if same and self._world.lost_after_s == NEVER_S:
                     self._world.violations.append(f"{payload.key} and {other.key} run at once")
         if payload.key.job_id in self._world.cancelled:
             self._world.violations.append(f"{payload.key} starts after its cancel was confirmed")
-        payload.status, payload.started = P.RUNNING, True
+        payload.status, payload.started = PayloadState.RUNNING, True
         self.tell(payload)
 
     def end(self, payload: Payload, status: PayloadState, reason: Reason | None = None) -> None:
@@ -102,9 +103,9 @@ class SimAgent(Link):
 
     def restart(self) -> None:
         for payload in self.payloads.values():
-            if payload.status is P.RUNNING:
+            if payload.status is PayloadState.RUNNING:
                 payload.interrupted = True
-                self.end(payload, P.FAILED, Reason.AGENT_ERROR)
+                self.end(payload, PayloadState.FAILED, Reason.AGENT_ERROR)
 
     def arrive(self, key: AttemptKey, token: str) -> Payload | None:
         """Intake: idempotent by key; None: refused."""
@@ -156,12 +157,12 @@ class SimAgent(Link):
             key = AttemptKey(job_id, attempt)
             payload = Payload(next(self._ids), key, token="of another user")
             self.payloads[payload.id] = payload
-            self.end(payload, P.COMPLETED)
+            self.end(payload, PayloadState.COMPLETED)
 
     async def connect(self) -> None:
         """The line is back; the server compares."""
         now = self._world.clock.now()
-        held = [p.doc(now) for p in self.payloads.values() if p.status is not P.CLEANED]
+        held = [p.doc(now) for p in self.payloads.values() if p.status is not PayloadState.CLEANED]
         self.up = True
         self._world.registry.mark_up(self, self.state)
         await self._world.get.reconcile(self, PayloadList(seq=0, payloads=held))
@@ -225,7 +226,7 @@ class SimAgent(Link):
 
     def _kill(self, payload: Payload) -> None:
         if payload.status in ALIVE:
-            self.end(payload, P.KILLED)
+            self.end(payload, PayloadState.KILLED)
 
     async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
         fault = await self._line()
@@ -238,7 +239,7 @@ class SimAgent(Link):
     async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
         fault = await self._line()
         payload = self.payloads.get(payload_id)
-        if payload is None or payload.status is P.CLEANED:
+        if payload is None or payload.status is PayloadState.CLEANED:
             raise NoSuchPayload(str(payload_id))
         body = b"damaged" if fault == "damaged" else payload.result
         to.write_bytes(body[: len(body) // 2] if fault == "reply_lost" else body)
@@ -253,7 +254,7 @@ class SimAgent(Link):
                 self._world.violations.append(
                     f"{payload.key} was acknowledged while {payload.status}"
                 )
-            payload.status, payload.result = P.CLEANED, b""
+            payload.status, payload.result = PayloadState.CLEANED, b""
         self._answered(fault)
 
     async def partial(self, job: Job, to: Path) -> Fetched:
@@ -448,16 +449,19 @@ class World:
             await self.clock.advance(61.0)
             for agent in self.agents:
                 for payload in list(agent.payloads.values()):
-                    if payload.status is P.RUNNING:
-                        agent.end(payload, P.COMPLETED)
+                    if payload.status is PayloadState.RUNNING:
+                        agent.end(payload, PayloadState.COMPLETED)
             for agent in self.agents:
                 for payload in list(agent.payloads.values()):
-                    if payload.status is P.PREPARED:
+                    if payload.status is PayloadState.PREPARED:
                         agent.start(payload)
             await self.clock.advance(61.0)
             jobs = [await self.jobs.get(job_id) for job_id in self.acknowledged]
             held = [
-                p for a in self.agents for p in a.payloads.values() if p.status is not P.CLEANED
+                p
+                for a in self.agents
+                for p in a.payloads.values()
+                if p.status is not PayloadState.CLEANED
             ]
             if all(job.ended for job in jobs) and not held:
                 break

@@ -17,7 +17,6 @@ from ferryman.cli import options
 from shared.wire import EventDoc, EventPage, JobDoc, JobPage, QueueInfo, StatusBody
 from tests.unit.ferryman.stand_in import Upload, answer, job, read_upload, repr_digest, serving
 
-S = JobState
 ZIP = b"PK\x05\x06" + bytes(18)
 
 
@@ -64,7 +63,7 @@ class Host:
         self.final = final
         self.uploads: list[Upload] = []
         self.headers: list[str | None] = []
-        self.listed = [final, job(S.QUEUED, id=16, name="a\tb")]
+        self.listed = [final, job(JobState.QUEUED, id=16, name="a\tb")]
         self.asked: list[int] = []
         """Jobs whose document was read."""
 
@@ -79,10 +78,10 @@ class Host:
         if number == 17:
             return answer(self.final)
         why = QueueInfo(position=1, reason=f"no agent for job {number}")
-        return answer(job(S.QUEUED, id=number, queue=why))
+        return answer(job(JobState.QUEUED, id=number, queue=why))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        states = (S.QUEUED, S.RUNNING, self.final.status)
+        states = (JobState.QUEUED, JobState.RUNNING, self.final.status)
         items = [
             EventDoc(
                 seq=n + 1,

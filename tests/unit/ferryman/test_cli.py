@@ -16,9 +16,8 @@ from shared.wire import EventDoc, EventPage, JobDoc, QueueInfo, Reason, Usage
 from tests.unit.ferryman.conftest import ZIP, Host
 from tests.unit.ferryman.stand_in import answer, job, problem, serving
 
-S = JobState
 FAILED = job(
-    S.FAILED,
+    JobState.FAILED,
     reason=Reason.EXIT_CODE,
     exit_code=3,
     message="run.sh ended with exit code 3",
@@ -27,7 +26,7 @@ FAILED = job(
 
 
 async def test_submit_prints_the_number_alone_on_stdout(ferryman, bundle):
-    host = Host(job(S.QUEUED))
+    host = Host(job(JobState.QUEUED))
     async with host.serving() as url:
         said = await ferryman("submit", bundle, "-s", "example", "-u", "ada", "--url", url)
     assert (said.code, said.out) == (0, "17\n")
@@ -36,7 +35,7 @@ async def test_submit_prints_the_number_alone_on_stdout(ferryman, bundle):
 
 
 async def test_windows_line_ends_are_warned_of(ferryman, bundle):
-    host = Host(job(S.QUEUED))
+    host = Host(job(JobState.QUEUED))
     words = ("submit", "-s", "example", "-u", "ada")
     async with host.serving() as url:
         fine = await ferryman(*words, bundle, "--url", url)
@@ -50,7 +49,7 @@ async def test_windows_line_ends_are_warned_of(ferryman, bundle):
 
 
 async def test_submit_passes_on_what_it_is_given(ferryman, bundle, tmp_path):
-    host = Host(job(S.QUEUED))
+    host = Host(job(JobState.QUEUED))
     (tmp_path / "token").write_text("secret\n")
     words = ("--name", "n", "--tag", "a", "--tag", "b", "--timeout", "1h30m", "--quiet", "--json")
     limits = ("--memory", "64MiB", "--cpus", "0.5", "--pids", "32", "--disk", "1GB")
@@ -75,7 +74,7 @@ async def test_submit_passes_on_what_it_is_given(ferryman, bundle, tmp_path):
 
 
 async def test_the_environment_stands_in_for_options(ferryman, bundle, monkeypatch):
-    host = Host(job(S.QUEUED))
+    host = Host(job(JobState.QUEUED))
     async with host.serving() as url:
         monkeypatch.setenv("FERRYMAN_URL", url)
         monkeypatch.setenv("FERRYMAN_USER", "grace")
@@ -87,7 +86,7 @@ async def test_the_environment_stands_in_for_options(ferryman, bundle, monkeypat
 
 
 async def test_without_a_user_the_login_name_is_used_if_it_fits(ferryman, bundle, monkeypatch):
-    host = Host(job(S.QUEUED))
+    host = Host(job(JobState.QUEUED))
     async with host.serving() as url:
         for login, code in (("linus", 0), ("no spaces allowed", 2)):
             monkeypatch.setattr("getpass.getuser", lambda login=login: login)
@@ -120,7 +119,7 @@ async def test_waiting_shows_states_and_times_on_stderr_and_takes_the_jobs_exit_
 
 
 async def test_output_waits_and_fetches(ferryman, bundle, tmp_path):
-    host = Host(job(S.COMPLETED))
+    host = Host(job(JobState.COMPLETED))
     words = ("submit", bundle, "-s", "example", "-u", "ada", "--output", "out/", "--json")
     async with host.serving() as url:
         said = await ferryman(*words, "--url", url)
@@ -131,7 +130,7 @@ async def test_output_waits_and_fetches(ferryman, bundle, tmp_path):
 
 
 async def test_an_output_that_cannot_be_is_told_before_anything_is_sent(ferryman, bundle):
-    host = Host(job(S.COMPLETED))
+    host = Host(job(JobState.COMPLETED))
     async with host.serving() as url:
         words = ("submit", bundle, "-s", "e", "-u", "a", "--url", url)
         said = await ferryman(*words, "--output", bundle / "run.sh" / "x.zip")
@@ -142,16 +141,16 @@ async def test_an_output_that_cannot_be_is_told_before_anything_is_sent(ferryman
 @pytest.mark.parametrize(
     ("final", "code"),
     [
-        (job(S.COMPLETED), 0),
-        (job(S.FAILED, reason=Reason.EXIT_CODE, exit_code=3), 3),
-        (job(S.FAILED, reason=Reason.EXIT_CODE, exit_code=256), 1),
-        (job(S.FAILED, reason=Reason.AGENT_LOST), 1),
-        (job(S.FAILED, reason=Reason.TIMEOUT, exit_code=143), 124),
-        (job(S.FAILED, reason=Reason.QUEUE_TIMEOUT), 124),
-        (job(S.FAILED, reason=Reason.MEMORY_LIMIT, exit_code=137), 137),
-        (job(S.CANCELLED), 143),
-        (job(S.CLEANED), 0),
-        (job(S.CLEANED, reason=Reason.EXIT_CODE, exit_code=3), 3),
+        (job(JobState.COMPLETED), 0),
+        (job(JobState.FAILED, reason=Reason.EXIT_CODE, exit_code=3), 3),
+        (job(JobState.FAILED, reason=Reason.EXIT_CODE, exit_code=256), 1),
+        (job(JobState.FAILED, reason=Reason.AGENT_LOST), 1),
+        (job(JobState.FAILED, reason=Reason.TIMEOUT, exit_code=143), 124),
+        (job(JobState.FAILED, reason=Reason.QUEUE_TIMEOUT), 124),
+        (job(JobState.FAILED, reason=Reason.MEMORY_LIMIT, exit_code=137), 137),
+        (job(JobState.CANCELLED), 143),
+        (job(JobState.CLEANED), 0),
+        (job(JobState.CLEANED, reason=Reason.EXIT_CODE, exit_code=3), 3),
     ],
 )
 def test_the_exit_code_of_a_job(final, code):
@@ -160,7 +159,7 @@ def test_the_exit_code_of_a_job(final, code):
 
 async def test_status_shows_the_job(ferryman):
     final = job(
-        S.FAILED,
+        JobState.FAILED,
         name="my job",
         tags=["a"],
         reason=Reason.EXIT_CODE,
@@ -195,7 +194,7 @@ async def test_status_shows_the_job(ferryman):
 
 
 async def test_download_prints_the_file(ferryman, tmp_path):
-    async with Host(job(S.COMPLETED)).serving() as url:
+    async with Host(job(JobState.COMPLETED)).serving() as url:
         said = await ferryman("download", "17", "--url", url)
         part = await ferryman("download", "17", "--url", url, "--partial", "-o", "p.zip", "-q")
     assert (said.code, said.out) == (0, "job-17.zip\n")
@@ -204,7 +203,7 @@ async def test_download_prints_the_file(ferryman, tmp_path):
 
 
 async def test_cancel_says_so(ferryman):
-    async with Host(job(S.CANCELLED)).serving() as url:
+    async with Host(job(JobState.CANCELLED)).serving() as url:
         said = await ferryman("cancel", "17", "--url", url)
         as_json = await ferryman("cancel", "17", "--url", url, "--json")
     assert (said.code, said.err) == (0, "job 17 is cancelled\n")
@@ -213,12 +212,12 @@ async def test_cancel_says_so(ferryman):
 
 async def test_a_cancel_that_takes_long_says_what_it_waits_for(ferryman, monkeypatch):
     monkeypatch.setattr(jobs, "EXPLAIN_CANCEL_AFTER_S", 0.0)
-    asked = job(S.UNKNOWN, agent="away", cancel_requested_at="2026-11-20T10:00:02.000000Z")
+    asked = job(JobState.UNKNOWN, agent="away", cancel_requested_at="2026-11-20T10:00:02.000000Z")
     seen = asyncio.Event()
 
     async def cancel(_: web.Request) -> web.StreamResponse:
         await seen.wait()
-        return answer(job(S.CANCELLED))
+        return answer(job(JobState.CANCELLED))
 
     async def look(_: web.Request) -> web.StreamResponse:
         seen.set()
@@ -235,7 +234,9 @@ async def test_a_cancel_that_takes_long_says_what_it_waits_for(ferryman, monkeyp
 
 
 async def test_warnings_are_shown_by_whoever_waits(ferryman, bundle):
-    final = job(S.COMPLETED, warnings=["memory: 1TB was asked for, service e allows 2.0 GiB"])
+    final = job(
+        JobState.COMPLETED, warnings=["memory: 1TB was asked for, service e allows 2.0 GiB"]
+    )
     async with Host(final).serving() as url:
         words = ("submit", bundle, "-s", "e", "-u", "a", "--wait", "--url", url)
         said, quiet = await ferryman(*words), await ferryman(*words, "--quiet")
@@ -256,7 +257,7 @@ async def test_files_that_cannot_be_used_are_named_without_numbers_of_errors(fer
         2,
         "ferryman: --token-file /nonexistent: No such file or directory\n",
     )
-    async with Host(job(S.COMPLETED)).serving() as url:
+    async with Host(job(JobState.COMPLETED)).serving() as url:
         written = await ferryman("download", "17", "-o", "/proc/x.zip", "--url", url)
     assert written.code == 73
     assert written.err.startswith("ferryman: /proc/")
@@ -264,7 +265,7 @@ async def test_files_that_cannot_be_used_are_named_without_numbers_of_errors(fer
 
 
 async def test_lists_are_lines_with_tabs_where_nobody_looks(ferryman):
-    async with Host(job(S.RUNNING)).serving() as url:
+    async with Host(job(JobState.RUNNING)).serving() as url:
         said = await ferryman("list", "--url", url)
         as_json = await ferryman("list", "--url", url, "--json")
     heads, first, second = (line.split("\t") for line in said.out.splitlines())
@@ -275,9 +276,9 @@ async def test_lists_are_lines_with_tabs_where_nobody_looks(ferryman):
 
 
 async def test_a_list_says_why_jobs_wait_and_asks_once_for_each_user_and_service(ferryman):
-    host = Host(job(S.RUNNING, message="it runs"))
-    host.listed = [host.final, *(job(S.QUEUED, id=number) for number in (16, 15, 14))]
-    host.listed.append(job(S.QUEUED, id=13, user_id="bob"))
+    host = Host(job(JobState.RUNNING, message="it runs"))
+    host.listed = [host.final, *(job(JobState.QUEUED, id=number) for number in (16, 15, 14))]
+    host.listed.append(job(JobState.QUEUED, id=13, user_id="bob"))
     async with host.serving() as url:
         said = await ferryman("list", "--url", url)
     told = {line.split("\t")[0]: line.split("\t")[-1] for line in said.out.splitlines()[1:]}
@@ -292,7 +293,7 @@ async def test_a_list_says_why_jobs_wait_and_asks_once_for_each_user_and_service
 
 
 async def test_a_list_that_is_cut_says_so(ferryman):
-    host = Host(job(S.RUNNING))
+    host = Host(job(JobState.RUNNING))
     async with host.serving() as url:
         cut = await ferryman("list", "--url", url, "--limit", "1")
         whole = await ferryman("list", "--url", url, "--limit", "2")
@@ -305,7 +306,7 @@ async def test_a_list_that_is_cut_says_so(ferryman):
 
 @pytest.mark.parametrize("state", ["queued", "QUEUED", "Queued"])
 async def test_states_may_be_written_in_any_case(ferryman, state):
-    host = Host(job(S.RUNNING))
+    host = Host(job(JobState.RUNNING))
     asked: list[str] = []
 
     async def page(request: web.Request) -> web.StreamResponse:
@@ -318,7 +319,7 @@ async def test_states_may_be_written_in_any_case(ferryman, state):
 
 
 async def test_which_server_may_be_said_before_the_command(ferryman, bundle):
-    host = Host(job(S.QUEUED))
+    host = Host(job(JobState.QUEUED))
     words = ("submit", bundle, "-s", "example", "-u", "ada")
     async with host.serving() as url:
         apart = await ferryman("--url", url, "--token", "t", *words)
@@ -330,7 +331,7 @@ async def test_which_server_may_be_said_before_the_command(ferryman, bundle):
 
 
 async def test_a_download_can_go_to_stdout(ferryman, tmp_path):
-    async with Host(job(S.COMPLETED)).serving() as url:
+    async with Host(job(JobState.COMPLETED)).serving() as url:
         said = await ferryman("download", "17", "--url", url, "--output", "-")
     assert (said.code, said.out.encode(), said.err) == (0, ZIP, "")
     assert list(tmp_path.iterdir()) == []
@@ -354,7 +355,7 @@ class Stuck(Host):
     """Its job waits until it has been looked at."""
 
     def __init__(self) -> None:
-        super().__init__(job(S.COMPLETED))
+        super().__init__(job(JobState.COMPLETED))
         self.looks = 0
         self.looked_at = asyncio.Event()
 
@@ -363,13 +364,15 @@ class Stuck(Host):
         if self.looks >= 4:  # the first, and three while nothing happens
             self.looked_at.set()
         waiting = QueueInfo(position=1, reason="no agent of example is up")
-        early = job(S.QUEUED, queue=waiting, created_at="2026-11-20T10:00:00.000000Z")
+        early = job(JobState.QUEUED, queue=waiting, created_at="2026-11-20T10:00:00.000000Z")
         return answer(self.final if self.looked_at.is_set() else early)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         if int(request.query["after"]) == 0:
             at = "2026-11-20T10:00:00.500000Z"
-            queued = EventDoc(seq=1, at=at, attempt=1, before=None, status=S.QUEUED, message="m")
+            queued = EventDoc(
+                seq=1, at=at, attempt=1, before=None, status=JobState.QUEUED, message="m"
+            )
             return answer(EventPage(items=[queued]))
         await self.looked_at.wait()
         return await super().events(request)
@@ -403,7 +406,9 @@ async def test_something_moves_on_a_terminal_while_a_job_does_not(ferryman, monk
 def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
-    listed = [job(S.RUNNING, id=1234567, user_id="ada.lovelace", message="a long story " * 20)]
+    listed = [
+        job(JobState.RUNNING, id=1234567, user_id="ada.lovelace", message="a long story " * 20)
+    ]
 
     def line(columns: int) -> str:
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -422,5 +427,7 @@ def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
 
 def test_a_message_of_several_lines_stays_on_one():
     at = "2026-11-20T10:00:01.000000Z"
-    told = EventDoc(seq=1, at=at, attempt=2, before=None, status=S.QUEUED, message="one\n\ntwo")
+    told = EventDoc(
+        seq=1, at=at, attempt=2, before=None, status=JobState.QUEUED, message="one\n\ntwo"
+    )
     assert show.event_line(told, at) == "   +0.00s  Queued      (attempt 2) one two"

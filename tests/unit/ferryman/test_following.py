@@ -20,8 +20,6 @@ from ferryman import (
 from shared.wire import EventDoc, EventPage, JobPage
 from tests.unit.ferryman.stand_in import InstantClock, answer, hang_up, job, problem, serving
 
-S = JobState
-
 
 def event(seq: int, status: JobState, before: JobState | None) -> EventDoc:
     return EventDoc(
@@ -59,9 +57,9 @@ class Life:
 
 
 async def test_waiting_ends_when_the_job_has_ended():
-    life = Life(S.QUEUED, S.RUNNING, S.FAILED)
+    life = Life(JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
     async with serving(*life.routes()) as url, Client(url, clock=InstantClock()) as client:
-        assert (await client.wait(17)).status is S.FAILED
+        assert (await client.wait(17)).status is JobState.FAILED
     assert len(life.asked) == 2
 
 
@@ -70,7 +68,7 @@ async def test_waiting_has_a_limit_and_says_how_the_job_is():
 
     async def slow(request: web.Request) -> web.StreamResponse:
         await clock.sleep(float(request.query["wait"]))
-        return answer(job(S.RUNNING))
+        return answer(job(JobState.RUNNING))
 
     async with (
         serving(("GET", "/api/v1/jobs/17", slow)) as url,
@@ -78,7 +76,7 @@ async def test_waiting_has_a_limit_and_says_how_the_job_is():
     ):
         with pytest.raises(WaitedTooLong, match="job 17 is still Running after 70s") as caught:
             await client.wait(17, timeout=70)
-    assert caught.value.job.status is S.RUNNING
+    assert caught.value.job.status is JobState.RUNNING
     assert clock.slept == [30, 30, 10]
 
 
@@ -87,12 +85,16 @@ async def test_a_server_that_stops_and_holds_nothing_back_is_not_asked_without_p
     requests = 0
 
     async def status(request: web.Request) -> web.StreamResponse:
-        return answer(job(S.RUNNING if requests < 5 else S.COMPLETED))
+        return answer(job(JobState.RUNNING if requests < 5 else JobState.COMPLETED))
 
     async def events(request: web.Request) -> web.StreamResponse:
         nonlocal requests
         requests += 1
-        return answer(EventPage(items=[event(9, S.COMPLETED, S.RUNNING)] if requests == 5 else []))
+        return answer(
+            EventPage(
+                items=[event(9, JobState.COMPLETED, JobState.RUNNING)] if requests == 5 else []
+            )
+        )
 
     async with (
         serving(
@@ -115,17 +117,23 @@ async def test_waiting_survives_a_restart_of_the_server():
         tries += 1
         if tries < 4:
             hang_up(request)
-        return answer(job(S.COMPLETED))
+        return answer(job(JobState.COMPLETED))
 
     async with (
         serving(("GET", "/api/v1/jobs/17", restarting)) as url,
         Client(url, clock=InstantClock()) as client,
     ):
-        assert (await client.wait(17)).status is S.COMPLETED
+        assert (await client.wait(17)).status is JobState.COMPLETED
 
 
 async def test_the_history_is_told_in_order_and_once_until_the_end():
-    states = (S.QUEUED, S.PROCESSING, S.SUBMITTED, S.RUNNING, S.COMPLETED)
+    states = (
+        JobState.QUEUED,
+        JobState.PROCESSING,
+        JobState.SUBMITTED,
+        JobState.RUNNING,
+        JobState.COMPLETED,
+    )
     life = Life(*states)
     async with serving(*life.routes()) as url, Client(url) as client:
         told = [one async for one in client.events(17)]
@@ -134,7 +142,7 @@ async def test_the_history_is_told_in_order_and_once_until_the_end():
 
 
 async def test_the_history_can_be_taken_up_after_a_number():
-    life = Life(S.QUEUED, S.RUNNING, S.COMPLETED)
+    life = Life(JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED)
     async with serving(*life.routes()) as url, Client(url, clock=InstantClock()) as client:
         assert [one.seq async for one in client.events(17, after=2)] == [3]
 
@@ -171,7 +179,7 @@ def pages(asked: list[dict[str, str]], count: int = 250):
 async def test_lists_are_fetched_page_by_page():
     asked: list[dict[str, str]] = []
     async with serving(("GET", "/api/v1/jobs", pages(asked))) as url, Client(url) as client:
-        ids = [one.id async for one in client.jobs(user="ada", state=S.FAILED, tag="x")]
+        ids = [one.id async for one in client.jobs(user="ada", state=JobState.FAILED, tag="x")]
     assert ids == list(range(1, 251))
     assert [query.get("cursor") for query in asked] == [None, "100", "200"]
     assert asked[0] == {"user": "ada", "state": "Failed", "tag": "x", "limit": "100"}
@@ -185,16 +193,16 @@ async def test_a_limited_list_asks_for_no_more():
 
 
 async def test_a_cancel_that_takes_longer_is_waited_for():
-    life = Life(S.RUNNING, S.RUNNING, S.CANCELLED)
+    life = Life(JobState.RUNNING, JobState.RUNNING, JobState.CANCELLED)
 
     async def cancel(request: web.Request) -> web.StreamResponse:
-        return answer(job(S.RUNNING), 202)
+        return answer(job(JobState.RUNNING), 202)
 
     async with (
         serving(*life.routes(), ("POST", "/api/v1/jobs/17/cancel", cancel)) as url,
         Client(url, clock=InstantClock()) as client,
     ):
-        assert (await client.cancel(17)).status is S.CANCELLED
+        assert (await client.cancel(17)).status is JobState.CANCELLED
 
 
 async def test_a_cancel_that_comes_too_late_is_told():
@@ -210,10 +218,10 @@ async def test_a_cancel_that_comes_too_late_is_told():
 
 
 async def test_a_cancel_that_loses_the_race_is_told():
-    life = Life(S.RUNNING, S.COMPLETED)
+    life = Life(JobState.RUNNING, JobState.COMPLETED)
 
     async def cancel(request: web.Request) -> web.StreamResponse:
-        return answer(job(S.RUNNING), 202)
+        return answer(job(JobState.RUNNING), 202)
 
     async with (
         serving(*life.routes(), ("POST", "/api/v1/jobs/17/cancel", cancel)) as url,
@@ -241,7 +249,7 @@ def test_the_synchronous_client_has_every_method_of_the_other():
 
 async def test_the_synchronous_client_works_from_a_thread_without_a_loop():
     """The server needs this thread's loop, so the client is used in another."""
-    life = Life(S.QUEUED, S.RUNNING, S.COMPLETED)
+    life = Life(JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED)
     asked: list[dict[str, str]] = []
     seen: list[object] = []
 
@@ -267,7 +275,13 @@ async def test_the_synchronous_client_works_from_a_thread_without_a_loop():
     routes = (*life.routes(), ("GET", "/api/v1/jobs/18", missing))
     async with serving(*routes, ("GET", "/api/v1/jobs", pages(asked))) as url:
         await asyncio.to_thread(use, url)
-    assert seen == [[S.QUEUED, S.RUNNING, S.COMPLETED], S.COMPLETED, 150, 1, 404]
+    assert seen == [
+        [JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED],
+        JobState.COMPLETED,
+        150,
+        1,
+        404,
+    ]
     assert not [one for one in threading.enumerate() if one.name == "ferryman-sync"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from shared.http.authentication import LOCAL, NOBODY, PRINCIPAL
+from shared.http.authentication import ANONYMOUS, LOCAL, PRINCIPAL
 from shared.http.connections import connection_limits
 from shared.http.listener import Listener
 from shared.http.protocol import SMALL, Connection, Deadlines
@@ -40,7 +40,7 @@ class App:
         return web.Response(text="hello")
 
     async def refuse(self, request: web.Request) -> web.Response:
-        request[PRINCIPAL] = LOCAL if self.known else NOBODY
+        request[PRINCIPAL] = LOCAL if self.known else ANONYMOUS
         assert isinstance(request.transport, asyncio.Transport)
         self.transport = request.transport
         response = web.Response(status=413, text="no")
