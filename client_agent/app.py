@@ -32,11 +32,11 @@ from client_agent.payloads.identity import agent_identity
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
 from client_agent.report.health import Health
-from client_agent.run.context import House
+from client_agent.run.context import AgentContext
 from client_agent.run.recovery import recover
-from client_agent.run.retention import Keeper
+from client_agent.run.retention import RetentionSweep
 from client_agent.run.runner import Runner
-from client_agent.run.slots import Turns
+from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.base import SOFT, Sandbox
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel.uids import UidBlock
@@ -186,7 +186,7 @@ async def running(
             settings.services,
             settings.min_free,
         )
-        house = House(
+        context = AgentContext(
             payloads,
             folders,
             sandbox,
@@ -196,11 +196,11 @@ async def running(
             settings.name,
             version(),
             settings.grace,
-            Turns(settings.slots),
+            SlotQueue(settings.slots),
             settings.min_free,
             grants,
         )
-        runner = Runner(house, seats(settings))
+        runner = Runner(context, seats(settings))
         sources = MountSources(grants.sources)
         admission = Admission(identity, folders, watch, grants, sources, clock)
         health = Health(admission, payloads, folders, watch, grants, clock)
@@ -210,7 +210,7 @@ async def running(
             payloads,
             folders,
             admission,
-            runner.take,
+            runner.enqueue,
             max_bytes=settings.max_upload,
             defaults=_defaults(settings),
             clock=clock,
@@ -232,8 +232,8 @@ async def running(
         stack.push_async_callback(listener.close)
 
         ended = asyncio.Event()
-        keeper = Keeper(payloads, folders, clock, settings.retention)
-        keeping = asyncio.gather(keeper.run(ended), clock.keep_saved(ended))
+        sweep = RetentionSweep(payloads, folders, clock, settings.retention)
+        background = asyncio.gather(sweep.run(ended), clock.keep_saved(ended))
         runner.start(waiting)
         agent = Running(socket.getsockname()[1])
         await listener.start()
@@ -244,7 +244,7 @@ async def running(
             agent.in_time = await runner.stop(settings.shutdown_grace * (1 - _ANSWERS_S))
             payloads.bell.close()  # the event streams tell the last ends, then end
             ended.set()
-            await keeping
+            await background
 
 
 async def check(settings: AgentSection, clock: Clock) -> Table:

@@ -6,19 +6,23 @@ from typing import Final
 
 from shared.wire import PayloadState
 
-S = PayloadState
-
-FIRST: Final = S.PREPARED
+FIRST: Final = PayloadState.PREPARED
 
 NEXT: Final[dict[PayloadState, frozenset[PayloadState]]] = {
-    S.PREPARED: frozenset({S.RUNNING, S.INVALID, S.FAILED, S.KILLED}),
-    S.RUNNING: frozenset({S.COMPLETED, S.FAILED, S.KILLED}),
-    S.COMPLETED: frozenset({S.CLEANED}),
-    S.FAILED: frozenset({S.CLEANED}),
-    S.INVALID: frozenset({S.CLEANED}),
-    S.KILLED: frozenset({S.CLEANED}),
-    S.CLEANED: frozenset(),
+    PayloadState.PREPARED: frozenset(
+        {PayloadState.RUNNING, PayloadState.INVALID, PayloadState.FAILED, PayloadState.KILLED}
+    ),
+    PayloadState.RUNNING: frozenset(
+        {PayloadState.COMPLETED, PayloadState.FAILED, PayloadState.KILLED}
+    ),
+    PayloadState.COMPLETED: frozenset({PayloadState.CLEANED}),
+    PayloadState.FAILED: frozenset({PayloadState.CLEANED}),
+    PayloadState.INVALID: frozenset({PayloadState.CLEANED}),
+    PayloadState.KILLED: frozenset({PayloadState.CLEANED}),
+    PayloadState.CLEANED: frozenset(),
 }
 
-ENDED: Final = frozenset(s for s, after in NEXT.items() if S.CLEANED in after) | {S.CLEANED}
-LIVE: Final = frozenset(S) - ENDED
+ENDED: Final = frozenset(s for s, after in NEXT.items() if PayloadState.CLEANED in after) | {
+    PayloadState.CLEANED
+}
+LIVE: Final = frozenset(PayloadState) - ENDED

@@ -21,8 +21,6 @@ from shared.sqlite.database import Database
 from shared.sqlite.transactions import Row, Transaction
 from shared.wire import PayloadState
 
-S = PayloadState
-
 BATCH: Final = 200
 """Rows that are read, or changed in one sweep's transaction, at once."""
 _ANYBODY: Final = Caller()
@@ -144,8 +142,8 @@ class Payloads:
         """Prepared → Running; None: it was no longer Prepared, so it must not start."""
         return await self._move(
             payload_id,
-            S.PREPARED,
-            S.RUNNING,
+            PayloadState.PREPARED,
+            PayloadState.RUNNING,
             "pid = :pid, loc = :loc, enforcement = :enforcement, started_at = :now",
             {"pid": pid, "loc": loc, "enforcement": json.dumps(enforcement)},
         )

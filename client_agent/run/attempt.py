@@ -1,7 +1,8 @@
-"""One attempt on its way: unpack, gate, its turn, Running, run.sh, collect, outcome.
+"""One attempt: unpack, launch to the closed gate, get a slot, run, pack, store the outcome.
 
-Only what runs takes a turn. Others are unpacked and started up to their closed gates meanwhile, or
-collected and written down: with short jobs that is most of the time, and most of it is waiting.
+An attempt holds a slot only while run.sh runs. Before that it is unpacked and launched up to its
+closed gate, after that it is packed and stored. With short jobs these steps take most of the time,
+and most of it is waiting: so they happen while other attempts run.
 """
 
 from __future__ import annotations
@@ -10,241 +11,233 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import structlog
 
 from client_agent.collect import result
 from client_agent.payloads.payload import Outcome, Payload
-from client_agent.run import outcome
-from client_agent.run.context import House
+from client_agent.run import outcomes
+from client_agent.run.context import AgentContext
 from client_agent.run.unpack import DoesNotFit, unpack
-from client_agent.sandbox.base import (
-    Ended,
-    Launch,
-    Process,
-    SandboxBroken,
-    Workspace,
-)
+from client_agent.sandbox.base import Ended, Launch, Process, SandboxBroken, Workspace
 from client_agent.storage.shortage import SHORTAGE_ERRNOS
 from shared.files.errors import BundleError
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 
-S = PayloadState
-P = ParamSpec("P")
-T = TypeVar("T")
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 RETRY_S: Final = 1.0
-"""Between two tries where the database cannot take a change, or the agent is short of something."""
+"""Pause before a step is tried again that the database or a shortage of the agent prevented."""
 PACK_TRIES: Final = 30
-"""So often a shortage may keep the agent from packing a result; then it is lost."""
+"""Tries to pack a result during a shortage; then the result is lost."""
 
 
-class NotNow(Exception):
-    """An attempt could not be started for a shortage: it stays Prepared, and is tried again."""
+class StartDeferred(Exception):
+    """The agent was short of something: the attempt stays Prepared and is started later."""
 
 
 class Attempt:
-    """One payload in one seat.
+    """One payload, handled by one worker.
 
     Args:
-        seat: no other attempt has it at the same time.
+        worker: number of the worker; no other attempt has it at the same time.
 
     Attributes:
-        settled: set once its end is written down and none of its processes is alive; also when it
-            turned out not to start.
+        finished: set once the end is stored and no process is alive; also when it did not start.
     """
 
-    def __init__(self, house: House, payload: Payload, seat: int) -> None:
+    def __init__(self, context: AgentContext, payload: Payload, worker: int) -> None:
         self.payload = payload
-        self.settled = asyncio.Event()
-        self._house, self._seat = house, seat
+        self.finished = asyncio.Event()
+        self._context, self._worker = context, worker
         self._workspace: Workspace | None = None
         self._process: Process | None = None
-        self._dropped = self._launching = False
+        self._start_prevented = self._launching = False
         self._readers = 0
-        self._unread = asyncio.Event()
-        self._unread.set()
+        self._no_readers = asyncio.Event()
+        self._no_readers.set()
 
     async def run(self) -> None:
-        """From Prepared to ended; or it stays Prepared, because the agent shuts down.
+        """From Prepared to its end; or it stays Prepared, because the agent shuts down.
 
         Raises:
-            DatabaseUnavailable: it could not be written down as Running, and did not start.
-            NotNow: it did not start.
+            DatabaseUnavailable: it could not be stored as Running, and did not start.
+            StartDeferred: it did not start.
         """
-        house, payload = self._house, self.payload
-        if not await self._room():
+        context, payload = self._context, self.payload
+        if not await self._wait_for_space():
             return
         try:
-            workspace = await house.sandbox.prepare(str(payload.id), self._seat, payload.limits)
+            workspace = await context.sandbox.prepare(str(payload.id), self._worker, payload.limits)
         except (SandboxBroken, OSError) as problem:
-            _check_shortage(problem)
-            await self._broken(problem)
+            await self._sandbox_failed(problem)
             return
         self._workspace = workspace
         try:
-            if await self._unpacked(workspace):
+            if await self._unpack(workspace):
                 await self._launch(workspace)
         finally:
             self._workspace = None
-            await self._unread.wait()
+            await self._no_readers.wait()
             await workspace.destroy()
-            self.settled.set()
+            self.finished.set()
 
-    # -- asked from outside
+    # -- called by the runner
 
     def cancel(self) -> None:
-        """Its user does not want it any more; await :attr:`settled` for the end."""
+        """Stop what runs, as cancelled by its user; await :attr:`finished` for the end."""
         if self._process is not None:
-            self._process.stop(None, outcome.CANCELLED)
+            self._process.stop(None, outcomes.CANCELLED)
 
-    def drop(self) -> bool:
-        """It shall not start any more. True: a closed gate is there to be taken down, await
-        :attr:`settled`."""
-        self._dropped = True
-        self._house.turns.drop(self.payload.id)
+    def prevent_start(self) -> bool:
+        """Do not start it any more. True: it was launched already, up to its closed gate; await
+        :attr:`finished` for the end of that."""
+        self._start_prevented = True
+        self._context.slots.withdraw(self.payload.id)
         return self._launching
 
-    def leave(self, *, grace: bool) -> None:
-        """The agent shuts down: end what runs, start nothing."""
-        self.drop()
+    def shut_down(self, *, grace: bool) -> None:
+        """The agent shuts down: stop what runs, start nothing."""
+        self.prevent_start()
         if self._process is not None:
-            self._process.stop(Reason.SHUTDOWN, outcome.STOPPED, grace=grace)
+            self._process.stop(Reason.SHUTDOWN, outcomes.STOPPED, grace=grace)
 
     @contextlib.asynccontextmanager
-    async def reading(self) -> AsyncIterator[int | None]:
-        """Descriptor of its directory, which stays until the context ends; None: it has none."""
+    async def directory(self) -> AsyncIterator[int | None]:
+        """Descriptor of its directory, which is kept until the context ends; None: it has none."""
         if self._workspace is None:
             yield None
             return
         self._readers += 1
-        self._unread.clear()
+        self._no_readers.clear()
         try:
             yield self._workspace.fd
         finally:
             self._readers -= 1
             if self._readers == 0:
-                self._unread.set()
+                self._no_readers.set()
 
-    # -- the way
+    # -- steps
 
-    async def _room(self) -> bool:
-        """Wait for space on the disk: a full one is no reason to fail. False: dropped meanwhile."""
-        house = self._house
-        while not self._dropped and house.folders.free_bytes() < house.min_free:
+    async def _wait_for_space(self) -> bool:
+        """Wait until the disk has space: a full one does not fail attempts. False: prevented."""
+        context = self._context
+        while not self._start_prevented and context.folders.free_bytes() < context.min_free:
             log.warning("payload.waits_for_space", payload=self.payload.id)
-            await house.clock.sleep(RETRY_S)
-        return not self._dropped
+            await context.clock.sleep(RETRY_S)
+        return not self._start_prevented
 
-    async def _unpacked(self, workspace: Workspace) -> bool:
-        house, payload = self._house, self.payload
+    async def _unpack(self, workspace: Workspace) -> bool:
+        context, payload = self._context, self.payload
         try:
-            await house.in_thread(
-                unpack, house.folders.bundle(payload.bundle_file), payload, workspace
+            await context.in_thread(
+                unpack, context.folders.bundle(payload.bundle_file), payload, workspace
             )
         except DoesNotFit as problem:
-            await self._end(S.PREPARED, outcome.failed(Reason.DISK_LIMIT, str(problem)))
+            failed = outcomes.failed(Reason.DISK_LIMIT, str(problem))
+            await self._end(PayloadState.PREPARED, failed)
             return False
         except (BundleError, OSError) as problem:
             _check_shortage(problem)
-            # It was whole when it was taken: this disk is to blame, not the bundle.
+            # The bundle was complete when it was accepted: this disk is to blame, not the bundle.
             message = f"the bundle could not be unpacked: {problem}"
-            await self._end(S.PREPARED, outcome.failed(Reason.AGENT_ERROR, message))
+            await self._end(PayloadState.PREPARED, outcomes.failed(Reason.AGENT_ERROR, message))
             return False
-        return not self._dropped
+        return not self._start_prevented
 
     async def _launch(self, workspace: Workspace) -> None:
         self._launching = True
         try:
-            process = await workspace.start(self._order())
+            process = await workspace.start(self._launch_spec())
         except (SandboxBroken, OSError) as problem:
-            _check_shortage(problem)
-            await self._broken(problem)
+            await self._sandbox_failed(problem)
             return
         self._process = process
         try:
-            ended = await self._ran(workspace, process)
+            ended = await self._run_in_slot(workspace, process)
         finally:
-            # After a normal end this does nothing; otherwise nothing may outlive this attempt.
-            process.stop(None, outcome.CANCELLED, grace=False)
+            # After a normal end this does nothing. After anything else it ends the processes.
+            process.stop(None, outcomes.CANCELLED, grace=False)
             await process.wait()
         if ended is None:
             return
-        told = outcome.of(ended, self.payload.timeout_s, workspace.enforcement)
-        told = replace(told, ended_at=self._house.clock.now())
+        outcome = outcomes.of(ended, self.payload.timeout_s, workspace.enforcement)
+        outcome = replace(outcome, ended_at=self._context.clock.now())
         if ended.certain:
-            told = await self._packed(workspace, told)
-        await self._end(S.RUNNING, told)
+            outcome = await self._pack(workspace, outcome)
+        await self._end(PayloadState.RUNNING, outcome)
 
-    async def _ran(self, workspace: Workspace, process: Process) -> Ended | None:
-        """How it ended; None: it was not to start."""
-        house, payload = self._house, self.payload
-        if self._dropped or not await house.turns.take(payload.id):
+    async def _run_in_slot(self, workspace: Workspace, process: Process) -> Ended | None:
+        """Run it once it has a slot. None: its start was prevented."""
+        context, payload = self._context, self.payload
+        if self._start_prevented or not await context.slots.acquire(payload.id):
             return None
         try:
-            running = await house.payloads.start(
+            running = await context.payloads.start(
                 payload.id, process.pid, str(workspace.path), dict(workspace.enforcement)
             )
-            if running is None or self._dropped:
+            if running is None or self._start_prevented:
                 return None
             self.payload = running
             log.info("payload.started", payload=payload.id, key=payload.key)
             process.go()
             return await process.wait()
         finally:
-            house.turns.give_back()
+            context.slots.release()
 
-    async def _packed(self, workspace: Workspace, told: Outcome) -> Outcome:
-        house = self._house
+    async def _pack(self, workspace: Workspace, outcome: Outcome) -> Outcome:
+        """The outcome with its result; without it where it could not be stored."""
+        context, attempted = self._context, self._context.attempted(self.payload)
         tries = 0
         while True:
             try:
-                return await house.in_thread(
-                    result.pack, house.attempted(self.payload), told, house.folders, workspace.fd
+                return await context.in_thread(
+                    result.pack, attempted, outcome, context.folders, workspace.fd
                 )
             except OSError as problem:
                 log.warning("payload.not_packed", payload=self.payload.id, problem=str(problem))
                 tries += 1
                 if tries == PACK_TRIES or problem.errno not in SHORTAGE_ERRNOS:
-                    return _not_stored(told, problem)
-            await house.clock.sleep(RETRY_S)
+                    return _without_result(outcome, problem)
+            await context.clock.sleep(RETRY_S)
 
-    async def _broken(self, problem: SandboxBroken | OSError) -> None:
+    async def _sandbox_failed(self, problem: SandboxBroken | OSError) -> None:
+        _check_shortage(problem)
         if isinstance(problem, SandboxBroken):
-            self._house.watch.mark_broken(problem)
-        await self._end(S.PREPARED, outcome.failed(Reason.SANDBOX_ERROR, str(problem)))
+            self._context.watch.mark_broken(problem)
+        failed = outcomes.failed(Reason.SANDBOX_ERROR, str(problem))
+        await self._end(PayloadState.PREPARED, failed)
 
-    async def _end(self, before: PayloadState, told: Outcome) -> None:
-        """Write it down, however long the database takes to recover; drop what is not needed."""
-        house, payload_id = self._house, self.payload.id
-        ended = await self._write_end(before, told)
+    async def _end(self, before: PayloadState, outcome: Outcome) -> None:
+        """Store the outcome, then remove the files that are not needed any more."""
+        ended = await self._store_end(before, outcome)
         if ended is not None:
             self.payload = ended
             log.info(
                 "payload.ended",
-                payload=payload_id,
+                payload=ended.id,
                 key=ended.key,
-                state=told.state,
-                reason=told.reason,
-                exit_code=told.exit_code,
+                state=outcome.state,
+                reason=outcome.reason,
+                exit_code=outcome.exit_code,
             )
-        self.settled.set()
-        await house.folders.remove_run_files(payload_id, self.payload.bundle_file)
+        self.finished.set()
+        await self._context.folders.remove_run_files(self.payload.id, self.payload.bundle_file)
 
-    async def _write_end(self, before: PayloadState, told: Outcome) -> Payload | None:
-        house, payload_id = self._house, self.payload.id
+    async def _store_end(self, before: PayloadState, outcome: Outcome) -> Payload | None:
+        """Try until the database takes it, however long it takes to recover."""
+        context, payload_id = self._context, self.payload.id
         while True:
             try:
-                return await house.payloads.end(payload_id, before, told)
+                return await context.payloads.end(payload_id, before, outcome)
             except DatabaseUnavailable as problem:
                 log.warning("payload.end_not_stored", payload=payload_id, problem=str(problem))
-                await house.clock.sleep(RETRY_S)
+                await context.clock.sleep(RETRY_S)
 
-    def _order(self) -> Launch:
-        payload, folders = self.payload, self._house.folders
+    def _launch_spec(self) -> Launch:
+        payload, context = self.payload, self._context
         return Launch(
             argv=("bash", "run.sh"),
             env={
@@ -255,24 +248,28 @@ class Attempt:
                 "FERRYMAN_MEMORY_BYTES": str(payload.limits.memory),
             },
             timeout_s=payload.timeout_s,
-            grace_s=self._house.grace_s,
-            stdout=folders.log(payload.id, "stdout"),
-            stderr=folders.log(payload.id, "stderr"),
-            grant=self._house.grants.for_service(payload.service),
+            grace_s=context.grace_s,
+            stdout=context.folders.log(payload.id, "stdout"),
+            stderr=context.folders.log(payload.id, "stderr"),
+            grant=context.grants.for_service(payload.service),
         )
 
 
 def _check_shortage(problem: Exception) -> None:
-    """Raises NotNow for a shortage, which has nothing to do with the attempt."""
+    """Raises StartDeferred for a shortage, which has nothing to do with the attempt."""
     if isinstance(problem, OSError) and problem.errno in SHORTAGE_ERRNOS:
-        raise NotNow(str(problem)) from problem
+        raise StartDeferred(str(problem)) from problem
 
 
-def _not_stored(told: Outcome, problem: OSError) -> Outcome:
-    """The attempt has ended, and what it left is lost."""
+def _without_result(outcome: Outcome, problem: OSError) -> Outcome:
+    """The outcome of an attempt whose result is lost."""
     message = f"the result could not be stored: {problem.strerror or problem}"
-    if told.state is not S.COMPLETED:
-        return replace(told, warnings=(*told.warnings, message))
+    if outcome.state is not PayloadState.COMPLETED:
+        return replace(outcome, warnings=(*outcome.warnings, message))
     return replace(
-        told, state=S.FAILED, reason=Reason.AGENT_ERROR, message=message, interrupted=True
+        outcome,
+        state=PayloadState.FAILED,
+        reason=Reason.AGENT_ERROR,
+        message=message,
+        interrupted=True,
     )

@@ -1,4 +1,4 @@
-"""What every attempt on this agent has in common."""
+"""What all attempts on this agent share."""
 
 from __future__ import annotations
 
@@ -6,51 +6,49 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from client_agent.collect.result import ReceiptSource
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
-from client_agent.run.slots import Turns
+from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.grants import Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from shared.clock import Clock
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    """What every attempt on this agent has in common."""
+class AgentContext:
+    """What all attempts on this agent share."""
 
     payloads: Payloads
     folders: Folders
     sandbox: Sandbox
     clock: Clock
     threads: ThreadPoolExecutor
-    """For unpacking and collecting, so that they never starve HTTP of threads."""
+    """For unpacking and packing, so that these never take the threads that HTTP needs."""
     watch: SandboxWatch
     agent: str
     """Its name."""
     version: str
     grace_s: float
     """From SIGTERM to SIGKILL."""
-    turns: Turns
+    slots: SlotQueue
     min_free: int
-    """Bytes of the disk; with fewer nothing is started."""
+    """Bytes of free disk space that are required to start an attempt."""
     grants: Grants
 
-    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run blocking work; it is over when this returns, whatever happens to the caller."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self.threads, lambda: work(*args, **kwargs)
-        )
+    async def in_thread(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run blocking work in a thread of the attempts."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *args)
 
     def attempted(self, payload: Payload) -> ReceiptSource:
-        """What a receipt tells of it."""
+        """What the receipt of this payload is made of."""
         return ReceiptSource(
             payload,
             payload.outcome,

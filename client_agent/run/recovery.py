@@ -1,4 +1,4 @@
-"""At start: what an earlier run of the agent left."""
+"""Cleans up at start what the previous run of the agent left behind."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import structlog
 
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
-from client_agent.run import outcome
+from client_agent.run import outcomes
 from client_agent.sandbox.base import Sandbox
 from client_agent.storage.folders import Folders
 from shared.wire import PayloadState, Reason
 
-S = PayloadState
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 async def recover(payloads: Payloads, folders: Folders, sandbox: Sandbox) -> list[Payload]:
-    """Make sure that nothing of an earlier run runs, and say so of what ran.
+    """Kill every process of the previous run, end its Running payloads, remove files of none.
 
     Returns:
         The Prepared payloads, oldest first: they are still to run.
@@ -26,16 +25,16 @@ async def recover(payloads: Payloads, folders: Folders, sandbox: Sandbox) -> lis
     Raises:
         SandboxBroken, DatabaseUnavailable, OSError
     """
-    # First of all: a payload that is told to be over must have no process that is alive.
+    # This comes first: no process of a payload may be alive when the payload is stored as ended.
     await sandbox.clear()
-    waiting = []
+    prepared = []
     for payload in await payloads.live():
-        if payload.state is S.RUNNING:
-            lost = outcome.failed(Reason.AGENT_ERROR, outcome.LOST)
-            await payloads.end(payload.id, S.RUNNING, lost)
+        if payload.state is PayloadState.RUNNING:
+            lost = outcomes.failed(Reason.AGENT_ERROR, outcomes.LOST)
+            await payloads.end(payload.id, PayloadState.RUNNING, lost)
             log.warning("payload.lost", payload=payload.id, key=payload.key)
         else:
-            waiting.append(payload)
+            prepared.append(payload)
     removed = await asyncio.to_thread(folders.remove_orphans, *await payloads.files())
-    log.info("agent.recovered", waiting=len(waiting), files_removed=removed)
-    return waiting
+    log.info("agent.recovered", waiting=len(prepared), files_removed=removed)
+    return prepared

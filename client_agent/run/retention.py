@@ -1,4 +1,4 @@
-"""Results and keys that have been kept long enough."""
+"""Removes results, and later the rows and keys of their payloads, once their time is over."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shared.clock import Clock, wait_for
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-EVERY_S: Final = 60.0
+INTERVAL_S: Final = 60.0
 
 
-class Keeper:
-    """Removes results that nobody acknowledged in time, and later the memory of them.
+class RetentionSweep:
+    """Removes results that were not acknowledged in time, and later their rows.
 
     Args:
-        retention_s: from the end of an attempt to the removal of its result, and from that to
-            forgetting its key.
+        retention_s: from the end of an attempt to the removal of its result, and from that to the
+            removal of its row, which holds its key.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Keeper:
         """One sweep.
 
         Returns:
-            How many payloads it touched; it may have left some for the next.
+            How many payloads it changed or removed. More than 0: there may be more to do.
         """
         expired = await self._payloads.expire(self._retention_s)
         if expired:
@@ -47,9 +47,9 @@ class Keeper:
         """Sweep again and again until ``stop`` is set."""
         while not stop.is_set():
             try:
-                touched = await self.run_once()
-            except Exception:  # one bad sweep must not end keeping
-                log.exception("sweep.failed", sweep="keeper")
-                touched = 0
-            if not touched:
-                await wait_for(stop, EVERY_S, self._clock)
+                changed = await self.run_once()
+            except Exception:  # one failed sweep must not end the loop
+                log.exception("sweep.failed", sweep="retention")
+                changed = 0
+            if not changed:
+                await wait_for(stop, INTERVAL_S, self._clock)

@@ -1,4 +1,4 @@
-"""Takes Prepared payloads, oldest first, and sees them through."""
+"""Runs Prepared payloads, oldest first, in a fixed number of workers."""
 
 from __future__ import annotations
 
@@ -15,58 +15,58 @@ from client_agent.collect import result
 from client_agent.collect.pack import CheckSpace
 from client_agent.payloads import states
 from client_agent.payloads.payload import Outcome, Payload
-from client_agent.run import outcome
-from client_agent.run.attempt import RETRY_S, Attempt, NotNow
-from client_agent.run.context import House
+from client_agent.run import outcomes
+from client_agent.run.attempt import RETRY_S, Attempt, StartDeferred
+from client_agent.run.context import AgentContext
 from shared.clock import wait_for
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 
-S = PayloadState
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_SOFT: Final = 0.6
-"""Share of the time for stopping in which attempts may end by themselves; then they are killed."""
-_HARD: Final = 0.3
-"""Share in which the killed are collected and written down."""
+_SIGTERM_SHARE: Final = 0.6
+"""Share of the time for stopping in which attempts may end after SIGTERM; then they are killed."""
+_SIGKILL_SHARE: Final = 0.3
+"""Share in which the killed attempts are packed and stored."""
 
 
 class Runner:
-    """The attempts of one agent that are on their way.
+    """The attempts of one agent.
 
     Args:
-        seats: attempts that are on their way at once; of these, as many run as there are turns.
+        workers: attempts that are handled at once. As many of them run as there are slots; the
+            others are prepared or packed.
     """
 
-    def __init__(self, house: House, seats: int) -> None:
-        self._house, self._seats = house, seats
-        self._waiting: dict[int, Payload] = {}
+    def __init__(self, context: AgentContext, workers: int) -> None:
+        self._context, self._workers = context, workers
+        self._queue: dict[int, Payload] = {}
         self._attempts: dict[int, Attempt] = {}
-        self._more = asyncio.Event()
-        self._leaving = False
+        self._work_available = asyncio.Event()
+        self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def running(self) -> int:
-        """Attempts whose turn it is."""
-        return self._house.turns.held
+        """Attempts that have a slot."""
+        return self._context.slots.in_use
 
-    def start(self, waiting: Sequence[Payload]) -> None:
-        """Begin to take payloads, those that wait already first."""
-        for payload in waiting:
-            self.take(payload)
+    def start(self, prepared: Sequence[Payload]) -> None:
+        """Start the workers; they begin with these payloads."""
+        for payload in prepared:
+            self.enqueue(payload)
         self._tasks = [
-            asyncio.create_task(self._seat(number), name=f"seat-{number}")
-            for number in range(self._seats)
+            asyncio.create_task(self._work(number), name=f"worker-{number}")
+            for number in range(self._workers)
         ]
 
-    def take(self, payload: Payload) -> None:
+    def enqueue(self, payload: Payload) -> None:
         """Queue a Prepared payload."""
-        self._waiting[payload.id] = payload
-        self._more.set()
+        self._queue[payload.id] = payload
+        self._work_available.set()
 
     async def kill(self, payload_id: int) -> Payload:
-        """Make sure that it does not run; return when none of its processes is alive.
+        """Kill the payload's processes, or prevent its start; return when none is alive.
 
         Returns:
             The payload as it is then: Killed, or as it had ended before.
@@ -74,100 +74,97 @@ class Runner:
         Raises:
             NoSuchPayload
         """
-        payloads = self._house.payloads
+        payloads = self._context.payloads
         payload = await payloads.get(payload_id)
-        if payload.state is S.PREPARED:
-            early = Outcome(S.KILLED, message=outcome.CANCELLED_EARLY)
-            killed = await payloads.end(payload_id, S.PREPARED, early)
+        if payload.state is PayloadState.PREPARED:
+            cancelled = Outcome(PayloadState.KILLED, message=outcomes.CANCELLED_EARLY)
+            killed = await payloads.end(payload_id, PayloadState.PREPARED, cancelled)
             if killed is not None:
-                await self._withdraw(killed)
+                await self._discard(killed)
                 return killed
         attempt = self._attempts.get(payload_id)
         if attempt is not None:
             attempt.cancel()
-            await attempt.settled.wait()
+            await attempt.finished.wait()
         return await payloads.get(payload_id)
 
     async def snapshot(
         self, payload: Payload, to: Path, threads: ThreadPoolExecutor, room: CheckSpace
     ) -> None:
-        """Write a ZIP of what there is of an attempt now: its files, logs and receipt.
+        """Write a ZIP of an attempt as it is now: its files, logs and receipt.
 
         Args:
-            threads: where; not those of the attempts, which would wait.
+            threads: used instead of those of the attempts, which must not wait for snapshots.
             room: see :func:`client_agent.collect.pack.collect`.
 
         Raises:
             OSError
         """
-        house, loop = self._house, asyncio.get_running_loop()
-        attempt = self._attempts.get(payload.id)
-        told = house.attempted(payload)
-        runs = attempt is not None and payload.state is S.RUNNING
-        async with attempt.reading() if attempt and runs else contextlib.nullcontext() as fd:
+        context, loop = self._context, asyncio.get_running_loop()
+        attempt, attempted = self._attempts.get(payload.id), context.attempted(payload)
+        runs = attempt is not None and payload.state is PayloadState.RUNNING
+        async with attempt.directory() if attempt and runs else contextlib.nullcontext() as fd:
             await loop.run_in_executor(
-                threads, lambda: result.snapshot(told, house.folders, fd, to, room)
+                threads, result.snapshot, attempted, context.folders, fd, to, room
             )
 
     async def stop(self, seconds: float) -> bool:
-        """Stop what runs as interrupted, start nothing more; what waits stays for the next start.
+        """End what runs as interrupted and start nothing more; what waits stays Prepared.
 
         Returns:
-            Before ``seconds`` are over. False: the end of an attempt could not be written down by
-            then; it is found Running at the next start.
+            Within ``seconds``. False: some attempt's end could not be stored by then; the next
+            start finds it Running.
         """
-        self._leaving = True
-        self._more.set()
-        seats = asyncio.ensure_future(asyncio.gather(*self._tasks, return_exceptions=True))
-        over = asyncio.Event()
-        seats.add_done_callback(lambda _: over.set())
-        for share, grace in ((_SOFT, True), (_HARD, False)):
+        self._stopping = True
+        self._work_available.set()
+        workers = asyncio.ensure_future(asyncio.gather(*self._tasks, return_exceptions=True))
+        stopped = asyncio.Event()
+        workers.add_done_callback(lambda _: stopped.set())
+        for share, grace in ((_SIGTERM_SHARE, True), (_SIGKILL_SHARE, False)):
             for attempt in self._attempts.values():
-                attempt.leave(grace=grace)
-            if await wait_for(over, seconds * share, self._house.clock):
+                attempt.shut_down(grace=grace)
+            if await wait_for(stopped, seconds * share, self._context.clock):
                 return True
         log.error("runner.stopped_hard", payloads=sorted(self._attempts))
         for task in self._tasks:
             task.cancel()
         return False
 
-    # -- seats
-
-    async def _seat(self, number: int) -> None:
-        while not self._leaving:
-            if not self._waiting:
-                self._more.clear()
-                await self._more.wait()
+    async def _work(self, number: int) -> None:
+        while not self._stopping:
+            if not self._queue:
+                self._work_available.clear()
+                await self._work_available.wait()
                 continue
-            payload = self._waiting.pop(next(iter(self._waiting)))
-            attempt = self._attempts[payload.id] = Attempt(self._house, payload, number)
+            payload = self._queue.pop(next(iter(self._queue)))
+            attempt = self._attempts[payload.id] = Attempt(self._context, payload, number)
             try:
                 await attempt.run()
-            except (DatabaseUnavailable, NotNow) as problem:
+            except (DatabaseUnavailable, StartDeferred) as problem:
                 log.warning("payload.not_started", payload=payload.id, problem=str(problem))
-                await self._house.folders.remove_logs(payload.id)
-                self._waiting = {payload.id: payload} | self._waiting
-                await self._house.clock.sleep(RETRY_S)
+                await self._context.folders.remove_logs(payload.id)
+                self._queue = {payload.id: payload} | self._queue
+                await self._context.clock.sleep(RETRY_S)
             except Exception:
                 log.exception("payload.broken", payload=payload.id)
-                await self._give_up(payload)
+                await self._fail(payload)
             finally:
                 del self._attempts[payload.id]
-                attempt.settled.set()
+                attempt.finished.set()
 
-    async def _give_up(self, payload: Payload) -> None:
-        """A defect of ours met this attempt: it has ended, and through no fault of the bundle."""
-        told = outcome.failed(Reason.AGENT_ERROR, "the agent failed while it handled this attempt")
-        with contextlib.suppress(DatabaseUnavailable):  # then it is found at the next start
+    async def _fail(self, payload: Payload) -> None:
+        """End an attempt that met a defect of the agent."""
+        message = "the agent failed while it handled this attempt"
+        outcome = outcomes.failed(Reason.AGENT_ERROR, message)
+        # If this fails too, the next start finds the payload and ends it.
+        with contextlib.suppress(DatabaseUnavailable):
             for state in states.LIVE:
-                if S.FAILED in states.NEXT[state]:
-                    await self._house.payloads.end(payload.id, state, told)
+                await self._context.payloads.end(payload.id, state, outcome)
 
-    async def _withdraw(self, killed: Payload) -> None:
-        """Forget one that was killed before it started; return when nothing of it is alive."""
-        house = self._house
-        self._waiting.pop(killed.id, None)
+    async def _discard(self, killed: Payload) -> None:
+        """Forget a payload that was killed before it started; wait until none of it is alive."""
+        self._queue.pop(killed.id, None)
         attempt = self._attempts.get(killed.id)
-        if attempt is not None and attempt.drop():
-            await attempt.settled.wait()
-        await house.folders.remove_run_files(killed.id, killed.bundle_file)
+        if attempt is not None and attempt.prevent_start():
+            await attempt.finished.wait()
+        await self._context.folders.remove_run_files(killed.id, killed.bundle_file)

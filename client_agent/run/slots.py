@@ -1,4 +1,4 @@
-"""Who may run now: as many attempts at once as there are slots, the oldest first."""
+"""Slots: as many attempts run at once as there are slots, the oldest first."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import heapq
 
 
-class Turns:
-    """Turns to run, given in the order of payload ids among those who wait.
+class SlotQueue:
+    """Gives slots to the attempts that wait for one, in the order of their payload ids.
 
     Args:
-        slots: turns held at once.
+        slots: attempts that may run at once.
     """
 
     def __init__(self, slots: int) -> None:
@@ -18,35 +18,34 @@ class Turns:
         self._waiting: list[tuple[int, asyncio.Future[bool]]] = []
 
     @property
-    def held(self) -> int:
-        """Attempts whose turn it is."""
+    def in_use(self) -> int:
         return self._slots - self._free
 
-    async def take(self, payload_id: int) -> bool:
-        """Wait for a turn. False: dropped meanwhile; there is nothing to give back."""
+    async def acquire(self, payload_id: int) -> bool:
+        """Wait for a slot. False: it was withdrawn meanwhile and holds no slot."""
         if self._free:
             self._free -= 1
             return True
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (payload_id, turn))
+        granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (payload_id, granted))
         try:
-            return await turn
+            return await granted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.result():
-                self.give_back()
+            if granted.done() and not granted.cancelled() and granted.result():
+                self.release()
             raise
 
-    def give_back(self) -> None:
-        """The attempt has ended: the next may run."""
+    def release(self) -> None:
+        """Give the slot back, to the oldest that waits."""
         while self._waiting:
-            _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
-                turn.set_result(True)
+            _, granted = heapq.heappop(self._waiting)
+            if not granted.done():
+                granted.set_result(True)
                 return
         self._free += 1
 
-    def drop(self, payload_id: int) -> None:
-        """This one shall not run any more."""
-        for waiting, turn in self._waiting:
-            if waiting == payload_id and not turn.done():
-                turn.set_result(False)
+    def withdraw(self, payload_id: int) -> None:
+        """End the wait of an attempt that is not to run any more."""
+        for waiting, granted in self._waiting:
+            if waiting == payload_id and not granted.done():
+                granted.set_result(False)

@@ -1,4 +1,4 @@
-"""Writes a bundle into the directory of its attempt. Blocking."""
+"""Unpacks a bundle into the directory of its attempt. Blocking."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from client_agent.sandbox.base import HARD, Workspace
 from shared.files.bundles.reader import BundleReader
 from shared.units.sizes import say_size
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class DoesNotFit(Exception):
-    """The bundle alone is more than what the attempt may have on its disk."""
+    """The bundle alone needs more disk space or files than the attempt may have."""
 
 
 def unpack(bundle: Path, payload: Payload, workspace: Workspace) -> None:
@@ -25,7 +25,7 @@ def unpack(bundle: Path, payload: Payload, workspace: Workspace) -> None:
 
     Raises:
         DoesNotFit
-        BundleError: the stored bundle is not what was taken.
+        BundleError: the stored bundle is damaged.
         OSError
     """
     own_disk = workspace.enforcement.get("disk") == HARD
@@ -34,26 +34,26 @@ def unpack(bundle: Path, payload: Payload, workspace: Workspace) -> None:
         disk = say_size(payload.limits.disk)
         if size > payload.limits.disk:
             raise DoesNotFit(f"the bundle has {say_size(size)}, the job's disk limit is {disk}")
-        names = _names(entry.path for entry in reader.entries)
-        most = os.fstatvfs(workspace.fd).f_favail if own_disk else names
-        if names > most:
+        names = _count_names(entry.path for entry in reader.entries)
+        max_names = os.fstatvfs(workspace.fd).f_favail if own_disk else names
+        if names > max_names:
             raise DoesNotFit(
                 f"the bundle has {names} files and folders, and the job's disk of {disk} "
-                f"can hold {most}"
+                f"can hold {max_names}"
             )
         try:
             reader.unpack(
                 workspace.fd, uid=workspace.uid, gid=workspace.gid, digest=payload.bundle_digest
             )
         except OSError as problem:
-            if own_disk and problem.errno in _FULL:
+            if own_disk and problem.errno in _DISK_FULL:
                 why = f"the bundle does not fit on the job's disk of {disk}: each file takes blocks"
                 raise DoesNotFit(why) from None
             raise
 
 
-def _names(paths: Iterable[str]) -> int:
-    """Files, and the folders that they are in."""
+def _count_names(paths: Iterable[str]) -> int:
+    """Files, and the folders that hold them."""
     files, folders = 0, set[str]()
     for path in paths:
         files += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.run.retention import EVERY_S
+from client_agent.run.retention import INTERVAL_S
 from shared.clock import SECOND, from_iso
 from tests.support.agent import SERVER
 from tests.support.agent_http import calling
@@ -43,9 +43,9 @@ async def test_the_agent_removes_no_result_after_a_jump(tmp_path, days):
         payload_id = await caller.completed()
         clock.jump(days * DAY_S)
         for _ in range(2):
-            await clock.until_asleep(EVERY_S)
-            await clock.advance(EVERY_S)
-        await clock.until_asleep(EVERY_S)
+            await clock.until_asleep(INTERVAL_S)
+            await clock.advance(INTERVAL_S)
+        await clock.until_asleep(INTERVAL_S)
         assert "run.sh" in await caller.zip(f"/retrieve/{payload_id}")
 
 
@@ -56,9 +56,9 @@ async def test_the_agent_keeps_its_promises_after_a_jump(tmp_path, days):
         assert await caller.call("POST", f"/keys/{SERVER}/1.1/settle") == (200, {"payload": None})
         clock.jump(days * DAY_S)
         for _ in range(2):
-            await clock.until_asleep(EVERY_S)
-            await clock.advance(EVERY_S)
-        await clock.until_asleep(EVERY_S)
+            await clock.until_asleep(INTERVAL_S)
+            await clock.advance(INTERVAL_S)
+        await clock.until_asleep(INTERVAL_S)
         status, told = await caller.submit("1.1")
         assert (status, told["code"]) == (409, "key_refused")
 

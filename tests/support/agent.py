@@ -14,10 +14,10 @@ from client_agent.payloads import states
 from client_agent.payloads.payload import NewPayload, Payload
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
-from client_agent.run.context import House
+from client_agent.run.context import AgentContext
 from client_agent.run.recovery import recover
 from client_agent.run.runner import Runner
-from client_agent.run.slots import Turns
+from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.grants import Grant, Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
@@ -108,7 +108,7 @@ class Rig:
         waiting = await recover(self.payloads, self.folders, self.sandbox)
         self.watch = SandboxWatch(self.sandbox, self.clock)
         await self.watch.self_test()
-        self.house = House(
+        self.context = AgentContext(
             self.payloads,
             self.folders,
             self.sandbox,
@@ -118,11 +118,11 @@ class Rig:
             "node-1",
             "1.0",
             5.0,
-            Turns(self.slots),
+            SlotQueue(self.slots),
             self.min_free,
             self.grants,
         )
-        self.runner = Runner(self.house, self.slots + self.ahead)
+        self.runner = Runner(self.context, self.slots + self.ahead)
         self.runner.start(waiting)
         self.opened = True
 
@@ -150,7 +150,7 @@ class Rig:
             new_payload(key, bundle=name, sealed=sealed, **more)
         )
         assert fresh
-        self.runner.take(payload)
+        self.runner.enqueue(payload)
         return payload
 
     async def ended(self, payload_id: int) -> Payload:

@@ -1,8 +1,8 @@
 """A sandbox without isolation or processes: a test decides what each attempt does and when it ends.
 
 It keeps the promises of ``client_agent.sandbox.base`` (real directories, gate, first cause wins,
-death before the end is told) so that runner and recovery can be tested at every step, and it counts
-what a test must be able to disprove: starts, and two lives of one job at once.
+death before the end is reported) so that runner and recovery can be tested at every step. It also
+counts starts, and notices two attempts of one job at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FakeProcess:
         self.launch = launch
         self.workspace = workspace
         self.went = False
-        self.told_to_stop = False
+        self.asked_to_stop = False
         self._sandbox = sandbox
         self._cause: tuple[Reason | None, str] | None = None
         self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
@@ -76,8 +76,8 @@ class FakeProcess:
             self._cause = (reason, message)
         if not grace or not self.went:
             self._end(None)
-        elif not self.told_to_stop:
-            self.told_to_stop = True
+        elif not self.asked_to_stop:
+            self.asked_to_stop = True
             if self._sandbox.obeys_sigterm:
                 self._end(143)
             else:
@@ -97,7 +97,7 @@ class FakeProcess:
     def read(self, name: str) -> bytes:
         return (self.workspace.path / name).read_bytes()
 
-    def say(self, stdout: bytes = b"", stderr: bytes = b"") -> None:
+    def log(self, stdout: bytes = b"", stderr: bytes = b"") -> None:
         for path, data in ((self.launch.stdout, stdout), (self.launch.stderr, stderr)):
             with path.open("ab") as file:
                 file.write(data)
@@ -182,7 +182,7 @@ class FakeSandbox:
         self.violations: list[str] = []
         self.live: dict[str, FakeProcess] = {}
         self.hook: Callable[[str], object] | None = None
-        self._news = asyncio.Event()
+        self._started = asyncio.Event()
         self._pid = 100
 
     async def self_test(self) -> SelfTestReport:
@@ -202,9 +202,9 @@ class FakeSandbox:
         return FakeWorkspace(self, self.work / name)
 
     async def step(self, name: str) -> None:
-        found = self.note(name)
-        if asyncio.iscoroutine(found):
-            await found
+        waiting = self.note(name)
+        if asyncio.iscoroutine(waiting):
+            await waiting
 
     def note(self, name: str) -> object:
         return None if self.hook is None else self.hook(name)
@@ -212,12 +212,12 @@ class FakeSandbox:
     async def process(self, job: str) -> FakeProcess:
         """Wait until that attempt runs."""
         while job not in self.live:
-            await self._news.wait()
-            self._news.clear()
+            await self._started.wait()
+            self._started.clear()
         return self.live[job]
 
     def die(self) -> None:
-        """kill -9 of the agent: what it ran dies with it, and nobody hears of it."""
+        """kill -9 of the agent: its processes die with it, and no end is reported."""
         self.live.clear()
 
     def new_pid(self) -> int:
@@ -230,7 +230,7 @@ class FakeSandbox:
         if any(job.split(".", maxsplit=1)[0] == number for job in self.live):
             self.violations.append(f"job {number} was started while it ran")
         self.live[process.job] = process
-        self._news.set()
+        self._started.set()
 
     def ended(self, process: FakeProcess) -> None:
         self.live.pop(process.job, None)

@@ -15,7 +15,6 @@ from shared.wire import PayloadState, Reason, ResultInfo, Usage
 from tests.support.agent import SERVER, new_payload
 from tests.support.sim_clock import SimClock
 
-S = PayloadState
 DAY = 86_400.0
 
 
@@ -42,11 +41,11 @@ async def added(payloads, key="1.1", **more):
     return payload
 
 
-async def ended(payloads, key="1.1", state=S.COMPLETED):
+async def ended(payloads, key="1.1", state=PayloadState.COMPLETED):
     payload = await added(payloads, key)
     await payloads.start(payload.id, 7, "/work", {})
     return await payloads.end(
-        payload.id, S.RUNNING, Outcome(state, result=ResultInfo(size=1, sha256="ab"))
+        payload.id, PayloadState.RUNNING, Outcome(state, result=ResultInfo(size=1, sha256="ab"))
     )
 
 
@@ -138,16 +137,16 @@ async def test_a_move_is_made_once_however_many_want_it(payloads):
     payload = await added(payloads)
     started, killed = await asyncio.gather(
         payloads.start(payload.id, 7, "/work", {"memory": "hard"}),
-        payloads.end(payload.id, S.PREPARED, Outcome(S.KILLED)),
+        payloads.end(payload.id, PayloadState.PREPARED, Outcome(PayloadState.KILLED)),
     )
     assert (started is None) != (killed is None)
-    assert (await payloads.get(payload.id)).state in (S.RUNNING, S.KILLED)
+    assert (await payloads.get(payload.id)).state in (PayloadState.RUNNING, PayloadState.KILLED)
 
 
 async def test_a_move_that_the_table_does_not_have_is_a_defect(payloads):
     payload = await added(payloads)
     with pytest.raises(ValueError, match="Prepared does not become Completed"):
-        await payloads.end(payload.id, S.PREPARED, Outcome(S.COMPLETED))
+        await payloads.end(payload.id, PayloadState.PREPARED, Outcome(PayloadState.COMPLETED))
 
 
 async def test_an_outcome_is_told_as_it_was_written_down(payloads, clock):
@@ -158,9 +157,9 @@ async def test_an_outcome_is_told_as_it_was_written_down(payloads, clock):
     await clock.advance(2)
     await payloads.end(
         payload.id,
-        S.RUNNING,
+        PayloadState.RUNNING,
         Outcome(
-            S.FAILED,
+            PayloadState.FAILED,
             reason=Reason.EXIT_CODE,
             message="run.sh ended with exit code 3",
             exit_code=3,
@@ -173,7 +172,7 @@ async def test_an_outcome_is_told_as_it_was_written_down(payloads, clock):
     )
     doc = (await payloads.get(payload.id)).doc()
     assert (doc.status, doc.reason, doc.exit_code, doc.stderr_tail) == (
-        S.FAILED,
+        PayloadState.FAILED,
         Reason.EXIT_CODE,
         3,
         "oh",
@@ -190,7 +189,7 @@ async def test_every_change_has_a_greater_number_and_restarts_go_on(database, cl
     numbers = [(await added(payloads)).changed]
     await payloads.start(1, 7, "/work", {})
     numbers.append((await payloads.get(1)).changed)
-    await payloads.end(1, S.RUNNING, Outcome(S.KILLED))
+    await payloads.end(1, PayloadState.RUNNING, Outcome(PayloadState.KILLED))
     numbers.append((await payloads.get(1)).changed)
     reopened = await Payloads.open(database, clock)
     assert reopened.seq == numbers[-1]
@@ -216,9 +215,9 @@ async def test_changes_are_told_in_order_and_only_the_latest_of_each(payloads):
     await payloads.start(1, 7, "/work", {})
     told = await payloads.changed_after(0, None)
     assert [(one.id, one.state) for one in told] == [
-        (2, S.PREPARED),
-        (3, S.PREPARED),
-        (1, S.RUNNING),
+        (2, PayloadState.PREPARED),
+        (3, PayloadState.PREPARED),
+        (1, PayloadState.RUNNING),
     ]
     assert await payloads.changed_after(told[-1].changed, None) == []
     assert [one.id for one in await payloads.changed_after(0, None, 2)] == [2, 3]
@@ -238,8 +237,8 @@ async def test_an_acknowledged_payload_is_a_tombstone_that_remembers_its_key(pay
     await payloads.acknowledge(payload.id)
     there = await payloads.settle(SERVER, AttemptKey.parse("1.1"))
     assert there is not None
-    assert (there.state, there.doc().result) == (S.CLEANED, None)
-    assert (await payloads.add(new_payload()))[0].state is S.CLEANED
+    assert (there.state, there.doc().result) == (PayloadState.CLEANED, None)
+    assert (await payloads.add(new_payload()))[0].state is PayloadState.CLEANED
     assert await payloads.changed_after(0, None) == []
     assert await payloads.files() == (set(), set())
 
@@ -257,7 +256,7 @@ async def test_what_has_not_ended_cannot_be_acknowledged(payloads, started):
         await payloads.start(payload.id, 7, "/work", {})
     with pytest.raises(NotEnded):
         await payloads.acknowledge(payload.id)
-    assert (await payloads.get(payload.id)).state in (S.PREPARED, S.RUNNING)
+    assert (await payloads.get(payload.id)).state in (PayloadState.PREPARED, PayloadState.RUNNING)
 
 
 async def test_results_expire_by_when_the_attempt_ended_and_their_servers_are_told(payloads, clock):
@@ -269,8 +268,8 @@ async def test_results_expire_by_when_the_attempt_ended_and_their_servers_are_to
     assert await payloads.expire(DAY) == [old.id]
     assert await payloads.expire(DAY) == []
     states = {one.id: one.state for one in await payloads.changed_after(young.changed, None)}
-    assert states == {old.id: S.CLEANED}
-    assert (await payloads.get(live.id)).state is S.PREPARED
+    assert states == {old.id: PayloadState.CLEANED}
+    assert (await payloads.get(live.id)).state is PayloadState.PREPARED
     assert (await payloads.files())[1] == {young.id}
 
 
@@ -312,5 +311,5 @@ async def test_waiters_hear_of_changes_once_they_are_durable(payloads):
         await payloads.start(payload.id, 7, "/work", {})
         assert changed.is_set()
         assert not over.is_set()
-        await payloads.end(payload.id, S.RUNNING, Outcome(S.COMPLETED))
+        await payloads.end(payload.id, PayloadState.RUNNING, Outcome(PayloadState.COMPLETED))
         assert over.is_set()

@@ -8,14 +8,13 @@ import pytest
 
 from client_agent.payloads import attempt_keys
 from client_agent.payloads.payload import Outcome
-from client_agent.run.retention import Keeper
+from client_agent.run.retention import RetentionSweep
 from shared.ids import AttemptKey
 from shared.wire import PayloadState, Reason, ResultInfo
 from tests.support.agent import Rig, numbered
 from tests.support.crash_points import CrashingRig, CrashPoint, SimulatedCrash
 from tests.support.sim_clock import SimClock
 
-S = PayloadState
 JOBS = (1, 2)
 
 
@@ -43,15 +42,15 @@ async def test_what_ran_when_the_agent_was_killed_is_interrupted(rig):
     payload = await rig.submit()
     (await rig.sandbox.process("1.1")).write("partial", b"p")
     after = await reopened(rig)
-    told = (await after.payloads.get(payload.id)).doc()
-    assert (told.status, told.reason) == (S.FAILED, Reason.AGENT_ERROR)
-    assert told.interrupted
-    assert told.message == "the agent was killed while it ran"
+    doc = (await after.payloads.get(payload.id)).doc()
+    assert (doc.status, doc.reason) == (PayloadState.FAILED, Reason.AGENT_ERROR)
+    assert doc.interrupted
+    assert doc.message == "the agent was killed while it ran"
     assert not after.sandbox.starts
     await after.close()
 
 
-async def test_what_waited_runs_after_a_restart_in_its_order(rig):
+async def test_what_waited_runs_after_a_restart_in_the_same_order(rig):
     for job in (1, 2):
         await rig.submit(f"{job}.1")
         await rig.sandbox.process(f"{job}.1")
@@ -59,11 +58,11 @@ async def test_what_waited_runs_after_a_restart_in_its_order(rig):
     after = await reopened(rig)
     for payload in waiting:
         (await after.sandbox.process(payload.key)).finish()
-        assert (await after.ended(payload.id)).state is S.COMPLETED
+        assert (await after.ended(payload.id)).state is PayloadState.COMPLETED
     await after.close()
 
 
-async def test_a_restart_clears_the_sandbox_before_it_tells_any_end(tmp_path):
+async def test_a_restart_clears_the_sandbox_before_it_stores_any_end(tmp_path):
     rig = Rig(tmp_path, SimClock())
     await rig.open()
     payload = await rig.submit()
@@ -75,12 +74,12 @@ async def test_a_restart_clears_the_sandbox_before_it_tells_any_end(tmp_path):
 
     def cannot(step):
         if step == "clear":
-            raise OSError("a process of an earlier run would not die")
+            raise OSError("a process of the previous run would not die")
 
     after.sandbox.hook = cannot
     with pytest.raises(OSError, match="would not die"):
         await after.open()
-    assert (await after.payloads.get(payload.id)).state is S.RUNNING
+    assert (await after.payloads.get(payload.id)).state is PayloadState.RUNNING
     await after.shut()
 
 
@@ -112,29 +111,29 @@ async def test_files_without_a_row_are_removed_at_start_and_others_are_not(rig):
     assert after.folders.result(done.id).exists()
     process = await after.sandbox.process(waiting.key)
     process.finish()
-    assert (await after.ended(waiting.id)).state is S.COMPLETED
+    assert (await after.ended(waiting.id)).state is PayloadState.COMPLETED
     await after.close()
 
 
-async def test_unacknowledged_results_go_after_their_time_and_then_their_memory(rig):
-    keeper = Keeper(rig.payloads, rig.folders, rig.clock, retention_s=3600)
+async def test_unacknowledged_results_are_removed_in_time_and_later_their_rows(rig):
+    sweep = RetentionSweep(rig.payloads, rig.folders, rig.clock, retention_s=3600)
     rig.sandbox.script = lambda process: process.finish()
     payload = await rig.submit()
     await rig.ended(payload.id)
     await rig.clock.advance(3599)
-    assert await keeper.run_once() == 0
+    assert await sweep.run_once() == 0
     assert rig.folders.result(payload.id).exists()
     await rig.clock.advance(1)
-    assert await keeper.run_once() == 1
+    assert await sweep.run_once() == 1
     assert not rig.folders.result(payload.id).exists()
-    assert (await rig.payloads.get(payload.id)).state is S.CLEANED
+    assert (await rig.payloads.get(payload.id)).state is PayloadState.CLEANED
     await rig.clock.advance(3600)
-    assert await keeper.run_once() == 1
+    assert await sweep.run_once() == 1
     assert await rig.payloads.find(payload.id) is None
 
 
-async def test_the_keeper_sweeps_until_it_is_stopped_and_survives_a_bad_sweep(rig):
-    keeper = Keeper(rig.payloads, rig.folders, rig.clock, retention_s=60)
+async def test_the_retention_sweep_goes_on_after_a_failed_sweep_until_it_is_stopped(rig):
+    sweep = RetentionSweep(rig.payloads, rig.folders, rig.clock, retention_s=60)
     payload = await rig.submit()
     (await rig.sandbox.process("1.1")).finish()
     await rig.ended(payload.id)
@@ -148,24 +147,22 @@ async def test_the_keeper_sweeps_until_it_is_stopped_and_survives_a_bad_sweep(ri
 
     rig.payloads.expire = failing
     stop = asyncio.Event()
-    keeping = asyncio.ensure_future(keeper.run(stop))
+    sweeping = asyncio.ensure_future(sweep.run(stop))
     await rig.clock.until_asleep(60)
     await rig.clock.advance(61)
     with rig.payloads.bell.listen(payload.id) as changed:
-        if (await rig.payloads.get(payload.id)).state is not S.CLEANED:
+        if (await rig.payloads.get(payload.id)).state is not PayloadState.CLEANED:
             await changed.wait()
     stop.set()
-    await keeping
+    await sweeping
     assert sweeps[:2] == [0.0, 60.0]
 
 
-async def live_until_death(rig: CrashingRig, wanted_gone: set[int]) -> list[str]:
-    """Submit, run and acknowledge as a server would; the keys that the agent said it had."""
-    taken: list[str] = []
+async def work_until_crash(rig: CrashingRig, acknowledged: set[int]) -> None:
+    """Submit, run and acknowledge as a server would."""
     for job in JOBS:
         key = f"{job}.1"
         payload = await rig.submit(key)
-        taken.append(key)
         ended = asyncio.ensure_future(rig.ended(payload.id))
         blown = asyncio.ensure_future(rig.fuse.blown.wait())
         await asyncio.wait({ended, blown}, return_when=asyncio.FIRST_COMPLETED)
@@ -173,10 +170,9 @@ async def live_until_death(rig: CrashingRig, wanted_gone: set[int]) -> list[str]
         if not ended.done():
             ended.cancel()
             raise SimulatedCrash
-        wanted_gone.add(payload.id)
+        acknowledged.add(payload.id)
         await rig.payloads.acknowledge(payload.id)
         await rig.folders.remove_result(payload.id)
-    return taken
 
 
 async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path):
@@ -194,10 +190,10 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
         clock, fuse = SimClock(), CrashPoint(number)
         dying = CrashingRig(home, clock, slots=2)
         dying.sandbox.script = script
-        wanted_gone: set[int] = set()
+        acknowledged: set[int] = set()
         try:
             await dying.open_with(fuse)
-            await live_until_death(dying, wanted_gone)
+            await work_until_crash(dying, acknowledged)
         except SimulatedCrash:
             pass
         await dying.die()
@@ -208,7 +204,7 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
         after.sandbox.script = script
         await after.open()
         assert after.database is not None
-        for job in JOBS:  # a server sends again what it was not told of
+        for job in JOBS:  # a server sends again what it has no answer for
             key = f"{job}.1"
             if await attempt_keys.find(after.database, "server-one", AttemptKey(job, 1)) is None:
                 await after.submit(key)
@@ -217,15 +213,15 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
             payload = await after.payloads.find(payload_id)
             if payload is None:
                 continue
-            if payload.state is not S.CLEANED:
+            if payload.state is not PayloadState.CLEANED:
                 payload = await after.ended(payload_id)
-                assert payload.state in (S.COMPLETED, S.FAILED), where
-                assert payload.doc().interrupted == (payload.state is S.FAILED), where
-                if payload.state is S.COMPLETED:
+                assert payload.state in (PayloadState.COMPLETED, PayloadState.FAILED), where
+                assert payload.doc().interrupted == (payload.state is PayloadState.FAILED), where
+                if payload.state is PayloadState.COMPLETED:
                     held.append(payload_id)
                     assert after.result(payload_id)["out"] == str(payload.key).encode(), where
             else:
-                assert payload_id in wanted_gone, where
+                assert payload_id in acknowledged, where
         await after.runner.stop(60)
         assert set(starts) <= {f"{job}.1" for job in JOBS}
         assert max(starts.values()) == 1, where
@@ -242,12 +238,12 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
     assert number > 40  # or it cut nothing
 
 
-async def test_a_result_is_durable_before_its_outcome_is_told(rig):
+async def test_a_result_is_durable_before_its_outcome_is_stored(rig):
     end, seen = rig.payloads.end, []
 
-    async def looking(payload_id, before, told: Outcome):
-        seen.append((told.result, rig.folders.result(payload_id).exists()))
-        return await end(payload_id, before, told)
+    async def looking(payload_id, before, outcome: Outcome):
+        seen.append((outcome.result, rig.folders.result(payload_id).exists()))
+        return await end(payload_id, before, outcome)
 
     rig.payloads.end = looking
     payload = await rig.submit()

@@ -21,8 +21,6 @@ from tests.support.agent import LIMITS, Rig, contents, new_payload
 from tests.support.fake_sandbox import FakeWorkspace
 from tests.support.sim_clock import SimClock
 
-S = PayloadState
-
 
 @pytest.fixture
 async def rig(tmp_path):
@@ -46,10 +44,10 @@ async def test_a_bundle_is_run_and_its_result_is_what_it_left(rig):
     rig.sandbox.script = finishes(out_txt=b"42")
     payload = await rig.submit(files={"run.sh": b"x", "data/in.txt": b"in"})
     ended = await rig.ended(payload.id)
-    assert ended.state is S.COMPLETED
+    assert ended.state is PayloadState.COMPLETED
     assert (ended.outcome.reason, ended.outcome.message, ended.outcome.exit_code) == (None, "", 0)
-    found = rig.result(payload.id)
-    assert {name: found[name] for name in ("run.sh", "data/in.txt", "out.txt")} == {
+    files = rig.result(payload.id)
+    assert {name: files[name] for name in ("run.sh", "data/in.txt", "out.txt")} == {
         "run.sh": b"x",
         "data/in.txt": b"in",
         "out.txt": b"42",
@@ -74,7 +72,7 @@ async def test_run_sh_gets_the_job_in_its_environment_and_nothing_else(rig):
     await rig.ended(payload.id)
 
 
-async def test_our_own_files_in_a_result_have_the_time_of_its_end(rig):
+async def test_the_agents_files_in_a_result_have_the_time_of_its_end(rig):
     payload = await rig.submit()
     process = await rig.sandbox.process("1.1")
     await rig.clock.advance(7200)
@@ -88,10 +86,10 @@ async def test_our_own_files_in_a_result_have_the_time_of_its_end(rig):
 async def test_a_bundle_of_a_reference_server_is_its_own_job(rig):
     payload = await rig.submit(None)
     (await rig.sandbox.process(f"{payload.id}.1")).finish()
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    assert (await rig.ended(payload.id)).state is PayloadState.COMPLETED
 
 
-async def test_it_is_written_down_as_running_before_run_sh_starts(rig):
+async def test_it_is_stored_as_running_before_run_sh_starts(rig):
     seen = []
 
     def script(process):
@@ -110,7 +108,7 @@ async def test_it_is_written_down_as_running_before_run_sh_starts(rig):
     rig.payloads.start = start
     payload = await rig.submit()
     await rig.ended(payload.id)
-    assert order[0].state is S.RUNNING
+    assert order[0].state is PayloadState.RUNNING
     assert order[0].pid == seen[0].pid
     assert order[0].started_at is not None
 
@@ -118,71 +116,75 @@ async def test_it_is_written_down_as_running_before_run_sh_starts(rig):
 async def test_a_failure_keeps_its_files_its_logs_and_its_last_lines(rig):
     def script(process):
         process.write("partial.txt", b"half")
-        process.say(stdout=b"working\n", stderr=b"first\n\x1b[31mcannot read in.pdb\x1b[0m\n")
+        process.log(stdout=b"working\n", stderr=b"first\n\x1b[31mcannot read in.pdb\x1b[0m\n")
         process.finish(3)
 
     rig.sandbox.script = script
     payload = await rig.submit()
-    told = (await rig.ended(payload.id)).doc()
-    assert (told.status, told.reason, told.exit_code) == (S.FAILED, Reason.EXIT_CODE, 3)
-    assert told.message == "run.sh ended with exit code 3"
-    assert told.stderr_tail == "first\n\\x1b[31mcannot read in.pdb\\x1b[0m"
-    assert not told.interrupted
-    found = rig.result(payload.id)
-    assert found["partial.txt"] == b"half"
-    assert found["stdout.log"] == b"working\n"
-    assert b"cannot read" in found["stderr.log"]
+    doc = (await rig.ended(payload.id)).doc()
+    assert (doc.status, doc.reason, doc.exit_code) == (PayloadState.FAILED, Reason.EXIT_CODE, 3)
+    assert doc.message == "run.sh ended with exit code 3"
+    assert doc.stderr_tail == "first\n\\x1b[31mcannot read in.pdb\\x1b[0m"
+    assert not doc.interrupted
+    files = rig.result(payload.id)
+    assert files["partial.txt"] == b"half"
+    assert files["stdout.log"] == b"working\n"
+    assert b"cannot read" in files["stderr.log"]
 
 
-async def test_the_receipt_tells_what_ran_where_and_how_it_ended(rig):
+async def test_the_receipt_says_what_ran_where_and_how_it_ended(rig):
     rig.sandbox.script = lambda process: process.finish(3, warnings=("pids_limit: 4 times",))
     payload = await rig.submit("17.2")
     await rig.ended(payload.id)
-    told = rig.receipt(payload.id)
-    assert {name: told[name] for name in ("job", "attempt", "agent", "version", "service")} == {
+    receipt = rig.receipt(payload.id)
+    assert {name: receipt[name] for name in ("job", "attempt", "agent", "version", "service")} == {
         "job": 17,
         "attempt": 2,
         "agent": "node-1",
         "version": "1.0",
         "service": "example",
     }
-    assert told["bundle"] == {"digest": payload.bundle_digest, "size": payload.bundle_size}
-    assert told["limits"] == LIMITS.model_dump()
-    assert (told["status"], told["reason"], told["exit_code"]) == ("Failed", "exit_code", 3)
-    assert told["message"] == "run.sh ended with exit code 3"
-    assert told["usage"]["peak_memory_bytes"] == 4096
-    assert told["enforcement"] == {"memory": "none"}
-    assert told["logs"] == {"stdout": "stdout.log", "stderr": "stderr.log"}
-    assert told["warnings"] == ["pids_limit: 4 times"]
-    assert told["received_at"] <= told["started_at"] <= told["ended_at"]
+    assert receipt["bundle"] == {"digest": payload.bundle_digest, "size": payload.bundle_size}
+    assert receipt["limits"] == LIMITS.model_dump()
+    assert (receipt["status"], receipt["reason"], receipt["exit_code"]) == (
+        "Failed",
+        "exit_code",
+        3,
+    )
+    assert receipt["message"] == "run.sh ended with exit code 3"
+    assert receipt["usage"]["peak_memory_bytes"] == 4096
+    assert receipt["enforcement"] == {"memory": "none"}
+    assert receipt["logs"] == {"stdout": "stdout.log", "stderr": "stderr.log"}
+    assert receipt["warnings"] == ["pids_limit: 4 times"]
+    assert receipt["received_at"] <= receipt["started_at"] <= receipt["ended_at"]
 
 
-async def test_files_that_the_job_names_like_ours_win(rig):
+async def test_files_of_the_job_keep_names_that_the_agents_files_have_too(rig):
     def script(process):
         process.write("stdout.log", b"theirs")
         process.write("ferryman.json", b"theirs")
-        process.say(stdout=b"ours")
+        process.log(stdout=b"ours")
         process.finish()
 
     rig.sandbox.script = script
     payload = await rig.submit()
     await rig.ended(payload.id)
-    found = rig.result(payload.id)
-    assert (found["stdout.log"], found["ferryman.json"]) == (b"theirs", b"theirs")
-    assert found["stdout.ferryman.log"] == b"ours"
-    assert b'"stdout": "stdout.ferryman.log"' in found["ferryman.ferryman.json"]
+    files = rig.result(payload.id)
+    assert (files["stdout.log"], files["ferryman.json"]) == (b"theirs", b"theirs")
+    assert files["stdout.ferryman.log"] == b"ours"
+    assert b'"stdout": "stdout.ferryman.log"' in files["ferryman.ferryman.json"]
 
 
 async def test_too_large_results_fail_the_job_but_logs_and_receipt_are_kept(rig):
     def script(process):
         process.write("big", b"x" * (LIMITS.results + 1))
-        process.say(stderr=b"I was here\n")
+        process.log(stderr=b"I was here\n")
         process.finish()
 
     rig.sandbox.script = script
     payload = await rig.submit()
     ended = await rig.ended(payload.id)
-    assert (ended.state, ended.outcome.reason) == (S.FAILED, Reason.RESULTS_LIMIT)
+    assert (ended.state, ended.outcome.reason) == (PayloadState.FAILED, Reason.RESULTS_LIMIT)
     assert str(LIMITS.results) in ended.outcome.message
     assert set(rig.result(payload.id)) == {"stdout.log", "stderr.log", "ferryman.json"}
     assert rig.receipt(payload.id)["reason"] == "results_limit"
@@ -196,23 +198,23 @@ async def test_the_first_cause_stands_when_a_failed_job_leaves_too_much(rig):
     assert any("results_limit" in warning for warning in ended.outcome.warnings)
 
 
-async def test_the_wall_time_limit_is_told_in_words(rig):
+async def test_the_wall_time_limit_is_named_in_the_message(rig):
     payload = await rig.submit(timeout_s=5400.0)
     await rig.sandbox.process("1.1")
     await rig.clock.advance(5400)
     ended = await rig.ended(payload.id)
-    assert (ended.state, ended.outcome.reason) == (S.FAILED, Reason.TIMEOUT)
+    assert (ended.state, ended.outcome.reason) == (PayloadState.FAILED, Reason.TIMEOUT)
     assert ended.outcome.message == "stopped after 1h 30m: the wall time limit of the job"
     assert not ended.outcome.interrupted
 
 
-async def test_what_waits_runs_in_the_order_of_its_arrival_in_as_many_slots_as_there_are(rig):
+async def test_waiting_payloads_run_in_the_order_of_arrival_in_the_slots_there_are(rig):
     payloads = [await rig.submit(f"{job}.1") for job in range(1, 6)]
     order: list[str] = []
     for _ in payloads:
         while len(rig.sandbox.live) < min(2, 5 - len(order)):
-            await rig.sandbox._news.wait()
-            rig.sandbox._news.clear()
+            await rig.sandbox._started.wait()
+            rig.sandbox._started.clear()
         assert len(rig.sandbox.live) <= 2
         job, process = min(rig.sandbox.live.items())
         order.append(job)
@@ -226,12 +228,12 @@ async def test_a_running_attempt_is_killed_before_the_answer(rig):
     process = await rig.sandbox.process("1.1")
     process.write("partial", b"p")
     killed = await rig.runner.kill(payload.id)
-    assert killed.state is S.KILLED
+    assert killed.state is PayloadState.KILLED
     assert killed.doc().killed
     assert not process.alive
     assert rig.result(payload.id)["partial"] == b"p"
     assert rig.receipt(payload.id)["status"] == "Cancelled"
-    assert (await rig.runner.kill(payload.id)).state is S.KILLED
+    assert (await rig.runner.kill(payload.id)).state is PayloadState.KILLED
 
 
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace_time(rig):
@@ -243,7 +245,7 @@ async def test_one_that_ignores_sigterm_is_killed_after_the_grace_time(rig):
     await rig.clock.advance(4.9)
     assert not killing.done()
     await rig.clock.advance(0.2)
-    assert (await killing).state is S.KILLED
+    assert (await killing).state is PayloadState.KILLED
 
 
 async def test_a_prepared_payload_that_is_killed_never_starts(rig):
@@ -252,7 +254,7 @@ async def test_a_prepared_payload_that_is_killed_never_starts(rig):
         await rig.sandbox.process(f"{job}.1")
     waiting = await rig.submit("3.1")
     killed = await rig.runner.kill(waiting.id)
-    assert killed.state is S.KILLED
+    assert killed.state is PayloadState.KILLED
     assert not rig.folders.bundle(waiting.bundle_file).exists()
     last = await rig.submit("4.1")
     for job in (1, 2, 4):
@@ -262,7 +264,7 @@ async def test_a_prepared_payload_that_is_killed_never_starts(rig):
 
 
 @pytest.mark.parametrize("step", ["prepare", "start"])
-async def test_killed_on_its_way_into_the_sandbox_it_never_starts(rig, step):
+async def test_killed_while_its_sandbox_is_prepared_it_never_starts(rig, step):
     at, go_on = asyncio.Event(), asyncio.Event()
 
     async def hold(name):
@@ -276,7 +278,7 @@ async def test_killed_on_its_way_into_the_sandbox_it_never_starts(rig, step):
     killing = asyncio.ensure_future(rig.runner.kill(payload.id))
     await rig.ended(payload.id)
     go_on.set()
-    assert (await killing).state is S.KILLED
+    assert (await killing).state is PayloadState.KILLED
     assert await rig.runner.stop(60)
     assert not rig.sandbox.starts
     assert not any((rig.home / "work").iterdir())
@@ -286,15 +288,15 @@ async def test_a_completed_payload_stays_completed_when_it_is_killed(rig):
     rig.sandbox.script = finishes()
     payload = await rig.submit()
     await rig.ended(payload.id)
-    assert (await rig.runner.kill(payload.id)).state is S.COMPLETED
+    assert (await rig.runner.kill(payload.id)).state is PayloadState.COMPLETED
 
 
-async def test_killing_something_unknown_says_so(rig):
+async def test_killing_an_unknown_payload_raises(rig):
     with pytest.raises(NoSuchPayload):
         await rig.runner.kill(99)
 
 
-async def test_kill_and_end_at_once_agree_on_one_end(rig):
+async def test_a_kill_and_an_end_at_the_same_time_store_one_outcome(rig):
     for job in range(1, 12):
         payload = await rig.submit(f"{job}.1")
         process = await rig.sandbox.process(f"{job}.1")
@@ -302,10 +304,10 @@ async def test_kill_and_end_at_once_agree_on_one_end(rig):
         for _ in range(job):
             await rig.clock.sleep(0)
         process.finish()
-        told = await killing
-        assert told.state in (S.COMPLETED, S.KILLED)
-        assert (await rig.payloads.get(payload.id)).state is told.state
-        word = "Cancelled" if told.state is S.KILLED else told.state
+        payload = await killing
+        assert payload.state in (PayloadState.COMPLETED, PayloadState.KILLED)
+        assert (await rig.payloads.get(payload.id)).state is payload.state
+        word = "Cancelled" if payload.state is PayloadState.KILLED else payload.state
         assert rig.receipt(payload.id)["status"] == word
 
 
@@ -313,7 +315,7 @@ async def test_a_sandbox_that_does_not_come_up_is_no_fault_of_the_bundle(rig):
     rig.sandbox.broken = "bwrap: No permissions to create new namespace"
     payload = await rig.submit()
     ended = await rig.ended(payload.id)
-    assert (ended.state, ended.outcome.reason) == (S.FAILED, Reason.SANDBOX_ERROR)
+    assert (ended.state, ended.outcome.reason) == (PayloadState.FAILED, Reason.SANDBOX_ERROR)
     assert ended.outcome.interrupted
     assert "No permissions" in ended.outcome.message
     assert await rig.watch.problem() is not None
@@ -341,11 +343,11 @@ async def test_nothing_is_collected_while_death_is_not_certain(rig):
     assert not rig.folders.result(payload.id).exists()
 
 
-async def test_a_stored_bundle_that_rotted_is_no_fault_of_its_sender(rig):
-    name = "rotten"
+async def test_a_stored_bundle_that_is_damaged_is_no_fault_of_its_sender(rig):
+    name = "damaged"
     rig.folders.bundle(name).write_bytes(b"not a zip")
     payload, _ = await rig.payloads.add(new_payload("9.1", bundle=name))
-    rig.runner.take(payload)
+    rig.runner.enqueue(payload)
     ended = await rig.ended(payload.id)
     assert (ended.outcome.reason, ended.outcome.interrupted) == (Reason.AGENT_ERROR, True)
     assert not rig.sandbox.starts
@@ -377,16 +379,16 @@ async def test_more_files_than_its_own_disk_can_hold_fail_by_that_limit(
     statvfs = os.fstatvfs
 
     def fstatvfs(fd):
-        found = list(statvfs(fd))
-        found[7] = room  # f_favail
-        return os.statvfs_result(found)
+        fields = list(statvfs(fd))
+        fields[7] = room  # f_favail
+        return os.statvfs_result(fields)
 
     monkeypatch.setattr(os, "fstatvfs", fstatvfs)
     rig.sandbox.script = lambda process: process.finish()
     payload = await rig.submit(files={"run.sh": b"", "a/b/1": b"1", "a/2": b"2"})
     ended = await rig.ended(payload.id)
     if fits:
-        assert ended.state is S.COMPLETED
+        assert ended.state is PayloadState.COMPLETED
         return
     assert (ended.outcome.reason, ended.outcome.interrupted) == (Reason.DISK_LIMIT, False)
     assert "5 files and folders" in ended.outcome.message
@@ -428,16 +430,16 @@ async def test_a_snapshot_shows_what_a_running_attempt_has_so_far(rig, tmp_path)
     payload = await rig.submit()
     process = await rig.sandbox.process("1.1")
     process.write("sofar.txt", b"45 of 100")
-    process.say(stdout=b"step 45\n")
+    process.log(stdout=b"step 45\n")
     await snapshot(rig, await rig.payloads.get(payload.id), tmp_path / "snap.zip")
-    found = contents(tmp_path / "snap.zip")
-    assert (found["sofar.txt"], found["stdout.log"]) == (b"45 of 100", b"step 45\n")
-    assert b'"status": "Running"' in found["ferryman.json"]
+    files = contents(tmp_path / "snap.zip")
+    assert (files["sofar.txt"], files["stdout.log"]) == (b"45 of 100", b"step 45\n")
+    assert b'"status": "Running"' in files["ferryman.json"]
     process.finish()
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    assert (await rig.ended(payload.id)).state is PayloadState.COMPLETED
 
 
-async def test_a_snapshot_of_what_waits_is_a_receipt(rig, tmp_path):
+async def test_a_snapshot_of_a_waiting_payload_is_a_receipt(rig, tmp_path):
     for job in (1, 2):
         await rig.submit(f"{job}.1")
         await rig.sandbox.process(f"{job}.1")
@@ -446,30 +448,30 @@ async def test_a_snapshot_of_what_waits_is_a_receipt(rig, tmp_path):
     assert set(contents(tmp_path / "snap.zip")) == {"ferryman.json"}
 
 
-async def test_killed_in_the_last_moment_before_it_is_written_down_it_never_starts(rig):
-    start, under_way = rig.payloads.start, []
+async def test_killed_just_before_it_is_stored_as_running_it_never_starts(rig):
+    start, attempts = rig.payloads.start, []
 
     async def overtaken(payload_id, *args):
-        under_way.append(rig.runner._attempts[payload_id])
-        early = Outcome(S.KILLED, message="cancelled")
-        assert await rig.payloads.end(payload_id, S.PREPARED, early) is not None
+        attempts.append(rig.runner._attempts[payload_id])
+        early = Outcome(PayloadState.KILLED, message="cancelled")
+        assert await rig.payloads.end(payload_id, PayloadState.PREPARED, early) is not None
         return await start(payload_id, *args)
 
     rig.payloads.start = overtaken
     rig.sandbox.script = finishes()
     payload = await rig.submit()
     await rig.ended(payload.id)
-    await under_way[0].settled.wait()
+    await attempts[0].finished.wait()
     assert not rig.sandbox.starts
-    assert (await rig.payloads.get(payload.id)).state is S.KILLED
+    assert (await rig.payloads.get(payload.id)).state is PayloadState.KILLED
 
 
-async def test_a_directory_stays_until_a_snapshot_of_it_is_packed(rig, tmp_path, monkeypatch):
-    packing_now, go_on = threading.Event(), threading.Event()
+async def test_a_directory_is_kept_until_a_snapshot_of_it_is_packed(rig, tmp_path, monkeypatch):
+    packing, go_on = threading.Event(), threading.Event()
     real = result.snapshot
 
     def slow(*args):
-        packing_now.set()
+        packing.set()
         go_on.wait(30)
         real(*args)
 
@@ -479,7 +481,7 @@ async def test_a_directory_stays_until_a_snapshot_of_it_is_packed(rig, tmp_path,
     process.write("sofar.txt", b"45")
     running = await rig.payloads.get(payload.id)
     snapping = asyncio.ensure_future(snapshot(rig, running, tmp_path / "snap.zip"))
-    await asyncio.to_thread(packing_now.wait, 30)
+    await asyncio.to_thread(packing.wait, 30)
     process.finish()
     await rig.ended(payload.id)
     await rig.clock.settle()

@@ -1,4 +1,4 @@
-"""Stopping, and a database or a disk that does not play along."""
+"""Stopping, and failures of the database, the disk and descriptors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from shared.wire import PayloadState, Reason
 from tests.support.agent import Rig
 from tests.support.sim_clock import SimClock
 
-S = PayloadState
-
 
 @pytest.fixture
 async def rig(tmp_path):
@@ -29,7 +27,7 @@ async def rig(tmp_path):
     assert made.sandbox.violations == []
 
 
-async def test_stopping_records_what_ran_as_interrupted_and_leaves_what_waits(rig):
+async def test_stopping_stores_what_ran_as_interrupted_and_leaves_what_waits(rig):
     for job in (1, 2):
         await rig.submit(f"{job}.1")
         (await rig.sandbox.process(f"{job}.1")).write("partial", b"p")
@@ -37,14 +35,14 @@ async def test_stopping_records_what_ran_as_interrupted_and_leaves_what_waits(ri
     await rig.runner.stop(60)
     for payload_id in (1, 2):
         ended = await rig.payloads.get(payload_id)
-        assert (ended.state, ended.outcome.reason) == (S.FAILED, Reason.SHUTDOWN)
+        assert (ended.state, ended.outcome.reason) == (PayloadState.FAILED, Reason.SHUTDOWN)
         assert ended.outcome.interrupted
         assert rig.result(payload_id)["partial"] == b"p"
-    assert (await rig.payloads.get(waiting.id)).state is S.PREPARED
+    assert (await rig.payloads.get(waiting.id)).state is PayloadState.PREPARED
     assert rig.folders.bundle(waiting.bundle_file).exists()
 
 
-async def test_stopping_kills_what_does_not_listen_within_its_time(rig):
+async def test_stopping_kills_what_ignores_sigterm(rig):
     rig.sandbox.obeys_sigterm = False
     payload = await rig.submit()
     await rig.sandbox.process("1.1")
@@ -56,7 +54,7 @@ async def test_stopping_kills_what_does_not_listen_within_its_time(rig):
     assert (ended.outcome.reason, ended.outcome.interrupted) == (Reason.SHUTDOWN, True)
 
 
-async def test_an_end_waits_for_a_database_that_recovers(rig):
+async def test_an_end_is_stored_once_the_database_recovers(rig):
     payload = await rig.submit()
     process = await rig.sandbox.process("1.1")
     end, tries = rig.payloads.end, []
@@ -73,11 +71,11 @@ async def test_an_end_waits_for_a_database_that_recovers(rig):
         await rig.clock.until_asleep(1.0)
         assert len(tries) == count
         await rig.clock.advance(1.0)
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    assert (await rig.ended(payload.id)).state is PayloadState.COMPLETED
     assert len(tries) == 3
 
 
-async def test_an_attempt_that_cannot_be_written_down_does_not_start_until_it_can(rig):
+async def test_an_attempt_does_not_start_until_it_can_be_stored_as_running(rig):
     start, tries = rig.payloads.start, []
 
     async def failing(*args):
@@ -90,14 +88,14 @@ async def test_an_attempt_that_cannot_be_written_down_does_not_start_until_it_ca
     payload = await rig.submit()
     await rig.clock.until_asleep(1.0)
     assert not rig.sandbox.starts
-    assert (await rig.payloads.get(payload.id)).state is S.PREPARED
+    assert (await rig.payloads.get(payload.id)).state is PayloadState.PREPARED
     await rig.clock.advance(1.0)
     (await rig.sandbox.process("1.1")).finish()
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    assert (await rig.ended(payload.id)).state is PayloadState.COMPLETED
     assert rig.sandbox.starts["1.1"] == 1
 
 
-async def test_a_defect_of_ours_ends_one_attempt_and_no_slot(rig):
+async def test_a_defect_of_the_agent_ends_one_attempt_and_no_worker(rig):
     def explode(name):
         raise ZeroDivisionError(name)
 
@@ -109,10 +107,10 @@ async def test_a_defect_of_ours_ends_one_attempt_and_no_slot(rig):
     rig.sandbox.hook = None
     payload = await rig.submit("4.1")
     (await rig.sandbox.process("4.1")).finish()
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    assert (await rig.ended(payload.id)).state is PayloadState.COMPLETED
 
 
-async def test_a_store_on_a_full_disk_makes_the_result_the_agents_fault(rig, monkeypatch):
+async def test_a_result_that_does_not_fit_on_the_disk_is_the_agents_fault(rig, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -121,7 +119,7 @@ async def test_a_store_on_a_full_disk_makes_the_result_the_agents_fault(rig, mon
     monkeypatch.setattr(rig.folders, "seal_result", full)
     process.finish()
     ended = await rig.ended(payload.id)
-    assert (ended.state, ended.outcome.reason) == (S.FAILED, Reason.AGENT_ERROR)
+    assert (ended.state, ended.outcome.reason) == (PayloadState.FAILED, Reason.AGENT_ERROR)
     assert ended.outcome.interrupted
     assert "No space left" in ended.outcome.message
     assert not list((rig.home / "staging").iterdir())
@@ -136,11 +134,11 @@ async def test_an_attempt_that_meets_a_shortage_of_descriptors_starts_after_it(r
     rig.sandbox.hook = short
     payload = await rig.submit()
     await rig.clock.until_asleep(RETRY_S)
-    assert (await rig.payloads.get(payload.id)).state is S.PREPARED
+    assert (await rig.payloads.get(payload.id)).state is PayloadState.PREPARED
     rig.sandbox.hook = None
     await rig.clock.advance(RETRY_S)
     (await rig.sandbox.process("1.1")).finish()
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    assert (await rig.ended(payload.id)).state is PayloadState.COMPLETED
     assert rig.sandbox.starts["1.1"] == 1
 
 
@@ -150,20 +148,20 @@ async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(rig, 
     process = await rig.sandbox.process("1.1")
     process.write("folder/precious", b"p")
     real = open_beneath.open_component
-    short = [True]
+    shortage = [True]
 
     def opening(parent, name, flags):
-        if short[0] and name == what:
+        if shortage[0] and name == what:
             raise OSError(errno.EMFILE, "Too many open files")
         return real(parent, name, flags)
 
     monkeypatch.setattr(open_beneath, "open_component", opening)
     process.finish()
     await rig.clock.until_asleep(RETRY_S)
-    assert (await rig.payloads.get(payload.id)).state is S.RUNNING
-    short[0] = False
+    assert (await rig.payloads.get(payload.id)).state is PayloadState.RUNNING
+    shortage[0] = False
     await rig.clock.advance(RETRY_S)
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    assert (await rig.ended(payload.id)).state is PayloadState.COMPLETED
     assert rig.result(payload.id)["folder/precious"] == b"p"
     assert not list((rig.home / "staging").iterdir())
 
@@ -183,15 +181,15 @@ async def test_a_shortage_that_does_not_end_is_the_agents_fault(rig, monkeypatch
     assert (ended.outcome.reason, ended.outcome.interrupted) == (Reason.AGENT_ERROR, True)
 
 
-async def test_what_waits_stays_prepared_until_there_is_space(rig, monkeypatch):
+async def test_waiting_payloads_stay_prepared_until_there_is_space(rig, monkeypatch):
     free = [0]
     monkeypatch.setattr(rig.folders, "free_bytes", lambda: free[0])
-    rig.house = dataclasses.replace(rig.house, min_free=100)
-    rig.runner._house = rig.house
+    rig.context = dataclasses.replace(rig.context, min_free=100)
+    rig.runner._context = rig.context
     payload = await rig.submit()
     await rig.clock.until_asleep(1.0)
-    assert (await rig.payloads.get(payload.id)).state is S.PREPARED
+    assert (await rig.payloads.get(payload.id)).state is PayloadState.PREPARED
     free[0] = 100
     await rig.clock.advance(1.0)
     (await rig.sandbox.process("1.1")).finish()
-    assert (await rig.ended(payload.id)).state is S.COMPLETED
+    assert (await rig.ended(payload.id)).state is PayloadState.COMPLETED

@@ -1,4 +1,4 @@
-"""From how a sandbox says that an attempt ended to what is written down about it. Pure."""
+"""Turns the end that the sandbox reports into the outcome that is stored. Pure."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ STOPPED: Final = "the agent was shut down while it ran"
 LOST: Final = "the agent was killed while it ran"
 
 NO_FAULT: Final = frozenset({Reason.SANDBOX_ERROR, Reason.AGENT_ERROR, Reason.SHUTDOWN})
-"""Reasons that say nothing about the bundle: it may be tried again."""
+"""Reasons that are not the bundle's fault: the server may try it again."""
 
-
-_OPEN: Final = {
+_NOT_ENFORCED: Final = {
     "isolation": "isolation: the bundle ran without a sandbox, as the agent's operator decided",
     "network": "network: the bundle could use the network of the agent's host",
 }
-"""What nothing is enforced of, and whoever reads the result should know."""
+"""Limit -> warning in the outcome where that limit was not enforced."""
 
 
 def of(ended: Ended, timeout_s: float, enforcement: Mapping[str, str]) -> Outcome:
-    """How the attempt ended, before its result is collected.
+    """The outcome of an attempt, before its result is packed.
 
     Args:
-        timeout_s: the wall time that it had, for the sentence.
+        timeout_s: its wall time limit, for the message.
         enforcement: limit -> "hard", "soft" or "none".
     """
     if ended.reason is None:
-        # A sandbox leaves the message empty unless it was asked to stop for no reason of its own.
+        # A sandbox leaves the message empty unless it was asked to stop without a reason.
         state = PayloadState.KILLED if ended.message else PayloadState.COMPLETED
     else:
         state = PayloadState.FAILED
     message = ended.message
     if ended.reason is Reason.TIMEOUT:
         message = f"stopped after {say_duration(timeout_s)}: the wall time limit of the job"
-    opened = (told for name, told in _OPEN.items() if enforcement.get(name) == NONE)
+    warnings = (text for name, text in _NOT_ENFORCED.items() if enforcement.get(name) == NONE)
     return Outcome(
         state=state,
         reason=ended.reason,
@@ -49,12 +48,12 @@ def of(ended: Ended, timeout_s: float, enforcement: Mapping[str, str]) -> Outcom
         exit_code=ended.exit_code,
         interrupted=ended.reason in NO_FAULT,
         usage=ended.usage,
-        warnings=(*ended.warnings, *opened),
+        warnings=(*ended.warnings, *warnings),
     )
 
 
 def failed(reason: Reason, message: str) -> Outcome:
-    """It never ran, or nobody knows how it ended."""
+    """The outcome of an attempt that never ran, or whose end is not known."""
     return Outcome(
         PayloadState.FAILED, reason=reason, message=message, interrupted=reason in NO_FAULT
     )
