@@ -104,6 +104,7 @@ class Links(Wire):
     logs: str | None = None
     result: str | None = None
     partial: str | None = None
+    attempts: str | None = None
 
 
 class JobDoc(Wire):
@@ -146,6 +147,46 @@ class JobDoc(Wire):
     cancel_requested_at: str | None = None
     usage: Usage | None = None
     links: Links
+
+
+class AttemptLinks(Wire):
+    result: str | None = None
+    """A ZIP of what it left; None: nothing, or not yet."""
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class AttemptDoc(Wire):
+    """One try at running a job on one agent."""
+
+    number: int
+    """From 1. Numbers are missing where no agent took the attempt."""
+    status: JobState
+    """The job's while it is under way; Completed, Failed or Cancelled once it has ended."""
+    message: str = ""
+    reason: Reason | None = None
+    exit_code: int | None = None
+    stderr_tail: str = ""
+    warnings: list[str] = Field(default_factory=list)
+    agent: str
+    agent_id: str | None = None
+    timeout_s: float
+    limits: Limits
+    enforcement: dict[str, str] = Field(default_factory=dict)
+    usage: Usage | None = None
+    claimed_at: str
+    submitted_at: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    result_size: int | None = None
+    """Bytes of the ZIP."""
+    links: AttemptLinks
+
+
+class AttemptPage(Wire):
+    """All attempts of a job, the first one first."""
+
+    items: list[AttemptDoc]
 
 
 class JobPage(Wire):

@@ -14,6 +14,9 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field
 
 from ferryman.models import (
+    AttemptDoc,
+    AttemptLinks,
+    AttemptPage,
     EventDoc,
     EventPage,
     JobDoc,
@@ -30,6 +33,9 @@ from ferryman.models import (
 )
 
 __all__ = [
+    "AttemptDoc",
+    "AttemptLinks",
+    "AttemptPage",
     "EventDoc",
     "EventPage",
     "JobDoc",

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 
+from server.domain.attempts import Attempt
 from server.domain.jobs import Event, Job
 from server.domain.service import Service
 from server.ports import Fleet, Jobs
 from shared.clock import Micros, iso
 from shared.units.sizes import say_count
-from shared.wire import EventDoc, JobDoc, JobState, Links, QueueInfo, StatusBody
+from shared.wire import (
+    AttemptDoc,
+    AttemptLinks,
+    EventDoc,
+    JobDoc,
+    JobState,
+    Links,
+    QueueInfo,
+    StatusBody,
+)
 
 S = JobState
 
@@ -56,7 +66,39 @@ def job_doc(
             self=here,
             events=f"{here}/events",
             result=f"{here}/result" if job.state is S.COMPLETED else None,
+            attempts=f"{here}/attempts",
             partial=f"{prefix}/download_partial/{job.id}" if job.state is not S.CLEANED else None,
+        ),
+    )
+
+
+def attempt(found: Attempt, prefix: str = "") -> AttemptDoc:
+    """The attempt document."""
+    here = f"{prefix}/api/v1/jobs/{found.job_id}/attempts/{found.number}"
+    left = found.result is not None
+    return AttemptDoc(
+        number=found.number,
+        status=found.state,
+        message=found.message,
+        reason=found.reason,
+        exit_code=found.exit_code,
+        stderr_tail=found.stderr_tail,
+        warnings=list(found.warnings),
+        agent=found.agent,
+        agent_id=found.agent_id,
+        timeout_s=found.timeout_s,
+        limits=found.limits,
+        enforcement=dict(found.enforcement),
+        usage=found.usage,
+        claimed_at=iso(found.claimed_at),
+        submitted_at=_iso(found.submitted_at),
+        started_at=_iso(found.started_at),
+        ended_at=_iso(found.ended_at),
+        result_size=found.result.size if found.result else None,
+        links=AttemptLinks(
+            result=f"{here}/result" if left else None,
+            stdout=f"{here}/logs/stdout" if left else None,
+            stderr=f"{here}/logs/stderr" if left else None,
         ),
     )
 

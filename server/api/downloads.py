@@ -17,9 +17,10 @@ from server.api.params import job_id
 from server.api.problems import Refusal
 from server.api.requested_job import wait_for_job
 from server.domain import states
-from server.domain.jobs import Job
+from server.domain.jobs import Job, Result
 from server.ports import AgentError
 from shared.http.file_response import send_file
+from shared.ids import AttemptKey
 from shared.wire import JobState
 
 S = JobState
@@ -30,7 +31,7 @@ async def download(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     job = await wait_for_job(request, context, until_ended=True)
     if job.state is S.COMPLETED and job.result is not None:
-        return await _send_result(request, context, job)
+        return await send_result(request, context, job, job.result)
     response = web.Response(
         text=documents.status_body(job).model_dump_json(exclude_none=True),
         content_type="application/json",
@@ -45,9 +46,9 @@ async def partial(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     job = await context.jobs.get(job_id(request))
     if job.result is not None:
-        return await _send_result(request, context, job)
+        return await send_result(request, context, job, job.result)
     if job.state is S.CLEANED:
-        raise _cleaned(job)
+        raise cleaned(job)
 
     async def make(path: Path) -> None:
         agent = context.fleet.named(job.agent or "")
@@ -69,9 +70,9 @@ async def result(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     job = await wait_for_job(request, context, until_ended=True)
     if job.state is S.COMPLETED and job.result is not None:
-        return await _send_result(request, context, job)
+        return await send_result(request, context, job, job.result)
     if job.state is S.CLEANED:
-        raise _cleaned(job)
+        raise cleaned(job)
     if job.ended:
         why = f"job {job.id} is {job.state}, it has no result: {job.message}"
         if job.result is not None:
@@ -86,25 +87,36 @@ async def result(request: web.Request) -> web.StreamResponse:
     )
 
 
-async def _send_result(request: web.Request, context: Context, job: Job) -> web.StreamResponse:
-    assert job.result is not None, "the callers checked"
-    path = context.files.path("results", job.result.file)
-    name = f"job-{job.id}.zip" if job.state is S.COMPLETED else f"job-{job.id}-partial.zip"
+async def send_result(
+    request: web.Request, context: Context, job: Job, stored: Result, attempt: int | None = None
+) -> web.StreamResponse:
+    """A stored result: the job's, or that of one of its attempts."""
+    name = f"job-{job.id}" if attempt is None else f"job-{job.id}-attempt-{attempt}"
+    if attempt is None and job.state is not S.COMPLETED:
+        name += "-partial"
+    path = context.files.path("results", stored.file)
     try:
-        return await send_file(request, path, name, job.result.sha256)
+        return await send_file(request, path, f"{name}.zip", stored.sha256)
     except FileNotFoundError:
-        if (await context.jobs.get(job.id)).result is None:  # cleaned since the job was read
-            raise _cleaned(job) from None
-        raise Refusal(
-            HTTPStatus.INTERNAL_SERVER_ERROR,
-            "result_missing",
-            f"the stored result of job {job.id} is missing; tell the operator",
-            job_id=job.id,
-            state=documents.reference_state(job.state),
-        ) from None
+        raise await missing_result(context, job, attempt or job.attempt) from None
 
 
-def _cleaned(job: Job) -> Refusal:
+async def missing_result(context: Context, job: Job, attempt: int) -> Refusal:
+    """Why a file that a row referred to is not there."""
+    now = await context.jobs.get(job.id)  # removed since the row was read?
+    if (await context.jobs.attempt(AttemptKey(job.id, attempt))).result is None:
+        return cleaned(now)
+    return Refusal(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "result_missing",
+        f"the stored result of job {job.id} is missing; tell the operator",
+        job_id=job.id,
+        state=documents.reference_state(job.state),
+    )
+
+
+def cleaned(job: Job) -> Refusal:
+    """Its files are removed."""
     return Refusal(
         HTTPStatus.GONE,
         "result_cleaned",

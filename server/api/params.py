@@ -30,6 +30,19 @@ def job_id(request: web.Request) -> int:
     return number
 
 
+def attempt_number(request: web.Request) -> int:
+    """The attempt that the path names.
+
+    Raises:
+        Refusal: no number.
+    """
+    text = request.match_info["attempt"]
+    number = whole_number(text, least=1, most=_MAX_ID)
+    if number is None:
+        raise Refusal(404, "attempt_not_found", f"{text[:20]!r} is not the number of an attempt")
+    return number
+
+
 def seconds_param(request: web.Request, name: str) -> float:
     """A query parameter in seconds, at most MAX_WAIT_S; 0 if missing."""
     text = request.query.get(name, "0")

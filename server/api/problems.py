@@ -16,6 +16,7 @@ from server.domain.errors import (
     BundleTooLarge,
     FerrymanError,
     KeyReused,
+    NoSuchAttempt,
     NoSuchJob,
     NotEnded,
     QueueFull,
@@ -30,6 +31,7 @@ from shared.wire import Problem
 log = structlog.get_logger()
 
 _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
+    NoSuchAttempt: HTTPStatus.NOT_FOUND,
     NoSuchJob: HTTPStatus.NOT_FOUND,
     BadField: HTTPStatus.BAD_REQUEST,
     NotEnded: HTTPStatus.CONFLICT,

@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api import agents, downloads, jobs, openapi, server_status, upload
+from server.api import agents, attempts, downloads, jobs, openapi, server_status, upload
 from server.api.context import CONTEXT
 from server.api.route import Route
 from shared import wire
@@ -17,6 +17,7 @@ OPEN_PATHS: Final = ("/openapi.json", "/swagger", "/swagger/{file}")
 _ZIP: Final = "application/zip"
 _WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
 _JOB: Final = "/api/v1/jobs/{id}"
+_ATTEMPT: Final = f"{_JOB}/attempts/{{attempt}}"
 
 ROUTES: Final = (
     # job-orchestrator's
@@ -105,6 +106,20 @@ ROUTES: Final = (
             410: wire.Problem,
         },
         _WAIT,
+    ),
+    Route("GET", f"{_JOB}/attempts", attempts.page, {200: wire.AttemptPage, 404: wire.Problem}),
+    Route("GET", _ATTEMPT, attempts.read, {200: wire.AttemptDoc, 404: wire.Problem}),
+    Route(
+        "GET",
+        f"{_ATTEMPT}/result",
+        attempts.result,
+        {200: _ZIP, 206: _ZIP, 404: wire.Problem, 409: wire.Problem, 410: wire.Problem},
+    ),
+    Route(
+        "GET",
+        f"{_ATTEMPT}/logs/{{stream}}",
+        attempts.log,
+        {200: "text/plain", 404: wire.Problem, 409: wire.Problem, 410: wire.Problem},
     ),
     Route(
         "POST",

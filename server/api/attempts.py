@@ -1,0 +1,150 @@
+"""The attempts of a job: what each one used and said, and the result and logs that it left."""
+
+from __future__ import annotations
+
+import asyncio
+import zipfile
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import IO, Final
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from server.api import documents
+from server.api.context import CONTEXT, Context
+from server.api.downloads import cleaned, missing_result, send_result
+from server.api.params import attempt_number, job_id
+from server.api.problems import Refusal
+from server.domain.attempts import Attempt
+from server.domain.jobs import Job
+from shared.ids import AttemptKey
+from shared.wire import AttemptPage, JobState
+
+_STREAMS: Final = ("stdout", "stderr")
+_CHUNK: Final = 1 << 18
+_RECEIPT: Final = "ferryman.json"
+_MAX_RECEIPT: Final = 1 << 20
+"""Bytes. Every result has one; it names the logs."""
+
+
+class Receipt(BaseModel):
+    """Of ``ferryman.json``: what is read of it here."""
+
+    logs: dict[str, str]
+
+
+async def page(request: web.Request) -> web.StreamResponse:
+    """All attempts of a job that an agent took."""
+    context = request.app[CONTEXT]
+    job = await context.jobs.get(job_id(request))
+    found = await context.jobs.attempts(job.id)
+    items = [documents.attempt(one, context.url_prefix) for one in found]
+    return _json(AttemptPage(items=items).model_dump_json())
+
+
+async def read(request: web.Request) -> web.StreamResponse:
+    """One attempt."""
+    context = request.app[CONTEXT]
+    _, attempt = await _requested(request, context)
+    return _json(documents.attempt(attempt, context.url_prefix).model_dump_json())
+
+
+async def result(request: web.Request) -> web.StreamResponse:
+    """What an attempt left, whatever became of it."""
+    context = request.app[CONTEXT]
+    job, attempt = await _requested(request, context)
+    if attempt.result is None:
+        raise _nothing_left(job, attempt)
+    return await send_result(request, context, job, attempt.result, attempt.number)
+
+
+async def log(request: web.Request) -> web.StreamResponse:
+    """``stdout`` or ``stderr`` of an attempt, out of its stored result."""
+    context = request.app[CONTEXT]
+    job, attempt = await _requested(request, context)
+    stream = request.match_info["stream"]
+    if stream not in _STREAMS:
+        raise Refusal(HTTPStatus.NOT_FOUND, "no_log", f"a log is {' or '.join(_STREAMS)}")
+    if attempt.result is None:
+        raise _nothing_left(job, attempt)
+    path = context.files.path("results", attempt.result.file)
+    try:
+        chunks, size = await asyncio.to_thread(_open_log, path, stream)
+    except FileNotFoundError:
+        raise await missing_result(context, job, attempt.number) from None
+    except (zipfile.BadZipFile, ValueError, KeyError) as problem:
+        raise Refusal(
+            HTTPStatus.CONFLICT, "no_log", f"the result of the attempt has no such log: {problem}"
+        ) from problem
+    response = web.StreamResponse(
+        headers={
+            "Content-Type": "text/plain; charset=utf-8",
+            "Content-Length": str(size),
+            "X-Content-Type-Options": "nosniff",
+        }
+    )
+    try:
+        await response.prepare(request)
+        if request.method != "HEAD":
+            while chunk := await asyncio.to_thread(next, chunks, b""):
+                await response.write(chunk)
+    finally:
+        chunks.close()
+    return response
+
+
+async def _requested(request: web.Request, context: Context) -> tuple[Job, Attempt]:
+    """The attempt that the path names, and its job."""
+    job = await context.jobs.get(job_id(request))
+    return job, await context.jobs.attempt(AttemptKey(job.id, attempt_number(request)))
+
+
+def _nothing_left(job: Job, attempt: Attempt) -> Refusal:
+    if job.state is JobState.CLEANED:
+        return cleaned(job)
+    if attempt.ended_at is None:
+        why = f"attempt {attempt.number} of job {job.id} has not ended; /download_partial/{job.id}"
+        return Refusal(HTTPStatus.CONFLICT, "not_ended", f"{why} shows what there is now")
+    why = f"attempt {attempt.number} of job {job.id} left nothing: {attempt.message}"
+    return Refusal(HTTPStatus.CONFLICT, "no_result", why)
+
+
+def _open_log(path: Path, stream: str) -> tuple[_Chunks, int]:
+    """Blocking.
+
+    Raises:
+        OSError
+        zipfile.BadZipFile, ValueError, KeyError: the result has none.
+    """
+    archive = zipfile.ZipFile(path)
+    try:
+        with archive.open(_RECEIPT) as receipt:
+            logs = Receipt.model_validate_json(receipt.read(_MAX_RECEIPT)).logs
+        member = archive.getinfo(logs[stream])
+        return _Chunks(archive, archive.open(member)), member.file_size
+    except BaseException:
+        archive.close()
+        raise
+
+
+class _Chunks(Iterator[bytes]):
+    """A member of a ZIP, piece by piece."""
+
+    def __init__(self, archive: zipfile.ZipFile, member: IO[bytes]) -> None:
+        self._archive, self._member = archive, member
+
+    def __next__(self) -> bytes:
+        chunk = self._member.read(_CHUNK)
+        if not chunk:
+            raise StopIteration
+        return chunk
+
+    def close(self) -> None:
+        self._member.close()
+        self._archive.close()
+
+
+def _json(text: str) -> web.Response:
+    return web.Response(text=text, content_type="application/json")
