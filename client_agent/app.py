@@ -242,7 +242,7 @@ async def running(
         finally:
             admission.leaving = True  # from here on submits are refused; events still flow
             agent.in_time = await runner.stop(settings.shutdown_grace * (1 - _ANSWERS_S))
-            payloads.bell.close()  # the event streams tell the last ends, then end
+            payloads.wakeups.close()  # the event streams send the last ends, then end
             ended.set()
             await background
 

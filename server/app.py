@@ -27,7 +27,7 @@ from server.api.routes import OPEN_PATHS, add_routes
 from server.health import Health
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
-from server.loops.wakeups import Wakeups
+from server.loops.wakeups import JobWakeups
 from server.settings import AgentTable, ServerSettings
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
@@ -67,7 +67,7 @@ class Server:
 
     application: web.Application
     supervisor: Supervisor
-    wakeups: Wakeups
+    wakeups: JobWakeups
     send: Send
     jobs: SqlJobs
     registry: Registry
@@ -101,7 +101,7 @@ async def compose(
     if database.upgraded_from is not None:
         log.info("database.upgraded", copy=str(database.upgraded_from))
     identity, former = await server_identity(database, secrets.token_hex(16))
-    wakeups = Wakeups()
+    wakeups = JobWakeups()
     jobs = SqlJobs(database, wakeups.changed)
     files = FolderFiles(table.data_dir, functools.partial(secrets.token_hex, 16), table.min_free)
     sessions = Sessions(

@@ -188,7 +188,7 @@ class Api:
         payload = await self._payloads.get(payload_id)
         if seconds > 0 and payload.state not in states.ENDED:
             waiting = request.app[GATE].long_poll(request)
-            with waiting, self._payloads.bell.listen(payload_id) as ended:
+            with waiting, self._payloads.wakeups.of(payload_id, end_only=True) as ended:
                 if (await self._payloads.get(payload_id)).state not in states.ENDED:
                     await wait_for(ended, seconds, self._clock)
             payload = await self._payloads.get(payload_id)

@@ -14,11 +14,11 @@ from client_agent.payloads import attempt_keys, cleaning, leases, states
 from client_agent.payloads.errors import NoSuchPayload, NotEnded
 from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import NewPayload, Outcome, Payload, payload
-from client_agent.payloads.wakeups import Bell
 from shared.clock import SECOND, Clock
 from shared.ids import AttemptKey
 from shared.sqlite.database import Database
 from shared.sqlite.transactions import Row, Transaction
+from shared.wakeups import Wakeups
 from shared.wire import PayloadState
 
 BATCH: Final = 200
@@ -31,14 +31,14 @@ class Payloads:
     """All SQL of the agent. Opened by :meth:`open`; the database is closed by its owner.
 
     Attributes:
-        bell: rung after each commit that changed a payload.
+        wakeups: notified after each commit that changed a payload.
     """
 
     def __init__(self, database: Database, clock: Clock, last: int) -> None:
         self._database, self._clock = database, clock
         self._last = last
         self._committed = last
-        self.bell = Bell()
+        self.wakeups = Wakeups()
 
     @classmethod
     async def open(cls, database: Database, clock: Clock) -> Payloads:
@@ -291,7 +291,7 @@ class Payloads:
 
     def _tell(self, moved: Payload) -> None:
         self._committed = max(self._committed, moved.changed)
-        self.bell.ring(moved.id, moved.state)
+        self.wakeups.notify(moved.id, ended=moved.state in states.ENDED)
 
     async def _move(
         self,

@@ -29,10 +29,10 @@ async def follow(
     if after > payloads.seq:
         after = 0
     caught_up = False
-    with payloads.bell.listen() as changed:
+    with payloads.wakeups.of() as changed:
         while True:
             changed.clear()
-            ending, reached = payloads.bell.closed, payloads.seq
+            ending, reached = payloads.wakeups.closing, payloads.seq
             found = await payloads.changed_after(after, server, BATCH)
             if found:
                 after = found[-1].changed
@@ -46,7 +46,7 @@ async def follow(
                 yield _keepalive(after)
             if ending:
                 return
-            if not payloads.bell.closed and not await wait_for(changed, KEEPALIVE_S, clock):
+            if not payloads.wakeups.closing and not await wait_for(changed, KEEPALIVE_S, clock):
                 yield _keepalive(after)
 
 

@@ -155,7 +155,7 @@ class Rig:
 
     async def ended(self, payload_id: int) -> Payload:
         """Wait until it has ended."""
-        with self.payloads.bell.listen(payload_id) as over:
+        with self.payloads.wakeups.of(payload_id, end_only=True) as over:
             if (await self.payloads.get(payload_id)).state not in states.ENDED:
                 await over.wait()
         return await self.payloads.get(payload_id)

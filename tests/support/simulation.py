@@ -20,7 +20,7 @@ from server.agents.registry import Registry
 from server.domain import states
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.loops.wakeups import Wakeups
+from server.loops.wakeups import JobWakeups
 from server.ports import Fetched, NoSuchPayload, RefusedByAgent, Unreachable
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
@@ -305,7 +305,7 @@ class World:
         self.database = InlineDatabase(
             self.folder / "sim.sqlite", MIGRATIONS, self.fuse, self.steady
         )
-        wakeups = Wakeups()
+        wakeups = JobWakeups()
         self.jobs = SqlJobs(self.database, wakeups.changed)  # type: ignore[arg-type]
         self.registry = Registry(self.agents, self.steady)
         self.files = storage.FolderFiles(self.folder, lambda: f"{next(self._names):032x}")

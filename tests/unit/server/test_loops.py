@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
-from server.loops.wakeups import Wakeups
+from server.loops.wakeups import JobWakeups
 from tests.support.sim_clock import SimClock
 
 
@@ -88,7 +88,7 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(clock: SimClock) -> No
 async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stages_last(
     clock: SimClock,
 ) -> None:
-    wakeups, sweep, order = Wakeups(), Sweep(clock), list[str]()
+    wakeups, sweep, order = JobWakeups(), Sweep(clock), list[str]()
     sweep.go.clear()
 
     async def follows(stop: asyncio.Event) -> None:
@@ -129,7 +129,7 @@ async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stage
 
 
 async def test_a_loop_that_is_stuck_is_named(clock: SimClock) -> None:
-    wakeups, sweep = Wakeups(), Sweep(clock)
+    wakeups, sweep = JobWakeups(), Sweep(clock)
     sweep.go.clear()
     loop = Loop("sender", sweep, 1.0, wakeups.sender, clock)
     supervisor = Supervisor([loop], [], [])

@@ -15,7 +15,7 @@ from server.api.context import Context
 from server.api.requested_job import wait_for_job
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
-from server.loops.wakeups import Wakeups
+from server.loops.wakeups import JobWakeups
 from shared.wire import JobState
 from tests.support.jobs import job
 from tests.support.sim_clock import SimClock
@@ -31,7 +31,7 @@ class World:
     """One job, and who waits for it."""
 
     def __init__(self) -> None:
-        self.clock, self.wakeups = SimClock(), Wakeups()
+        self.clock, self.wakeups = SimClock(), JobWakeups()
         self.job = job(state=S.SUBMITTED)
         self.looked = 0
         context: Any = SimpleNamespace(

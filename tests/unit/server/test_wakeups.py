@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.domain.jobs import Bundle, Job
-from server.loops.wakeups import Wakeups
+from server.loops.wakeups import JobWakeups
 from shared.wire import JobState, Limits
 
 S = JobState
@@ -27,7 +27,7 @@ def job(number: int, state: JobState) -> Job:
 
 
 def test_who_waits_for_the_end_sleeps_through_the_way() -> None:
-    wakeups = Wakeups()
+    wakeups = JobWakeups()
     with wakeups.of(1) as each, wakeups.of(1, end_only=True) as end, wakeups.of(2) as other:
         wakeups.changed(job(1, S.RUNNING))
         assert (each.is_set(), end.is_set(), other.is_set()) == (True, False, False)
@@ -36,7 +36,7 @@ def test_who_waits_for_the_end_sleeps_through_the_way() -> None:
 
 
 def test_everybody_is_woken_when_the_server_stops() -> None:
-    wakeups = Wakeups()
+    wakeups = JobWakeups()
     with wakeups.of(1, end_only=True) as end:
         wakeups.close()
         assert end.is_set()
@@ -45,8 +45,8 @@ def test_everybody_is_woken_when_the_server_stops() -> None:
 
 
 def test_nothing_is_kept_of_those_who_left() -> None:
-    wakeups = Wakeups()
+    wakeups = JobWakeups()
     with wakeups.of(1), wakeups.of(1, end_only=True):
         pass
     wakeups.changed(job(1, S.COMPLETED))
-    assert wakeups._watchers == {}
+    assert wakeups._waiting == {}

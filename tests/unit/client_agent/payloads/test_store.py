@@ -304,7 +304,7 @@ async def test_ids_are_never_given_twice(payloads, clock):
 
 
 async def test_waiters_hear_of_changes_once_they_are_durable(payloads):
-    with payloads.bell.listen() as changed, payloads.bell.listen(1) as over:
+    with payloads.wakeups.of() as changed, payloads.wakeups.of(1, end_only=True) as over:
         payload = await added(payloads)
         assert changed.is_set()
         changed.clear()

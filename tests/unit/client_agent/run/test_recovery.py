@@ -150,7 +150,7 @@ async def test_the_retention_sweep_goes_on_after_a_failed_sweep_until_it_is_stop
     sweeping = asyncio.ensure_future(sweep.run(stop))
     await rig.clock.until_asleep(60)
     await rig.clock.advance(61)
-    with rig.payloads.bell.listen(payload.id) as changed:
+    with rig.payloads.wakeups.of(payload.id) as changed:
         if (await rig.payloads.get(payload.id)).state is not PayloadState.CLEANED:
             await changed.wait()
     stop.set()

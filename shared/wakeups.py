@@ -1,0 +1,52 @@
+"""Wake-ups within one process: waiting for the next change of a stored row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Wakeups:
+    """Wakes those who wait for a change of a job or payload.
+
+    A wake-up says only that there was a change: several may fall together. Whoever waits clears
+    the event first and reads the store then, so that no change is missed.
+
+    Attributes:
+        closing: the program is stopping: nobody should wait for anything.
+    """
+
+    def __init__(self) -> None:
+        self.closing = False
+        self._waiting: dict[int | None, dict[asyncio.Event, bool]] = {}
+        """Id, or None for any -> the events of those who wait, and whether only for an end."""
+
+    def notify(self, number: int, *, ended: bool) -> None:
+        """To be called after each commit that changed the row with this id."""
+        for waited_for in (None, number):
+            for event, end_only in self._waiting.get(waited_for, {}).items():
+                if ended or not end_only:
+                    event.set()
+
+    @contextmanager
+    def of(self, number: int | None = None, *, end_only: bool = False) -> Iterator[asyncio.Event]:
+        """An event that is set at each change, or end, of one row; None: of any row."""
+        event = asyncio.Event()
+        if self.closing:
+            event.set()
+        events = self._waiting.setdefault(number, {})
+        events[event] = end_only
+        try:
+            yield event
+        finally:
+            del events[event]
+            if not events:
+                self._waiting.pop(number, None)
+
+    def close(self) -> None:
+        """Wake everybody who waits, now and later."""
+        self.closing = True
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
