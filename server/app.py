@@ -133,7 +133,7 @@ async def compose(
     send = Send(
         jobs, registry, services, clock, deliver, get, removed_after_s=table.agent_lost_after
     )
-    cancel = Cancel(jobs, registry, services, clock, wakeups, get.told)
+    cancel = Cancel(jobs, registry, services, clock, wakeups, get.on_payload)
     clean = Clean(jobs, files, services, clock, wakeups.cleaner.set)
     await recover(jobs, files)
 

@@ -76,7 +76,9 @@ def submitted(job: Job, agent: str, payload_id: int, now: Micros) -> Move:
     return _move(job, JobState.SUBMITTED, now, f"agent {agent} has it", changes=changes)
 
 
-def follow(job: Job, payload: PayloadDoc, service: Service, now: Micros, agent: str) -> Move | None:
+def advance(
+    job: Job, payload: PayloadDoc, service: Service, now: Micros, agent: str
+) -> Move | None:
     """The move to where the payload is by now; None: the job is there already.
 
     Of a job that was queued again the payload is the attempt that was given up: one that has

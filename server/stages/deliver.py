@@ -161,7 +161,7 @@ class Deliver:
         move = outcome.submitted(job, agent.name, payload.id, self._clock.now())
         await self._jobs.move(move)
         if payload.status is not PayloadState.PREPARED and agent.supports_events:
-            self._get.told(agent, payload)
+            self._get.on_payload(agent, payload)
 
     async def _refused(self, job: Job, refusal: Refusal) -> None:
         if refusal.code == "submit_in_progress":

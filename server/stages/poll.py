@@ -17,7 +17,8 @@ from server.domain import outcome, states
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import Agent, AgentError, Files, Fleet, Jobs, NoSuchPayload
-from server.stages.get import Get, sealed
+from server.stages.get import Get
+from server.stages.results import seal
 from shared.clock import SECOND, Clock
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
@@ -137,8 +138,8 @@ class Poll:
                     fetched = await agent.fetch(payload_id, staged)
                 except AgentError as problem:
                     log.info("payload.left_nothing", job_id=job.id, error=str(problem))
-            result = await sealed(sealing, staged, fetched) if fetched is not None else None
-            if await self._get.follow(agent, job, payload, result):
+            result = await seal(sealing, staged, fetched) if fetched is not None else None
+            if await self._get.advance(agent, job, payload, result):
                 sealing.keep()
 
     def _is_overdue(self, job: Job) -> bool:

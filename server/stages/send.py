@@ -98,7 +98,7 @@ class Send:
         for one in held:
             load[one.agent] += one.slots
         for agent in load:
-            load[agent] -= self._get.collecting(agent)
+            load[agent] -= self._get.results.ended_at(agent)
         return load
 
     async def _give_up_removed(self) -> int:

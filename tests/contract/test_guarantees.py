@@ -109,7 +109,7 @@ async def test_a_late_report_does_not_overwrite_a_cancel(world):
     (payload,) = world.agents[0].payloads.values()
     late = payload.doc(world.clock.now()).model_copy(update={"status": P.COMPLETED})
     assert (await world.cancel(job_id, 5.0)).state is S.CANCELLED
-    world.get.told(world.agents[0], late)
+    world.get.on_payload(world.agents[0], late)
     await world.settle()
     assert await _state(world, job_id) is S.CANCELLED
 

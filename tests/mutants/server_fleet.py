@@ -34,8 +34,8 @@ MUTANTS: Final = (
     _of(
         "what no job waits for takes few connections",
         "stages/get.py",
-        "self._forgetting.setdefault(agent.name, asyncio.Semaphore(_AT_ONCE))",
-        "self._forgetting.setdefault(agent.name, asyncio.Semaphore(100 * _AT_ONCE))",
+        "self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))",
+        "self._discards.setdefault(agent.name, asyncio.Semaphore(100 * _MAX_DISCARDS))",
         f"{_FLOODS}an_agent_is_heard_no_faster_than_it_is_dealt_with",
     ),
     _of(
@@ -205,9 +205,9 @@ MUTANTS: Final = (
     ),
     _of(
         "downloads belong to an agent",
-        "stages/get.py",
-        "self._downloads.setdefault(agent.name,",
-        'self._downloads.setdefault("",',
+        "stages/results.py",
+        "self._downloads.setdefault(\n                    agent.name,",
+        'self._downloads.setdefault(\n                    "",',
         f"{_HOSTILE}downloads_that_hang_hold_up_their_own_agent_only",
     ),
     _of(
@@ -264,7 +264,7 @@ MUTANTS: Final = (
     _of(
         "the slot of an ended attempt is free",
         "stages/send.py",
-        "load[agent] -= self._get.collecting(agent)",
+        "load[agent] -= self._get.results.ended_at(agent)",
         "load[agent] -= 0",
         f"{_STAGES}a_slot_is_free_as_soon_as_the_attempt_has_ended_not_when_its_result_is_here",
     ),

@@ -81,7 +81,7 @@ class SimAgent(Link):
 
     def tell(self, payload: Payload) -> None:
         if self.up and self._world.alive:
-            self._world.get.told(self, payload.doc(self._world.clock.now()))
+            self._world.get.on_payload(self, payload.doc(self._world.clock.now()))
 
     def start(self, payload: Payload) -> None:
         for agent in self._world.agents:
@@ -327,7 +327,7 @@ class World:
         self.send = Send(
             self.jobs, fleet, services, clock, self.deliver, self.get, removed_after_s=lost_after_s
         )
-        self.cancel = Cancel(self.jobs, fleet, services, clock, wakeups, self.get.told)
+        self.cancel = Cancel(self.jobs, fleet, services, clock, wakeups, self.get.on_payload)
         self.clean = Clean(*how, self.services, self.steady)
         self.alive = True
         await recover(self.jobs, self.files)

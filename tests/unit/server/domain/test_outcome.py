@@ -28,7 +28,7 @@ SERVICE = Service(
 
 
 def after(found: Job, **payload) -> Move:
-    move = outcome.follow(found, PayloadDoc(id=4, key="7.1", **payload), SERVICE, NOW, "node")
+    move = outcome.advance(found, PayloadDoc(id=4, key="7.1", **payload), SERVICE, NOW, "node")
     assert move is not None
     return move
 
@@ -175,7 +175,7 @@ def test_every_step_on_the_way_is_made_with_its_time(state, payload, steps) -> N
 )
 def test_what_is_known_already_moves_nothing(state, status) -> None:
     doc = PayloadDoc(id=4, key="7.1", status=status)
-    assert outcome.follow(job(state=state), doc, SERVICE, NOW, "node") is None
+    assert outcome.advance(job(state=state), doc, SERVICE, NOW, "node") is None
 
 
 def test_there_is_no_move_that_the_table_does_not_know() -> None:

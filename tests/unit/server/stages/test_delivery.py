@@ -343,7 +343,7 @@ async def test_jobs_of_agents_that_send_events_are_not_read_at_every_sweep(world
 async def test_an_agent_that_names_payloads_without_end_is_read_no_faster_than_they_are_looked_at(
     world, monkeypatch
 ):
-    monkeypatch.setattr(get, "_OUTSTANDING", 3)
+    monkeypatch.setattr(get, "_MAX_IN_FLIGHT", 3)
     await world.start()
     agent, go, asked = world.agents[0], asyncio.Event(), list[int]()
 
@@ -362,7 +362,7 @@ async def test_an_agent_that_names_payloads_without_end_is_read_no_faster_than_t
     await world.settle()
     assert asked == [1, 2, 3]
     await world.get.receive(agent, named[0])
-    world.get.told(agent, named[9])
+    world.get.on_payload(agent, named[9])
     await world.settle()
     assert asked == [1, 2, 3, 10], "news of one of them, and what the server asked for, pass"
     assert not naming.done()

@@ -53,24 +53,24 @@ def payloads(count: int) -> PayloadList:
 
 
 async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
-    teller, known = Teller(), payloads(3 * stage._OUTSTANDING)
+    teller, known = Teller(), payloads(3 * stage._MAX_IN_FLIGHT)
     get = Get(cast(Jobs, NoJobs()), cast(Files, None), {}, SimClock())
     hearing = asyncio.create_task(get.reconcile(cast(Agent, teller), known))
     clock = SimClock()
     for _ in range(50):
         await clock.sleep(0)
     assert not hearing.done()
-    assert len(get._tasks) == stage._OUTSTANDING
-    assert teller.at_once == stage._AT_ONCE
+    assert len(get._tasks) == stage._MAX_IN_FLIGHT
+    assert teller.at_once == stage._MAX_DISCARDS
     teller.go_on.set()
     await hearing
     await asyncio.gather(*get._tasks.values())
     assert teller.ended == len(known.payloads)
-    assert teller.most == stage._AT_ONCE
+    assert teller.most == stage._MAX_DISCARDS
 
 
 async def test_a_newer_word_of_what_is_looked_at_waits_for_no_room():
-    teller, known = Teller(), payloads(stage._OUTSTANDING + 1)
+    teller, known = Teller(), payloads(stage._MAX_IN_FLIGHT + 1)
     get = Get(cast(Jobs, NoJobs()), cast(Files, None), {}, SimClock())
     for payload in known.payloads:
         await get.receive(cast(Agent, teller), payload)

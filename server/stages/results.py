@@ -1,0 +1,75 @@
+"""Results on their way from agents to the storage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from server.domain.jobs import Result
+from server.ports import Agent, Fetched, Files, NoSuchPayload, Sealing, Unreachable
+from shared.wire import PayloadDoc
+
+_MAX_DOWNLOADS: Final = 8  # from one agent at once
+
+
+class Results:
+    """Downloads results, whole and checked.
+
+    Args:
+        on_slot: called when a slot of an agent has become free.
+    """
+
+    def __init__(self, files: Files, on_slot: Callable[[], None]) -> None:
+        self._files, self._on_slot = files, on_slot
+        self._downloads: dict[str, asyncio.Semaphore] = {}
+        """agent -> its share of downloads"""
+        self._ended = Counter[str]()
+        """agent -> attempts that have ended there, whose jobs have not yet"""
+
+    def ended_at(self, agent: str) -> int:
+        """How many jobs that the agent holds need no slot of it any more."""
+        return self._ended[agent]
+
+    @contextmanager
+    def slot_released(self, agent: str, *, counted: bool) -> Iterator[None]:
+        """While the result of an attempt is fetched, its slot at the agent is free already."""
+        self._ended[agent] += counted
+        if counted:
+            self._on_slot()
+        try:
+            yield
+        finally:
+            self._ended[agent] -= counted
+
+    async def fetch(self, agent: Agent, payload: PayloadDoc, sealing: Sealing) -> Result:
+        """Download what a payload left, and make it durable.
+
+        Raises:
+            AgentError, OSError: it could not be fetched, or not stored.
+        """
+        announced = payload.result
+        with self._files.staging() as staged:
+            most = announced.size if announced is not None else None
+            try:
+                async with self._downloads.setdefault(
+                    agent.name, asyncio.Semaphore(_MAX_DOWNLOADS)
+                ):
+                    fetched = await agent.fetch(payload.id, staged, most)
+            except NoSuchPayload as problem:
+                raise Unreachable(str(problem), sent=True) from problem
+            if announced is not None and announced.sha256 != fetched.sha256:
+                raise Unreachable(
+                    f"the result arrived damaged: {fetched.size} of {announced.size} bytes, "
+                    "and not the digest that was announced",
+                    sent=True,
+                )
+            return await seal(sealing, staged, fetched)
+
+
+async def seal(sealing: Sealing, staged: Path, fetched: Fetched) -> Result:
+    """The result that was downloaded to ``staged``, made durable."""
+    return Result(await sealing.seal(staged), fetched.size, fetched.sha256)
