@@ -27,7 +27,8 @@ from client_agent.check import record
 from client_agent.check.table import Table
 from client_agent.intake.admission import Admission, Identity
 from client_agent.intake.mount_sources import MountSources
-from client_agent.intake.submit import Defaults, Intake
+from client_agent.intake.submission import Defaults
+from client_agent.intake.submit import Intake
 from client_agent.payloads.identity import agent_identity
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
@@ -240,7 +241,7 @@ async def running(
         try:
             yield agent
         finally:
-            admission.leaving = True  # from here on submits are refused; events still flow
+            admission.shutting_down = True  # submits are refused; events are still sent
             agent.in_time = await runner.stop(settings.shutdown_grace * (1 - _ANSWERS_S))
             payloads.wakeups.close()  # the event streams send the last ends, then end
             ended.set()

@@ -134,7 +134,7 @@ class Api:
             raise Refused(400, "invalid_key", str(problem)) from None
         server, kill = request.match_info["server"], request.query.get("kill") in ("1", "true")
         if not kill:  # an order that is not wanted any more is refused, however far it has come
-            await self._intake.submitted(server, key)
+            await self._intake.wait_for_submission(server, key)
         payload = await self._payloads.settle(server, key, _lease(request))
         if payload is not None and kill:
             payload = await self._runner.kill(payload.id)

@@ -1,4 +1,4 @@
-"""Whether this agent can take work now."""
+"""Whether this agent can accept an attempt now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.wire import Limits
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What does not change while the agent runs."""
+    """What stays the same while the agent runs."""
 
     agent_id: str
     """Minted at the first start."""
@@ -30,10 +30,10 @@ class Identity:
 
 
 class Admission:
-    """Every check before work is taken.
+    """The checks before an attempt is accepted.
 
     Attributes:
-        leaving: the agent shuts down.
+        shutting_down: set once the agent stops.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Admission:
         sources: MountSources,
         clock: Clock,
     ) -> None:
-        self.leaving = False
+        self.shutting_down = False
         self.identity = identity
         self._folders, self._sandbox = folders, sandbox
         self._grants, self._sources, self._clock = grants, sources, clock
 
-    async def check_work(self, size: int) -> None:
-        """Whether an attempt can be taken now.
+    async def check_ready(self, size: int) -> None:
+        """Whether an attempt can be accepted now; of which service is not known yet.
 
         Args:
             size: bytes of its bundle, as far as known.
@@ -59,21 +59,25 @@ class Admission:
         Raises:
             Refused
         """
-        self.check_staying()
+        self.check_running()
         self.check_space(size)
-        trouble = await self._sandbox.problem()
-        if trouble is not None:
-            raise Refused(503, "sandbox_broken", trouble)
-        await self._sources.look(self._clock)
+        problem = await self._sandbox.problem()
+        if problem is not None:
+            raise Refused(503, "sandbox_broken", problem)
+        await self._sources.refresh(self._clock)
 
-    def check_staying(self) -> None:
+    def check_running(self) -> None:
         """Raises Refused when the agent shuts down."""
-        if self.leaving:
+        if self.shutting_down:
             raise Refused(503, "shutting_down", "the agent is shutting down")
 
     def check_service(self, service: str, limits: Limits) -> None:
-        """Raises Refused when the service is not offered here, or not with these limits, or when
-        a folder that its jobs are promised was missing at the last :meth:`check_work`."""
+        """Whether the service is offered here with these limits, and its folders are there, as of
+        the last :meth:`check_ready`.
+
+        Raises:
+            Refused
+        """
         offered = self.identity.services
         if offered is not None and service not in offered:
             raise Refused(403, "not_offered", f"this agent does not offer the service {service!r}")

@@ -1,4 +1,4 @@
-"""Whether the folders of the host that jobs are given are there."""
+"""Whether the folders of the host that are mounted for jobs exist."""
 
 from __future__ import annotations
 
@@ -12,51 +12,50 @@ from typing import Final
 from client_agent.sandbox.grants import Grant
 from shared.clock import Clock, wait_for
 
-LOOK_S: Final = 2.0
-"""A file server that takes longer to say whether a folder is there is of no use to a job."""
-FRESH_S: Final = 1.0
-"""What was there then is taken to be there: orders come by the hundred, and each look costs a
-thread."""
+TIMEOUT_S: Final = 2.0
+"""A file server that takes longer to answer is taken to be down."""
+CACHE_S: Final = 1.0
+"""Results are reused for this long: submits come by the hundred, and each check takes a thread."""
 
 
 class MountSource:
-    """A folder of the host that jobs are given.
+    """A folder of the host that is mounted for jobs.
 
-    Asking for one on a file server that is gone may take for ever, and must hold up neither the
-    event loop, nor the end of the process, nor services that do not use it.
+    A check of a folder on a file server that is down may block for ever. So it runs in a thread of
+    its own, and blocks neither the event loop, nor the end of the process, nor other services.
 
     Attributes:
-        there: as of the last answer; one that does not answer is not there.
-        silent: it has not answered in time, and still does not.
+        exists: as of the last check; False while a check does not return.
+        unresponsive: the running check has timed out.
     """
 
     def __init__(self, path: Path, exists: Callable[[Path], bool]) -> None:
-        self.there = self.silent = False
-        self._path, self._exists = path, exists
-        self._answered: asyncio.Event | None = None
-        """Of the question under way; there is one at a time, however long it takes."""
+        self.exists = self.unresponsive = False
+        self._path, self._check = path, exists
+        self._checked: asyncio.Event | None = None
+        """Of the running check; there is one at a time, however long it takes."""
 
-    def ask(self) -> asyncio.Event:
-        """Set once it has answered."""
-        if self._answered is None:
-            self._answered = asyncio.Event()
+    def check(self) -> asyncio.Event:
+        """Start a check, unless one is running. The event is set when it has returned."""
+        if self._checked is None:
+            self._checked = asyncio.Event()
             loop = asyncio.get_running_loop()
-            threading.Thread(target=self._look, args=(loop,), daemon=True).start()
-        return self._answered
+            threading.Thread(target=self._run, args=(loop,), daemon=True).start()
+        return self._checked
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            there = self._exists(self._path)
-        except OSError:  # a stale handle, a closed folder above it
-            there = False
-        with contextlib.suppress(RuntimeError):  # the loop is over
-            loop.call_soon_threadsafe(self._answer, there)
+            exists = self._check(self._path)
+        except OSError:  # a stale file handle, or a folder above that may not be read
+            exists = False
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(self._finish, exists)
 
-    def _answer(self, there: bool) -> None:
-        self.there, self.silent = there, False
-        answered, self._answered = self._answered, None
-        if answered is not None:
-            answered.set()
+    def _finish(self, exists: bool) -> None:
+        self.exists, self.unresponsive = exists, False
+        checked, self._checked = self._checked, None
+        if checked is not None:
+            checked.set()
 
 
 class MountSources:
@@ -64,23 +63,23 @@ class MountSources:
 
     def __init__(self, paths: Iterable[Path], exists: Callable[[Path], bool] = Path.exists) -> None:
         self._sources = {path: MountSource(path, exists) for path in paths}
-        self._fresh_until = float("-inf")
+        self._cached_until = float("-inf")
 
-    async def look(self, clock: Clock) -> None:
-        """Look which are there; not longer than :data:`LOOK_S`, and no longer at all for one that
-        is silent since an earlier look. While nothing is missing, once in :data:`FRESH_S`."""
-        if clock.monotonic() < self._fresh_until:
+    async def refresh(self, clock: Clock) -> None:
+        """Check which folders exist. Takes at most :data:`TIMEOUT_S`, and does not wait for those
+        that have timed out before. While all exist, checks once in :data:`CACHE_S`."""
+        if clock.monotonic() < self._cached_until:
             return
-        asked = [(source, source.ask()) for source in self._sources.values()]
-        until = clock.monotonic() + LOOK_S
-        for source, answered in asked:
+        checks = [(source, source.check()) for source in self._sources.values()]
+        until = clock.monotonic() + TIMEOUT_S
+        for source, checked in checks:
             left = until - clock.monotonic()
-            if not source.silent and not await wait_for(answered, left, clock):
-                source.there, source.silent = False, True
-        if all(source.there or source.silent for source in self._sources.values()):
-            self._fresh_until = clock.monotonic() + FRESH_S
+            if not source.unresponsive and not await wait_for(checked, left, clock):
+                source.exists, source.unresponsive = False, True
+        if all(source.exists or source.unresponsive for source in self._sources.values()):
+            self._cached_until = clock.monotonic() + CACHE_S
 
     def missing(self, grant: Grant) -> Path | None:
-        """A folder that the grant promises and that is not there, as of the last :meth:`look`."""
+        """A folder of the grant that did not exist at the last :meth:`refresh`."""
         paths = (path for path, _ in grant.read_only)
-        return next((path for path in paths if not self._sources[path].there), None)
+        return next((path for path in paths if not self._sources[path].exists), None)

@@ -47,7 +47,7 @@ class Health:
         broken = await self._sandbox.problem()
         if broken is not None:
             (notes if notes else problems).append(broken)  # without space it cannot be tested
-        if self._admission.leaving:
+        if self._admission.shutting_down:
             problems.append("the agent is shutting down")
         identity = self._admission.identity
         told = AgentHealth(

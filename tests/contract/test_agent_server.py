@@ -11,7 +11,7 @@ import pytest
 
 from client_agent.api import routes
 from client_agent.intake import submit
-from client_agent.intake.submit import SETTLE_WAIT_S
+from client_agent.intake.submission import STALLED_S, Submission
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from server.settings import ServerTable
@@ -287,13 +287,13 @@ class Halting:
 
     async def begin(self, monkeypatch):
         """The answer to come, once the order is there, and the bundle is not."""
-        there, real = asyncio.Event(), submit._Form.field
+        there, real = asyncio.Event(), Submission.field
 
         def field(*args):
             real(*args)
             there.set()
 
-        monkeypatch.setattr(submit._Form, "field", field)
+        monkeypatch.setattr(Submission, "field", field)
         headers = {"Content-Type": "multipart/form-data; boundary=B"}
         posting = self._agent.call("POST", "/submit", data=self._body(), headers=headers)
         answer = asyncio.ensure_future(posting)
@@ -310,8 +310,8 @@ async def test_settling_refuses_an_order_that_does_not_come_further(
     settle = agent.call("POST", f"/keys/{SERVER}/1.1/settle{query}")
     settling = asyncio.ensure_future(settle)
     if not query:  # whoever cancels need not wait
-        await agent.clock.until_asleep(SETTLE_WAIT_S)
-        await agent.clock.advance(SETTLE_WAIT_S)
+        await agent.clock.until_asleep(STALLED_S)
+        await agent.clock.advance(STALLED_S)
     assert (await settling)[1] == {"payload": None}
     halting.go_on.set()
     status, told = await posting
@@ -324,7 +324,7 @@ async def test_settling_waits_for_an_order_that_comes_to_its_end_meanwhile(agent
     halting = Halting(agent)
     posting = await halting.begin(monkeypatch)
     settling = asyncio.ensure_future(agent.call("POST", f"/keys/{SERVER}/1.1/settle"))
-    waiting = asyncio.ensure_future(agent.clock.until_asleep(SETTLE_WAIT_S))
+    waiting = asyncio.ensure_future(agent.clock.until_asleep(STALLED_S))
     await asyncio.wait({settling, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     halting.go_on.set()
@@ -352,10 +352,10 @@ async def test_settling_promises_nothing_of_an_order_that_is_being_stored(agent,
         for _ in range(2):
             settle = agent.http.post(f"/keys/{SERVER}/1.1/settle")
             settling = asyncio.ensure_future(settle)
-            waiting = asyncio.ensure_future(agent.clock.until_asleep(SETTLE_WAIT_S))
+            waiting = asyncio.ensure_future(agent.clock.until_asleep(STALLED_S))
             await asyncio.wait({settling, waiting}, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
-            await agent.clock.advance(SETTLE_WAIT_S)
+            await agent.clock.advance(STALLED_S)
             async with await settling as response:
                 assert response.status == 409
                 assert (await response.json())["code"] == "submit_in_progress"

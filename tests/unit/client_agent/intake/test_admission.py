@@ -1,4 +1,4 @@
-"""What an order is refused for before it is taken."""
+"""Why a submit is refused before it is accepted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def admission(tmp_path):
     return make
 
 
-def test_the_network_needs_the_agents_word_too(admission):
+def test_the_network_needs_a_grant_of_the_agent(admission):
     with pytest.raises(Refused, match="does not give to it") as refused:
         admission().check_service("any", NETWORK)
     assert (refused.value.status, refused.value.code) == (403, "not_offered")
@@ -42,12 +42,12 @@ def test_the_network_needs_the_agents_word_too(admission):
 
 
 async def test_a_service_whose_folder_is_missing_is_refused_alone(admission, tmp_path):
-    found = admission(services={"a": {"read_only": [f"{tmp_path}/tree:/tree"]}})
-    await found.check_work(0)
+    checks = admission(services={"a": {"read_only": [f"{tmp_path}/tree:/tree"]}})
+    await checks.check_ready(0)
     with pytest.raises(Refused, match="/tree, which the jobs of 'a' need") as refused:
-        found.check_service("a", Limits())
+        checks.check_service("a", Limits())
     assert refused.value.status == 503
-    found.check_service("b", Limits())
+    checks.check_service("b", Limits())
     (tmp_path / "tree").mkdir()
-    await found.check_work(0)
-    found.check_service("a", Limits())
+    await checks.check_ready(0)
+    checks.check_service("a", Limits())

@@ -1,4 +1,4 @@
-"""Folders of the host that jobs are given: asked for without being held up by them."""
+"""Checks of the folders that are mounted for jobs block nothing."""
 
 from __future__ import annotations
 
@@ -7,79 +7,79 @@ import errno
 import threading
 from pathlib import Path
 
-from client_agent.intake.mount_sources import FRESH_S, LOOK_S, MountSources
+from client_agent.intake.mount_sources import CACHE_S, TIMEOUT_S, MountSources
 from client_agent.sandbox.grants import Grant
 from tests.support.real_sandbox import until
 from tests.support.sim_clock import SimClock
 
 
-async def test_what_is_not_there_now_may_be_there_later(tmp_path):
+async def test_a_folder_that_is_missing_now_may_exist_later(tmp_path):
     tree = tmp_path / "tree"
     grant, clock = Grant(read_only=((tree, "/tree"),)), SimClock()
-    found = MountSources([tree])
-    await found.look(clock)
-    assert found.missing(grant) == tree
-    assert found.missing(Grant()) is None
+    sources = MountSources([tree])
+    await sources.refresh(clock)
+    assert sources.missing(grant) == tree
+    assert sources.missing(Grant()) is None
     tree.mkdir()
-    await found.look(clock)
-    assert found.missing(grant) is None
-    await clock.advance(FRESH_S)
+    await sources.refresh(clock)
+    assert sources.missing(grant) is None
+    await clock.advance(CACHE_S)
     tree.rmdir()
-    await found.look(clock)
-    assert found.missing(grant) == tree
+    await sources.refresh(clock)
+    assert sources.missing(grant) == tree
 
 
-async def test_a_file_server_that_does_not_answer_holds_up_nothing():
-    asked, answer = [], threading.Event()
+async def test_a_file_server_that_does_not_answer_blocks_nothing():
+    checked, answer = [], threading.Event()
 
     def exists(path: Path) -> bool:
-        asked.append(str(path))
+        checked.append(str(path))
         return str(path) != "/far" or answer.wait(60)
 
     paths = [Path("/a-near"), Path("/far"), Path("/near")]
-    found = MountSources(paths, exists)
+    sources = MountSources(paths, exists)
     near_by, far, near = (Grant(read_only=((path, "/x"),)) for path in paths)
     clock = SimClock()
-    looking = asyncio.create_task(found.look(clock))
-    await until(lambda: "/far" in asked)
-    await clock.until_asleep(LOOK_S)
-    await clock.advance(LOOK_S)
-    await looking
-    for grant in (near_by, near):  # whichever was asked for first
-        assert found.missing(grant) is None
-    assert found.missing(far) == Path("/far")
-    await clock.advance(FRESH_S)
-    await asyncio.wait_for(found.look(clock), 5)  # nobody waits for it again
-    assert asked.count("/far") == 1  # the first look is still under way, and no thread is added
+    refreshing = asyncio.create_task(sources.refresh(clock))
+    await until(lambda: "/far" in checked)
+    await clock.until_asleep(TIMEOUT_S)
+    await clock.advance(TIMEOUT_S)
+    await refreshing
+    for grant in (near_by, near):  # whichever was checked first
+        assert sources.missing(grant) is None
+    assert sources.missing(far) == Path("/far")
+    await clock.advance(CACHE_S)
+    await asyncio.wait_for(sources.refresh(clock), 5)  # it is not waited for again
+    assert checked.count("/far") == 1  # the first check still runs, and no thread is added
     answer.set()
-    await until(lambda: found.missing(far) is None)
-    assert found.missing(near) is None
-    await clock.advance(FRESH_S)
-    await found.look(clock)
-    assert asked.count("/far") == 2
+    await until(lambda: sources.missing(far) is None)
+    assert sources.missing(near) is None
+    await clock.advance(CACHE_S)
+    await sources.refresh(clock)
+    assert checked.count("/far") == 2
 
 
-async def test_many_orders_at_once_are_one_look():
-    asked = []
+async def test_many_submits_at_once_are_one_check():
+    checked = []
 
     def exists(path: Path) -> bool:
-        asked.append(path)
+        checked.append(path)
         return True
 
-    found = MountSources([Path("/x")], exists)
+    sources = MountSources([Path("/x")], exists)
     clock = SimClock()
     for _ in range(20):
-        await found.look(clock)
-    assert len(asked) == 1
-    await clock.advance(FRESH_S)
-    await found.look(clock)
-    assert len(asked) == 2
+        await sources.refresh(clock)
+    assert len(checked) == 1
+    await clock.advance(CACHE_S)
+    await sources.refresh(clock)
+    assert len(checked) == 2
 
 
-async def test_a_folder_that_cannot_be_asked_for_is_not_there():
+async def test_a_folder_whose_check_fails_is_missing():
     def exists(path: Path) -> bool:
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    found = MountSources([Path("/stale")], exists)
-    await found.look(SimClock())
-    assert found.missing(Grant(read_only=((Path("/stale"), "/x"),))) == Path("/stale")
+    sources = MountSources([Path("/stale")], exists)
+    await sources.refresh(SimClock())
+    assert sources.missing(Grant(read_only=((Path("/stale"), "/x"),))) == Path("/stale")

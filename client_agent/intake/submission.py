@@ -1,0 +1,152 @@
+"""One submit: the order of a Ferryman server, or the plain files of a job-orchestrator server."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from client_agent.intake.admission import Admission
+from client_agent.payloads.errors import Refused
+from client_agent.payloads.payload import NewPayload
+from client_agent.storage.folders import Folders
+from shared.files.bundles.format import BundleSummary
+from shared.files.bundles.writer import Data
+from shared.files.errors import BundleError
+from shared.ids import AttemptKey
+from shared.multipart import BundleSink, FilePart, FormLimits, RawSink, Sink
+from shared.wire import Limits, Order
+
+ORDER: Final = "order"
+"""The text field, before the bundle, in which a Ferryman server says what to run."""
+STALLED_S: Final = 10.0
+"""A submit that sent no bytes for this long is taken to be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """For bundles of a job-orchestrator server, which sends nothing but files."""
+
+    service: str
+    timeout_s: float
+    limits: Limits
+
+
+class Submission:
+    """What has arrived of one submit.
+
+    Attributes:
+        bundle: file name of the stored bundle; "" until it is stored.
+        last_data_at: monotonic time at which the last bytes arrived.
+        complete: all bytes have arrived; what is left to do is the agent's work.
+        finished: set when the request is answered.
+    """
+
+    def __init__(self, folders: Folders, admission: Admission, limits: FormLimits) -> None:
+        self.staging = folders.staging()
+        self.bundle = ""
+        self.order: Order | None = None
+        self.key = AttemptKey(0, 0)
+        self.last_data_at = 0.0
+        self.complete = False
+        self.finished = asyncio.Event()
+        self._folders, self._admission, self._limits = folders, admission, limits
+
+    def has_key(self, server: str, key: AttemptKey) -> bool:
+        return self.order is not None and (self.order.server, self.key) == (server, key)
+
+    def in_progress(self, now: float) -> bool:
+        """Whether it may still succeed: the loss of a connection is not always noticed."""
+        return self.complete or now < self.last_data_at + STALLED_S
+
+    def field(self, name: str, value: str, _: dict[str, str]) -> None:
+        """Check the order. Other fields are ignored: other versions may send them."""
+        if name != ORDER:
+            return
+        try:
+            order = Order.model_validate_json(value)
+            self.key = AttemptKey.parse(order.key)
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise Refused(400, "invalid_order", f"order: {where}: {first['msg']}") from None
+        except ValueError as problem:
+            raise Refused(400, "invalid_order", f"order: {problem}") from None
+        self._admission.check_service(order.service, order.limits)
+        self._admission.check_space(order.bundle_size)
+        if order.bundle_size > self._limits.max_bytes:
+            raise Refused(
+                413,
+                "too_large",
+                f"the bundle has {order.bundle_size} bytes, "
+                f"the limit is {self._limits.max_bytes} (agent.max_upload)",
+            )
+        self.order = order
+
+    def first_file(self, _: dict[str, str]) -> Sink:
+        """Where the files of the form are written to."""
+        if self.order is None:
+            sink: Sink = BundleSink(self.staging, self._limits, "part", archives=False)
+        else:
+            sink = RawSink(self.staging, max_bytes=self.order.bundle_size)
+        return _StoringSink(sink, self)
+
+    def store_bundle(self, summary: BundleSummary) -> None:
+        """Compare the bundle with the order, and give it its final name. Blocking."""
+        order = self.order
+        if order is not None and summary.size != order.bundle_size:
+            why = f"the bundle has {summary.size} bytes, the order says {order.bundle_size}"
+            raise BundleError("wrong_size", why)
+        if order is not None and summary.digest != order.bundle_digest:
+            why = f"the bundle's digest is {summary.digest}, the order says {order.bundle_digest}"
+            raise BundleError("digest_mismatch", why)
+        self.bundle = self._folders.seal_bundle(self.staging)
+
+    def remove_bundle(self) -> None:
+        if self.bundle:
+            self._folders.remove_file(self._folders.bundle(self.bundle))
+
+    def new_payload(self, summary: BundleSummary, defaults: Defaults) -> NewPayload:
+        order = self.order
+        return NewPayload(
+            server=None if order is None else order.server,
+            key=None if order is None else self.key,
+            service=defaults.service if order is None else order.service,
+            user_id="" if order is None else order.user_id,
+            timeout_s=defaults.timeout_s if order is None else order.timeout_s,
+            limits=defaults.limits if order is None else order.limits,
+            bundle_file=self.bundle,
+            bundle_size=summary.size,
+            bundle_digest=summary.digest,
+            lease=0 if order is None else order.lease,
+        )
+
+
+class _StoringSink:
+    """A sink that also stores the finished bundle, in the same visit to the thread."""
+
+    def __init__(self, sink: Sink, submission: Submission) -> None:
+        self._sink, self._submission = sink, submission
+
+    def expands(self, part: FilePart) -> bool:
+        return self._sink.expands(part)
+
+    def begin(self, part: FilePart) -> None:
+        self._sink.begin(part)
+
+    def write(self, data: Data) -> None:
+        self._sink.write(data)
+
+    def end(self) -> None:
+        self._sink.end()
+
+    def finish(self) -> BundleSummary:
+        summary = self._sink.finish()
+        self._submission.store_bundle(summary)
+        return summary
+
+    def abort(self) -> None:
+        self._sink.abort()
+        self._submission.remove_bundle()
