@@ -45,7 +45,7 @@ from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
 from shared.http import connections
 from shared.http.middleware import Gate, add_middlewares
-from shared.multipart import FormLimits
+from shared.multipart.limits import FormLimits
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
 

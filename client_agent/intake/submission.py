@@ -16,7 +16,9 @@ from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.writer import Data
 from shared.files.errors import BundleError
 from shared.ids import AttemptKey
-from shared.multipart import BundleSink, FilePart, FormLimits, RawSink, Sink
+from shared.multipart.limits import FormLimits
+from shared.multipart.parser import FilePart
+from shared.multipart.sinks import BundleSink, RawSink, Sink
 from shared.wire import Limits, Order
 
 ORDER: Final = "order"

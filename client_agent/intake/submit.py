@@ -20,7 +20,8 @@ from shared.clock import Clock, wait_for
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import MAX_FILES
 from shared.ids import AttemptKey
-from shared.multipart import FormLimits, FormRefused, receive
+from shared.multipart.limits import FormLimits, FormRefused
+from shared.multipart.receive import receive
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

@@ -81,9 +81,7 @@ def plain(bundle: Path, boundary: str) -> Form:
         with BundleReader(bundle) as reader:
             for entry, head in heads:
                 yield head
-                with reader.open(entry.path) as file:
-                    while chunk := file.read(_CHUNK):
-                        yield chunk
+                yield from reader.content(entry.path, _CHUNK)
                 yield b"\r\n"
         yield tail
 

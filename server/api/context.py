@@ -18,7 +18,7 @@ from server.ports import Files, Fleet, Jobs, Watch
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
 from shared.clock import Clock
-from shared.multipart import FormLimits
+from shared.multipart.limits import FormLimits
 from shared.wire import JobDoc, QueueInfo
 
 

@@ -24,7 +24,7 @@ from server.domain.errors import (
 )
 from shared.http.middleware import ERROR_CODE, REQUEST_ID, Handler
 from shared.http.refusals import Denied
-from shared.multipart import FormRefused
+from shared.multipart.limits import FormRefused
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import Problem
 

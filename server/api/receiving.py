@@ -18,7 +18,7 @@ from aiohttp import StreamReader
 
 from server.api.problems import Refusal
 from shared.clock import Clock
-from shared.multipart import Threads
+from shared.multipart.batches import Threads
 from shared.units.sizes import say_size
 
 RECEIVING_THREADS: Final = 8

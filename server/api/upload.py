@@ -13,7 +13,9 @@ from server.domain.errors import BundleTooLarge
 from server.domain.upload_fields import HEADER, given
 from shared.http.middleware import UPLOADED_ID
 from shared.http.request_body import send_continue
-from shared.multipart import BundleSink, FormRefused, Sink, receive
+from shared.multipart.limits import FormRefused
+from shared.multipart.receive import receive
+from shared.multipart.sinks import BundleSink, Sink
 from shared.units.sizes import say_size
 from shared.wire import StatusBody
 

@@ -1,16 +1,15 @@
-"""Reading a sealed bundle: check it, unpack it below a descriptor, stream one file of it."""
+"""Reads a sealed bundle: checks it, unpacks it below a descriptor, streams one file of it."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from shared.files.archives.zip_content import read_content
+from shared.files.archives.zip_content import read_content, read_range
 from shared.files.archives.zip_directory import STORED, ZipEntry, read_entries
 from shared.files.bundles.format import (
     FILE_MODE,
@@ -24,9 +23,6 @@ from shared.files.bundles.stream_digests import StreamDigests
 from shared.files.durable import write_all
 from shared.files.errors import BundleError
 from shared.files.names import PathSet, UnsafeName, safe_path
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 MAX_FILES: Final = 100_000
 """Most files of a bundle, for every reader: a program that took more could not pass it on."""
@@ -107,14 +103,15 @@ class BundleReader:
             sha256.update(piece)
         return sha256.hexdigest()
 
-    def open(self, path: str) -> BundledFile:
-        """The content of one file for streaming; it stays readable when the bundle is closed.
+    def content(self, path: str, chunk: int) -> Iterator[bytes]:
+        """One file in pieces of at most ``chunk`` bytes; its checksum is not compared.
 
         Raises:
             KeyError: there is no such file.
+            BundleError: the bundle is cut short.
         """
-        one = self._zip_entries[path]
-        return BundledFile(os.dup(self._fd), one.offset, one.size)
+        entry = self._zip_entries[path]
+        return read_range(self._fd, entry.offset, entry.size, chunk, path)
 
     def unpack(
         self,
@@ -224,44 +221,3 @@ class _Folders:
     def _leave(self, depth: int) -> None:
         while len(self._open) > depth:
             os.close(self._open.pop()[1])
-
-
-class BundledFile(io.RawIOBase):
-    """The bytes of one file of a bundle; owns its descriptor."""
-
-    def __init__(self, fd: int, start: int, size: int) -> None:
-        super().__init__()
-        self._fd, self._start, self._at = fd, start, 0
-        self.size = size
-        """Bytes."""
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer).cast("B")
-        wanted = max(0, min(len(view), self.size - self._at))
-        done = os.preadv(self._fd, [view[:wanted]], self._start + self._at) if wanted else 0
-        self._at += done
-        return done
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._fd)
-        super().close()
-
-    def pieces(self, chunk: int = 1 << 18) -> Iterator[bytes]:
-        """What is left, in pieces."""
-        while data := self.read(chunk):
-            yield data

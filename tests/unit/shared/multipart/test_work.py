@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from shared.multipart import FormLimits, FormRefused, Threads
+from shared.multipart.batches import Threads
+from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.parser import FormParser
 from shared.multipart.receive import receive
 
