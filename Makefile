@@ -20,7 +20,7 @@ setup: ## install what running needs (system packages, .venv); does nothing when
 setup-dev: ## the same, and what tests and checks need
 	@scripts/setup --dev
 
-demo: setup ## start everything in a temporary folder, run an example bundle, show its journey, stop
+demo: setup ## start everything in a temporary folder, run an example bundle, show each step, stop
 	@$(PYTHON_RUN) scripts/demo.py $(ARGS)
 
 serve: setup ## server and agent in the foreground, data kept in ./ferryman-data (DATA=folder)
