@@ -21,8 +21,6 @@ from shared.wire import (
     StatusBody,
 )
 
-S = JobState
-
 
 def job_doc(
     job: Job, service: Service | None, queue: QueueInfo | None = None, prefix: str = ""
@@ -58,16 +56,18 @@ def job_doc(
         submitted_at=_iso(job.submitted_at),
         started_at=_iso(job.started_at),
         ended_at=_iso(job.ended_at),
-        not_before=_iso(job.not_before or None) if job.state is S.QUEUED else None,
+        not_before=_iso(job.not_before or None) if job.state is JobState.QUEUED else None,
         expires_at=_iso(job.expires_at),
         cancel_requested_at=_iso(job.cancel_requested_at),
         usage=job.usage,
         links=Links(
             self=here,
             events=f"{here}/events",
-            result=f"{here}/result" if job.state is S.COMPLETED else None,
+            result=f"{here}/result" if job.state is JobState.COMPLETED else None,
             attempts=f"{here}/attempts",
-            partial=f"{prefix}/download_partial/{job.id}" if job.state is not S.CLEANED else None,
+            partial=f"{prefix}/download_partial/{job.id}"
+            if job.state is not JobState.CLEANED
+            else None,
         ),
     )
 
@@ -111,10 +111,10 @@ async def why_waiting(
     job: Job, service: Service | None, jobs: Jobs, fleet: Fleet, now: Micros
 ) -> QueueInfo | None:
     """Place and reason of a job that waits; None for others."""
-    if job.state is S.SUBMITTED:
+    if job.state is JobState.SUBMITTED:
         reason = f"agent {job.agent} has it and starts it when a slot is free"
         return QueueInfo(position=1, reason=reason)
-    if job.state is not S.QUEUED:
+    if job.state is not JobState.QUEUED:
         return None
     position = 1 + await jobs.queued_before(job)
     if service is None:
@@ -162,7 +162,7 @@ def event_doc(event: Event) -> EventDoc:
 
 def reference_state(state: JobState) -> str:
     """The state in job-orchestrator's words, which existing scripts compare."""
-    return "Killed" if state is S.CANCELLED else str(state)
+    return "Killed" if state is JobState.CANCELLED else str(state)
 
 
 def status_body(job: Job, message: str | None = None) -> StatusBody:

@@ -23,14 +23,12 @@ from shared.http.file_response import send_file
 from shared.ids import AttemptKey
 from shared.wire import JobState
 
-S = JobState
-
 
 async def download(request: web.Request) -> web.StreamResponse:
     """The result of a Completed job; otherwise where it stands."""
     context = request.app[CONTEXT]
     job = await wait_for_job(request, context, until_ended=True)
-    if job.state is S.COMPLETED and job.result is not None:
+    if job.state is JobState.COMPLETED and job.result is not None:
         return await send_result(request, context, job, job.result)
     response = web.Response(
         text=documents.status_body(job).model_dump_json(exclude_none=True),
@@ -47,7 +45,7 @@ async def partial(request: web.Request) -> web.StreamResponse:
     job = await context.jobs.get(job_id(request))
     if job.result is not None:
         return await send_result(request, context, job, job.result)
-    if job.state is S.CLEANED:
+    if job.state is JobState.CLEANED:
         raise cleaned(job)
 
     async def make(path: Path) -> None:
@@ -69,9 +67,9 @@ async def result(request: web.Request) -> web.StreamResponse:
     """The result with plain HTTP meanings."""
     context = request.app[CONTEXT]
     job = await wait_for_job(request, context, until_ended=True)
-    if job.state is S.COMPLETED and job.result is not None:
+    if job.state is JobState.COMPLETED and job.result is not None:
         return await send_result(request, context, job, job.result)
-    if job.state is S.CLEANED:
+    if job.state is JobState.CLEANED:
         raise cleaned(job)
     if job.ended:
         why = f"job {job.id} is {job.state}, it has no result: {job.message}"
@@ -92,7 +90,7 @@ async def send_result(
 ) -> web.StreamResponse:
     """A stored result: the job's, or that of one of its attempts."""
     name = f"job-{job.id}" if attempt is None else f"job-{job.id}-attempt-{attempt}"
-    if attempt is None and job.state is not S.COMPLETED:
+    if attempt is None and job.state is not JobState.COMPLETED:
         name += "-partial"
     path = context.files.path("results", stored.file)
     try:
@@ -122,7 +120,7 @@ def cleaned(job: Job) -> Refusal:
         "result_cleaned",
         f"job {job.id} has expired, its files are removed",
         job_id=job.id,
-        state=S.CLEANED,
+        state=JobState.CLEANED,
     )
 
 

@@ -1,4 +1,7 @@
-"""The life of a job: one table, and every set derived from it."""
+"""The life of a job: one table, and every set derived from it.
+
+``docs/states.md`` is generated from it: ``python -m scripts.states``.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +9,74 @@ from typing import Final
 
 from shared.wire import JobState
 
-S = JobState
+FIRST: Final = JobState.QUEUED
 
-FIRST: Final = S.QUEUED
-
-NEXT: Final[dict[JobState, frozenset[JobState]]] = {
-    S.QUEUED: frozenset({S.PROCESSING, S.FAILED, S.CANCELLED}),
-    S.PROCESSING: frozenset({S.SUBMITTED, S.QUEUED, S.FAILED, S.CANCELLED}),
-    S.SUBMITTED: frozenset({S.RUNNING, S.COMPLETED, S.FAILED, S.QUEUED, S.UNKNOWN, S.CANCELLED}),
-    S.RUNNING: frozenset({S.COMPLETED, S.FAILED, S.QUEUED, S.UNKNOWN, S.CANCELLED}),
-    S.UNKNOWN: frozenset({S.SUBMITTED, S.RUNNING, S.COMPLETED, S.FAILED, S.QUEUED, S.CANCELLED}),
-    S.COMPLETED: frozenset({S.CLEANED}),
-    S.FAILED: frozenset({S.QUEUED, S.CLEANED}),
-    S.CANCELLED: frozenset({S.QUEUED, S.CLEANED}),
-    S.CLEANED: frozenset(),
+TRANSITIONS: Final[dict[JobState, dict[JobState, str]]] = {
+    JobState.QUEUED: {
+        JobState.PROCESSING: "the Sender claims it for an agent",
+        JobState.FAILED: "it waited longer than its service allows, or its service is gone",
+        JobState.CANCELLED: "cancelled by its user",
+    },
+    JobState.PROCESSING: {
+        JobState.SUBMITTED: "the agent has taken it",
+        JobState.QUEUED: "it was not taken, or interrupted, and may be sent again",
+        JobState.FAILED: "no agent can take it, or it may not be tried again",
+        JobState.CANCELLED: "cancelled by its user",
+    },
+    JobState.SUBMITTED: {
+        JobState.RUNNING: "run.sh started",
+        JobState.COMPLETED: "the attempt ended well and its result is stored",
+        JobState.FAILED: "the attempt failed and is not tried again",
+        JobState.QUEUED: "it is tried again: a retry, or interrupted through no fault of its own",
+        JobState.UNKNOWN: "the agent cannot be reached, or the result cannot be fetched",
+        JobState.CANCELLED: "cancelled by its user, and none of its processes is alive",
+    },
+    JobState.RUNNING: {
+        JobState.COMPLETED: "the attempt ended well and its result is stored",
+        JobState.FAILED: "the attempt failed and is not tried again",
+        JobState.QUEUED: "it is tried again: a retry, or interrupted through no fault of its own",
+        JobState.UNKNOWN: "the agent cannot be reached, or the result cannot be fetched",
+        JobState.CANCELLED: "cancelled by its user, and none of its processes is alive",
+    },
+    JobState.UNKNOWN: {
+        JobState.SUBMITTED: "the agent is back and has it",
+        JobState.RUNNING: "the agent is back and runs it",
+        JobState.COMPLETED: "the attempt has ended well after all",
+        JobState.FAILED: "the attempt has failed, or is given up for lost, with no tries left",
+        JobState.QUEUED: "it is given up for lost, or failed, and is tried again",
+        JobState.CANCELLED: "cancelled by its user, and its processes are dead or given up",
+    },
+    JobState.COMPLETED: {JobState.CLEANED: "expired: its files are removed"},
+    JobState.FAILED: {
+        JobState.QUEUED: "retried by hand",
+        JobState.CLEANED: "expired: its files are removed",
+    },
+    JobState.CANCELLED: {
+        JobState.QUEUED: "retried by hand",
+        JobState.CLEANED: "expired: its files are removed",
+    },
+    JobState.CLEANED: {},
 }
+"""From, to, and when: there are no other moves."""
 
-ENDED: Final = frozenset(s for s, after in NEXT.items() if S.CLEANED in after) | {S.CLEANED}
-HOLDS_SLOT: Final = frozenset(S) - ENDED - {S.QUEUED}
-AT_AGENT: Final = frozenset(s for s in HOLDS_SLOT if S.COMPLETED in NEXT[s])
-"""The server has been told which payload it is."""
+NEXT: Final = {state: frozenset(after) for state, after in TRANSITIONS.items()}
+ENDED: Final = frozenset(
+    state for state, after in NEXT.items() if JobState.CLEANED in after or not after
+)
+HOLDS_SLOT: Final = frozenset(JobState) - ENDED - {JobState.QUEUED}
+AT_AGENT: Final = frozenset(state for state in HOLDS_SLOT if JobState.COMPLETED in NEXT[state])
+"""The agent has taken it."""
 
-
-_ORDER: Final = (S.PROCESSING, S.SUBMITTED, S.RUNNING)
+_ORDER: Final = (JobState.PROCESSING, JobState.SUBMITTED, JobState.RUNNING)
 
 
 def states_between(before: JobState, to: JobState) -> tuple[JobState, ...]:
-    """The steps from ``before`` to ``to`` (Submitted or Running); empty where that is no step
-    forward.
+    """The steps from ``before`` to ``to`` (Submitted or Running); empty: that is no step forward.
 
-    An agent tells the latest state only: "Running" after "Processing" means that the job was
-    Submitted in between, and the history shall say so.
+    An agent reports the latest state only: "Running" after "Processing" means that the job was
+    Submitted in between, and the history has to say so.
     """
-    if before is S.UNKNOWN:
+    if before is JobState.UNKNOWN:
         return (to,)
     if before not in _ORDER:
         return ()

@@ -26,7 +26,6 @@ from shared.clock import Clock, wait_for
 from shared.wire import JobState, PayloadDoc, PayloadState
 
 log = structlog.get_logger()
-S = JobState
 _LOOK_AGAIN_S: Final = 5.0
 """Until a job is looked at again whose next move is somebody else's, if no move is seen."""
 
@@ -69,7 +68,7 @@ class Cancel:
             self._start(job).add_done_callback(lambda _: done.set())
             await wait_for(done, patience_s, self._clock)
             job = await self._jobs.get(job_id)
-        if job.ended and job.state is not S.CANCELLED:
+        if job.ended and job.state is not JobState.CANCELLED:
             raise AlreadyEnded(job.id, job.state)
         return job
 
@@ -115,7 +114,7 @@ class Cancel:
         Raises:
             AgentError: the agent cannot do it now.
         """
-        if job.state is S.QUEUED:
+        if job.state is JobState.QUEUED:
             return await self._cancelled(job, "cancelled before it was started")
         agent = self._fleet.named(job.agent or "")
         if agent is None:
@@ -125,7 +124,7 @@ class Cancel:
             payload = await agent.settle(job, kill=True)
             if payload is not None and not outcome.is_of(job, payload, agent.name):
                 payload = None  # another bundle's, and the agent takes no other under its key
-        elif job.state is S.PROCESSING:
+        elif job.state is JobState.PROCESSING:
             return False  # no key to settle: the delivery's end comes first
         else:
             assert job.payload_id is not None, "set by the move to Submitted"

@@ -26,7 +26,6 @@ from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 
 log = structlog.get_logger()
-S = JobState
 _ASK_AGAIN_S: Final = (0.2, 1.0, 5.0, 15.0)
 _NOT_OFFERED_S: Final = 60.0  # until an agent that does not offer a service is asked again
 _BUSY_S: Final = 5.0  # until a job is sent again that could not be
@@ -68,7 +67,7 @@ class Deliver:
 
     async def resume_interrupted(self) -> None:
         """Deliveries begun by a previous run of the server, or broken off by a fault of ours."""
-        for job in await self._jobs.in_states([S.PROCESSING]):
+        for job in await self._jobs.in_states([JobState.PROCESSING]):
             if job.key not in self._deliveries:
                 self._start(job, self._resolve_ambiguous(job, "the delivery was interrupted"))
 
@@ -136,7 +135,7 @@ class Deliver:
                 await self._clock.sleep(delay)
                 tries += 1
                 current = await self._jobs.get(job.id)
-                if current.state is not S.PROCESSING or current.attempt != job.attempt:
+                if current.state is not JobState.PROCESSING or current.attempt != job.attempt:
                     return  # cancelled, or the Getter saw it
             else:
                 if payload is None:

@@ -25,7 +25,6 @@ from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadState, Reason
 
 log = structlog.get_logger()
-S = JobState
 TIMEOUT_GRACE_S: Final = 30.0  # beyond the wall time, before an attempt is stopped from here
 
 
@@ -83,7 +82,7 @@ class Poll:
         if silence_s > self._patience["lost_after_s"]:
             judged = states.AT_AGENT
         elif silence_s > self._patience["unreachable_after_s"]:
-            judged = states.AT_AGENT - {S.UNKNOWN}
+            judged = states.AT_AGENT - {JobState.UNKNOWN}
         else:
             return 0
         what = f"agent {name} has not been reached"

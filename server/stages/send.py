@@ -20,7 +20,6 @@ from shared.clock import SECOND, Clock
 from shared.units.durations import say_duration
 from shared.wire import JobState, Reason
 
-S = JobState
 _STUCK_EVERY_S: Final = 2.0
 _OVERDUE_AT_ONCE: Final = 100
 _REMOVED_EVERY_S: Final = 10.0
@@ -120,8 +119,8 @@ class Send:
         return Move(
             waiting.job_id,
             waiting.attempt,
-            S.QUEUED,
-            S.PROCESSING,
+            JobState.QUEUED,
+            JobState.PROCESSING,
             self._clock.now(),
             f"being sent to agent {agent.name}",
             changes={"agent": agent.name},

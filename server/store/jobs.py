@@ -19,8 +19,6 @@ from shared.sqlite.database import Database
 from shared.sqlite.transactions import Transaction
 from shared.wire import JobState
 
-S = JobState
-
 
 class SqlJobs(Queue, Pages, Attempts, Retention):
     """``ports.Jobs`` over a database.

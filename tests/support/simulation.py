@@ -36,7 +36,7 @@ from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import BundleSummary
 from shared.ids import AttemptKey
 from shared.steady_clock import PersistentClock
-from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason
+from shared.wire import AgentHealth, JobState, PayloadDoc, PayloadList, PayloadState, Reason
 from tests.support.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
 from tests.support.sim_clock import SimClock
 from tests.support.sim_payload import ALIVE, Payload
@@ -407,7 +407,7 @@ class World:
                 name = job.agent or ""
                 at_agent[name] = at_agent.get(name, 0) + (not ended)
                 held[job.service, job.user_id] = held.get((job.service, job.user_id), 0) + 1
-            if job.state is not states.S.CLEANED:
+            if job.state is not JobState.CLEANED:
                 assert job.bundle is not None
                 assert self.files.path("bundles", job.bundle.file).read_text() == token
             else:
@@ -419,7 +419,7 @@ class World:
             else:
                 self.ended_at.pop(job_id, None)
             if job_id in self.cancelled:
-                assert job.state in (states.S.CANCELLED, states.S.CLEANED), job
+                assert job.state in (JobState.CANCELLED, JobState.CLEANED), job
         for agent in self.agents:
             assert at_agent.get(agent.name, 0) <= agent._slots, f"{agent.name}: {at_agent}"
         for (of, _), count in held.items():
