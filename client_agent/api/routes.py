@@ -24,7 +24,7 @@ from shared.http.authentication import PRINCIPAL
 from shared.http.file_response import send_file
 from shared.http.middleware import GATE, UPLOADED_ID
 from shared.http.numbers import whole_number
-from shared.http.request_body import defer_expect, send_continue
+from shared.http.request_body import send_continue
 from shared.ids import AttemptKey
 from shared.wire import (
     AgentHealth,
@@ -61,7 +61,7 @@ class Api:
         self._load = CpuLoad()
 
     def routes(self) -> list[web.RouteDef]:
-        found = [
+        return [
             web.get("/", self.ping),
             web.get("/health", self.health),
             web.get("/load", self.load),
@@ -74,9 +74,6 @@ class Api:
             web.post("/keys/{server}/{key}/settle", self.settle),
             web.get("/events", self.events),
         ]
-        for route in found:
-            route.kwargs["expect_handler"] = defer_expect
-        return found
 
     # -- the agent itself
 

@@ -10,7 +10,6 @@ from server.api import agents, attempts, downloads, jobs, openapi, server_status
 from server.api.context import CONTEXT
 from server.api.route import Route
 from shared import wire
-from shared.http.request_body import defer_expect
 
 OPEN_PATHS: Final = ("/openapi.json", "/swagger", "/swagger/{file}")
 """Answered without a token, too: what can be called is no secret, and a page cannot send one."""
@@ -136,10 +135,6 @@ def add_routes(application: web.Application) -> None:
     """Serve the table."""
     application[openapi.DOCUMENT] = openapi.describe(ROUTES, application[CONTEXT].version)
     for route in ROUTES:
-        application.router.add_route(
-            route.method, route.path, route.handler, expect_handler=defer_expect
-        )
-        if route.method == "GET":
-            application.router.add_route(
-                "HEAD", route.path, route.handler, expect_handler=defer_expect
-            )
+        methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
+        for method in methods:
+            application.router.add_route(method, route.path, route.handler)

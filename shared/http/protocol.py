@@ -18,6 +18,7 @@ from aiohttp import web
 
 from shared.http.authentication import PRINCIPAL
 from shared.http.connections import Connections
+from shared.http.request_body import hide_expect
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -296,7 +297,9 @@ class HttpServer(web.Server):
     """Makes a :class:`Connection` for each socket that was admitted."""
 
     def __init__(self, server: web.Server, table: Connections, deadlines: Deadlines) -> None:
-        super().__init__(server.request_handler, request_factory=server.request_factory)
+        super().__init__(
+            server.request_handler, request_factory=hide_expect(server.request_factory)
+        )
         self.table, self._deadlines = table, deadlines
 
     def connection(self, peer: str) -> Connection:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any, Final
 
 from aiohttp import hdrs, web
+from aiohttp.http import RawRequestMessage
+from multidict import CIMultiDictProxy
 
 from shared.http.refusals import Denied
+
+_EXPECT: Final = web.RequestKey("expect", str)
 
 
 def check_body(request: web.Request) -> None:
@@ -19,21 +25,35 @@ def check_body(request: web.Request) -> None:
             f"a body with Content-Encoding {encoding[:32]!r} is not taken; send it as it is",
             {"Accept-Encoding": "identity"},
         )
-    expect = request.headers.get(hdrs.EXPECT, "")
+    expect = request.get(_EXPECT, "")
     if expect and expect.strip().lower() != "100-continue":
         raise Denied(
             HTTPStatus.EXPECTATION_FAILED, "expectation", f"Expect: {expect[:32]!r} is not known"
         )
 
 
-async def defer_expect(_: web.Request) -> None:
-    """Expect handler of all routes. aiohttp calls it before any middleware, so it sends nothing. A
-    handler that reads a body calls :func:`send_continue` first.
+def hide_expect(make: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
+    """Make requests without their header ``Expect``, and keep its value for us.
+
+    aiohttp would answer it before any middleware sees the request. A handler that reads a body
+    calls :func:`send_continue` first.
     """
+
+    def make_request(message: RawRequestMessage, *more: Any) -> web.BaseRequest:
+        expect = message.headers.get(hdrs.EXPECT)
+        if expect is None:
+            return make(message, *more)
+        headers = message.headers.copy()
+        headers.popall(hdrs.EXPECT)
+        request = make(message._replace(headers=CIMultiDictProxy(headers)), *more)
+        request[_EXPECT] = expect
+        return request
+
+    return make_request
 
 
 async def send_continue(request: web.Request) -> None:
     """Send "100 Continue", if the peer waits for that."""
-    if request.headers.get(hdrs.EXPECT):
+    if request.get(_EXPECT):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # what was sent so far is not the answer's headers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sqlite3
 from collections.abc import AsyncIterator
@@ -20,24 +19,15 @@ from client_agent.storage.folders import Folders
 from server.storage.folder import FolderFiles
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
+from tests.support import raw_http
 from tests.support.agent_http import calling
 from tests.support.fake_orchestrator import Orchestrator
+from tests.support.raw_http import Answer
 from tests.support.server_http import driving
 
 TOKEN = "a-token-of-somebody"
 OTHER = "a-token-of-another"
 PORTAL = "https://portal.example.org"
-
-
-@dataclass
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def told(self) -> dict[str, object]:
-        return dict(json.loads(self.body))
 
 
 @dataclass
@@ -56,18 +46,8 @@ class Program:
         assert status == 200
         return f"/retrieve/{told['id']}"
 
-    @contextlib.asynccontextmanager
-    async def holding(self, data: str) -> AsyncIterator[None]:
-        """A connection that has sent this and stays."""
-        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            writer.write(data.encode())
-            await writer.drain()
-            yield
-        finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+    def holding(self, data: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return raw_http.holding(self.port, data)
 
     async def wait(self, path: str) -> Answer:
         """A long poll that ends soon, on the program's own clock."""
@@ -79,27 +59,10 @@ class Program:
         return await asked
 
     async def send(self, data: bytes) -> bytes:
-        """Everything that comes back until the program closes."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            writer.write(data)
-            return await reader.read()
-        finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+        return await raw_http.send(self.port, data)
 
     async def ask(self, method: str, path: str, body: str = "", **headers: str) -> Answer:
-        given = {"Host": f"127.0.0.1:{self.port}", "Connection": "close"}
-        given |= {name.replace("_", "-"): value for name, value in headers.items()}
-        if body or method == "POST":
-            given["Content-Length"] = str(len(body))
-        lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-        raw = await self.send(f"{method} {path} HTTP/1.1\r\n{lines}\r\n{body}".encode("latin-1"))
-        head, _, content = raw.partition(b"\r\n\r\n")
-        first, *rest = head.decode("latin-1").split("\r\n")
-        found = {name.lower(): value for name, _, value in (line.partition(": ") for line in rest)}
-        return Answer(int(first.split()[1]), found, content)
+        return await raw_http.ask(self.port, method, path, body, **headers)
 
     @property
     def private(self) -> str:
@@ -152,7 +115,7 @@ STRANGE = ["evil.example", "evil.example:5000", "127.0.0.1.evil.example", "x", "
 @pytest.mark.parametrize("host", STRANGE)
 async def test_a_name_that_somebody_else_points_here_is_not_answered(program, host):
     answer = await program.ask("GET", program.private, Host=host)
-    assert (answer.status, answer.told["code"]) == (421, "unknown_host")
+    assert (answer.status, answer.document["code"]) == (421, "unknown_host")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +153,7 @@ async def test_names_from_the_settings_are_answered(name, tmp_path):
 async def test_a_strangers_page_changes_nothing(program, headers):
     for path in (program.change, program.upload):
         answer = await program.ask("POST", path, **headers)
-        assert (answer.status, answer.told["code"]) == (403, "foreign_origin")
+        assert (answer.status, answer.document["code"]) == (403, "foreign_origin")
         assert "access-control-allow-origin" not in answer.headers
     if program.name == "agent":
         assert (await program.ask("DELETE", "/payloads/1", **headers)).status == 403
@@ -275,13 +238,25 @@ async def test_asking_before_the_body_passes_the_same_guard(guarded, path):
     assert b"service" not in answer.body
 
 
+@pytest.mark.parametrize(("expect", "status"), [("100-continue", 404), ("200-maybe", 417)])
+async def test_asking_before_the_body_where_there_is_no_route_is_answered_once(
+    guarded, expect, status
+):
+    with capture_logs() as lines:
+        stranger = await guarded.ask("POST", "/nowhere", Expect=expect)
+        shown = {"Authorization": f"Bearer {OTHER}"}
+        known = await guarded.ask("POST", "/nowhere", Expect=expect, **shown)
+    assert (stranger.status, known.status) == (401, status)
+    assert [line["principal"] for line in lines if "principal" in line] == ["anonymous", "token-2"]
+
+
 async def test_without_a_token_health_tells_only_whether_all_is_well(guarded):
     answer = await guarded.ask("GET", "/health")
     assert answer.status == 200
-    said = {key: value for key, value in answer.told.items() if value not in (None, "", {}, 0)}
+    said = {key: value for key, value in answer.document.items() if value not in (None, "", {}, 0)}
     assert said == {"status": "ok", "database": "ok"}
     full = await guarded.ask("GET", "/health", Authorization=f"Bearer {TOKEN}")
-    assert full.told["version"]
+    assert full.document["version"]
 
 
 async def test_looking_at_health_often_does_not_look_at_the_disk_often(tmp_path, monkeypatch):
@@ -307,7 +282,7 @@ async def test_a_compressed_body_is_not_taken(program):
         Content_Encoding="gzip",
         Content_Type="multipart/form-data; boundary=b",
     )
-    assert (answer.status, answer.told["code"]) == (415, "content_encoding")
+    assert (answer.status, answer.document["code"]) == (415, "content_encoding")
 
 
 @pytest.mark.parametrize("number", ["9" * 7_000, "²", "%C2%B2", "%D9%A3", "-1", "1e3", "9" * 19])
@@ -331,8 +306,8 @@ async def test_numbers_that_are_none_are_refused(program, number):
 async def test_what_is_no_number_of_a_job_is_told_as_it_was_written(tmp_path):
     async with serving("server", tmp_path) as server:
         answer = await server.ask("GET", "/download/abc")
-        assert (answer.status, answer.told["code"]) == (404, "job_not_found")
-        assert "'abc'" in str(answer.told["message"])
+        assert (answer.status, answer.document["code"]) == (404, "job_not_found")
+        assert "'abc'" in str(answer.document["message"])
 
 
 async def test_another_method_is_told_which_one_would_do(program):
@@ -411,7 +386,7 @@ async def test_more_requests_than_fit_are_sent_away_and_health_is_not(name, tmp_
             await held.enter_async_context(program.holding(head))
         while (answer := await program.ask("GET", program.private)).status != 503:
             pass
-        assert answer.told["code"] == "too_many_requests"
+        assert answer.document["code"] == "too_many_requests"
         assert answer.headers["retry-after"]
         assert (await program.ask("GET", "/health")).status == 200
         await held.aclose()
@@ -427,7 +402,7 @@ async def test_more_waits_than_fit_are_sent_away(name, tmp_path):
             async with program.holding(head):
                 while (answer := await program.wait(path)).status != 429:
                     pass
-                assert answer.told["code"] == "too_many_waits"
+                assert answer.document["code"] == "too_many_waits"
                 assert (await program.ask("GET", path)).status == 200
             # One of the two is gone, and its wait with it.
             while (await program.wait(path)).status != 200:
@@ -445,7 +420,7 @@ async def test_a_full_database_is_507_and_another_trouble_503(name, tmp_path, mo
                 monkeypatch.setattr(where, AsyncMock(side_effect=trouble))
             path = {"server": "/api/v1/jobs/1", "agent": "/retrieve/1"}[name]
             answer = await program.ask("GET", path)
-            assert (answer.status, answer.told["code"]) == (status, "database_unavailable")
+            assert (answer.status, answer.document["code"]) == (status, "database_unavailable")
             assert answer.headers["retry-after"]
 
 
@@ -458,8 +433,8 @@ async def test_a_failure_of_the_database_is_reported_until_it_is_over(name, tmp_
         )
         for _ in range(3):  # it does not come and go
             answer = await program.ask("GET", "/health")
-            assert (answer.status, answer.told["status"]) == (503, "error")
-            assert "disk I/O error" in str(answer.told["message"])
+            assert (answer.status, answer.document["status"]) == (503, "error")
+            assert "disk I/O error" in str(answer.document["message"])
         monkeypatch.undo()
         assert (await program.ask("GET", "/health")).status == 200
 

@@ -56,9 +56,9 @@ MUTANTS: Final = (
     ),
     _of(
         "Expect is answered after the guard, not before",
-        "server/api/routes.py",
-        "route.method, route.path, route.handler, expect_handler=defer_expect\n        )\n        if",
-        "route.method, route.path, route.handler\n        )\n        if",
+        f"{_HTTP}protocol.py",
+        "request_factory=hide_expect(server.request_factory)",
+        "request_factory=server.request_factory",
         "tests/contract/test_upload_http.py::"
         "test_what_is_known_from_the_head_is_refused_before_the_body",
     ),
