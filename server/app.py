@@ -44,6 +44,7 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
 from shared.http import connections
+from shared.http.authentication import Tokens
 from shared.http.middleware import Gate, add_middlewares
 from shared.multipart.limits import FormLimits
 from shared.sqlite.database import Database
@@ -80,12 +81,14 @@ async def compose(
     stack: AsyncExitStack,
     machine: Clock | None = None,
     room: connections.ConnectionLimits | None = None,
+    tokens: Tokens | None = None,
 ) -> Server:
     """Open everything and put it together; the stack closes it again.
 
     Args:
         machine: the clocks of the machine.
         room: how many connections and requests fit.
+        tokens: who is known; None: the operators whose tokens are in the settings.
 
     Raises:
         FolderInUse, DatabaseUnavailable, OSError, ValueError: why it cannot be opened.
@@ -165,7 +168,13 @@ async def compose(
     )
 
     health = Health(database, files, supervisor, table.min_free, clock)
-    gate = Gate(table, room or connections.connection_limits(1024), OPEN_PATHS, id_field="job_id")
+    gate = Gate(
+        table,
+        room or connections.connection_limits(1024),
+        OPEN_PATHS,
+        id_field="job_id",
+        tokens=tokens,
+    )
     application = web.Application()
     add_middlewares(application, gate, answer_problems)
     application[CONTEXT] = Context(

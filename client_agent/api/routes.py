@@ -82,7 +82,7 @@ class Api:
 
     async def health(self, request: web.Request) -> web.StreamResponse:
         told, well = await self._health.report(self._runner.running)
-        if not request[PRINCIPAL].known:  # names of variables and folders are the operator's
+        if not request[PRINCIPAL].authenticated:  # names of folders are the operator's
             told = AgentHealth(status=told.status, database=told.database)
         return _json(told, 200 if well else 503)
 

@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from server.api import documents
 from server.api.context import CONTEXT, Context
 from server.api.downloads import cleaned, missing_result, send_result
-from server.api.params import attempt_number, job_id
+from server.api.params import attempt_number
 from server.api.problems import Refusal
+from server.api.requested_job import requested_job
 from server.domain.attempts import Attempt
 from server.domain.jobs import Job
 from shared.ids import AttemptKey
@@ -38,7 +39,7 @@ class Receipt(BaseModel):
 async def page(request: web.Request) -> web.StreamResponse:
     """All attempts of a job that an agent took."""
     context = request.app[CONTEXT]
-    job = await context.jobs.get(job_id(request))
+    job = await requested_job(request, context)
     found = await context.jobs.attempts(job.id)
     items = [documents.attempt(one, context.url_prefix) for one in found]
     return _json(AttemptPage(items=items).model_dump_json())
@@ -97,7 +98,7 @@ async def log(request: web.Request) -> web.StreamResponse:
 
 async def _requested(request: web.Request, context: Context) -> tuple[Job, Attempt]:
     """The attempt that the path names, and its job."""
-    job = await context.jobs.get(job_id(request))
+    job = await requested_job(request, context)
     return job, await context.jobs.attempt(AttemptKey(job.id, attempt_number(request)))
 
 

@@ -13,9 +13,8 @@ from aiohttp import web
 
 from server.api import documents
 from server.api.context import CONTEXT, Context
-from server.api.params import job_id
 from server.api.problems import Refusal
-from server.api.requested_job import wait_for_job
+from server.api.requested_job import requested_job, wait_for_job
 from server.domain import states
 from server.domain.jobs import Job, Result
 from server.ports import AgentError
@@ -42,7 +41,7 @@ async def download(request: web.Request) -> web.StreamResponse:
 async def partial(request: web.Request) -> web.StreamResponse:
     """A ZIP of what is there now, whatever the state."""
     context = request.app[CONTEXT]
-    job = await context.jobs.get(job_id(request))
+    job = await requested_job(request, context)
     if job.result is not None:
         return await send_result(request, context, job, job.result)
     if job.state is JobState.CLEANED:

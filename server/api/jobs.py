@@ -17,7 +17,9 @@ from server.domain.errors import AlreadyEnded, BadField
 from server.domain.jobs import Job
 from server.ports import Filter
 from server.stages import clean
+from server.stages.read import job_of_key, list_jobs, read_events
 from shared.clock import wait_for
+from shared.http.authentication import PRINCIPAL
 from shared.wire import EventPage, JobPage, JobState, StatusBody
 
 _ALIASES: Final = {"user": "user_id", "user_id": "user_id", "service": "service", "tag": "tag"}
@@ -61,7 +63,7 @@ async def page(request: web.Request) -> web.StreamResponse:
             raise BadField(name, "unknown_parameter", f"no parameter {name!r}; there are {there}")
     given = {_ALIASES[name]: request.query[name] for name in _ALIASES if name in request.query}
     if _KEY in request.query:
-        return await _page_of_key(context, given.get("user_id"), request.query[_KEY])
+        return await _page_of_key(request, given.get("user_id"), request.query[_KEY])
     state: JobState | None = None
     for name in _STATES:
         if name in request.query:
@@ -74,16 +76,19 @@ async def page(request: web.Request) -> web.StreamResponse:
                 raise BadField(name, "invalid_state", message) from None
     limit = int_param(request, "limit", 50, 1, 500)
     before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
-    jobs, following = await context.jobs.page(Filter(**given, state=state), before, limit)
+    jobs, following = await list_jobs(
+        context.jobs, request[PRINCIPAL], Filter(**given, state=state), before, limit
+    )
     items = [context.document(job) for job in jobs]
     return _json(JobPage(items=items, next=None if following is None else str(following)))
 
 
-async def _page_of_key(context: Context, user: str | None, key: str) -> web.Response:
+async def _page_of_key(request: web.Request, user: str | None, key: str) -> web.Response:
     """The job that was uploaded under a key, for whoever lost the answer to that upload."""
     if user is None:
         raise BadField(_KEY, "missing_user", f"{_KEY} needs user beside it: keys belong to a user")
-    job = await context.jobs.by_idempotency_key(user, key)
+    context = request.app[CONTEXT]
+    job = await job_of_key(context.jobs, request[PRINCIPAL], user, key)
     items = [] if job is None else [context.document(job)]
     return _json(JobPage(items=items, next=None))
 
@@ -94,13 +99,13 @@ async def events(request: web.Request) -> web.StreamResponse:
     wanted = job_id(request)
     after = int_param(request, "after", 0, 0, 2**63 - 1)
     wait_s = seconds_param(request, "wait")
-    newer = await context.jobs.events(wanted, after)
+    newer = await read_events(context.jobs, request[PRINCIPAL], wanted, after)
     if wait_s and not newer:
         deadline = context.clock.monotonic() + wait_s
         with context.waiting(request), context.watch.of(wanted) as changed:
             while not newer:
                 changed.clear()
-                newer = await context.jobs.events(wanted, after)
+                newer = await read_events(context.jobs, request[PRINCIPAL], wanted, after)
                 left = deadline - context.clock.monotonic()
                 if left <= 0 or context.watch.closing:
                     break
@@ -112,7 +117,7 @@ async def events(request: web.Request) -> web.StreamResponse:
 async def cancel(request: web.Request) -> web.StreamResponse:
     """Cancel: 200 when its processes are dead, 202 where that takes longer."""
     context = request.app[CONTEXT]
-    job = await context.cancel(job_id(request), context.cancel_patience_s)
+    job = await context.cancel(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
     if job.ended:
         return await _document(context, job)
     waiting = replace(job, message=_why_not_yet(context, job))
@@ -122,7 +127,7 @@ async def cancel(request: web.Request) -> web.StreamResponse:
 async def delete(request: web.Request) -> web.StreamResponse:
     """Delete an ended job: its files, its history, and that it was there."""
     context = request.app[CONTEXT]
-    await clean.delete(context.jobs, context.files, job_id(request))
+    await clean.delete(context.jobs, context.files, request[PRINCIPAL], job_id(request))
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
@@ -130,7 +135,7 @@ async def terminate(request: web.Request) -> web.StreamResponse:
     """Cancel, in job-orchestrator's words."""
     context = request.app[CONTEXT]
     try:
-        job = await context.cancel(job_id(request), context.cancel_patience_s)
+        job = await context.cancel(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
     except AlreadyEnded as problem:
         job = await context.jobs.get(problem.job_id)
         body = documents.status_body(job, str(problem))

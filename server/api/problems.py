@@ -18,6 +18,7 @@ from server.domain.errors import (
     KeyReused,
     NoSuchAttempt,
     NoSuchJob,
+    NotAllowed,
     NotEnded,
     QueueFull,
     StorageFull,
@@ -33,6 +34,7 @@ log = structlog.get_logger()
 _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NoSuchAttempt: HTTPStatus.NOT_FOUND,
     NoSuchJob: HTTPStatus.NOT_FOUND,
+    NotAllowed: HTTPStatus.FORBIDDEN,
     BadField: HTTPStatus.BAD_REQUEST,
     NotEnded: HTTPStatus.CONFLICT,
     BundleTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

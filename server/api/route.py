@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel
 
+from server.domain.access import Area
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -15,6 +17,8 @@ class Route:
 
     method: str
     path: str
+    area: Area
+    """Who may call it, see :mod:`server.domain.access`."""
     handler: Handler
     answers: Mapping[int, type[BaseModel] | str | None]
     """status -> the model, or the media type, of the body."""

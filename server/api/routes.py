@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from server.api import agents, attempts, downloads, jobs, openapi, server_status, upload
 from server.api.context import CONTEXT
 from server.api.route import Route
+from server.domain.access import Area, check_area
 from shared import wire
+from shared.http.authentication import PRINCIPAL
 
-OPEN_PATHS: Final = ("/openapi.json", "/swagger", "/swagger/{file}")
-"""Answered without a token, too: what can be called is no secret, and a page cannot send one."""
 _ZIP: Final = "application/zip"
 _WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
 _JOB: Final = "/api/v1/jobs/{id}"
@@ -20,11 +21,12 @@ _ATTEMPT: Final = f"{_JOB}/attempts/{{attempt}}"
 
 ROUTES: Final = (
     # job-orchestrator's
-    Route("GET", "/", server_status.ping, {200: None}),
-    Route("GET", "/health", server_status.health, {200: None, 503: None}),
+    Route("GET", "/", Area.OPEN, server_status.ping, {200: None}),
+    Route("GET", "/health", Area.OPEN, server_status.health, {200: None, 503: None}),
     Route(
         "POST",
         "/upload",
+        Area.JOBS,
         upload.upload,
         {
             201: wire.StatusBody,
@@ -42,6 +44,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/download/{id}",
+        Area.JOBS,
         downloads.download,
         {200: _ZIP, 206: _ZIP, 404: wire.StatusBody},
         _WAIT,
@@ -49,22 +52,25 @@ ROUTES: Final = (
     Route(
         "GET",
         "/download_partial/{id}",
+        Area.JOBS,
         downloads.partial,
         {200: _ZIP, 404: wire.StatusBody, 410: wire.StatusBody},
     ),
     Route(
         "POST",
         "/terminate/{id}",
+        Area.JOBS,
         jobs.terminate,
         {200: wire.StatusBody, 202: wire.StatusBody, 404: wire.StatusBody, 409: wire.StatusBody},
     ),
-    Route("GET", "/openapi.json", openapi.document, {200: None}),
-    Route("GET", "/swagger", openapi.page, {200: "text/html"}),
-    Route("GET", "/swagger/{file}", openapi.asset, {200: None, 404: wire.StatusBody}),
+    Route("GET", "/openapi.json", Area.OPEN, openapi.document, {200: None}),
+    Route("GET", "/swagger", Area.OPEN, openapi.page, {200: "text/html"}),
+    Route("GET", "/swagger/{file}", Area.OPEN, openapi.asset, {200: None, 404: wire.StatusBody}),
     # ours
     Route(
         "GET",
         "/api/v1/jobs",
+        Area.JOBS,
         jobs.page,
         {200: wire.JobPage, 400: wire.Problem},
         {
@@ -80,14 +86,18 @@ ROUTES: Final = (
     Route(
         "GET",
         _JOB,
+        Area.JOBS,
         jobs.read,
         {200: wire.JobDoc, 404: wire.Problem},
         {**_WAIT, "seen": "return as soon as the state is another than this"},
     ),
-    Route("DELETE", _JOB, jobs.delete, {204: None, 404: wire.Problem, 409: wire.Problem}),
+    Route(
+        "DELETE", _JOB, Area.JOBS, jobs.delete, {204: None, 404: wire.Problem, 409: wire.Problem}
+    ),
     Route(
         "GET",
         f"{_JOB}/events",
+        Area.JOBS,
         jobs.events,
         {200: wire.EventPage, 404: wire.Problem},
         {"after": "only events with a higher seq", "wait": "seconds to wait for one"},
@@ -95,6 +105,7 @@ ROUTES: Final = (
     Route(
         "GET",
         f"{_JOB}/result",
+        Area.JOBS,
         downloads.result,
         {
             200: _ZIP,
@@ -106,29 +117,52 @@ ROUTES: Final = (
         },
         _WAIT,
     ),
-    Route("GET", f"{_JOB}/attempts", attempts.page, {200: wire.AttemptPage, 404: wire.Problem}),
-    Route("GET", _ATTEMPT, attempts.read, {200: wire.AttemptDoc, 404: wire.Problem}),
+    Route(
+        "GET",
+        f"{_JOB}/attempts",
+        Area.JOBS,
+        attempts.page,
+        {200: wire.AttemptPage, 404: wire.Problem},
+    ),
+    Route("GET", _ATTEMPT, Area.JOBS, attempts.read, {200: wire.AttemptDoc, 404: wire.Problem}),
     Route(
         "GET",
         f"{_ATTEMPT}/result",
+        Area.JOBS,
         attempts.result,
         {200: _ZIP, 206: _ZIP, 404: wire.Problem, 409: wire.Problem, 410: wire.Problem},
     ),
     Route(
         "GET",
         f"{_ATTEMPT}/logs/{{stream}}",
+        Area.JOBS,
         attempts.log,
         {200: "text/plain", 404: wire.Problem, 409: wire.Problem, 410: wire.Problem},
     ),
     Route(
         "POST",
         f"{_JOB}/cancel",
+        Area.JOBS,
         jobs.cancel,
         {200: wire.JobDoc, 202: wire.JobDoc, 404: wire.Problem, 409: wire.Problem},
     ),
-    Route("GET", "/api/v1/services", server_status.services, {200: None}),
-    Route("GET", "/api/v1/agents", agents.listing, {200: None}),
+    Route("GET", "/api/v1/services", Area.STATUS, server_status.services, {200: None}),
+    Route("GET", "/api/v1/agents", Area.AGENTS, agents.listing, {200: None}),
 )
+
+
+OPEN_PATHS: Final = frozenset(route.path for route in ROUTES if route.area is Area.OPEN)
+"""Answered without a token, too: what can be called is no secret, and a page cannot send one."""
+
+
+def _checked(route: Route) -> Handler:
+    """The handler, for callers whose role may use the route."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        check_area(request[PRINCIPAL], route.area)
+        return await route.handler(request)
+
+    return handler
 
 
 def add_routes(application: web.Application) -> None:
@@ -137,4 +171,4 @@ def add_routes(application: web.Application) -> None:
     for route in ROUTES:
         methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
         for method in methods:
-            application.router.add_route(method, route.path, route.handler)
+            application.router.add_route(method, route.path, _checked(route))

@@ -22,7 +22,7 @@ async def health(request: web.Request) -> web.StreamResponse:
     troubles = await context.troubles()
     database = "error" if any("database" in trouble for trouble in troubles) else "ok"
     body: dict[str, Any] = {"status": "error" if troubles else "ok", "database": database}
-    if request[PRINCIPAL].known:
+    if request[PRINCIPAL].authenticated:
         body["version"] = context.version
         body["agents"] = {
             agent.name: "up" if agent.accepts_work else "down" for agent in context.fleet.all()

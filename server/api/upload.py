@@ -11,6 +11,7 @@ from server.api.context import CONTEXT, Context
 from server.api.problems import Refusal
 from server.domain.errors import BundleTooLarge
 from server.domain.upload_fields import HEADER, given
+from shared.http.authentication import PRINCIPAL
 from shared.http.middleware import UPLOADED_ID
 from shared.http.request_body import send_continue
 from shared.multipart.limits import FormRefused
@@ -22,7 +23,7 @@ from shared.wire import StatusBody
 
 async def upload(request: web.Request) -> web.StreamResponse:
     """Queue the bundle of a multipart form."""
-    context = request.app[CONTEXT]
+    context, principal = request.app[CONTEXT], request[PRINCIPAL]
     fields = await _refuse_early(request, context)
     with (
         context.uploads.upload(request.content) as under_way,
@@ -33,7 +34,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
             under_way.of(fields["user_id"])
 
         def on_field(name: str, value: str, _: dict[str, str]) -> None:
-            context.accept.check_field(name, value)
+            context.accept.check_field(principal, name, value)
             if name == "user_id":
                 under_way.of(value)
 
@@ -67,8 +68,8 @@ async def upload(request: web.Request) -> web.StreamResponse:
             if problem.code == "too_large" and too_large is not None:
                 raise too_large from None
             raise
-        asked = context.accept.request(fields | received.fields)
-        job, fresh = await context.accept(asked, staged, received.bundle)
+        asked = context.accept.request(principal, fields | received.fields)
+        job, fresh = await context.accept(principal, asked, staged, received.bundle)
     request[UPLOADED_ID] = job.id
     headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
     if "text/html" in request.headers.get("Accept", ""):
@@ -100,7 +101,7 @@ async def _refuse_early(request: web.Request, context: Context) -> dict[str, str
     if key is not None:
         fields[HEADER] = key
     for name, value in fields.items():
-        context.accept.check_field(name, value)
+        context.accept.check_field(request[PRINCIPAL], name, value)
     length = request.content_length or 0
     if length > context.form_limits.max_bytes:
         raise Refusal(
@@ -118,5 +119,6 @@ async def _refuse_early(request: web.Request, context: Context) -> dict[str, str
             retry_after_s=60,
         )
     if "service" in fields and "user_id" in fields:
-        await context.accept.check_room(context.accept.request(fields), length)
+        asked = context.accept.request(request[PRINCIPAL], fields)
+        await context.accept.check_room(asked, length)
     return given(fields)

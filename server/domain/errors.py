@@ -38,6 +38,12 @@ class NoSuchAttempt(FerrymanError):
         self.job_id, self.number = job_id, number
 
 
+class NotAllowed(FerrymanError):
+    """The principal's role does not allow it."""
+
+    code = "not_allowed"
+
+
 class AlreadyEnded(FerrymanError):
     """The job ended before it could be cancelled."""
 
@@ -110,8 +116,10 @@ class KeyReused(FerrymanError):
 
     code = "idempotency_key_reused"
 
-    def __init__(self, job_id: int) -> None:
+    def __init__(self, job_id: int | None) -> None:
+        """None: a job that the caller may not see."""
+        job = "another job of this user" if job_id is None else f"job {job_id}"
         super().__init__(
-            f"this Idempotency-Key was used for job {job_id}, whose upload was a different one"
+            f"this Idempotency-Key was used for {job}, whose upload was a different one"
         )
         self.job_id = job_id

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from server.domain.access import check_upload
 from server.domain.errors import BadField
 from server.domain.service import Service
+from shared.http.access import Principal
 from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit
 from shared.units.durations import parse_duration, say_duration
 from shared.units.sizes import say_size
@@ -44,11 +46,13 @@ def given(fields: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value or name not in OPTIONAL}
 
 
-def check_field(name: str, value: str, services: Mapping[str, Service]) -> None:
-    """Refuse a field as soon as it is known to be wrong.
+def check_field(
+    name: str, value: str, services: Mapping[str, Service], principal: Principal
+) -> None:
+    """Refuse a field as soon as it is known to be wrong, or not the principal's to give.
 
     Raises:
-        BadField
+        BadField, NotAllowed
     """
     if name in OPTIONAL and not value:
         return
@@ -61,6 +65,8 @@ def check_field(name: str, value: str, services: Mapping[str, Service]) -> None:
                 if value
                 else "Missing user_id field",
             )
+        case "user_id":
+            check_upload(principal, value)
         case "service" if value not in services:
             offered = ", ".join(sorted(services)) or "none"
             raise BadField(
@@ -108,17 +114,20 @@ def check_field(name: str, value: str, services: Mapping[str, Service]) -> None:
             raise BadField(name[:64], "unknown_field", f"Unknown field {name[:64]!r}; {hint}")
 
 
-def upload_request(fields: Mapping[str, str], services: Mapping[str, Service]) -> UploadRequest:
+def upload_request(
+    fields: Mapping[str, str], services: Mapping[str, Service], principal: Principal
+) -> UploadRequest:
     """What a complete form asks for.
 
     Raises:
         BadField: the first field that is missing or wrong.
+        NotAllowed
     """
     for needed in NEEDED:
         if not fields.get(needed):
             raise BadField(needed, f"missing_{needed}", f"Missing {needed} field")
     for name, value in fields.items():
-        check_field(name, value, services)
+        check_field(name, value, services, principal)
     fields = given(fields)
     service = services[fields["service"]]
     # Lowered, never raised: the service's own limits are the operator's word.

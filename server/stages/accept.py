@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from server.domain import access
 from server.domain.errors import BundleTooLarge, KeyReused, QueueFull, StorageFull
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.service import Service
@@ -17,6 +18,7 @@ from server.domain.upload_fields import UploadRequest, check_field, given, uploa
 from server.ports import Files, Jobs
 from shared.clock import Clock
 from shared.files.bundles.format import BundleSummary
+from shared.http.access import Principal
 from shared.settings.limits import lowered
 
 QUEUED: Final = "Job successfully uploaded"
@@ -40,21 +42,22 @@ class Accept:
         self._jobs, self._files, self._services, self._clock = jobs, files, services, clock
         self._stored_per_user = stored_per_user
 
-    def check_field(self, name: str, value: str) -> None:
-        """Refuse a field as soon as it is known to be wrong.
+    def check_field(self, principal: Principal, name: str, value: str) -> None:
+        """Refuse a field as soon as it is known to be wrong, or not the principal's to give.
 
         Raises:
-            BadField
+            BadField, NotAllowed
         """
-        check_field(name, value, self._services)
+        check_field(name, value, self._services, principal)
 
-    def request(self, fields: Mapping[str, str]) -> UploadRequest:
+    def request(self, principal: Principal, fields: Mapping[str, str]) -> UploadRequest:
         """What a complete form asks for.
 
         Raises:
             BadField: the first field that is missing or wrong.
+            NotAllowed
         """
-        return upload_request(fields, self._services)
+        return upload_request(fields, self._services, principal)
 
     def too_large(self, fields: Mapping[str, str]) -> BundleTooLarge | None:
         """The refusal of a bundle with more bytes than its ``most``, as far as that is known."""
@@ -93,7 +96,7 @@ class Accept:
         return None
 
     async def __call__(
-        self, request: UploadRequest, staged: Path, bundle: BundleSummary
+        self, principal: Principal, request: UploadRequest, staged: Path, bundle: BundleSummary
     ) -> tuple[Job, bool]:
         """Queue the bundle that lies, whole and synced, at ``staged``.
 
@@ -119,6 +122,7 @@ class Accept:
                     request.tags,
                     request.idempotency_key,
                     (*request.warnings, *bundle.warnings),
+                    principal.name,
                 ),
                 QUEUED,
                 request.service.queued_per_user,
@@ -126,6 +130,8 @@ class Accept:
             )
             if fresh and job.bundle is not None and job.bundle.file == file:
                 sealing.keep()  # else it shares the file of an earlier upload
+            elif not fresh and not access.scope(principal).has(job):
+                raise KeyReused(None)
             elif not fresh and (
                 (job.bundle and job.bundle.digest != bundle.digest)
                 or job.service != request.service.name

@@ -22,7 +22,9 @@ from server.domain.errors import AlreadyEnded
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import Agent, AgentError, Fleet, Jobs, NoSuchPayload, Watch
+from server.stages.read import read_job
 from shared.clock import Clock, wait_for
+from shared.http.access import Principal
 from shared.wire import JobState, PayloadDoc, PayloadState
 
 log = structlog.get_logger()
@@ -51,7 +53,7 @@ class Cancel:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, str] = {}  # why, as logged: a job is tried every few seconds
 
-    async def __call__(self, job_id: int, patience_s: float) -> Job:
+    async def __call__(self, principal: Principal, job_id: int, patience_s: float) -> Job:
         """Cancel a job.
 
         Returns:
@@ -59,9 +61,10 @@ class Cancel:
             as its agent can be reached.
 
         Raises:
-            NoSuchJob
+            NotAllowed, NoSuchJob
             AlreadyEnded: it ended in another way, before or while it was being cancelled.
         """
+        await read_job(self._jobs, principal, job_id)
         job = await self._jobs.request_cancel(job_id, self._clock.now())
         if not job.ended:
             done = asyncio.Event()

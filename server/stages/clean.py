@@ -15,7 +15,9 @@ from server.domain import outcome
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import Files, Jobs
+from server.stages.read import read_job
 from shared.clock import SECOND, Clock
+from shared.http.access import Principal
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200
@@ -93,11 +95,12 @@ class Clean:
         return removed
 
 
-async def delete(jobs: Jobs, files: Files, job_id: int) -> None:
+async def delete(jobs: Jobs, files: Files, principal: Principal, job_id: int) -> None:
     """Delete an ended job at its user's wish: row, history and files.
 
     Raises:
-        NoSuchJob, NotEnded
+        NotAllowed, NoSuchJob, NotEnded
     """
+    await read_job(jobs, principal, job_id)
     await files.remove(await jobs.delete(job_id))
     log.info("job.deleted", job_id=job_id)

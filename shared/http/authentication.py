@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from aiohttp import web
 
+from shared.http.access import ANONYMOUS, LOCAL, Principal, Role
 
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who makes a request.
-
-    Attributes:
-        name: for logs and limits; ``token-1`` is the first token of the settings.
-        known: may do everything; else only what needs no token.
-    """
-
-    name: str
-    known: bool
-
-
-ANONYMOUS: Final = Principal("anonymous", known=False)
-LOCAL: Final = Principal("local", known=True)
-"""Whoever calls a program without tokens, which listens on loopback only."""
 PRINCIPAL: Final = web.RequestKey("principal", Principal)
 
 
 class Tokens:
-    """``Authorization: Bearer …`` against the tokens of the settings."""
+    """``Authorization: Bearer …`` against the tokens that are known.
 
-    def __init__(self, tokens: Iterable[str]) -> None:
+    Args:
+        principals: token -> whose it is; none: everybody is LOCAL.
+    """
+
+    def __init__(self, principals: Mapping[str, Principal]) -> None:
         self._digests = [
-            (hashlib.sha256(token.encode()).digest(), Principal(f"token-{number}", known=True))
-            for number, token in enumerate(tokens, 1)
+            (hashlib.sha256(token.encode()).digest(), principal)
+            for token, principal in principals.items()
         ]
 
     def principal(self, request: web.BaseRequest) -> Principal:
@@ -53,3 +41,13 @@ class Tokens:
             if hmac.compare_digest(digest, known):
                 matching = principal
         return matching if scheme.lower() == "bearer" else ANONYMOUS
+
+
+def operators(tokens: Iterable[str]) -> Tokens:
+    """The tokens of the settings: ``token-1`` is the first of them. Each may do everything."""
+    return Tokens(
+        {
+            token: Principal(f"token-{number}", Role.OPERATOR)
+            for number, token in enumerate(tokens, 1)
+        }
+    )

@@ -18,7 +18,7 @@ import structlog
 from aiohttp import hdrs, web
 
 from shared.clock import Clock, wait_for
-from shared.http.authentication import ANONYMOUS, PRINCIPAL, Principal, Tokens
+from shared.http.authentication import PRINCIPAL, Tokens, operators
 from shared.http.connections import ConnectionLimits, peer_of
 from shared.http.numbers import whole_number
 from shared.http.origins import (
@@ -54,6 +54,7 @@ class Gate:
     Args:
         open_paths: answered without a token, beside ALWAYS.
         id_field: the log's name for the id in a path: "job_id" or "payload_id".
+        tokens: who is known; None: the operators whose tokens are in the settings.
     """
 
     def __init__(
@@ -63,9 +64,10 @@ class Gate:
         open_paths: Collection[str] = (),
         *,
         id_field: str,
+        tokens: Tokens | None = None,
     ) -> None:
         self._id_field = id_field
-        self._tokens = Tokens(settings.all_tokens())
+        self._tokens = operators(settings.all_tokens()) if tokens is None else tokens
         self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
         self._origins = Origins(settings.allowed_origins or ())
         self._open = ALWAYS | frozenset(open_paths)
@@ -82,12 +84,13 @@ class Gate:
 
     @property
     def record(self) -> web.middlewares.Middleware:  # type: ignore[name-defined]
-        """Gives the request its id, and logs how it ended."""
+        """Gives the request its id and its principal, and logs how it ended."""
 
         @web.middleware
         async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
             request_id = secrets.token_hex(8)
             request[REQUEST_ID] = request_id
+            request[PRINCIPAL] = self._tokens.principal(request)
             structlog.contextvars.bind_contextvars(request_id=request_id)
             self._in_flight += 1
             self._idle.clear()
@@ -130,7 +133,7 @@ class Gate:
             "path": request.path[:200],
             "status": status or None,
             "peer": _peer(request),
-            "principal": request.get(PRINCIPAL, ANONYMOUS).name,
+            "principal": request[PRINCIPAL].name,
             "code": request.get(ERROR_CODE),
             self._id_field: request.get(UPLOADED_ID)
             or whole_number(request.match_info.get("id", "")),
@@ -150,7 +153,7 @@ class Gate:
 
     @property
     def admit(self) -> web.middlewares.Middleware:  # type: ignore[name-defined]
-        """Gives the request its principal and calls the handler, or raises Denied."""
+        """Calls the handler, or raises Denied."""
 
         @web.middleware
         async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -160,7 +163,7 @@ class Gate:
             ):
                 return self._preflight(request)
             self._check_origin(request)
-            request[PRINCIPAL] = self._principal(request)
+            self._check_authenticated(request)
             check_body(request)
             if request.path in ALWAYS:
                 return await handler(request)
@@ -222,9 +225,8 @@ class Gate:
             },
         )
 
-    def _principal(self, request: web.Request) -> Principal:
-        principal = self._tokens.principal(request)
-        if not principal.known:
+    def _check_authenticated(self, request: web.Request) -> None:
+        if not request[PRINCIPAL].authenticated:
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else request.path
             if path not in self._open or request.method not in SAFE_METHODS:
@@ -235,7 +237,6 @@ class Gate:
                     f"a valid token is needed, the token {wrong}: Authorization: Bearer TOKEN",
                     {"WWW-Authenticate": "Bearer"},
                 )
-        return principal
 
     # -- long polls
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
+from shared.http.access import ANONYMOUS
 from shared.http.authentication import PRINCIPAL
 from shared.http.connections import Connections
 from shared.http.request_body import hide_expect
@@ -253,7 +254,7 @@ class Connection(web.RequestHandler):
         transport = self._tcp
         if transport is None or transport.is_closing():
             return
-        if request.get(PRINCIPAL) is None or not request[PRINCIPAL].known:
+        if not request.get(PRINCIPAL, ANONYMOUS).authenticated:
             transport.pause_reading()
         else:
             transport.resume_reading()

@@ -18,6 +18,7 @@ from server.domain.errors import AlreadyEnded
 from server.domain.service import Service
 from server.store.migrations import MIGRATIONS
 from shared.files import durable
+from shared.http.access import LOCAL
 from shared.sqlite.database import Database
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import CrashPoint, SimulatedCrash
@@ -108,7 +109,7 @@ async def test_a_late_report_does_not_overwrite_a_cancel(world):
     job_id = await _sent(world)
     (payload,) = world.agents[0].payloads.values()
     late = payload.doc(world.clock.now()).model_copy(update={"status": P.COMPLETED})
-    assert (await world.cancel(job_id, 5.0)).state is S.CANCELLED
+    assert (await world.cancel(LOCAL, job_id, 5.0)).state is S.CANCELLED
     world.get.on_payload(world.agents[0], late)
     await world.settle()
     assert await _state(world, job_id) is S.CANCELLED
@@ -117,7 +118,7 @@ async def test_a_late_report_does_not_overwrite_a_cancel(world):
 async def test_a_queued_job_can_be_cancelled_and_never_starts(world):
     await world.start()
     job_id = await world.upload("ann", "example")
-    assert (await world.cancel(job_id, 5.0)).state is S.CANCELLED
+    assert (await world.cancel(LOCAL, job_id, 5.0)).state is S.CANCELLED
     await world.send.run_once()
     await world.settle()
     assert not any(agent.payloads for agent in world.agents)
@@ -129,7 +130,7 @@ async def test_a_completed_job_cannot_be_cancelled_and_keeps_its_result(world):
     world.agents[0].end(payload, P.COMPLETED)
     await world.settle()
     with pytest.raises(AlreadyEnded):
-        await world.cancel(job_id, 5.0)
+        await world.cancel(LOCAL, job_id, 5.0)
     job = await world.jobs.get(job_id)
     assert job.state is S.COMPLETED
     assert job.result is not None
@@ -214,7 +215,7 @@ async def test_a_failure_that_the_agent_reports_reaches_the_user_with_its_result
 
 async def test_what_a_cancelled_job_left_is_kept(world):
     job_id = await _sent(world)
-    await world.cancel(job_id, 5.0)
+    await world.cancel(LOCAL, job_id, 5.0)
     await world.settle()
     job: Any = await world.jobs.get(job_id)
     assert job.result is not None

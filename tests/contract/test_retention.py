@@ -21,6 +21,7 @@ from server.storage.folder import FolderFiles
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
+from shared.http.access import LOCAL
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.support.fake_orchestrator import Orchestrator
@@ -266,23 +267,23 @@ async def test_an_idempotency_key_does_not_outlive_what_its_job_left(place: Plac
     again = await place.add(key="k")
     assert (again.state, again.id != first.id) == (S.QUEUED, True)
     await place.end(again)
-    await delete(place.jobs, place.files, again.id)
+    await delete(place.jobs, place.files, LOCAL, again.id)
     assert (await place.add(key="k")).id > again.id
 
 
 async def test_an_ended_job_can_be_deleted_and_its_number_is_not_given_again(place: Place) -> None:
     job = await place.add(key="k")
     with pytest.raises(NotEnded, match="is Queued: cancel it before"):
-        await delete(place.jobs, place.files, job.id)
+        await delete(place.jobs, place.files, LOCAL, job.id)
     assert len(place.stored()) == 1
     await place.end(job)
-    await delete(place.jobs, place.files, job.id)
+    await delete(place.jobs, place.files, LOCAL, job.id)
     assert place.changed[-1].id == job.id
     for table in ("jobs", "events", "job_tags", "idempotency_keys"):
         assert await place.count(table) == 0
     assert place.stored() == set()
     with pytest.raises(NoSuchJob):
-        await delete(place.jobs, place.files, job.id)
+        await delete(place.jobs, place.files, LOCAL, job.id)
     assert (await place.add()).id == job.id + 1
 
 

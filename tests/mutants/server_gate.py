@@ -50,7 +50,7 @@ MUTANTS: Final = (
     _of(
         "a token is asked for",
         f"{_HTTP}middleware.py",
-        "if not principal.known:",
+        "if not request[PRINCIPAL].authenticated:",
         "if False:",
         f"{_FRONT}who_shows_no_token_is_not_let_in",
     ),
@@ -122,14 +122,14 @@ MUTANTS: Final = (
     _of(
         "health is told to callers with a token only",
         "server/api/server_status.py",
-        "if request[PRINCIPAL].known:",
+        "if request[PRINCIPAL].authenticated:",
         "if True:",
         f"{_FRONT}without_a_token_health_tells_only_whether_all_is_well[server]",
     ),
     _of(
         "an agent's health is told to callers with a token only",
         "client_agent/api/routes.py",
-        "if not request[PRINCIPAL].known:",
+        "if not request[PRINCIPAL].authenticated:",
         "if False:",
         f"{_FRONT}without_a_token_health_tells_only_whether_all_is_well[agent]",
     ),

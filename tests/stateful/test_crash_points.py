@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from server.domain.service import Service
+from shared.http.access import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import CrashPoint, SimulatedCrash
 from tests.support.simulation import World
@@ -44,7 +45,7 @@ async def _story(world: World) -> None:
     last = await world.upload("cy", "example")
     await world.send.run_once()
     await world.settle()
-    job = await world.cancel(last, 0.0)
+    job = await world.cancel(LOCAL, last, 0.0)
     await world.settle()
     if (await world.jobs.get(last)).state is JobState.CANCELLED:
         world.cancelled.add(job.id)

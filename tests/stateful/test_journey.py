@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 
 from server.domain.errors import AlreadyEnded
 from server.domain.service import Service
+from shared.http.access import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import CrashPoint, SimulatedCrash
 from tests.support.simulation import FAULTS, NEVER_S, World
@@ -126,7 +127,7 @@ class Journey(RuleBasedStateMachine):
         job_id = ids[number % len(ids)]
 
         async def cancel() -> None:
-            task = asyncio.ensure_future(self.world.cancel(job_id, patience))
+            task = asyncio.ensure_future(self.world.cancel(LOCAL, job_id, patience))
             await self.world.clock.advance(6.0)
             try:
                 job = await task

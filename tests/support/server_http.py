@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ import aiohttp
 from server import settings
 from server.app import Server, compose
 from shared.clock import Clock
+from shared.http.access import Principal
+from shared.http.authentication import Tokens
 from shared.http.connections import connection_limits
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
@@ -73,9 +75,14 @@ async def driving(
     extra: str = "",
     gone: bool = False,
     machine: Clock | None = None,
+    principals: Mapping[str, Principal] | None = None,
     **server: Any,
 ) -> AsyncIterator[Caller]:
-    """A server of ours, told of the client by job-orchestrator's own variables."""
+    """A server of ours, told of the client by job-orchestrator's own variables.
+
+    Args:
+        principals: token -> whose it is, instead of the settings' tokens.
+    """
     async with AsyncExitStack() as stack:
         if gone:
             async with client.listening() as url:
@@ -95,15 +102,19 @@ async def driving(
             file.write_text(extra)
         flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
         found = settings.read(file, flags, environ)
-        yield await hosted(found, stack, machine)
+        yield await hosted(found, stack, machine, principals)
 
 
 async def hosted(
-    found: settings.ServerSettings, stack: AsyncExitStack, machine: Clock | None = None
+    found: settings.ServerSettings,
+    stack: AsyncExitStack,
+    machine: Clock | None = None,
+    principals: Mapping[str, Principal] | None = None,
 ) -> Caller:
     """The server that these settings ask for, until the stack closes."""
     fits = connection_limits(1024, most=found.server.max_connections)
-    composed = await compose(found, stack, machine, fits)
+    tokens = None if principals is None else Tokens(principals)
+    composed = await compose(found, stack, machine, fits, tokens)
     sock = listen("127.0.0.1", 0)
     listener = Listener(composed.application, sock, fits, Deadlines(), 1)
     await listener.start()

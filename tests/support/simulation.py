@@ -34,6 +34,7 @@ from server.storage import folder as storage
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import BundleSummary
+from shared.http.access import LOCAL
 from shared.ids import AttemptKey
 from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, JobState, PayloadDoc, PayloadList, PayloadState, Reason
@@ -366,8 +367,10 @@ class World:
             fields["idempotency_key"] = key
         with self.files.staging() as staged:
             staged.write_text(token)
-            request = self.accept.request(fields)
-            job, _ = await self.accept(request, staged, BundleSummary(len(token), token, 1, 0))
+            request = self.accept.request(LOCAL, fields)
+            job, _ = await self.accept(
+                LOCAL, request, staged, BundleSummary(len(token), token, 1, 0)
+            )
         self.acknowledged[job.id] = token
         return job.id
 

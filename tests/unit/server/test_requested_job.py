@@ -16,6 +16,8 @@ from server.api.requested_job import wait_for_job
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
 from server.loops.wakeups import JobWakeups
+from shared.http.access import LOCAL
+from shared.http.authentication import PRINCIPAL
 from shared.wire import JobState
 from tests.support.jobs import job
 from tests.support.sim_clock import SimClock
@@ -24,7 +26,9 @@ S = JobState
 
 
 def request(query: str = "", job_id: str = "7") -> web.Request:
-    return make_mocked_request("GET", f"/x?{query}", match_info={"id": job_id})
+    made = make_mocked_request("GET", f"/x?{query}", match_info={"id": job_id})
+    made[PRINCIPAL] = LOCAL
+    return made
 
 
 class World:

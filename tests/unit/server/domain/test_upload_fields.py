@@ -7,6 +7,7 @@ import pytest
 from server.domain.errors import BadField
 from server.domain.service import Service
 from server.domain.upload_fields import check_field, given, upload_request
+from shared.http.access import LOCAL
 from shared.wire import Limits
 
 SERVICES = {"s": Service("s", timeout_s=3600, limits=Limits(memory=1 << 30, cpus=2, pids=100))}
@@ -15,7 +16,7 @@ NEEDED = {"user_id": "ada", "service": "s"}
 
 def refusal(name: str, value: str) -> BadField:
     with pytest.raises(BadField) as caught:
-        check_field(name, value, SERVICES)
+        check_field(name, value, SERVICES, LOCAL)
     return caught.value
 
 
@@ -68,14 +69,14 @@ def test_an_unknown_field_is_refused_with_the_nearest_name(name, hint):
 def test_optional_fields_that_are_empty_count_as_left_out():
     empty = dict.fromkeys(["name", "tags", "timeout", "memory", "disk", "cpus", "pids"], "")
     assert given(NEEDED | empty) == NEEDED
-    request = upload_request(NEEDED | empty, SERVICES)
-    assert request == upload_request(NEEDED, SERVICES)
+    request = upload_request(NEEDED | empty, SERVICES, LOCAL)
+    assert request == upload_request(NEEDED, SERVICES, LOCAL)
     assert request.warnings == ()
 
 
 def test_what_is_more_than_the_service_allows_is_cut_with_a_warning():
     asked = {"timeout": "10d", "memory": "1TB", "cpus": "64", "pids": "100"}
-    request = upload_request(NEEDED | asked, SERVICES)
+    request = upload_request(NEEDED | asked, SERVICES, LOCAL)
     assert (request.timeout_s, request.limits) == (3600, SERVICES["s"].limits)
     assert request.warnings == (
         "timeout: 10d was asked for, service s allows 1h",
@@ -85,5 +86,5 @@ def test_what_is_more_than_the_service_allows_is_cut_with_a_warning():
 
 
 def test_what_is_less_is_no_matter_for_a_warning():
-    request = upload_request(NEEDED | {"timeout": "5s", "memory": "64MiB"}, SERVICES)
+    request = upload_request(NEEDED | {"timeout": "5s", "memory": "64MiB"}, SERVICES, LOCAL)
     assert (request.timeout_s, request.limits.memory, request.warnings) == (5, 64 << 20, ())

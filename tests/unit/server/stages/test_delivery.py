@@ -15,6 +15,7 @@ from server.api import documents
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
 from server.stages import get
+from shared.http.access import LOCAL
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 from tests.support.simulation import World
@@ -261,7 +262,7 @@ async def test_an_agent_that_was_taken_out_of_the_settings_kills_nothing(world, 
     await sweep(world)
     world.registry._links.clear()
     if cancelled:
-        job = await world.cancel(job_id, 0.0)
+        job = await world.cancel(LOCAL, job_id, 0.0)
         await world.settle()
         assert (job.state, job.ended) == (S.SUBMITTED, False)
     await world.clock.advance(61.0)
@@ -281,7 +282,7 @@ async def test_why_a_cancel_waits_is_logged_once(world):
     await sweep(world)
     world.registry._links.clear()
     with capture_logs() as logs:
-        await world.cancel(job_id, 0.0)
+        await world.cancel(LOCAL, job_id, 0.0)
         await world.settle()
         for _ in range(5):
             await world.cancel.run_once()
@@ -308,7 +309,7 @@ async def test_a_cancel_asks_once_while_the_result_is_on_its_way(world):
         return await honest(*args, **how)
 
     agent.settle = counted
-    wish = asyncio.ensure_future(world.cancel(job_id, 60.0))
+    wish = asyncio.ensure_future(world.cancel(LOCAL, job_id, 60.0))
     await world.clock.advance(29.0)
     assert asked <= 6
     await world.clock.advance(2.0)

@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from shared.http.authentication import ANONYMOUS, LOCAL, PRINCIPAL
+from shared.http.access import ANONYMOUS, LOCAL
+from shared.http.authentication import PRINCIPAL
 from shared.http.connections import connection_limits
 from shared.http.listener import Listener
 from shared.http.protocol import SMALL, Connection, Deadlines

@@ -1,0 +1,64 @@
+"""What callers read of jobs. Every look at a job for a caller goes through here: who may not see it
+gets the answer for an unknown id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from server.domain import access
+from server.domain.errors import NoSuchJob
+from server.domain.jobs import Event, Job
+from server.ports import Filter, Jobs
+from shared.http.access import Principal
+
+
+async def read_job(jobs: Jobs, principal: Principal, job_id: int) -> Job:
+    """The job, for whoever may see it.
+
+    Raises:
+        NotAllowed, NoSuchJob
+    """
+    scope = access.scope(principal)
+    job = await jobs.get(job_id)
+    if not scope.has(job):
+        raise NoSuchJob(job_id)
+    return job
+
+
+async def read_events(jobs: Jobs, principal: Principal, job_id: int, after: int) -> list[Event]:
+    """The job's history from behind ``after``.
+
+    Raises:
+        NotAllowed, NoSuchJob
+    """
+    await read_job(jobs, principal, job_id)
+    return await jobs.events(job_id, after)
+
+
+async def list_jobs(
+    jobs: Jobs, principal: Principal, where: Filter, before_id: int | None, limit: int
+) -> tuple[list[Job], int | None]:
+    """A page of the jobs that fit and that the principal may see, as :meth:`Jobs.page` gives it.
+
+    Raises:
+        NotAllowed
+    """
+    scope = access.scope(principal)
+    if scope.user_id is not None:
+        if where.user_id not in (None, scope.user_id):
+            return [], None
+        where = replace(where, user_id=scope.user_id)
+    where = replace(where, submitted_by=scope.submitted_by)
+    return await jobs.page(where, before_id, limit)
+
+
+async def job_of_key(jobs: Jobs, principal: Principal, user_id: str, key: str) -> Job | None:
+    """The job that the user uploaded under an idempotency key, if the principal may see it.
+
+    Raises:
+        NotAllowed
+    """
+    scope = access.scope(principal)
+    job = await jobs.by_idempotency_key(user_id, key)
+    return job if job is not None and scope.has(job) else None

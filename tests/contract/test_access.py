@@ -1,0 +1,357 @@
+"""Who may do what over HTTP: every route for every role, with and without ``Expect``."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from server.api.route import Route
+from server.api.routes import ROUTES
+from server.domain.access import Area
+from shared.http.access import Principal, Role
+from tests.support.fake_orchestrator import Orchestrator
+from tests.support.raw_http import Answer, ask, holding
+from tests.support.server_http import Caller, driving
+
+PRINCIPALS = {
+    principal.name: principal
+    for principal in (
+        Principal("ann-laptop", Role.USER, "ann"),
+        Principal("bob-laptop", Role.USER, "bob"),
+        Principal("portal", Role.PORTAL),
+        Principal("other-portal", Role.PORTAL),
+        Principal("admin", Role.OPERATOR),
+        Principal("node-1", Role.AGENT),
+    )
+}
+EVERYBODY = (*PRINCIPALS, "anonymous")
+EXPECT = ("", "100-continue")
+EXPECT_UNKNOWN = "200-maybe"
+UNKNOWN = 9
+OF_A_JOB = [route for route in ROUTES if "{id}" in route.path]
+FORM = "multipart/form-data; boundary=b"
+
+
+def field(name: str, value: str) -> str:
+    return f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+
+
+RUN = (
+    '--b\r\nContent-Disposition: form-data; name="file"; filename="run.sh"\r\n\r\n'
+    "echo hello\n\r\n--b--\r\n"
+)
+
+
+class World:
+    """A server, and everybody who has a token for it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller, self.jobs = caller, caller.server.jobs
+        self.port = int(caller.url.rpartition(":")[2])
+
+    async def ask(
+        self, name: str, method: str, path: str, body: str = "", expect: str = "", **headers: str
+    ) -> Answer:
+        if name != "anonymous":
+            headers["Authorization"] = f"Bearer {token(name)}"
+        if expect:
+            headers["Expect"] = expect
+        return await ask(self.port, method, path, body, **headers)
+
+    async def upload(self, name: str, user: str, query: str = "", **headers: str) -> Answer:
+        body = field("user_id", user) + field("service", "my_service") + RUN
+        return await self.ask(name, "POST", f"/upload{query}", body, Content_Type=FORM, **headers)
+
+    async def job(self, name: str, user: str, state: str = "Completed", **headers: str) -> int:
+        """The id of a job that this principal uploaded for the user, once it is in the state."""
+        answer = await self.upload(name, user, **headers)
+        assert answer.status == 201, answer.body
+        job_id = int(answer.document["id"])
+        seen = "Queued"
+        while seen != state:
+            path = f"/api/v1/jobs/{job_id}?wait=20&seen={seen}"
+            seen = (await self.ask("admin", "GET", path)).document["status"]
+        return job_id
+
+    async def list(self, name: str, query: str = "") -> list[int]:
+        """Ids, of all pages."""
+        ids, cursor = [], ""
+        while True:
+            answer = await self.ask(name, "GET", f"/api/v1/jobs?limit=2{query}{cursor}")
+            assert answer.status == 200, answer.body
+            ids += [item["id"] for item in answer.document["items"]]
+            if answer.document["next"] is None:
+                return ids
+            cursor = f"&cursor={answer.document['next']}"
+
+
+def token(name: str) -> str:
+    return f"the-token-of-{name}"
+
+
+@contextlib.asynccontextmanager
+async def serving(tmp_path, then: str = "Completed", **settings) -> AsyncIterator[World]:
+    principals = {token(name): principal for name, principal in PRINCIPALS.items()}
+    client = Orchestrator(then=then)
+    async with driving(tmp_path, client, principals=principals, **settings) as caller:
+        yield World(caller)
+
+
+@pytest.fixture
+async def world(tmp_path):
+    async with serving(tmp_path) as found:
+        yield found
+
+
+def methods(route: Route) -> tuple[str, ...]:
+    return ("GET", "HEAD") if route.method == "GET" else (route.method,)
+
+
+def path_of(route: Route, job_id: int) -> str:
+    path = route.path.replace("{id}", str(job_id)).replace("{stream}", "stdout")
+    return re.sub(r"{\w+}", "1", path)
+
+
+def without_ids(answer: Answer, job_id: int) -> tuple[int, dict[str, str], str]:
+    """What an answer says, but for which request and which job it is about."""
+    headers = {
+        name: answer.headers[name] for name in answer.headers.keys() - {"date", "x-request-id"}
+    }
+    body = answer.body.decode().replace(str(answer.headers["x-request-id"]), "")
+    return answer.status, headers, re.sub(rf"\b{job_id}\b", "N", body)
+
+
+# -- one job
+
+
+@pytest.mark.parametrize("route", OF_A_JOB, ids=lambda route: f"{route.method} {route.path}")
+async def test_a_job_of_somebody_else_is_as_if_there_were_none(world, route) -> None:
+    own = await world.job("ann-laptop", "ann")
+    for name, query, expect, method in itertools.product(
+        ("bob-laptop", "portal"), ("", "?wait=60"), EXPECT, methods(route)
+    ):
+        unknown, hidden = [
+            await world.ask(name, method, path_of(route, job_id) + query, expect=expect)
+            for job_id in (UNKNOWN, own)
+        ]
+        assert hidden.status == 404
+        assert without_ids(hidden, own) == without_ids(unknown, UNKNOWN)
+    job = await world.jobs.get(own)
+    assert (job.cancel_requested_at, job.ended) == (None, True)
+
+
+@pytest.mark.parametrize("expect", EXPECT)
+@pytest.mark.parametrize("route", OF_A_JOB, ids=lambda route: f"{route.method} {route.path}")
+async def test_who_may_see_a_job_may_do_everything_with_it(world, route, expect) -> None:
+    for submitter, user, viewer in (
+        ("ann-laptop", "ann", "ann-laptop"),
+        ("portal", "ann", "ann-laptop"),
+        ("portal", "ann", "portal"),
+        ("portal", "ann", "admin"),
+    ):
+        own = await world.job(submitter, user)
+        for method in methods(route):
+            answer = await world.ask(viewer, method, path_of(route, own), expect=expect)
+            assert answer.status in (200, 204, 409), (viewer, method, answer.body)
+
+
+@pytest.mark.parametrize("expect", EXPECT)
+async def test_a_running_job_is_cancelled_only_by_who_may_see_it(tmp_path, expect) -> None:
+    async with serving(tmp_path, then="Running") as world:
+        for number, path in enumerate(("/terminate/{}", "/api/v1/jobs/{}/cancel")):
+            own = await world.job("portal", "ann", "Running")
+            for name in ("bob-laptop", "other-portal"):
+                answer = await world.ask(name, "POST", path.format(own), expect=expect)
+                assert answer.status == 404
+            assert (await world.jobs.get(own)).cancel_requested_at is None
+            name = ("ann-laptop", "portal")[number]
+            assert (await world.ask(name, "POST", path.format(own), expect=expect)).status == 200
+
+
+# -- areas
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_a_role_gets_no_further_than_its_routes(world, route) -> None:
+    allowed = {
+        Area.OPEN: EVERYBODY,
+        Area.STATUS: tuple(PRINCIPALS),
+        Area.JOBS: ("ann-laptop", "bob-laptop", "portal", "other-portal", "admin"),
+        Area.AGENTS: ("admin",),
+    }[route.area]
+    for name, expect, method in itertools.product(EVERYBODY, EXPECT, methods(route)):
+        answer = await world.ask(name, method, path_of(route, UNKNOWN), expect=expect)
+        if name in allowed:
+            assert answer.status not in (401, 403), name
+        else:
+            assert answer.status == (401 if name == "anonymous" else 403), (name, answer.body)
+            if method != "HEAD":
+                assert answer.document["code"] == "not_allowed"
+
+
+def test_routes_are_of_the_area_that_they_are_about() -> None:
+    for route in ROUTES:
+        if "job" in route.path or "load" in route.path or "terminate" in route.path:
+            assert route.area is Area.JOBS
+        elif "agents" in route.path:
+            assert route.area is Area.AGENTS
+
+
+@pytest.mark.parametrize("expect", [*EXPECT, EXPECT_UNKNOWN])
+@pytest.mark.parametrize("path", ["/nowhere", "/api/v1/nowhere", "/upload"])
+async def test_where_there_is_no_route_every_request_passes_the_same_way(
+    world, path, expect
+) -> None:
+    with capture_logs() as lines:
+        stranger = await world.ask("anonymous", "PUT", path, expect=expect)
+        known = await world.ask("portal", "PUT", path, expect=expect)
+    assert stranger.status == 401
+    missing = 405 if path == "/upload" else 404
+    assert known.status == (417 if expect == EXPECT_UNKNOWN else missing)
+    assert [line["principal"] for line in lines if line.get("path") == path] == [
+        "anonymous",
+        "portal",
+    ]
+
+
+async def test_health_is_shown_whole_to_whoever_has_a_token(world) -> None:
+    for name in PRINCIPALS:
+        assert (await world.ask(name, "GET", "/health")).document["version"]
+    assert set((await world.ask("anonymous", "GET", "/health")).document) == {"status", "database"}
+
+
+# -- uploads
+
+
+@pytest.mark.parametrize("expect", EXPECT)
+async def test_a_user_cannot_upload_for_another(world, expect) -> None:
+    query = "?user_id=bob&service=my_service"
+    for name, status in (("ann-laptop", 403), ("node-1", 403), ("anonymous", 401)):
+        answer = await world.ask(name, "POST", f"/upload{query}", expect=expect, Content_Type=FORM)
+        assert (answer.status, answer.document["code"]) == (status, "not_allowed")
+    answer = await world.upload("ann-laptop", "bob")
+    assert (answer.status, answer.document["code"]) == (403, "not_allowed")
+    # What the form says in the end counts, whatever the head says.
+    answer = await world.upload("ann-laptop", "bob", "?user_id=ann")
+    assert (answer.status, answer.document["code"]) == (403, "not_allowed")
+    assert await world.list("admin") == []
+
+
+async def test_an_agent_cannot_upload_whatever_the_head_says(world) -> None:
+    answer = await world.ask("node-1", "POST", "/upload", expect="100-continue", Content_Type=FORM)
+    assert (answer.status, answer.document["code"]) == (403, "not_allowed")
+
+
+async def test_a_refused_upload_shows_nothing_of_what_the_other_uploads(tmp_path) -> None:
+    fields = field("user_id", "bob") + field("service", "my_service")
+    head = (
+        f"POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\nContent-Type: {FORM}"
+        f"\r\nAuthorization: Bearer {token('bob-laptop')}\r\n\r\n{fields}"
+    )
+    async with (
+        serving(tmp_path, uploads_per_user=1) as world,
+        holding(world.port, head),
+    ):
+        while (await world.upload("bob-laptop", "bob")).document.get("code") != "too_many_uploads":
+            pass
+        assert (await world.upload("ann-laptop", "bob")).document["code"] == "not_allowed"
+
+
+async def test_who_uploaded_a_job_is_kept(world) -> None:
+    for name, user in (("ann-laptop", "ann"), ("portal", "bob"), ("admin", "cleo")):
+        job = await world.jobs.get(await world.job(name, user))
+        assert (job.submitted_by, job.user_id) == (name, user)
+
+
+async def test_a_key_gives_its_job_only_to_who_may_see_it(world) -> None:
+    first = await world.job("portal", "ann", Idempotency_Key="k")
+    for name, status in (("portal", 201), ("ann-laptop", 201), ("other-portal", 422)):
+        answer = await world.upload(name, "ann", Idempotency_Key="k")
+        assert answer.status == status
+        if status == 201:
+            assert answer.document["id"] == first
+        else:
+            assert answer.document["code"] == "idempotency_key_reused"
+            assert not re.search(rf"\b{first}\b", answer.document["message"])
+    # Keys are a user's own: bob's is another one.
+    assert await world.job("bob-laptop", "bob", Idempotency_Key="k") != first
+
+
+# -- lists
+
+
+async def test_a_list_holds_what_its_reader_may_see(world) -> None:
+    jobs = {
+        (name, user): [await world.job(name, user) for _ in range(2)]
+        for name, user in (
+            ("ann-laptop", "ann"),
+            ("portal", "ann"),
+            ("portal", "bob"),
+            ("other-portal", "bob"),
+            ("admin", "bob"),
+        )
+    }
+
+    def of(*names: str, user: str = "") -> list[int]:
+        return sorted(
+            (
+                job_id
+                for (name, owner), ids in jobs.items()
+                for job_id in ids
+                if name in names and user in ("", owner)
+            ),
+            reverse=True,
+        )
+
+    everything = of(*PRINCIPALS)
+    for name, query, expected in (
+        ("admin", "", everything),
+        ("admin", "&user=ann", of(*PRINCIPALS, user="ann")),
+        ("ann-laptop", "", of(*PRINCIPALS, user="ann")),
+        ("ann-laptop", "&user=ann", of(*PRINCIPALS, user="ann")),
+        ("ann-laptop", "&user=bob", []),
+        ("ann-laptop", "&user=nobody-at-all", []),
+        ("bob-laptop", "&state=Completed&service=my_service", of(*PRINCIPALS, user="bob")),
+        ("portal", "", of("portal")),
+        ("portal", "&user=bob", of("portal", user="bob")),
+        ("portal", "&state=Completed", of("portal")),
+        ("portal", "&service=my_service&user=ann", of("portal", user="ann")),
+        ("portal", "&tag=none", []),
+        ("other-portal", "&user=ann", []),
+    ):
+        assert await world.list(name, query) == expected, (name, query)
+
+
+async def test_the_job_of_a_key_is_listed_to_who_may_see_it(world) -> None:
+    await world.job("portal", "ann", Idempotency_Key="k")
+    for name, count in {
+        "ann-laptop": 1,
+        "bob-laptop": 0,
+        "portal": 1,
+        "other-portal": 0,
+        "admin": 1,
+    }.items():
+        answer = await world.ask(name, "GET", "/api/v1/jobs?user=ann&idempotency_key=k")
+        assert len(json.loads(answer.body)["items"]) == count, name
+
+
+async def test_the_log_says_who_made_a_request(world) -> None:
+    own = await world.job("ann-laptop", "ann")
+    with capture_logs() as lines:
+        await world.ask("bob-laptop", "GET", f"/download/{own}")
+        await world.ask("portal", "GET", "/nowhere")
+        await world.ask("node-1", "GET", "/api/v1/jobs")
+        await world.ask("admin", "GET", "/", Host="evil.example")
+    assert [(line["principal"], line["status"]) for line in lines if "principal" in line] == [
+        ("bob-laptop", 404),
+        ("portal", 404),
+        ("node-1", 403),
+        ("admin", 421),
+    ]
+    assert "the-token-of" not in str(lines)
