@@ -8,12 +8,12 @@ from typing import Final
 
 from server.agents.link import Link
 from server.domain.backoff import Backoff
+from server.domain.placement import AgentRoom
 from shared.clock import Clock
 from shared.wire import AgentHealth
 
 _PROBE_S: Final = 60.0
 """How long one job tries out an agent that refused the last one, before another may."""
-_UNLIMITED: Final = 1_000_000
 _REFUSED_FIRST_S: Final = 5.0
 _REFUSED_LONGEST_S: Final = 600.0
 
@@ -42,15 +42,13 @@ class Registry:
 
     # -- whom to give a job
 
-    def choose(self, service: str, held: Mapping[str, int]) -> Link | None:
-        able = [link for link in self._able(service) if _free(link, held)]
-        return min(able, key=lambda link: (*_load(link, held), link.name), default=None)
-
-    def free_slots(self, service: str, held: Mapping[str, int]) -> int:
-        return sum(
-            _UNLIMITED if link.slots is None else max(0, link.slots - held.get(link.name, 0))
+    def rooms(self, service: str) -> list[AgentRoom]:
+        return [
+            AgentRoom(
+                link.name, link.slots, most=1 if (link.name, service) in self._refusals else None
+            )
             for link in self._able(service)
-        )
+        ]
 
     def _able(self, service: str) -> list[Link]:
         return [
@@ -98,13 +96,15 @@ class Registry:
         if not offering:
             return f"no agent of this server offers the service {service}"
         able = self._able(service)
-        if able and not any(_free(link, held) for link in able):
+        if any(link.slots is None or held.get(link.name, 0) < link.slots for link in able):
+            return ""
+        if able:
             slots = sum(link.slots or 0 for link in able)
             which = "agent" if len(able) == 1 else f"{len(able)} agents"
             taken = "the only slot" if slots == 1 else f"all {slots} slots"
             return f"{taken} of the {which} that can take it {'is' if slots == 1 else 'are'} taken"
         reasons = [link.trouble or self._refuses(link, service) for link in offering]
-        return "; ".join(filter(None, reasons)) or "an agent is free"
+        return "; ".join(filter(None, reasons))
 
     # -- who is there
 
@@ -148,13 +148,3 @@ def _offers(link: Link, service: str) -> bool:
         return service in link.services
     offered = link.health.services if link.health else None
     return offered is None or service in offered
-
-
-def _free(link: Link, held: Mapping[str, int]) -> bool:
-    return link.slots is None or held.get(link.name, 0) < link.slots
-
-
-def _load(link: Link, held: Mapping[str, int]) -> tuple[float, int]:
-    """Share of its slots in use, then jobs; without slots it counts as having one for each."""
-    jobs = held.get(link.name, 0)
-    return jobs / max(1, link.slots or jobs + 1), jobs

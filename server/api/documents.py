@@ -130,8 +130,8 @@ async def why_waiting(
     all_users = sum(one.slots for one in held if one.service == job.service)
     if job.not_before > now:
         reason = f"to be tried again at {iso(job.not_before)}: {job.message}"
-    elif fleet.choose(job.service, {}) is None:
-        reason = fleet.why_none(job.service, {})
+    elif nobody := fleet.why_none(job.service, {}):
+        reason = nobody
     elif mine >= service.runs_per_user:
         reason = (
             f"user {job.user_id} has {say_count(mine, 'job')} in work, "
@@ -139,8 +139,8 @@ async def why_waiting(
         )
     elif all_users >= service.max_runs:
         reason = f"the service has {say_count(all_users, 'job')} in work, the most it may have"
-    elif fleet.choose(job.service, load) is None:
-        reason = fleet.why_none(job.service, load)
+    elif nobody := fleet.why_none(job.service, load):
+        reason = nobody
     elif position > 1:
         reason = "earlier jobs of the same user come first"
     else:

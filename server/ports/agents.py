@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from server.domain.jobs import Job
+from server.domain.placement import AgentRoom
 from shared.wire import AgentHealth, PayloadDoc
 
 
@@ -148,16 +149,8 @@ class Agent(Protocol):
 class Fleet(Protocol):
     """The agents."""
 
-    def choose(self, service: str, held: Mapping[str, int]) -> Agent | None:
-        """The agent with a free slot that takes the service and has the smallest share in use.
-
-        Args:
-            held: agent's name -> jobs that it has.
-        """
-        ...
-
-    def free_slots(self, service: str, held: Mapping[str, int]) -> int:
-        """How many more jobs of the service :meth:`choose` finds an agent for."""
+    def rooms(self, service: str) -> list[AgentRoom]:
+        """The agents that take jobs of the service now."""
         ...
 
     def claimed(self, name: str, service: str) -> None:
@@ -194,5 +187,9 @@ class Fleet(Protocol):
         ...
 
     def why_none(self, service: str, held: Mapping[str, int]) -> str:
-        """A sentence for people: why :meth:`choose` finds nobody."""
+        """A sentence for people: why no agent takes a job now; empty: one does.
+
+        Args:
+            held: agent's name -> jobs that it has.
+        """
         ...

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from server.domain.attempts import Attempt
-from server.domain.fairshare import Waiting
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result
+from server.domain.placement import AgentRoom
 from server.domain.service import Service
 from shared.clock import Micros
 from shared.ids import AttemptKey
@@ -87,6 +87,29 @@ class Jobs(Protocol):
         """
         ...
 
+    async def claim_fairly(
+        self,
+        service: Service,
+        rooms: Sequence[AgentRoom],
+        most: int,
+        at: Micros,
+        ended: Collection[AttemptKey] = (),
+    ) -> list[Job]:
+        """Queued → Processing for the jobs of a service whose turn it is, in one transaction that
+        also counts what users and agents hold. The turn goes round the users, from the one behind
+        whom was served last.
+
+        Args:
+            rooms: the agents that take jobs of it now.
+            most: at most so many.
+            ended: attempts that need no slot of their agent any more, though their jobs hold one.
+
+        Returns:
+            The jobs, each at the beginning of its next attempt. Neither the service's quotas nor
+            an agent's room are exceeded. Its cost does not depend on the length of the queue.
+        """
+        ...
+
     async def attach_result(self, key: AttemptKey, result: Result) -> bool:
         """Add a result that came after its attempt had ended.
 
@@ -115,25 +138,12 @@ class Jobs(Protocol):
         """
         ...
 
-    async def waiting(
-        self, service: Service, after_user: str, users: int, each: int
-    ) -> tuple[list[Waiting], str | None]:
-        """Jobs that may be sent: of ``users`` users behind ``after_user``, ``each`` of every one.
-
-        Returns:
-            The jobs, and the last user looked at (None: there are no further users).
-            Its cost does not depend on the length of the queue.
-        """
-        ...
-
     async def release_delayed(self, now: Micros) -> int:
         """Let the jobs be sent whose delay is over; how many, some hundreds at a time.
 
-        Until then :meth:`waiting` does not see them, and they cost it nothing.
+        Until then :meth:`claim_fairly` does not see them, and they cost it nothing.
         """
         ...
-
-    async def anything_queued(self) -> bool: ...
 
     async def queued_services(self) -> list[str]:
         """Services that have queued jobs. Its cost does not depend on the length of the queue."""

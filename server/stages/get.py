@@ -123,10 +123,9 @@ class Get:
             return True
         if payload.status not in outcome.ENDED:
             return await self._jobs.move(move) is not None
-        holds_slot = job.state is not JobState.QUEUED
         with (
             self._files.sealing("results") as sealing,
-            self.results.slot_released(agent.name, counted=holds_slot),
+            self.results.slot_released(job.key),
         ):
             result = have
             if result is None and payload.result is not None:

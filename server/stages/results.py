@@ -11,6 +11,7 @@ from typing import Final
 
 from server.domain.jobs import Result
 from server.ports import Agent, Fetched, Files, NoSuchPayload, Sealing, Unreachable
+from shared.ids import AttemptKey
 from shared.wire import PayloadDoc
 
 _MAX_DOWNLOADS: Final = 8  # from one agent at once
@@ -27,23 +28,21 @@ class Results:
         self._files, self._on_slot = files, on_slot
         self._downloads: dict[str, asyncio.Semaphore] = {}
         """agent -> its share of downloads"""
-        self._ended = Counter[str]()
-        """agent -> attempts that have ended there, whose jobs have not yet"""
+        self._ended = Counter[AttemptKey]()
 
-    def ended_at(self, agent: str) -> int:
-        """How many jobs that the agent holds need no slot of it any more."""
-        return self._ended[agent]
+    def ended(self) -> set[AttemptKey]:
+        """Attempts that have ended, whose jobs have not yet: they need no slot of their agent."""
+        return set(self._ended)
 
     @contextmanager
-    def slot_released(self, agent: str, *, counted: bool) -> Iterator[None]:
+    def slot_released(self, key: AttemptKey) -> Iterator[None]:
         """While the result of an attempt is fetched, its slot at the agent is free already."""
-        self._ended[agent] += counted
-        if counted:
-            self._on_slot()
+        self._ended[key] += 1
+        self._on_slot()
         try:
             yield
         finally:
-            self._ended[agent] -= counted
+            self._ended -= Counter([key])
 
     async def fetch(self, agent: Agent, payload: PayloadDoc, sealing: Sealing) -> Result:
         """Download what a payload left, and make it durable.

@@ -5,23 +5,21 @@ A sweep claims and leaves; what it claimed is sent by ``deliver.Deliver``.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from server.domain import fairshare, outcome
-from server.domain.fairshare import Waiting
-from server.domain.jobs import Move
+from server.domain import outcome
 from server.domain.service import Service
-from server.ports import Agent, Fleet, Held, Jobs
+from server.ports import Fleet, Jobs
 from server.stages.deliver import Deliver
 from server.stages.get import Get
 from shared.clock import SECOND, Clock
 from shared.units.durations import say_duration
-from shared.wire import JobState, Reason
+from shared.wire import Reason
 
 _STUCK_EVERY_S: Final = 2.0
 _OVERDUE_AT_ONCE: Final = 100
+_CLAIMED_AT_ONCE: Final = 100
 _REMOVED_EVERY_S: Final = 10.0
 
 
@@ -46,8 +44,6 @@ class Send:
         self._jobs, self._fleet, self._services, self._clock = jobs, fleet, services, clock
         self._deliver, self._get = deliver, get
         self._removed_after_s = removed_after_s
-        self._served: dict[str, str] = {}
-        """service -> the user served last; the next in the ring is due."""
         self._stuck_due = clock.monotonic()
         self._removed_due = clock.monotonic() + removed_after_s
 
@@ -60,51 +56,38 @@ class Send:
         if self._clock.monotonic() >= self._stuck_due:
             await self._deliver.resume_interrupted()
             self._stuck_due = self._clock.monotonic() + _STUCK_EVERY_S
-        if not await self._jobs.anything_queued():
+        queued = await self._jobs.queued_services()
+        if not queued:
             return 0
         await self._jobs.release_delayed(self._clock.now())
-        given_up = 0
+        moved = 0
         if self._clock.monotonic() >= self._removed_due:
-            given_up += await self._give_up_removed()
-        held = await self._jobs.held()
-        load = self._load(held)
-        claims = []
+            moved += await self._give_up_removed(queued)
         for service in self._services.values():
-            given_up += await self._give_up_waiting(service)
-            free = self._fleet.free_slots(service.name, load)
-            if not free:
-                continue
-            mine = Counter[str]()
-            for one in held:
-                if one.service == service.name:
-                    mine[one.user_id] += one.slots
-            for waiting in await self._due(service, mine, free):
-                agent = self._fleet.choose(service.name, load)
-                if agent is None:
-                    break  # an agent that is tried out again takes one job only
-                load[agent.name] += 1
-                self._fleet.claimed(agent.name, service.name)
-                self._served[service.name] = waiting.user_id
-                claims.append(self._claim(waiting, agent))
-        claimed = await self._jobs.claim(claims) if claims else []
-        for job in claimed:
-            self._deliver.start(job)
-        return given_up + len(claimed)
+            if service.name in queued:
+                moved += await self._give_up_overdue(service)
+                moved += await self._claim(service)
+        return moved
 
-    def _load(self, held: list[Held]) -> Counter[str]:
-        """agent -> jobs that need a slot of it"""
-        load = Counter[str]()
-        for one in held:
-            load[one.agent] += one.slots
-        for agent in load:
-            load[agent] -= self._get.results.ended_at(agent)
-        return load
+    async def _claim(self, service: Service) -> int:
+        claimed = 0
+        while rooms := self._fleet.rooms(service.name):
+            jobs = await self._jobs.claim_fairly(
+                service, rooms, _CLAIMED_AT_ONCE, self._clock.now(), self._get.results.ended()
+            )
+            for job in jobs:
+                self._fleet.claimed(job.agent or "", service.name)
+                self._deliver.start(job)
+            claimed += len(jobs)
+            if len(jobs) < _CLAIMED_AT_ONCE:
+                break
+        return claimed
 
-    async def _give_up_removed(self) -> int:
+    async def _give_up_removed(self, queued: Sequence[str]) -> int:
         """Jobs of services that have not been in the settings since the server started."""
         self._removed_due = self._clock.monotonic() + _REMOVED_EVERY_S
         given_up = 0
-        for name in await self._jobs.queued_services():
+        for name in queued:
             if name in self._services:
                 continue
             waited = say_duration(self._removed_after_s)
@@ -115,40 +98,7 @@ class Send:
                 given_up += await self._jobs.move(move) is not None
         return given_up
 
-    def _claim(self, waiting: Waiting, agent: Agent) -> Move:
-        return Move(
-            waiting.job_id,
-            waiting.attempt,
-            JobState.QUEUED,
-            JobState.PROCESSING,
-            self._clock.now(),
-            f"being sent to agent {agent.name}",
-            changes={"agent": agent.name},
-        )
-
-    async def _due(self, service: Service, held: Mapping[str, int], slots: int) -> list[Waiting]:
-        """Whose turn it is: goes round the users once, from the one behind whom was served last."""
-        free = min(slots, fairshare.room(service, held))
-        if not free:
-            return []
-        start = after = self._served.get(service.name, "")
-        wrapped = not start
-        queue: list[Waiting] = []
-        while True:
-            found, last = await self._jobs.waiting(
-                service, after, free + len(held), min(free, service.runs_per_user)
-            )
-            if wrapped and start:
-                found = [waiting for waiting in found if waiting.user_id <= start]
-            queue += found
-            chosen = fairshare.pick(queue, held, service, free)
-            users = {one.user_id for one in chosen}  # nobody gets two while another waits for one
-            if len(users) == free or (wrapped and (last is None or last >= start > "")):
-                break
-            wrapped, after = (True, "") if last is None else (wrapped, last)
-        return chosen
-
-    async def _give_up_waiting(self, service: Service) -> int:
+    async def _give_up_overdue(self, service: Service) -> int:
         if not service.queue_timeout_s:
             return 0
         now = self._clock.now()

@@ -9,6 +9,7 @@ from server.domain.errors import QueueFull, StorageFull
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result, Step
 from server.store import bundles, rows
 from server.store.attempts import Attempts, attach_result
+from server.store.claims import Claims
 from server.store.moves import append_event, get_job, make_move
 from server.store.pages import Pages
 from server.store.queue import HELD, Queue, count_queued
@@ -20,7 +21,7 @@ from shared.sqlite.transactions import Transaction
 from shared.wire import JobState
 
 
-class SqlJobs(Queue, Pages, Attempts, Retention):
+class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
     """``ports.Jobs`` over a database.
 
     Args:
@@ -29,6 +30,7 @@ class SqlJobs(Queue, Pages, Attempts, Retention):
 
     def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
         Queue.__init__(self, database)
+        Claims.__init__(self, database, changed)
         Pages.__init__(self, database)
         Attempts.__init__(self, database)
         Retention.__init__(self, database, changed)

@@ -37,6 +37,8 @@ _SHOWN: Final = ("exit_code", "stderr_tail", "usage", "warnings", "enforcement",
 HOLDS_LEASE: Final = """
     EXISTS (SELECT 1 FROM leases WHERE name = :_lease AND owner = :_owner AND token = :_token)
 """
+"""In the statement that writes: whoever checks first and then writes may have been paused in
+between, and writes over what its successor did."""
 
 
 async def make_move(

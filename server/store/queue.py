@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.domain.fairshare import Waiting
 from server.domain.jobs import Job
-from server.domain.service import Service
 from server.ports import Held
 from server.store import rows
 from shared.clock import Micros
@@ -48,47 +46,6 @@ class Queue:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def waiting(
-        self, service: Service, after_user: str, users: int, each: int
-    ) -> tuple[list[Waiting], str | None]:
-        # Steps from user to user through the index: its cost is the users looked at, not the queue.
-        found = await self._database.rows(
-            """
-            WITH RECURSIVE line (user_id, number) AS (
-                SELECT (SELECT user_id FROM jobs
-                        WHERE state = 'Queued' AND not_before = 0
-                        AND service = :service AND user_id > :after ORDER BY user_id LIMIT 1), 1
-                UNION ALL
-                SELECT (SELECT user_id FROM jobs
-                        WHERE state = 'Queued' AND not_before = 0
-                        AND service = :service AND user_id > line.user_id
-                        ORDER BY user_id LIMIT 1),
-                       number + 1
-                FROM line WHERE line.user_id IS NOT NULL AND number < :users
-            )
-            SELECT line.user_id, number, jobs.id, jobs.attempt FROM line LEFT JOIN jobs ON jobs.id
-            IN (
-                SELECT id FROM jobs WHERE state = 'Queued' AND not_before = 0
-                AND service = :service AND user_id = line.user_id
-                ORDER BY id LIMIT :each
-            )
-            WHERE line.user_id IS NOT NULL ORDER BY number, jobs.id
-            """,
-            {
-                "service": service.name,
-                "after": after_user,
-                "users": users,
-                "each": each,
-            },
-        )
-        last = found[-1]["user_id"] if found and found[-1]["number"] == users else None
-        ready = [
-            Waiting(row["id"], row["user_id"], row["attempt"])
-            for row in found
-            if row["id"] is not None
-        ]
-        return ready, last
-
     async def release_delayed(self, now: Micros) -> int:
         due = await self._database.rows(f"{_DUE} LIMIT 1", {"now": now})
         if not due:
@@ -102,21 +59,18 @@ class Queue:
         )
         return len(released)
 
-    async def anything_queued(self) -> bool:
-        found = await self._database.rows("SELECT 1 FROM jobs WHERE state = 'Queued' LIMIT 1")
-        return bool(found)
-
     async def queued_services(self) -> list[str]:
         found = await self._database.rows(
             """
             WITH RECURSIVE line (service) AS (
-                SELECT min(service) FROM jobs WHERE state = 'Queued'
+                SELECT min(service) FROM jobs
                 UNION ALL
-                SELECT (SELECT min(service) FROM jobs
-                        WHERE state = 'Queued' AND service > line.service)
+                SELECT (SELECT min(service) FROM jobs WHERE service > line.service)
                 FROM line WHERE line.service IS NOT NULL
             )
-            SELECT service FROM line WHERE service IS NOT NULL
+            SELECT service FROM line WHERE EXISTS (
+                SELECT 1 FROM jobs WHERE state = 'Queued' AND service = line.service
+            )
             """
         )
         return [row["service"] for row in found]

@@ -18,6 +18,12 @@ class Transaction(Protocol):
         """Run one statement; the rows it returns."""
         ...
 
+    async def locked_rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
+        """Run a SELECT of one table; nobody else locks or changes its rows until the end of this
+        transaction. A database with several writers adds ``FOR UPDATE``.
+        """
+        ...
+
 
 Change: TypeAlias = Callable[[Transaction], Awaitable[T]]
 """Runs in the connection's thread and may wait for its transaction only. It may be run a second
@@ -32,6 +38,8 @@ class InThreadTransaction:
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
         return self._connection.execute(sql, params or {}).fetchall()
+
+    locked_rows = rows  # there is one writer
 
 
 def commit_together(

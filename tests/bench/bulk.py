@@ -10,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from server.domain.placement import AgentRoom
 from server.domain.service import Service
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
@@ -202,7 +203,7 @@ async def queue(folder: Path, short: int, long: int, rounds: int) -> list[Row]:
     from server.domain.jobs import Move
     from shared.wire import JobState
 
-    service = Service("example", runs_per_user=10, max_runs=10)
+    service = Service("example", runs_per_user=1, max_runs=10)
     costs = {}
     for length in (short, long):
         path = folder / f"queue{length}.sqlite"
@@ -212,21 +213,7 @@ async def queue(folder: Path, short: int, long: int, rounds: int) -> list[Row]:
         times = []
         for _ in range(rounds):
             begin = time.perf_counter()
-            await jobs.held()
-            found, _ = await jobs.waiting(service, "user3", 10, 1)
-            moves = [
-                Move(
-                    one.job_id,
-                    one.attempt,
-                    JobState.QUEUED,
-                    JobState.PROCESSING,
-                    1,
-                    "x",
-                    changes={"agent": "a"},
-                )
-                for one in found
-            ]
-            claimed = await jobs.claim(moves)
+            claimed = await jobs.claim_fairly(service, [AgentRoom("node", None)], 10, 1)
             times.append(time.perf_counter() - begin)
             assert len(claimed) == 10
             for job in claimed:

@@ -9,12 +9,16 @@ import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+from server.domain.fairshare import Waiting
 from server.domain.service import Service
 from server.ports import Filter
+from server.store import claims
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
+from shared.sqlite.transactions import Transaction
 from shared.wire import JobState
 from tests.bench.bulk import fill
 from tests.bench.table import Row, median, percentile
@@ -114,6 +118,10 @@ async def beside(jobs: SqlJobs) -> Row:
     )
 
 
+async def _choose(tx: Transaction) -> list[Waiting]:
+    return await claims._due(tx, Service("example", 10, 10), {}, 10, "")
+
+
 async def delayed(folder: Path, many: int) -> list[Row]:
     """Looking for what may be sent: ten jobs that may, beside none and beside many that may not."""
     costs = {}
@@ -126,12 +134,12 @@ async def delayed(folder: Path, many: int) -> list[Row]:
             raw.execute("UPDATE jobs SET queued_at = 1")
         database = await Database.open(path, MIGRATIONS)
         jobs = SqlJobs(database, lambda job: None)
+        choose = functools.partial(database.write, _choose)
 
-        async def sweep(jobs: SqlJobs = jobs) -> None:
-            await jobs.anything_queued()
+        async def sweep(jobs: SqlJobs = jobs, choose: Callable[[], Any] = choose) -> None:
+            await jobs.queued_services()
             await jobs.release_delayed(5)
-            ready, _ = await jobs.waiting(Service("example"), "", 10, 10)
-            assert len(ready) == 10
+            assert len(await choose()) == 10
 
         costs[length] = await cost(sweep)
         await database.close()

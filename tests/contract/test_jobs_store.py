@@ -14,6 +14,7 @@ from server.api import documents
 from server.domain import states
 from server.domain.errors import NoSuchJob, QueueFull, StorageFull
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result, Step
+from server.domain.placement import AgentRoom
 from server.domain.service import Service
 from server.ports import Filter
 from server.store import pages
@@ -139,15 +140,6 @@ async def test_a_key_makes_one_job_however_often_and_for_whomever_it_is_sent(
     assert (await jobs.insert(keyed, "queued"))[1]
 
 
-async def test_the_queue_goes_round_the_users_from_where_it_was(jobs: SqlJobs) -> None:
-    await added(jobs, "ann", "ann", "bob", "cy", "cy")
-    service = Service("s")
-    ready, last = await jobs.waiting(service, "", 2, 1)
-    assert ([w.user_id for w in ready], last) == (["ann", "bob"], "bob")
-    ready, last = await jobs.waiting(service, "bob", 2, 5)
-    assert ([w.user_id for w in ready], last) == (["cy", "cy"], None)
-
-
 @pytest.mark.parametrize(
     ("now", "released"),
     [(40, 0), (49, 0), (50, 1), (29, 1)],
@@ -161,10 +153,11 @@ async def test_a_delayed_job_is_not_in_the_queue_until_it_is_due(
     await jobs.move(
         Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "", changes={"queued_at": 30, "not_before": 50})
     )
-    assert (await jobs.waiting(Service("s"), "", 9, 9))[0] == []
+    rooms = [AgentRoom("node", None)]
+    assert await jobs.claim_fairly(Service("s"), rooms, 9, now) == []
+    assert await jobs.queued_services() == ["s"]
     assert await jobs.release_delayed(now) == released
-    assert len((await jobs.waiting(Service("s"), "", 9, 9))[0]) == released
-    assert await jobs.anything_queued()
+    assert len(await jobs.claim_fairly(Service("s"), rooms, 9, now)) == released
 
 
 async def test_a_place_in_the_queue_counts_the_users_older_jobs_that_may_be_sent(

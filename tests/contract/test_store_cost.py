@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from server.domain import states
+from server.domain.placement import AgentRoom
 from server.domain.service import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
@@ -61,7 +62,7 @@ async def steps(database: Database, call: Call) -> int:
         count += 1
         return 0
 
-    connections = (database._reader, database._lists)
+    connections = (database._reader, database._lists, database._writer)
     for connection in connections:
         await connection.run(lambda raw: raw.set_progress_handler(step, 10))
     await call(SqlJobs(database, lambda job: None))
@@ -71,9 +72,9 @@ async def steps(database: Database, call: Call) -> int:
 
 
 SWEEPS: dict[str, Call] = {
-    "waiting": lambda jobs: jobs.waiting(Service("s"), "", 10, 10),
+    "claim_fairly": lambda jobs: jobs.claim_fairly(Service("s"), [AgentRoom("node", 4)], 10, 20),
     "release_delayed": lambda jobs: jobs.release_delayed(2),
-    "anything_queued": lambda jobs: jobs.anything_queued(),
+    "queued_services": lambda jobs: jobs.queued_services(),
     "held": lambda jobs: jobs.held(),
     "queued": lambda jobs: jobs.queued("s", "ann", 100),
     "in_states": lambda jobs: jobs.in_states(states.AT_AGENT, "node"),

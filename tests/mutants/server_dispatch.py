@@ -29,7 +29,7 @@ MUTANTS: Final = (
     of(
         "queue_timeout is kept",
         _SEND,
-        "given_up += await self._give_up_waiting(service)",
+        "moved += await self._give_up_overdue(service)",
         "pass",
         _TOO_LONG,
     ),
@@ -39,20 +39,6 @@ MUTANTS: Final = (
         "        if not service.queue_timeout_s:\n            return 0\n        now",
         "        now",
         _TOO_LONG,
-    ),
-    of(
-        "turns go on where they ended",
-        _SEND,
-        "self._served[service.name] = waiting.user_id",
-        "pass",
-        "turns_go_round_the_users_whoever_came_first[7]",
-    ),
-    of(
-        "what was claimed in this sweep counts as load",
-        _SEND,
-        "load[agent.name] += 1",
-        "pass",
-        "jobs_are_spread_over_agents_by_their_free_slots",
     ),
     of(
         "a job is told its place",

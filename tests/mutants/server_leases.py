@@ -9,9 +9,22 @@ from tests.mutants.mutant import Mutant
 _STORE: Final = "server/store/leases.py"
 
 
+def _of(protection: str, file: str, old: str, new: str, where: str, *tests: str) -> Mutant:
+    names = tuple(f"tests/{where}.py::test_{test}" for test in tests)
+    return Mutant("leases", protection, file, old, new, names)
+
+
 def _store(protection: str, old: str, new: str, *tests: str) -> Mutant:
-    names = tuple(f"tests/contract/store/test_leases.py::test_{test}" for test in tests)
-    return Mutant("leases", protection, _STORE, old, new, names)
+    return _of(protection, _STORE, old, new, "contract/store/test_leases", *tests)
+
+
+def _claim(protection: str, old: str, new: str, *tests: str) -> Mutant:
+    return _of(protection, "server/store/claims.py", old, new, "contract/store/test_claims", *tests)
+
+
+def _place(protection: str, old: str, new: str, *tests: str) -> Mutant:
+    names = "unit/server/domain/test_placement"
+    return _of(protection, "server/domain/placement.py", old, new, names, *tests)
 
 
 _LATER: Final = "a_lease_that_has_run_out_goes_to_another_with_a_higher_token"
@@ -53,5 +66,104 @@ MUTANTS: Final = (
         "WHERE owner = :owner AND {_SERVERS}",
         "WHERE owner = :owner",
         "what_is_released_is_free_at_once_and_its_token_is_not_forgotten",
+    ),
+    # claims
+    _claim(
+        "who has lost an agent's lease claims nothing for it",
+        "lease=room.lease,",
+        "",
+        "who_has_lost_the_lease_of_an_agent_claims_nothing_for_it",
+    ),
+    _of(
+        "a move is made under its lease only",
+        "server/store/moves.py",
+        'only_if += f" AND {HOLDS_LEASE}"',
+        "pass",
+        "contract/store/test_claims",
+        "a_move_under_a_lease_that_another_has_by_now_is_not_made",
+    ),
+    _claim(
+        "the turn is kept",
+        "if chosen and chosen[-1].user_id != last_user:",
+        "if False:",
+        "turns_go_on_where_they_ended_also_in_another_run_of_the_server",
+    ),
+    _claim(
+        "nobody gets two while another waits for one",
+        "if len({one.user_id for one in chosen}) == free:",
+        "if len(chosen) == free:",
+        "whatever_their_names_all_users_are_served_equally_often[7]",
+    ),
+    _claim(
+        "the turn goes round no more than once",
+        'AND user_id <= :up_to"',
+        '"',
+        "nobody_is_looked_at_twice_in_one_round",
+    ),
+    _claim(
+        "quotas are counted in the claim's transaction",
+        "users, agents = await _held(tx, service.name, ended)",
+        "users, agents = Counter[str](), Counter[str]()",
+        "of_several_who_claim_at_once_none_goes_beyond_a_quota",
+        "slots_of_an_agent_are_counted_over_all_services",
+    ),
+    _claim(
+        "the slot of an ended attempt is free",
+        'agents[row["agent"] or ""] -= 1',
+        "pass",
+        "an_attempt_that_has_ended_needs_no_slot_and_its_successor_does",
+    ),
+    _claim(
+        "the slot of its successor is not",
+        "WHERE id = :id AND attempt = :attempt AND",
+        "WHERE id = :id AND :attempt = :attempt AND",
+        "an_attempt_that_has_ended_needs_no_slot_and_its_successor_does",
+    ),
+    _claim(
+        "a job that is to be cancelled is not claimed",
+        '"attempt = attempt + 1", _NOT_CANCELLED',
+        '"attempt = attempt + 1"',
+        "a_job_that_is_to_be_cancelled_is_not_claimed",
+    ),
+    _of(
+        "no more is read than there are slots",
+        "server/store/claims.py",
+        "users, len(places), last_user",
+        "users, free, last_user",
+        "unit/server/stages/test_delivery",
+        "a_sweep_reads_no_more_of_the_queue_than_there_are_free_slots",
+    ),
+    _of(
+        "the slot of an ended attempt is free while its result is fetched",
+        "server/stages/send.py",
+        "self._get.results.ended()",
+        "()",
+        "unit/server/stages/test_delivery",
+        "a_slot_is_free_as_soon_as_the_attempt_has_ended_not_when_its_result_is_here",
+    ),
+    _place(
+        "slots are respected",
+        "(room.slots is None or load[room.name] < room.slots)",
+        "True",
+        "the_smallest_share_of_slots_in_use_gets_the_next_job_and_none_gets_too_many",
+    ),
+    _place(
+        "one job tries an agent out",
+        "room.most is None or placed[room.name] < room.most",
+        "True",
+        "an_agent_that_is_tried_out_gets_no_more_than_it_may_get_now",
+    ),
+    _place(
+        "the least busy agent is chosen",
+        "return jobs / max(1, room.slots or jobs + 1), jobs, room.name",
+        "return 0.0, 0, room.name",
+        "two_equal_agents_share_the_load",
+        "the_smallest_share_of_slots_in_use_gets_the_next_job_and_none_gets_too_many",
+    ),
+    _place(
+        "what was placed counts",
+        "load[room.name] += 1",
+        "pass",
+        "two_equal_agents_share_the_load",
     ),
 )

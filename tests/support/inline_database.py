@@ -90,6 +90,8 @@ class _Steps:
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
         return self._database._run(sql, params)
 
+    locked_rows = rows
+
 
 def inline_threads(fuse: CrashPoint) -> Callable[..., Any]:
     """In place of ``asyncio.to_thread``: the file step happens here and now, or never."""

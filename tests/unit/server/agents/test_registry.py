@@ -9,6 +9,7 @@ import pytest
 from server.agents.link import Sessions
 from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
+from server.domain.placement import place
 from shared.wire import AgentHealth
 from tests.support.sim_clock import SimClock
 
@@ -32,32 +33,18 @@ class Fleet:
         self.registry.mark_up(self.links[name], told)
 
     def chosen(self, service: str = "s", held: dict[str, int] | None = None) -> str | None:
-        link = self.registry.choose(service, held or {})
-        return link.name if link else None
+        chosen = place(self.registry.rooms(service), held or {}, 1)
+        return chosen[0].name if chosen else None
 
     def refuse(self, name: str, *, offered: bool = True, at_least_s: float = 0.0) -> float:
         why = f"{name} is busy"
         return self.registry.refused(name, "s", why, offered=offered, at_least_s=at_least_s)
 
 
-def test_two_equal_agents_share_the_load() -> None:
-    fleet, held = Fleet(a=4, b=4), {"a": 0, "b": 0}
-    for jobs in range(1, 9):
-        held[fleet.chosen(held=held) or ""] += 1
-        assert held == {"a": (jobs + 1) // 2, "b": jobs // 2}
-
-
-def test_the_smallest_share_of_slots_in_use_gets_the_next_job_and_none_gets_too_many() -> None:
-    fleet, held = Fleet(small=1, big=8), {"small": 0, "big": 0}
-    order = []
-    while (name := fleet.chosen(held=held)) is not None:
-        held[name] += 1
-        order.append(name)
-    assert held == {"small": 1, "big": 8}
-    assert order[:3] == ["big", "small", "big"]
-    assert fleet.registry.free_slots("s", held) == 0
-    assert fleet.registry.free_slots("s", {"big": 5}) == 4
-    told = fleet.registry.why_none("s", held)
+def test_who_has_all_slots_taken_is_said() -> None:
+    fleet = Fleet(small=1, big=8)
+    assert fleet.registry.why_none("s", {"small": 1, "big": 7}) == ""
+    told = fleet.registry.why_none("s", {"small": 1, "big": 8})
     assert told == "all 9 slots of the 2 agents that can take it are taken"
 
 
@@ -94,7 +81,7 @@ async def test_while_it_rests_it_gets_none_and_then_one_job_tries_it_out() -> No
     assert fleet.chosen("other") == "a"
     assert fleet.registry.why_none("s", {}) == "a is busy"
     await fleet.clock.advance(5.0)
-    assert fleet.chosen() == "a"
+    assert len(place(fleet.registry.rooms("s"), {}, 4)) == 1
     fleet.registry.claimed("a", "s")
     assert fleet.chosen() is None
     fleet.registry.accepted("a", "s")

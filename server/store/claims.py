@@ -1,0 +1,178 @@
+"""Claims: whose turn it is and who has room is counted in the transaction that moves the jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from server.domain import fairshare, placement
+from server.domain.fairshare import Waiting
+from server.domain.jobs import Job, Move
+from server.domain.placement import AgentRoom
+from server.domain.service import Service
+from server.store.moves import make_move
+from server.store.queue import HELD
+from shared.clock import Micros
+from shared.ids import AttemptKey
+from shared.sqlite.database import Database
+from shared.sqlite.transactions import Transaction
+from shared.wire import JobState
+
+_NOT_CANCELLED: Final = "cancel_requested_at IS NULL"
+_NEXT_USER: Final = """
+    SELECT user_id FROM jobs WHERE state = 'Queued' AND not_before = 0 AND service = :service
+    AND user_id > {after} {bound} ORDER BY user_id LIMIT 1
+"""
+
+
+class Claims:
+    """The part of ``ports.Jobs`` that gives queued jobs to agents."""
+
+    def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
+        self._database, self._changed = database, changed
+
+    async def claim_fairly(
+        self,
+        service: Service,
+        rooms: Sequence[AgentRoom],
+        most: int,
+        at: Micros,
+        ended: Collection[AttemptKey] = (),
+    ) -> list[Job]:
+        async def change(tx: Transaction) -> list[Job]:
+            last_user = await _lock(tx, service.name)
+            users, agents = await _held(tx, service.name, ended)
+            free = min(most, fairshare.room(service, users))
+            places = placement.place(rooms, agents, free)
+            chosen = await _due(tx, service, users, len(places), last_user) if places else []
+            claimed = []
+            for waiting, room in zip(chosen, places, strict=False):
+                move = Move(
+                    waiting.job_id,
+                    waiting.attempt,
+                    JobState.QUEUED,
+                    JobState.PROCESSING,
+                    at,
+                    f"being sent to agent {room.name}",
+                    changes={"agent": room.name},
+                    lease=room.lease,
+                )
+                job = await make_move(tx, move, "attempt = attempt + 1", _NOT_CANCELLED)
+                if job is not None:
+                    claimed.append(job)
+            if chosen and chosen[-1].user_id != last_user:
+                await tx.rows(
+                    "UPDATE services SET last_user = :user WHERE name = :service",
+                    {"service": service.name, "user": chosen[-1].user_id},
+                )
+            return claimed
+
+        jobs = await self._database.write(change)
+        for job in jobs:
+            self._changed(job)
+        return jobs
+
+
+async def _lock(tx: Transaction, service: str) -> str:
+    """The user who was served last; whoever else claims for the service waits until the end of
+    this transaction. It is a statement of its own: what is counted after it cannot change.
+    """
+    find = "SELECT last_user FROM services WHERE name = :service"
+    found = await tx.locked_rows(find, {"service": service})
+    if not found:
+        await tx.rows(
+            "INSERT INTO services (name) VALUES (:service) ON CONFLICT DO NOTHING",
+            {"service": service},
+        )
+        found = await tx.locked_rows(find, {"service": service})
+    return str(found[0]["last_user"])
+
+
+async def _held(
+    tx: Transaction, service: str, ended: Collection[AttemptKey]
+) -> tuple[Counter[str], Counter[str]]:
+    """Jobs of each user of the service, and jobs of each agent that need a slot of it."""
+    users, agents = Counter[str](), Counter[str]()
+    found = await tx.rows(
+        f"""
+        SELECT service, user_id, agent, count(*) AS jobs FROM jobs
+        WHERE {HELD} GROUP BY service, user_id, agent
+        """  # noqa: S608 - our own words
+    )
+    for row in found:
+        agents[row["agent"] or ""] += row["jobs"]
+        if row["service"] == service:
+            users[row["user_id"]] += row["jobs"]
+    for key in ended:
+        for row in await tx.rows(
+            f"SELECT agent FROM jobs WHERE id = :id AND attempt = :attempt AND {HELD}",  # noqa: S608
+            {"id": key.job_id, "attempt": key.attempt},
+        ):
+            agents[row["agent"] or ""] -= 1
+    return users, agents
+
+
+async def _due(
+    tx: Transaction, service: Service, held: Mapping[str, int], free: int, last_user: str
+) -> list[Waiting]:
+    """Whose turn it is: goes round the users once, from the one behind whom was served last."""
+    queue: list[Waiting] = []
+    after, up_to = last_user, None
+    while True:
+        found, last = await _waiting(
+            tx,
+            service.name,
+            (after, up_to),
+            users=free + len(held),
+            each=min(free, service.runs_per_user),
+        )
+        queue += found
+        chosen = fairshare.pick(queue, held, service, free)
+        # Nobody gets two while another waits for one.
+        if len({one.user_id for one in chosen}) == free:
+            return chosen
+        if last is not None:
+            after = last
+        elif up_to is None and last_user:
+            after, up_to = "", last_user
+        else:
+            return chosen
+
+
+async def _waiting(
+    tx: Transaction, service: str, between: tuple[str, str | None], users: int, each: int
+) -> tuple[list[Waiting], str | None]:
+    """Jobs that may be sent: the first ``each`` of the next ``users`` users.
+
+    Args:
+        between: users behind the first, up to and with the second (None: up to the last).
+
+    Returns:
+        The jobs, and the last user looked at (None: there are no further ones). It steps from user
+        to user through the index: its cost is the users looked at, not the queue.
+    """
+    after, up_to = between
+    bound = "" if up_to is None else "AND user_id <= :up_to"
+    found = await tx.rows(
+        f"""
+        WITH RECURSIVE line (user_id, number) AS (
+            SELECT ({_NEXT_USER.format(after=":after", bound=bound)}), 1
+            UNION ALL
+            SELECT ({_NEXT_USER.format(after="line.user_id", bound=bound)}), number + 1
+            FROM line WHERE line.user_id IS NOT NULL AND number < :users
+        )
+        SELECT line.user_id, number, jobs.id, jobs.attempt FROM line LEFT JOIN jobs ON jobs.id IN (
+            SELECT id FROM jobs WHERE state = 'Queued' AND not_before = 0
+            AND service = :service AND user_id = line.user_id
+            ORDER BY id LIMIT :each
+        )
+        WHERE line.user_id IS NOT NULL ORDER BY number, jobs.id
+        """,  # noqa: S608 - our own words
+        {"service": service, "after": after, "up_to": up_to, "users": users, "each": each},
+    )
+    last = found[-1]["user_id"] if found and found[-1]["number"] == users else None
+    ready = [
+        Waiting(row["id"], row["user_id"], row["attempt"]) for row in found if row["id"] is not None
+    ]
+    return ready, last

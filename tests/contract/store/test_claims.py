@@ -1,0 +1,171 @@
+"""What every store must do when jobs are claimed: the right ones, and never too many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from server.domain.jobs import Job, Move
+from server.domain.leases import LENGTH_S, of_agent
+from server.domain.placement import AgentRoom
+from server.domain.service import Service
+from server.store.jobs import SqlJobs
+from server.store.leases import SqlLeases
+from shared.sqlite.database import Database
+from shared.wire import JobState
+from tests.contract.store.conftest import new
+from tests.support.sim_clock import SimClock
+
+S = JobState
+ANY = [AgentRoom("node", None)]
+
+
+async def added(jobs: SqlJobs, *users: str, service: str = "s") -> list[int]:
+    return [(await jobs.insert(new(user, service), "queued"))[0].id for user in users]
+
+
+async def claimed(
+    jobs: SqlJobs, service: Service, most: int = 99, rooms: Sequence[AgentRoom] = ANY
+) -> list[str]:
+    """Whose jobs were claimed, in order."""
+    return [job.user_id for job in await jobs.claim_fairly(service, rooms, most, 20)]
+
+
+async def ended(jobs: SqlJobs, job: Job) -> None:
+    move = Move(job.id, job.attempt, job.state, S.FAILED, 30, "", changes={"ended_at": 30})
+    assert await jobs.move(move) is not None
+
+
+async def test_everybody_gets_one_before_anybody_gets_two_and_each_gets_the_oldest(
+    jobs: SqlJobs,
+) -> None:
+    first, *_ = await added(jobs, "ann", "ann", "ann", "bob", "cy")
+    found = await jobs.claim_fairly(Service("s"), ANY, 4, 20)
+    assert [job.user_id for job in found] == ["ann", "bob", "cy", "ann"]
+    assert found[0].id == first
+    assert {(job.state, job.attempt, job.agent) for job in found} == {(S.PROCESSING, 1, "node")}
+
+
+async def test_turns_go_on_where_they_ended_also_in_another_run_of_the_server(
+    jobs: SqlJobs, database: Database
+) -> None:
+    await added(jobs, *["ann", "bob", "cy"] * 3)
+    order = []
+    for _ in range(4):
+        order += await claimed(SqlJobs(database, lambda job: None), Service("s"), 2)
+    assert order == ["ann", "bob", "cy"] * 2 + ["ann", "bob"]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+async def test_whatever_their_names_all_users_are_served_equally_often(
+    jobs: SqlJobs, most: int
+) -> None:
+    """The order of names is the database's own; only that it is always the same one matters."""
+    users = ["ann", "Bob", "_x", "9", "zoe", "ZOE", "a.b", "a-b", "a@b", "Ann"]
+    service = Service("s", runs_per_user=9, max_runs=99)
+    await added(jobs, *users * 4)
+    served = Counter[str]()
+    while found := await claimed(jobs, service, most):
+        served.update(found)
+        assert max(served.values()) - min(served[user] for user in users) <= 1
+    assert set(served.values()) == {4}
+
+
+async def test_nobody_is_looked_at_twice_in_one_round(jobs: SqlJobs) -> None:
+    await added(jobs, "bob")
+    assert await claimed(jobs, Service("s")) == ["bob"]
+    await added(jobs, *["ann"] * 5, "cy")
+    assert await claimed(jobs, Service("s"), 4) == ["cy", "ann", "ann", "ann"]
+
+
+async def test_a_user_who_may_have_no_more_is_passed_over(jobs: SqlJobs) -> None:
+    service = Service("s", runs_per_user=1, max_runs=9)
+    await added(jobs, "ann", "ann", "bob", "cy")
+    assert await claimed(jobs, service) == ["ann", "bob", "cy"]
+    await added(jobs, "bob", "dee")
+    assert await claimed(jobs, service) == ["dee"]
+
+
+async def test_of_several_who_claim_at_once_none_goes_beyond_a_quota(jobs: SqlJobs) -> None:
+    service = Service("s", runs_per_user=2, max_runs=5)
+    await added(jobs, *["ann", "bob", "cy"] * 4)
+    found = await asyncio.gather(*(claimed(jobs, service, 2) for _ in range(10)))
+    users = Counter(user for each in found for user in each)
+    assert users.total() == 5
+    assert max(users.values()) == 2
+
+
+async def test_slots_of_an_agent_are_counted_over_all_services(jobs: SqlJobs) -> None:
+    await added(jobs, *["ann"] * 3)
+    await added(jobs, *["ann"] * 3, service="t")
+    rooms = [AgentRoom("small", 2), AgentRoom("large", 3)]
+    assert len(await claimed(jobs, Service("s"), rooms=rooms)) == 3
+    assert len(await claimed(jobs, Service("t"), rooms=rooms)) == 2
+    held = Counter[str]()
+    for one in await jobs.held():
+        held[one.agent] += one.slots
+    assert held == {"small": 2, "large": 3}
+
+
+async def test_an_attempt_that_has_ended_needs_no_slot_and_its_successor_does(
+    jobs: SqlJobs,
+) -> None:
+    await added(jobs, *["ann"] * 4)
+    rooms, service = [AgentRoom("node", 1)], Service("s")
+    (job,) = await jobs.claim_fairly(service, rooms, 9, 20)
+    assert await jobs.claim_fairly(service, rooms, 9, 20) == []
+    (second,) = await jobs.claim_fairly(service, rooms, 9, 20, [job.key])
+    assert await jobs.claim_fairly(service, rooms, 9, 20, [job.key]) == []
+    await ended(jobs, second)
+    await jobs.move(Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "again", changes={"agent": None}))
+    (again,) = await jobs.claim_fairly(service, rooms, 9, 20, [job.key])
+    assert (again.id, again.attempt) == (job.id, 2)
+    assert await jobs.claim_fairly(service, rooms, 9, 20, [job.key]) == []
+
+
+async def test_quotas_count_jobs_whose_attempt_has_ended(jobs: SqlJobs) -> None:
+    await added(jobs, "ann", "ann")
+    service = Service("s", runs_per_user=1)
+    (job,) = await jobs.claim_fairly(service, ANY, 9, 20)
+    assert await jobs.claim_fairly(service, ANY, 9, 20, [job.key]) == []
+
+
+async def test_a_job_that_is_to_be_cancelled_is_not_claimed(jobs: SqlJobs) -> None:
+    (job,) = await added(jobs, "ann")
+    await jobs.request_cancel(job, 15)
+    assert await claimed(jobs, Service("s")) == []
+    assert [one.id for one in await jobs.to_cancel()] == [job]
+
+
+async def test_who_has_lost_the_lease_of_an_agent_claims_nothing_for_it(
+    jobs: SqlJobs, database: Database, clock: SimClock
+) -> None:
+    await added(jobs, "ann", "bob")
+    first, second = (SqlLeases(database, letter * 12) for letter in "ab")
+    (lost,) = await first.acquire([of_agent("node")])
+    await clock.advance(LENGTH_S)
+    (held,) = await second.acquire([of_agent("node")])
+    rooms = {lease: [AgentRoom("node", None, lease)] for lease in (lost, held)}
+    assert await claimed(jobs, Service("s"), rooms=rooms[lost]) == []
+    assert await claimed(jobs, Service("s"), rooms=rooms[held]) == ["ann", "bob"]
+
+
+async def test_a_move_under_a_lease_that_another_has_by_now_is_not_made(
+    jobs: SqlJobs, database: Database
+) -> None:
+    await added(jobs, "ann")
+    (job,) = await jobs.claim_fairly(Service("s"), ANY, 9, 20)
+    first, second = (SqlLeases(database, letter * 12) for letter in "ab")
+    (lost,) = await first.acquire([of_agent("node")])
+    (held,) = await second.acquire([of_agent("node")], alone=True)
+    moves = [
+        Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 30, "has it", lease=lease)
+        for lease in (lost, held)
+    ]
+    assert await jobs.move(moves[0]) is None
+    assert (await jobs.get(job.id)).state is S.PROCESSING
+    assert len(await jobs.events(job.id)) == 2
+    assert await jobs.move(moves[1]) is not None
