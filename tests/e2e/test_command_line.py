@@ -22,7 +22,7 @@ def content(path: Path) -> dict[str, str]:
         return {name: archive.read(name).decode() for name in archive.namelist()}
 
 
-def test_submit_wait_output_shows_the_journey_and_brings_the_result(ferryman, tmp_path):
+def test_submit_wait_output_shows_each_state_and_fetches_the_result(ferryman, tmp_path):
     said = ferryman(
         *("submit", EXAMPLES / "contacts", "--service", "example", "--user", "grace"),
         *("--wait", "--output", "r.zip"),

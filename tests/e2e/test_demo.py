@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.dev_program import ROOT, environment, marked
 
 
-def test_the_demo_shows_the_journey_and_leaves_nothing(tmp_path):
+def test_the_demo_shows_each_step_and_leaves_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-P", str(ROOT / "scripts" / "demo.py")],
         env={**environment("demo"), "TMPDIR": str(tmp_path), "FERRYMAN_AGENT__SLOTS": "nonsense"},

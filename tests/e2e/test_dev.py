@@ -125,7 +125,7 @@ def test_when_one_of_the_two_dies_the_other_is_stopped_and_it_is_said(tmp_path, 
 
 
 @pytest.mark.parametrize("flag", ["--port", "--agent-port"])
-def test_a_port_in_use_is_told_and_nothing_stays_behind(tmp_path, flag):
+def test_a_port_in_use_is_reported_and_nothing_stays_behind(tmp_path, flag):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -161,7 +161,7 @@ def test_settings_come_from_a_file(tmp_path):
         assert client.services()[0]["timeout_s"] in {300.0, 3600.0}
 
 
-def test_a_bad_setting_is_told_with_the_nearest_one(tmp_path):
+def test_an_unknown_setting_is_refused_and_the_nearest_one_suggested(tmp_path):
     config = tmp_path / "ferryman.toml"
     config.write_text("[services.dock]\nruns_per_usr = 5\n")
     system = launch(tmp_path, *FREE, "--config", str(config), "--data-dir", str(tmp_path / "data"))

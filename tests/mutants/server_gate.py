@@ -24,7 +24,7 @@ MUTANTS: Final = (
         "            event[name] = _escaped(value)\n",
         "            event[name] = value\n",
         "tests/unit/shared/test_logs.py::"
-        "test_what_strangers_send_neither_forges_lines_nor_moves_the_cursor",
+        "test_what_callers_send_neither_forges_lines_nor_moves_the_cursor",
     ),
     _of(
         "a name that somebody else points here is not answered",
@@ -153,7 +153,7 @@ MUTANTS: Final = (
         f"{_HTTP}protocol.py",
         "                self._pause_reading(self._table.throttle.pause_s(began + spent, spent))\n",
         "",
-        f"{_SLOW}bytes_that_are_costly_to_read_leave_the_others_their_turn",
+        f"{_SLOW}bytes_that_are_costly_to_read_do_not_hold_up_others",
     ),
     _of(
         "all costly readers share one part of the time",
@@ -167,7 +167,7 @@ MUTANTS: Final = (
         f"{_HTTP}protocol.py",
         "        self._reading_pause = None\n        if not (self._reading",
         "        return\n        if not (self._reading",
-        f"{_SLOW}a_reader_at_rest_is_read_again_afterwards",
+        f"{_SLOW}a_paused_connection_is_read_again_afterwards",
     ),
     _of(
         "the kernel keeps little for a reader who reads nothing",
@@ -195,22 +195,22 @@ MUTANTS: Final = (
         f"{_HTTP}protocol.py",
         "transport.pause_reading()",
         "wire.resume_reading()",
-        f"{_SLOW}of_a_stranger_not_even_the_rest_is_read",
+        f"{_SLOW}without_a_token_not_even_the_rest_is_read",
     ),
     _of(
         "whoever has most connections makes room",
         f"{_HTTP}connections.py",
         "max(self._idle, key=lambda peer: len(self._idle[peer]))",
         "min(self._idle, key=lambda peer: len(self._idle[peer]))",
-        f"{_COUNT}the_oldest_idle_one_of_whoever_has_most_makes_room",
+        f"{_COUNT}the_oldest_idle_connection_of_the_peer_with_most_is_closed",
     ),
     _of(
         "an address has no more than its share",
         f"{_HTTP}connections.py",
         "if counted and self._count[peer] >= self.limits.per_peer:",
         "if False:",
-        f"{_COUNT}an_address_with_its_share_makes_room_among_its_own",
-        f"{_COUNT}who_has_no_idle_one_gets_no_more",
+        f"{_COUNT}an_address_at_its_limit_loses_an_idle_connection_of_its_own",
+        f"{_COUNT}an_address_at_its_limit_without_an_idle_one_gets_no_more",
     ),
     _of(
         "requests at work leave connections for others",

@@ -97,14 +97,14 @@ _NAME_MUTANTS: Final = (
         "shared/files/portable.py",
         "            if spelled[depth] != here[depth]:",
         "            if False:",
-        f"{_PORTABLE}names_that_differ_only_in_case_are_told",
+        f"{_PORTABLE}names_that_differ_only_in_case_are_reported",
     ),
     _of(
         "beyond ASCII, too",
         "shared/files/portable.py",
         "decomposed.casefold()",
         "decomposed",
-        f"{_PORTABLE}names_that_differ_only_in_case_are_told",
+        f"{_PORTABLE}names_that_differ_only_in_case_are_reported",
     ),
     _of(
         "where names must be portable they are refused",
@@ -237,8 +237,7 @@ _UPLOAD_MUTANTS: Final = (
         "shared/multipart/receive.py",
         "            await yield_to_loop()",
         "            pass",
-        "tests/unit/shared/multipart/test_work.py::"
-        "test_a_form_of_many_parts_lets_others_have_their_turn",
+        "tests/unit/shared/multipart/test_work.py::test_a_form_of_many_parts_lets_other_tasks_run",
     ),
     _of(
         "of many such forms one at a time",

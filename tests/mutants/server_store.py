@@ -59,7 +59,7 @@ MUTANTS: Final = (
         "shared/sqlite/database.py",
         "return await self._read(self._lists, sql, params)",
         "return await self._read(self._reader, sql, params)",
-        f"{_DATABASE}nobody_waits_behind_a_list",
+        f"{_DATABASE}no_other_read_waits_for_a_list",
     ),
     _of(
         "a delayed job waits",

@@ -15,19 +15,19 @@ from aiohttp import web
 from ferryman import JobState, cli
 from ferryman.cli import options
 from shared.wire import EventDoc, EventPage, JobDoc, JobPage, QueueInfo, StatusBody
-from tests.unit.ferryman.stand_in import Upload, answer, job, read_upload, repr_digest, serving
+from tests.unit.ferryman.fake_server import Upload, answer, job, read_upload, repr_digest, serving
 
 ZIP = b"PK\x05\x06" + bytes(18)
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     code: int
     out: str
     err: str
 
 
-Call = Callable[..., Awaitable[Said]]
+Call = Callable[..., Awaitable[CommandResult]]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def ferryman(capfd, monkeypatch, tmp_path) -> Call:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(options, "PATIENCE_S", 0.0)
 
-    async def call(*words: object) -> Said:
+    async def call(*words: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["ferryman", *map(str, words)])
 
         def run() -> int:
@@ -51,7 +51,7 @@ def ferryman(capfd, monkeypatch, tmp_path) -> Call:
 
         code = await asyncio.to_thread(run)
         out, err = capfd.readouterr()
-        return Said(code, out, err)
+        return CommandResult(code, out, err)
 
     return call
 

@@ -73,7 +73,7 @@ def test_a_file_where_a_folder_is_needed_is_refused():
         gather({"run.sh": b"", "in": b"", "in/x": b""})
 
 
-def test_a_missing_entry_script_is_told_with_what_there_is(folder):
+def test_without_the_entry_script_the_error_names_what_there_is(folder):
     with pytest.raises(BadBundle, match=r"no run\.sh: .* only “in\.pdb”"):
         names(folder / "data" / "in.pdb")
 
@@ -167,7 +167,7 @@ def test_one_archive_is_sent_as_it_is(tmp_path, name):
     assert (part.field, part.name, part.source) == ("bundle", name, path)
 
 
-def test_a_zip_without_the_script_or_none_at_all_is_told(tmp_path):
+def test_a_zip_without_the_script_or_none_at_all_is_refused(tmp_path):
     path = tmp_path / "b.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a/run.sh", "")

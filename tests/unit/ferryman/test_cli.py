@@ -14,7 +14,7 @@ from ferryman.cli import follow, jobs, show
 from ferryman.cli.exits import exit_code_of_job
 from shared.wire import EventDoc, EventPage, JobDoc, QueueInfo, Reason, Usage
 from tests.unit.ferryman.conftest import ZIP, Host
-from tests.unit.ferryman.stand_in import answer, job, problem, serving
+from tests.unit.ferryman.fake_server import answer, job, problem, serving
 
 FAILED = job(
     JobState.FAILED,
@@ -129,7 +129,7 @@ async def test_output_waits_and_fetches(ferryman, bundle, tmp_path):
     assert "saved out/job-17.zip (22 B)" in said.err
 
 
-async def test_an_output_that_cannot_be_is_told_before_anything_is_sent(ferryman, bundle):
+async def test_an_impossible_output_is_refused_before_anything_is_sent(ferryman, bundle):
     host = Host(job(JobState.COMPLETED))
     async with host.serving() as url:
         words = ("submit", bundle, "-s", "e", "-u", "a", "--url", url)

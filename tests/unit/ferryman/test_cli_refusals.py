@@ -11,7 +11,7 @@ from aiohttp import web
 
 from ferryman.cli import show
 from tests.unit.ferryman.conftest import Host
-from tests.unit.ferryman.stand_in import hang_up, job, problem, serving
+from tests.unit.ferryman.fake_server import hang_up, job, problem, serving
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ async def test_an_agents_address_is_not_a_servers(ferryman):
     assert "does not answer like a Ferryman server: /api/v1/jobs: Not Found" in said.err
 
 
-async def test_an_upload_that_may_have_arrived_is_told_so(ferryman, bundle):
+async def test_of_an_upload_that_may_have_arrived_the_error_says_so(ferryman, bundle):
     async def lose(request: web.Request) -> web.StreamResponse:
         await request.read()
         hang_up(request)
@@ -114,7 +114,7 @@ async def test_a_proxys_own_words_are_passed_on(ferryman, bundle):
     assert (said.code, said.err) == (65, "ferryman: 413 Request Entity Too Large\n")
 
 
-async def test_https_where_http_is_spoken_is_told_so(ferryman):
+async def test_https_where_http_is_spoken_is_named_as_the_cause(ferryman):
     async with serving() as url:
         said = await ferryman("status", "17", "--url", url.replace("http:", "https:"))
     assert said.code == 69
@@ -122,7 +122,7 @@ async def test_https_where_http_is_spoken_is_told_so(ferryman):
     assert "http:// in place of https://?" in said.err
 
 
-async def test_nobody_there_is_69(ferryman):
+async def test_an_unreachable_server_is_69(ferryman):
     async with serving() as url:
         pass
     said = await ferryman("status", "17", "--url", url)

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from ferryman import BadDownload, Client, NoResult, NotFound, NotReady, NotUnderstood, Unreachable
-from tests.unit.ferryman.stand_in import InstantClock, hang_up, problem, repr_digest, serving
+from tests.unit.ferryman.fake_server import InstantClock, hang_up, problem, repr_digest, serving
 
 CONTENT = bytes(range(251)) * 12_000  # 3 MB
 ROUTE = "/api/v1/jobs/17/result"
@@ -171,7 +171,7 @@ async def download(status: int, code: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(409, NoResult), (410, NoResult), (404, NotFound)])
-async def test_why_there_is_no_result_is_told(tmp_path, status, kind):
+async def test_the_error_says_why_there_is_no_result(tmp_path, status, kind):
     with pytest.raises(kind, match="the sentence for why"):
         await download(status, "why", tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ferryman import errors
-from tests.unit.ferryman.stand_in import job
+from tests.unit.ferryman.fake_server import job
 
 REFUSED: Any = (409, "a_code", "a sentence")
 ARGUMENTS: dict[type[errors.FerrymanError], Any] = {

@@ -18,7 +18,7 @@ from ferryman import (
     WaitedTooLong,
 )
 from shared.wire import EventDoc, EventPage, JobPage
-from tests.unit.ferryman.stand_in import InstantClock, answer, hang_up, job, problem, serving
+from tests.unit.ferryman.fake_server import InstantClock, answer, hang_up, job, problem, serving
 
 
 def event(seq: int, status: JobState, before: JobState | None) -> EventDoc:
@@ -27,7 +27,7 @@ def event(seq: int, status: JobState, before: JobState | None) -> EventDoc:
     )
 
 
-class Life:
+class ScriptedJob:
     """A job that goes one step on with each request that waits."""
 
     def __init__(self, *states: JobState) -> None:
@@ -57,7 +57,7 @@ class Life:
 
 
 async def test_waiting_ends_when_the_job_has_ended():
-    life = Life(JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
+    life = ScriptedJob(JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
     async with serving(*life.routes()) as url, Client(url, clock=InstantClock()) as client:
         assert (await client.wait(17)).status is JobState.FAILED
     assert len(life.asked) == 2
@@ -126,7 +126,7 @@ async def test_waiting_survives_a_restart_of_the_server():
         assert (await client.wait(17)).status is JobState.COMPLETED
 
 
-async def test_the_history_is_told_in_order_and_once_until_the_end():
+async def test_the_history_comes_in_order_and_once_until_the_end():
     states = (
         JobState.QUEUED,
         JobState.PROCESSING,
@@ -134,7 +134,7 @@ async def test_the_history_is_told_in_order_and_once_until_the_end():
         JobState.RUNNING,
         JobState.COMPLETED,
     )
-    life = Life(*states)
+    life = ScriptedJob(*states)
     async with serving(*life.routes()) as url, Client(url) as client:
         told = [one async for one in client.events(17)]
     assert [one.status for one in told] == list(states)
@@ -142,7 +142,7 @@ async def test_the_history_is_told_in_order_and_once_until_the_end():
 
 
 async def test_the_history_can_be_taken_up_after_a_number():
-    life = Life(JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED)
+    life = ScriptedJob(JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED)
     async with serving(*life.routes()) as url, Client(url, clock=InstantClock()) as client:
         assert [one.seq async for one in client.events(17, after=2)] == [3]
 
@@ -193,7 +193,7 @@ async def test_a_limited_list_asks_for_no_more():
 
 
 async def test_a_cancel_that_takes_longer_is_waited_for():
-    life = Life(JobState.RUNNING, JobState.RUNNING, JobState.CANCELLED)
+    life = ScriptedJob(JobState.RUNNING, JobState.RUNNING, JobState.CANCELLED)
 
     async def cancel(request: web.Request) -> web.StreamResponse:
         return answer(job(JobState.RUNNING), 202)
@@ -205,7 +205,7 @@ async def test_a_cancel_that_takes_longer_is_waited_for():
         assert (await client.cancel(17)).status is JobState.CANCELLED
 
 
-async def test_a_cancel_that_comes_too_late_is_told():
+async def test_a_cancel_that_comes_too_late_is_an_error():
     async def late(request: web.Request) -> web.StreamResponse:
         return problem(409, "already_ended", "job 17 has already ended as Completed")
 
@@ -217,8 +217,8 @@ async def test_a_cancel_that_comes_too_late_is_told():
             await client.cancel(17)
 
 
-async def test_a_cancel_that_loses_the_race_is_told():
-    life = Life(JobState.RUNNING, JobState.COMPLETED)
+async def test_a_cancel_that_loses_the_race_is_an_error():
+    life = ScriptedJob(JobState.RUNNING, JobState.COMPLETED)
 
     async def cancel(request: web.Request) -> web.StreamResponse:
         return answer(job(JobState.RUNNING), 202)
@@ -249,7 +249,7 @@ def test_the_synchronous_client_has_every_method_of_the_other():
 
 async def test_the_synchronous_client_works_from_a_thread_without_a_loop():
     """The server needs this thread's loop, so the client is used in another."""
-    life = Life(JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED)
+    life = ScriptedJob(JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED)
     asked: list[dict[str, str]] = []
     seen: list[object] = []
 

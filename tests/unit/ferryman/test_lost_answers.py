@@ -11,7 +11,7 @@ from aiohttp import web
 
 from ferryman import Client, TryLater, Unreachable
 from shared.wire import JobPage, StatusBody
-from tests.unit.ferryman.stand_in import (
+from tests.unit.ferryman.fake_server import (
     InstantClock,
     Upload,
     answer,
@@ -32,7 +32,7 @@ class FineClock(InstantClock):
         await super().sleep(seconds / 100)
 
 
-class Slow:
+class SlowServer:
     """A server that takes each upload whole, and fails to answer the first."""
 
     def __init__(self, how: str, *, known_after: int | None = 0) -> None:
@@ -72,7 +72,7 @@ class Slow:
 
 @pytest.mark.parametrize("how", ["silence", "504", "503", "reset"])
 async def test_a_job_that_is_there_is_found_and_the_bundle_is_sent_once(how):
-    slow = Slow(how)
+    slow = SlowServer(how)
     async with slow.client(InstantClock()) as client:
         accepted = await client.submit(SCRIPT, service="example")
     assert (accepted.id, accepted.status) == (17, "Running")
@@ -82,7 +82,7 @@ async def test_a_job_that_is_there_is_found_and_the_bundle_is_sent_once(how):
 
 @pytest.mark.parametrize("how", ["silence", "504"])
 async def test_a_server_that_is_still_at_work_is_given_time(how):
-    slow = Slow(how, known_after=3)
+    slow = SlowServer(how, known_after=3)
     async with slow.client(FineClock()) as client:
         accepted = await client.submit(SCRIPT, service="example")
     assert accepted.id == 17
@@ -91,7 +91,7 @@ async def test_a_server_that_is_still_at_work_is_given_time(how):
 
 @pytest.mark.parametrize("how", ["silence", "reset"])
 async def test_a_bundle_that_got_lost_is_sent_again_under_its_key(how):
-    slow = Slow(how, known_after=None)
+    slow = SlowServer(how, known_after=None)
     async with slow.client(InstantClock()) as client:
         accepted = await client.submit(SCRIPT, service="example")
     assert (accepted.id, accepted.status) == (17, "Queued")
@@ -100,15 +100,15 @@ async def test_a_bundle_that_got_lost_is_sent_again_under_its_key(how):
 
 
 async def test_a_key_that_the_caller_chose_may_be_another_bundles_so_the_server_compares():
-    slow = Slow("reset")
+    slow = SlowServer("reset")
     async with slow.client(InstantClock()) as client:
         await client.submit(SCRIPT, service="example", idempotency_key="mine")
     assert (len(slow.uploads), slow.looked_up) == (2, [])
 
 
-async def test_without_patience_the_first_failure_is_told_and_that_there_may_be_a_job():
+async def test_without_patience_the_first_failure_is_raised_and_says_that_there_may_be_a_job():
     for how, kind in (("reset", Unreachable), ("503", TryLater)):
-        slow = Slow(how)
+        slow = SlowServer(how)
         async with slow.client(InstantClock(), patience=0) as client:
             with pytest.raises(kind) as caught:
                 await client.submit(SCRIPT, service="example")

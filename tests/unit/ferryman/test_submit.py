@@ -12,7 +12,7 @@ from ferryman import BadBundle, Client, FileChanged, NotAllowed, NotUnderstood, 
 from ferryman.errors import Unreachable
 from ferryman.form import BATCH
 from shared.wire import StatusBody
-from tests.unit.ferryman.stand_in import (
+from tests.unit.ferryman.fake_server import (
     InstantClock,
     Upload,
     answer,
@@ -26,7 +26,7 @@ QUEUED = StatusBody(id=17, status="Queued", message="Job successfully uploaded")
 SCRIPT = {"run.sh": b"echo hi\n"}
 
 
-class Taking:
+class RecordingServer:
     """A handler that keeps what it is sent."""
 
     def __init__(self, lose: int = 0) -> None:
@@ -44,7 +44,7 @@ class Taking:
 async def test_names_fields_and_contents_arrive_as_they_are(tmp_path):
     big = bytes(range(256)) * 8192  # 2 MiB: several pieces
     (tmp_path / "big").write_bytes(big)
-    take = Taking()
+    take = RecordingServer()
     async with serving(("POST", "/upload", take)) as url, Client(url, user="ada") as client:
         accepted = await client.submit(
             {
@@ -89,14 +89,14 @@ async def test_names_fields_and_contents_arrive_as_they_are(tmp_path):
 
 
 async def test_a_small_upload_does_not_wait_for_leave():
-    take = Taking()
+    take = RecordingServer()
     async with serving(("POST", "/upload", take)) as url, Client(url, user="ada") as client:
         await client.submit(SCRIPT, service="example")
     assert take.uploads[0].expected is None
 
 
 async def test_a_lost_answer_is_asked_for_again_under_the_same_key():
-    take = Taking(lose=2)
+    take = RecordingServer(lose=2)
     clock = InstantClock()
     async with (
         serving(("POST", "/upload", take)) as url,
@@ -111,7 +111,7 @@ async def test_a_lost_answer_is_asked_for_again_under_the_same_key():
 
 
 async def test_every_upload_has_a_key_of_its_own_unless_one_is_given():
-    take = Taking()
+    take = RecordingServer()
     async with serving(("POST", "/upload", take)) as url, Client(url, user="ada") as client:
         for key in (None, None, "mine"):
             await client.submit(SCRIPT, service="example", idempotency_key=key)
@@ -123,7 +123,7 @@ async def test_every_upload_has_a_key_of_its_own_unless_one_is_given():
 
 async def test_patience_ends():
     clock = InstantClock()
-    take = Taking(lose=1_000)
+    take = RecordingServer(lose=1_000)
     async with (
         serving(("POST", "/upload", take)) as url,
         Client(url, user="ada", clock=clock, patience=5) as client,
@@ -134,7 +134,7 @@ async def test_patience_ends():
     assert 3 < clock.at <= 5
 
 
-async def test_nobody_there_is_told_in_plain_words():
+async def test_an_unreachable_server_is_reported_in_plain_words():
     async with serving() as url:
         pass
     async with Client(url, user="ada", patience=0) as client:
@@ -217,7 +217,7 @@ async def test_a_refusal_before_the_body_saves_sending_it(tmp_path):
 
     sent: list[int] = []
     async with (
-        serving(("POST", "/upload", Taking()), expect=refuse) as url,
+        serving(("POST", "/upload", RecordingServer()), expect=refuse) as url,
         Client(url, user="ada") as client,
     ):
         with pytest.raises(Refused, match="at most 1 MiB"):
@@ -227,7 +227,7 @@ async def test_a_refusal_before_the_body_saves_sending_it(tmp_path):
     assert sent == []
 
 
-async def test_something_else_on_the_port_is_told():
+async def test_another_program_on_the_port_is_reported():
     async def page(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<h1>Welcome to nginx</h1>", content_type="text/html")
 
@@ -265,7 +265,7 @@ async def test_a_file_that_changes_while_it_is_sent_is_an_error_and_not_sent_aga
 
 async def test_progress_ends_at_the_whole():
     told: list[tuple[int, int]] = []
-    take = Taking()
+    take = RecordingServer()
     async with serving(("POST", "/upload", take)) as url, Client(url, user="ada") as client:
         await client.submit(
             {"run.sh": b"", "x": bytes(3 * BATCH)},
@@ -307,7 +307,7 @@ def test_a_url_without_http_is_refused_with_an_example(url):
         Client(url)
 
 
-async def test_what_cannot_be_right_is_told_before_anything_is_sent():
+async def test_wrong_arguments_are_refused_before_anything_is_sent():
     async with Client("http://127.0.0.1:9", patience=0) as client:
         with pytest.raises(ValueError, match="whose job"):
             await client.submit(SCRIPT, service="example")
@@ -318,7 +318,7 @@ async def test_what_cannot_be_right_is_told_before_anything_is_sent():
 
 
 async def test_a_string_is_one_tag_and_numbers_have_no_exponent():
-    take = Taking()
+    take = RecordingServer()
     async with serving(("POST", "/upload", take)) as url, Client(url, user="ada") as client:
         await client.submit(SCRIPT, service="example", tags="abc", timeout=1e7, cpus=1e-5)
     (upload,) = take.uploads

@@ -57,7 +57,7 @@ except ValueError:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_what_strangers_send_neither_forges_lines_nor_moves_the_cursor(form):
+def test_what_callers_send_neither_forges_lines_nor_moves_the_cursor(form):
     done = subprocess.run(
         [sys.executable, "-c", _STRANGE.replace("FORM", repr(form))],
         env=environment(),

@@ -28,7 +28,7 @@ def calls(monkeypatch):
     return seen
 
 
-def test_sealing_syncs_the_content_before_the_name_and_then_the_folder(tmp_path, calls):
+def test_the_content_is_synced_before_the_name_and_then_the_folder(tmp_path, calls):
     (tmp_path / "tmp").write_text("x")
     (tmp_path / "kept").mkdir()
     durable.replace(tmp_path / "tmp", tmp_path / "kept" / "final")

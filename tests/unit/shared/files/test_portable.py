@@ -32,7 +32,7 @@ ODD = [
 
 
 @pytest.mark.parametrize(("name", "why"), ODD)
-def test_what_other_systems_cannot_store_is_told_with_the_reason(name, why):
+def test_what_other_systems_cannot_store_is_reported_with_the_reason(name, why):
     assert safe_path(name) == name
     told = why_not_portable(name)
     assert told is not None
@@ -58,7 +58,7 @@ def test_ordinary_names_are_for_every_system(name):
         ("É", "é"),
     ],
 )
-def test_names_that_differ_only_in_case_are_told(first, second):
+def test_names_that_differ_only_in_case_are_reported(first, second):
     for paths in ([first, "b/c", second, "a.a"], [second, first]):
         (found,) = problems(paths)
         assert (found.code, "differs only in case" in found.why) == ("case_clash", True)

@@ -1,4 +1,4 @@
-"""How many may be connected, and who makes room for whom."""
+"""Limits of connections, and which idle one is closed for a new one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.http.connections import (
 )
 
 
-class Line:
+class FakeConnection:
     def __init__(self) -> None:
         self.dropped = False
 
@@ -25,98 +25,100 @@ def table(connections: int = 4, per_peer: int = 2, loopback_too: bool = False) -
     return Connections(ConnectionLimits(connections, per_peer, loopback_too, 3, 2, 1))
 
 
-def come(found: Connections, peer: str) -> Line | None:
-    """One that is let in; None: it is not."""
-    if not found.admit(peer):
+def connect(connections: Connections, peer: str) -> FakeConnection | None:
+    """A new connection; None: it was not admitted."""
+    if not connections.admit(peer):
         return None
-    line = Line()
-    found.add(line, peer)
-    return line
+    connection = FakeConnection()
+    connections.add(connection, peer)
+    return connection
 
 
-def test_the_oldest_idle_one_of_whoever_has_most_makes_room():
-    found = table(per_peer=4)
-    first, second, third = (come(found, "10.0.0.1") for _ in range(3))
-    other = come(found, "10.0.0.2")
+def test_the_oldest_idle_connection_of_the_peer_with_most_is_closed():
+    connections = table(per_peer=4)
+    first, second, third = (connect(connections, "10.0.0.1") for _ in range(3))
+    other = connect(connections, "10.0.0.2")
     assert first is not None
     assert second is not None
     assert other is not None
-    found.busy(first)
-    assert come(found, "10.0.0.3") is not None
+    connections.busy(first)
+    assert connect(connections, "10.0.0.3") is not None
     assert (first.dropped, second.dropped, other.dropped) == (False, True, False)
-    found.idle(first)  # it has been idle for the shortest time now
-    assert come(found, "10.0.0.4") is not None
+    connections.idle(first)  # it has been idle for the shortest time now
+    assert connect(connections, "10.0.0.4") is not None
     assert third is not None
     assert (third.dropped, first.dropped) == (True, False)
-    assert len(found) == 4
+    assert len(connections) == 4
 
 
-def test_an_address_with_its_share_makes_room_among_its_own():
-    found = table(connections=10)
-    first, second = come(found, "10.0.0.1"), come(found, "10.0.0.1")
-    other = come(found, "10.0.0.2")
+def test_an_address_at_its_limit_loses_an_idle_connection_of_its_own():
+    connections = table(connections=10)
+    first, second = connect(connections, "10.0.0.1"), connect(connections, "10.0.0.1")
+    other = connect(connections, "10.0.0.2")
     assert first is not None
     assert second is not None
     assert other is not None
-    assert come(found, "10.0.0.1") is not None
+    assert connect(connections, "10.0.0.1") is not None
     assert (first.dropped, other.dropped) == (True, False)
 
 
-def test_who_has_no_idle_one_gets_no_more():
-    found = table(connections=10)
-    for line in (come(found, "10.0.0.1"), come(found, "10.0.0.1")):
-        assert line is not None
-        found.busy(line)
-    assert come(found, "10.0.0.1") is None
-    assert come(found, "10.0.0.2") is not None
+def test_an_address_at_its_limit_without_an_idle_one_gets_no_more():
+    connections = table(connections=10)
+    for connection in (connect(connections, "10.0.0.1"), connect(connections, "10.0.0.1")):
+        assert connection is not None
+        connections.busy(connection)
+    assert connect(connections, "10.0.0.1") is None
+    assert connect(connections, "10.0.0.2") is not None
 
 
 @pytest.mark.parametrize("loopback_too", [False, True])
 def test_this_machines_own_addresses_count_only_if_that_is_asked_for(loopback_too):
-    found = table(connections=10, loopback_too=loopback_too)
-    lines = [come(found, "127.0.0.1") for _ in range(5)]
-    assert sum(line is not None and line.dropped for line in lines) == (3 if loopback_too else 0)
+    connections = table(connections=10, loopback_too=loopback_too)
+    lines = [connect(connections, "127.0.0.1") for _ in range(5)]
+    assert sum(connection is not None and connection.dropped for connection in lines) == (
+        3 if loopback_too else 0
+    )
 
 
-def test_full_of_work_is_full():
-    found = table(connections=2)
+def test_when_all_connections_are_busy_no_more_are_accepted():
+    connections = table(connections=2)
     for peer in ("10.0.0.1", "10.0.0.2"):
-        line = come(found, peer)
-        assert line is not None
-        found.busy(line)
-    assert come(found, "10.0.0.3") is None
+        connection = connect(connections, peer)
+        assert connection is not None
+        connections.busy(connection)
+    assert connect(connections, "10.0.0.3") is None
 
 
-def test_what_has_gone_is_not_counted():
-    found = table(connections=2)
+def test_closed_connections_are_not_counted():
+    connections = table(connections=2)
     for _ in range(10):
-        line = come(found, "10.0.0.1")
-        assert line is not None
-        found.remove(line)
-        found.remove(line)
-        found.idle(line)  # too late
-    assert len(found) == 0
-    assert not found.close_idle()
+        connection = connect(connections, "10.0.0.1")
+        assert connection is not None
+        connections.remove(connection)
+        connections.remove(connection)
+        connections.idle(connection)  # too late
+    assert len(connections) == 0
+    assert not connections.close_idle()
 
 
 @pytest.mark.parametrize("files", [64, 100, 256, 300, 1024, 20_000, 1 << 20])
 @pytest.mark.parametrize("own", [0, 200])
-def test_descriptors_are_left_for_the_files_of_requests_and_for_own_work(files, own):
-    found = connection_limits(files, own=own)
-    assert found.waits_per_caller <= found.waits <= found.requests < found.connections
-    assert found.per_peer < found.connections
+def test_descriptors_are_left_for_the_files_of_requests_and_for_own_files(files, own):
+    limits = connection_limits(files, own=own)
+    assert limits.waits_per_caller <= limits.waits <= limits.requests < limits.connections
+    assert limits.per_peer < limits.connections
     if files >= 256 and files > 2 * own:
-        assert files - found.connections - found.requests >= max(own, 64)
+        assert files - limits.connections - limits.requests >= max(own, 64)
 
 
-def test_a_place_is_taken_before_the_connection_is_made_and_can_be_given_back():
-    found = table(connections=10)
-    assert found.admit("10.0.0.1")
-    assert found.admit("10.0.0.1")
-    assert not found.admit("10.0.0.1")  # accepted in one go, none of them made yet
-    found.release("10.0.0.1")
-    assert found.admit("10.0.0.1")
-    assert len(found) == 2
+def test_a_connection_counts_from_its_admission_and_can_be_released():
+    connections = table(connections=10)
+    assert connections.admit("10.0.0.1")
+    assert connections.admit("10.0.0.1")
+    assert not connections.admit("10.0.0.1")  # accepted in one go, none of them made yet
+    connections.release("10.0.0.1")
+    assert connections.admit("10.0.0.1")
+    assert len(connections) == 2
 
 
 def test_costly_reading_gets_a_quarter_of_the_time_all_together():

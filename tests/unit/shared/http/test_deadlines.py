@@ -204,7 +204,7 @@ async def test_the_rest_of_a_refused_body_is_dropped_and_the_answer_still_arrive
         await gone(writer)
 
 
-async def test_of_a_stranger_not_even_the_rest_is_read():
+async def test_without_a_token_not_even_the_rest_is_read():
     async with serving(linger_s=LATER) as (app, port):
         app.known = False
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -226,7 +226,7 @@ async def test_what_is_no_http_is_answered_without_a_traceback(caplog):
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_bytes_that_are_costly_to_read_leave_the_others_their_turn(monkeypatch):
+async def test_bytes_that_are_costly_to_read_do_not_hold_up_others(monkeypatch):
     """A body in chunks of one byte: the loop's own clock says that each read took 10 ms."""
     rests: list[float] = []
     monkeypatch.setattr(Connection, "_pause_reading", lambda _, seconds: rests.append(seconds))
@@ -249,7 +249,7 @@ async def test_bytes_that_are_costly_to_read_leave_the_others_their_turn(monkeyp
         await gone(writer)
 
 
-async def test_a_reader_at_rest_is_read_again_afterwards():
+async def test_a_paused_connection_is_read_again_afterwards():
     async with serving() as (app, port):
         app.rest_s = SOON
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -69,7 +69,7 @@ async def test_conditions_and_ranges(tmp_path, data, headers, status, part):
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
-async def test_head_tells_the_same_without_the_bytes(tmp_path, data):
+async def test_head_has_the_same_headers_without_the_bytes(tmp_path, data):
     status, told, body = await answers(tmp_path, data, "HEAD")
     assert (status, body) == (200, b"")
     assert int(told["Content-Length"]) == len(data)

@@ -318,7 +318,7 @@ async def test_a_sender_that_is_gone_after_its_form_was_complete_is_not_taken_fo
 
 
 @pytest.mark.parametrize("megabytes", [0, 3])
-async def test_a_full_disk_is_told_as_it_is(tmp_path, megabytes):
+async def test_a_full_disk_is_named_in_the_error(tmp_path, megabytes):
     sink = Recorder()
     sink.free.set()
     sink.problem = OSError(errno.ENOSPC, "full")

@@ -99,7 +99,7 @@ def test_twice_the_body_is_twice_the_work(shape, cut):
     assert counts[1] <= 2.2 * counts[0] + 200
 
 
-async def test_a_form_of_many_parts_lets_others_have_their_turn(tmp_path):
+async def test_a_form_of_many_parts_lets_other_tasks_run(tmp_path):
     turns = 0
     parts = 4000
 

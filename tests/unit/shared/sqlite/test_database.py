@@ -142,7 +142,7 @@ async def test_a_change_waits_for_another_programs_change(
     assert await change == 1
 
 
-async def test_nobody_waits_behind_a_list(database: Database) -> None:
+async def test_no_other_read_waits_for_a_list(database: Database) -> None:
     """The list is held up until the other read has been answered."""
     begun, answered = threading.Event(), threading.Event()
 

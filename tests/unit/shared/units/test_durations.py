@@ -43,7 +43,7 @@ def test_anything_else_is_no_duration(text):
         parse_duration(text)
 
 
-def test_a_negative_duration_is_told_as_such():
+def test_a_negative_duration_is_refused_as_negative():
     with pytest.raises(ValueError, match="'-5s' is negative"):
         parse_duration("-5s")
 

@@ -194,7 +194,7 @@ def test_an_abort_at_any_step_leaves_nothing(tmp_path, steps):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told_as_such_and_leaves_nothing(tmp_path):
+def test_a_full_disk_is_an_oserror_and_leaves_nothing(tmp_path):
     # A file size limit is the one kind of full disk that needs no privileges.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     writer = BundleWriter(tmp_path / "b", max_files=9, max_bytes=1 << 30)

@@ -49,7 +49,7 @@ def test_a_file_whose_bytes_are_not_as_listed_is_to_be_read(tmp_path):
     assert digests.sha256(entries["z"]) is not None
 
 
-def test_what_is_no_stored_file_is_not_known_nor_anything_behind_it(tmp_path):
+def test_an_entry_that_is_not_stored_is_not_known_nor_anything_behind_it(tmp_path):
     with zipfile.ZipFile(tmp_path / "b", "w") as archive:
         archive.writestr("first", b"1" * 100)
         archive.writestr("packed", b"2" * 100, zipfile.ZIP_DEFLATED)
