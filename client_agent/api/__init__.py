@@ -1,1 +1,1 @@
-"""The HTTP side: routes, and what goes wrong as an answer."""
+"""HTTP: the routes, and the replies to failed requests."""

@@ -1,4 +1,4 @@
-"""Errors to answers, once."""
+"""Turns exceptions into replies, in one place."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from shared.sqlite.errors import DatabaseUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_EMPTY: Final[dict[str, Any]] = {
+_NO_PAYLOAD: Final[dict[str, Any]] = {
     "id": 0,
-    "status": "Unknown",  # no state of ours: what a job-orchestrator server can read
+    "status": "Unknown",  # not a state of the agent, but one that job-orchestrator servers read
     "loc": "",
     "pid": 0,
     "killed": False,
@@ -27,31 +27,31 @@ _EMPTY: Final[dict[str, Any]] = {
 
 @web.middleware
 async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever goes wrong into an answer."""
+    """Turn every exception of a handler into a reply."""
     try:
         return await handler(request)
     except ConnectionError:
         raise
-    except Exception as problem:  # noqa: BLE001 - defects too: whoever asked gets an answer
+    except Exception as problem:  # noqa: BLE001 - defects too: every caller gets a reply
         status, body, headers = _refusal(request, problem)
     request[ERROR_CODE] = body["code"]
     response = web.json_response(body, status=status, headers=headers)
     if request.body_exists and not request.content.at_eof():
-        response.force_close()  # the rest of a refused body is of no interest
+        response.force_close()  # the rest of a refused body is not read
     return response
 
 
 def _refusal(
     request: web.Request, problem: Exception
 ) -> tuple[int, dict[str, Any], Mapping[str, str]]:
-    """Status, body and headers of the answer that an exception means."""
+    """Status, body and headers of the reply to an exception."""
     headers: dict[str, str] = {}
     match problem:
         case Denied():
             code = "unauthorized" if problem.status == 401 else problem.code
             return problem.status, {"code": code, "message": problem.message}, problem.headers
         case NoSuchPayload():
-            return 404, _EMPTY | {"code": "payload_not_found", "message": str(problem)}, {}
+            return 404, _NO_PAYLOAD | {"code": "payload_not_found", "message": str(problem)}, {}
         case Refused():
             refused = problem
         case DatabaseUnavailable():

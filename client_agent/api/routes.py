@@ -1,4 +1,4 @@
-"""The agent's routes, thin: read the request, call, shape the answer."""
+"""The agent's routes, thin: read the request, call, shape the reply."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
 from client_agent.report.cpu_load import CpuLoad
-from client_agent.report.event_stream import follow
+from client_agent.report.event_stream import event_lines
 from client_agent.report.health import Health
 from client_agent.run.runner import Runner
 from client_agent.storage.folders import Folders
@@ -26,24 +26,17 @@ from shared.http.middleware import GATE, UPLOADED_ID
 from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
 from shared.ids import AttemptKey
-from shared.wire import (
-    AgentHealth,
-    PayloadState,
-    ResultInfo,
-    Settled,
-    Wire,
-)
+from shared.wire import AgentHealth, PayloadState, ResultInfo, Settled, Wire
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _MAX_WAIT_S: Final = 60.0
-_LONGEST: Final = 32
-"""Characters of a number that can mean something."""
+_MAX_NUMBER_LEN: Final = 32
 _ID: Final = "{id:[0-9]{1,18}}"
 
 
 class Api:
-    """Handlers, and what they work with."""
+    """The handlers."""
 
     def __init__(
         self,
@@ -58,7 +51,7 @@ class Api:
         self._payloads, self._runner, self._intake = payloads, runner, intake
         self._health, self._folders, self._clock = health, folders, clock
         self._snapshots = snapshots
-        self._load = CpuLoad()
+        self._cpu_load = CpuLoad()
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -81,13 +74,13 @@ class Api:
         return web.json_response({"message": "pong"})
 
     async def health(self, request: web.Request) -> web.StreamResponse:
-        told, well = await self._health.report(self._runner.running)
+        health, healthy = await self._health.report(self._runner.running)
         if not request[PRINCIPAL].authenticated:  # names of folders are the operator's
-            told = AgentHealth(status=told.status, database=told.database)
-        return _json(told, 200 if well else 503)
+            health = AgentHealth(status=health.status, database=health.database)
+        return _json(health, 200 if healthy else 503)
 
     async def load(self, _: web.Request) -> web.StreamResponse:
-        return web.json_response(self._load.percent())
+        return web.json_response(self._cpu_load.percent())
 
     # -- one payload
 
@@ -98,7 +91,7 @@ class Api:
         return _json(payload.doc())
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
-        payload = await self._ended_or_waited(request)
+        payload = await self._wait_for_end(request)
         if payload.state is PayloadState.COMPLETED and payload.outcome and payload.outcome.result:
             return await self._result(request, payload.id, payload.outcome.result)
         return _json(payload.doc())
@@ -122,7 +115,7 @@ class Api:
         await self._folders.remove_result(payload_id)
         return web.Response(status=204)
 
-    # -- for servers of ours
+    # -- for Ferryman servers
 
     async def settle(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -130,7 +123,7 @@ class Api:
         except ValueError as problem:
             raise Refused(400, "invalid_key", str(problem)) from None
         server, kill = request.match_info["server"], request.query.get("kill") in ("1", "true")
-        if not kill:  # an order that is not wanted any more is refused, however far it has come
+        if not kill:  # a submit that is cancelled is refused, however much of it has arrived
             await self._intake.wait_for_submission(server, key)
         payload = await self._payloads.settle(server, key, _lease(request))
         if payload is not None and kill:
@@ -138,19 +131,19 @@ class Api:
         return _json(Settled(payload=None if payload is None else payload.doc()))
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """Page by page: an agent may hold many. One that changes meanwhile may come twice: what
-        comes later counts."""
+        """Written in pages, because there may be many. A payload that changes meanwhile may be in
+        the list twice: the later one counts."""
         server = request.query.get("server")
-        seq = self._payloads.seq  # before the rows: what is told may be newer, never older
+        seq = self._payloads.seq  # read before the rows, which may be newer, but not older
         rows = await self._payloads.changed_after(0, server)
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/json"})
         await response.prepare(request)
         await response.write(b'{"seq":%d,"payloads":[' % seq)
-        between = b""
+        separator = b""
         while rows:
             docs = b",".join(row.doc().model_dump_json().encode() for row in rows)
-            await response.write(between + docs)
-            between = b","
+            await response.write(separator + docs)
+            separator = b","
             full = len(rows) == BATCH
             rows = await self._payloads.changed_after(rows[-1].changed, server) if full else []
         await response.write_eof(b"]}")
@@ -166,22 +159,22 @@ class Api:
             }
         )
         await response.prepare(request)
-        lines = follow(self._payloads, self._clock, after, request.query.get("server"))
+        lines = event_lines(self._payloads, self._clock, after, request.query.get("server"))
         try:
             async for data in lines:
                 await response.write(data)
             await response.write_eof()
         except ConnectionError:
-            pass  # the server went away; it comes back with the number that it has seen
+            pass  # the server is gone; it asks again, with the number that it has seen
         finally:
             await lines.aclose()
         return response
 
-    # -- answers with bytes
+    # -- helpers
 
-    async def _ended_or_waited(self, request: web.Request) -> Payload:
-        """The payload; with ``?wait=`` once it has ended or the seconds are over."""
-        payload_id, seconds = _id(request), min(_number(request, "wait", 0.0), _MAX_WAIT_S)
+    async def _wait_for_end(self, request: web.Request) -> Payload:
+        """The payload; with ``?wait=`` once it has ended or these seconds have passed."""
+        payload_id, seconds = _id(request), min(_seconds(request, "wait"), _MAX_WAIT_S)
         payload = await self._payloads.get(payload_id)
         if seconds > 0 and payload.state not in states.ENDED:
             waiting = request.app[GATE].long_poll(request)
@@ -204,11 +197,11 @@ class Api:
             raise Refused(404, "result_gone", message) from None
 
     async def _snapshot(self, request: web.Request, payload: Payload) -> web.StreamResponse:
-        async with self._snapshots.of(payload) as snapshot:
+        async with self._snapshots.open(payload) as snapshot:
             response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/zip"})
             response.content_length = snapshot.size
             await response.prepare(request)
-            async for data in snapshot.pieces():
+            async for data in snapshot.chunks():
                 await response.write(data)
         return response
 
@@ -235,18 +228,21 @@ def _whole(request: web.Request, name: str) -> int:
     text = request.query.get(name) or "0"
     number = whole_number(text)
     if number is None:
-        raise Refused(400, "invalid_query", f"{name}: {text[:32]!r} is not a number from 0 up")
+        raise _not_a_number(name, text)
     return number
 
 
-def _number(request: web.Request, name: str, default: float) -> float:
-    text = request.query.get(name, "")
-    if not text:
-        return default
+def _seconds(request: web.Request, name: str) -> float:
+    text = request.query.get(name) or "0"
     try:
-        number = float(text) if len(text) <= _LONGEST else -1.0
+        number = float(text) if len(text) <= _MAX_NUMBER_LEN else -1.0
     except ValueError:
         number = -1.0
     if not 0 <= number < 2**53:
-        raise Refused(400, "invalid_query", f"{name}: {text[:32]!r} is not a number from 0 up")
+        raise _not_a_number(name, text)
     return number
+
+
+def _not_a_number(name: str, text: str) -> Refused:
+    shown = text[:_MAX_NUMBER_LEN]
+    return Refused(400, "invalid_query", f"{name}: {shown!r} is not a number from 0 up")

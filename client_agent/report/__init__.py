@@ -1,1 +1,1 @@
-"""What the agent says about itself and its payloads."""
+"""What the agent reports about itself and its payloads."""

@@ -7,11 +7,11 @@ from typing import Final
 
 _STAT: Final = Path("/proc/stat")
 _IDLE: Final = slice(3, 5)  # idle, iowait
-_COUNTED: Final = 8  # guest times, which follow, are counted in user already
+_COUNTED: Final = 8  # user includes the guest times, which follow
 
 
 class CpuLoad:
-    """CPU use between two looks.
+    """CPU use between two calls.
 
     Args:
         stat: a file like ``/proc/stat``.
@@ -19,18 +19,18 @@ class CpuLoad:
 
     def __init__(self, stat: Path = _STAT) -> None:
         self._stat = stat
-        self._before: tuple[int, int] | None = None
+        self._last: tuple[int, int] | None = None
 
     def percent(self) -> float:
-        """Of all processors since the last call, 0 to 100; 0.0 at first or where unknown."""
+        """Of all processors since the last call, 0 to 100; 0.0 at the first call, or if unknown."""
         try:
             words = self._stat.read_text().split("\n", 1)[0].split()[1 : 1 + _COUNTED]
             ticks = [int(word) for word in words]
         except (OSError, ValueError, IndexError):
             return 0.0
         now = sum(ticks), sum(ticks[_IDLE])
-        before, self._before = self._before, now
-        if before is None or now[0] <= before[0]:
+        last, self._last = self._last, now
+        if last is None or now[0] <= last[0]:
             return 0.0
-        idle = (now[1] - before[1]) / (now[0] - before[0])
+        idle = (now[1] - last[1]) / (now[0] - last[0])
         return round(100.0 * min(1.0, max(0.0, 1.0 - idle)), 2)

@@ -1,4 +1,4 @@
-"""The event stream: the latest document of each payload that changed, in order of the changes."""
+"""The event stream: the latest document of each payload that changed, in the order of changes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Final
 
 from client_agent.payloads.store import BATCH, Payloads
 from shared.clock import Clock, wait_for
-from shared.wire import AgentEvent
+from shared.wire import AgentEvent, PayloadDoc
 
 KEEPALIVE_S: Final = 15.0
 
 
-async def follow(
+async def event_lines(
     payloads: Payloads, clock: Clock, after: int, server: str | None
 ) -> AsyncGenerator[bytes, None]:
     """Lines of :class:`shared.wire.AgentEvent`, from the change after number ``after`` on.
 
-    Level-triggered: of several changes of one payload a slow reader sees only the latest. Once all
-    is told, and whenever nothing is for a while, a line without a payload says how far that is.
-    The stream ends when the agent does.
+    Of several changes of one payload a slow reader gets only the latest. A line without a payload
+    says up to which number everything was sent: it comes once the stream has caught up, and
+    whenever nothing changes for a while. The stream ends when the agent stops.
 
     Args:
-        after: what the reader has seen. A number that this agent has not reached yet (its data was
-            lost) starts over from 0.
+        after: what the reader has seen. If this agent has not reached that number (its data was
+            lost), the stream starts from 0.
         server: only payloads of that server.
     """
     if after > payloads.seq:
@@ -32,23 +32,22 @@ async def follow(
     with payloads.wakeups.of() as changed:
         while True:
             changed.clear()
-            ending, reached = payloads.wakeups.closing, payloads.seq
-            found = await payloads.changed_after(after, server, BATCH)
-            if found:
-                after = found[-1].changed
-                events = (AgentEvent(seq=one.changed, payload=one.doc()) for one in found)
-                yield b"".join(event.model_dump_json().encode() + b"\n" for event in events)
-            if len(found) == BATCH:
+            closing, reached = payloads.wakeups.closing, payloads.seq
+            batch = await payloads.changed_after(after, server, BATCH)
+            if batch:
+                after = batch[-1].changed
+                yield b"".join(_line(payload.changed, payload.doc()) for payload in batch)
+            if len(batch) == BATCH:
                 continue
-            after = max(after, reached)  # everything up to there was looked at
+            after = max(after, reached)  # every change up to that number was read
             if not caught_up:
                 caught_up = True
-                yield _keepalive(after)
-            if ending:
+                yield _line(after)
+            if closing:
                 return
             if not payloads.wakeups.closing and not await wait_for(changed, KEEPALIVE_S, clock):
-                yield _keepalive(after)
+                yield _line(after)
 
 
-def _keepalive(seq: int) -> bytes:
-    return AgentEvent(seq=seq).model_dump_json().encode() + b"\n"
+def _line(seq: int, payload: PayloadDoc | None = None) -> bytes:
+    return AgentEvent(seq=seq, payload=payload).model_dump_json().encode() + b"\n"

@@ -16,7 +16,7 @@ from shared.probe import Probe
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import AgentHealth
 
-_NOT_TAKEN: Final = "no new bundles are taken"
+_REFUSING: Final = "no new bundles are taken"
 
 
 class Health:
@@ -33,24 +33,24 @@ class Health:
     ) -> None:
         self._admission, self._payloads, self._folders = admission, payloads, folders
         self._sandbox, self._grants = sandbox, grants
-        self._disk = Probe("the data folder", self._look_at_disk, clock)
+        self._disk = Probe("the data folder", self._check_disk, clock)
 
     async def report(self, running: int) -> tuple[AgentHealth, bool]:
-        """What ``GET /health`` tells, and whether all is well."""
+        """The body of ``GET /health``, and whether the agent is healthy."""
         database = await self._database()
         problems = [] if database == "ok" else [f"database: {database}"]
-        # No space is not broken: were it avoided now, nobody would come for the results that fill
-        # the disk.
-        seen = await self._disk.problems()
-        notes = [trouble for trouble in seen if trouble.startswith(_NOT_TAKEN)]
-        problems += [trouble for trouble in seen if trouble not in notes]
+        # A full disk is not unhealthy: servers avoid an unhealthy agent, and nobody would fetch the
+        # results that fill the disk.
+        disk = await self._disk.problems()
+        notes = [problem for problem in disk if problem.startswith(_REFUSING)]
+        problems += [problem for problem in disk if problem not in notes]
         broken = await self._sandbox.problem()
         if broken is not None:
-            (notes if notes else problems).append(broken)  # without space it cannot be tested
+            (notes if notes else problems).append(broken)  # a full disk prevents its test
         if self._admission.shutting_down:
             problems.append("the agent is shutting down")
         identity = self._admission.identity
-        told = AgentHealth(
+        health = AgentHealth(
             status="error" if problems else "ok",
             database=database,
             agent=identity.name,
@@ -62,15 +62,15 @@ class Health:
             sandbox=self._sandbox_doc(broken),
             message="; ".join(problems + notes),
         )
-        return told, not problems
+        return health, not problems
 
-    def _look_at_disk(self) -> list[str]:
+    def _check_disk(self) -> list[str]:
         """Runs in a thread."""
         try:
             self._folders.check_writable()
             self._admission.check_space(0)
         except Refused as problem:
-            return [f"{_NOT_TAKEN}: {problem.message}"]
+            return [f"{_REFUSING}: {problem.message}"]
         except OSError as problem:
             return [f"the data folder cannot be written: {problem.strerror or problem}"]
         return []

@@ -89,13 +89,13 @@ class Runner:
         return await payloads.get(payload_id)
 
     async def snapshot(
-        self, payload: Payload, to: Path, threads: ThreadPoolExecutor, room: CheckSpace
+        self, payload: Payload, to: Path, threads: ThreadPoolExecutor, check_space: CheckSpace
     ) -> None:
         """Write a ZIP of an attempt as it is now: its files, logs and receipt.
 
         Args:
             threads: used instead of those of the attempts, which must not wait for snapshots.
-            room: see :func:`client_agent.collect.pack.collect`.
+            check_space: see :func:`client_agent.collect.pack.collect`.
 
         Raises:
             OSError
@@ -105,7 +105,7 @@ class Runner:
         runs = attempt is not None and payload.state is PayloadState.RUNNING
         async with attempt.directory() if attempt and runs else contextlib.nullcontext() as fd:
             await loop.run_in_executor(
-                threads, result.snapshot, attempted, context.folders, fd, to, room
+                threads, result.snapshot, attempted, context.folders, fd, to, check_space
             )
 
     async def stop(self, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""Snapshots of running attempts: shared, few at once, and gone when nobody reads them."""
+"""Snapshots of running attempts: shared, few at once, closed when nobody reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from client_agent.api.snapshots import BYTES_A_SECOND, LIFE_S, MOST, Snapshots
+from client_agent.api.snapshots import MAX_SNAPSHOTS, MIN_BYTES_PER_S, READ_TIME_S, Snapshots
 from client_agent.collect import result
 from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
@@ -24,23 +24,23 @@ LIMITS = Limits(results=64 << 20)
 
 
 class Disk:
-    """``Admission``, as far as snapshots ask it.
+    """``Admission``, as far as snapshots use it.
 
     Attributes:
-        asked: sizes that were asked for.
-        full_at: the how manieth question finds the disk full.
+        checked: sizes that were checked.
+        full_at: number of the check that finds the disk full.
     """
 
     def __init__(self):
-        self.asked, self.full_at = [], 0
+        self.checked, self.full_at = [], 0
 
     def check_space(self, size):
-        self.asked.append(size)
-        if len(self.asked) == self.full_at:
+        self.checked.append(size)
+        if len(self.checked) == self.full_at:
             raise Refused(507, "disk_full", "too little space")
 
 
-class Snapping(Rig):
+class SnapshotRig(Rig):
     """An agent in pieces that has snapshots."""
 
     disk: Disk
@@ -48,7 +48,7 @@ class Snapping(Rig):
 
 
 class Held:
-    """Packing that waits until it is let go."""
+    """Packing that waits until the test lets it go on."""
 
     def __init__(self, monkeypatch):
         self.made: list[str] = []
@@ -66,7 +66,7 @@ class Held:
 
 @pytest.fixture
 async def rig(tmp_path):
-    made = Snapping(tmp_path, SimClock(), slots=MOST + 1)
+    made = SnapshotRig(tmp_path, SimClock(), slots=MAX_SNAPSHOTS + 1)
     await made.open()
     made.disk = Disk()
     disk = cast("Admission", made.disk)
@@ -91,8 +91,8 @@ async def running(rig, key="1.1", data=b"45"):
 
 
 async def read(rig, payload):
-    async with rig.snapshots.of(payload) as snapshot:
-        return b"".join([data async for data in snapshot.pieces()])
+    async with rig.snapshots.open(payload) as snapshot:
+        return b"".join([data async for data in snapshot.chunks()])
 
 
 def open_files(rig):
@@ -115,30 +115,30 @@ async def test_all_who_ask_at_once_read_the_same_snapshot(rig, held):
     assert open_files(rig) == []
 
 
-async def test_threads_of_attempts_are_not_used_for_it(rig, held):
+async def test_the_threads_of_attempts_are_not_used(rig, held):
     held.go_on.set()
     await read(rig, await running(rig))
     assert held.made[0].startswith("ferryman-snapshot")
 
 
-async def test_later_questions_see_what_is_there_later(rig):
+async def test_a_later_snapshot_has_what_was_written_later(rig):
     payload = await running(rig)
     first = await read(rig, payload)
     (await rig.sandbox.process("1.1")).write("more", b"46")
     assert await read(rig, payload) != first
 
 
-async def test_no_more_are_there_at_once_than_may_be(rig):
-    payloads = [await running(rig, f"{number}.1") for number in range(1, MOST + 2)]
-    held = [rig.snapshots.of(payload) for payload in payloads[:MOST]]
+async def test_no_more_exist_at_once_than_allowed(rig):
+    payloads = [await running(rig, f"{number}.1") for number in range(1, MAX_SNAPSHOTS + 2)]
+    held = [rig.snapshots.open(payload) for payload in payloads[:MAX_SNAPSHOTS]]
     for one in held:
         await one.__aenter__()
     with pytest.raises(Refused) as caught:
-        await read(rig, payloads[MOST])
+        await read(rig, payloads[MAX_SNAPSHOTS])
     assert (caught.value.status, caught.value.code) == (503, "busy")
-    assert await read(rig, payloads[0])  # shares that which is there
+    assert await read(rig, payloads[0])  # shares the one that exists
     await held[0].__aexit__(None, None, None)
-    assert await read(rig, payloads[MOST])
+    assert await read(rig, payloads[MAX_SNAPSHOTS])
     for one in held[1:]:
         await one.__aexit__(None, None, None)
     assert open_files(rig) == []
@@ -148,12 +148,12 @@ async def test_one_that_nobody_waits_for_any_more_is_not_finished(rig, held):
     payload = await running(rig)
     asking = asyncio.ensure_future(read(rig, payload))
     await asyncio.to_thread(held.began.wait, 30)
-    making = rig.snapshots._shared[payload.id].making
+    task = rig.snapshots._shared[payload.id].task
     asking.cancel()
     await asyncio.wait({asking})
     held.go_on.set()
     with pytest.raises(Refused, match="nobody waits"):
-        await making
+        await task
     assert await read(rig, payload)
     assert open_files(rig) == []
 
@@ -165,20 +165,20 @@ async def test_it_leaves_the_space_that_must_stay_free_before_and_while_it_is_wr
     with pytest.raises(Refused) as caught:
         await read(rig, payload)
     assert caught.value.status == 507
-    assert [size > 10 << 20 for size in rig.disk.asked] == [False, True, False][:when]
+    assert [size > 10 << 20 for size in rig.disk.checked] == [False, True, False][:when]
     assert await read(rig, payload)
 
 
 async def test_a_reader_that_is_too_slow_is_cut_off(rig):
     payload = await running(rig, data=os.urandom(1 << 20))
-    async with rig.snapshots.of(payload) as snapshot:
-        pieces = snapshot.pieces()
-        await anext(pieces)
-        await rig.clock.advance(LIFE_S + snapshot.size / BYTES_A_SECOND)
-        await anext(pieces)
+    async with rig.snapshots.open(payload) as snapshot:
+        chunks = snapshot.chunks()
+        await anext(chunks)
+        await rig.clock.advance(READ_TIME_S + snapshot.size / MIN_BYTES_PER_S)
+        await anext(chunks)
         await rig.clock.advance(1)
         with pytest.raises(ConnectionAbortedError):
-            await anext(pieces)
+            await anext(chunks)
 
 
 def test_the_modes_of_a_running_jobs_files_stay_as_they_are(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ def stat(tmp_path):
     return now
 
 
-def test_load_is_the_busy_share_since_the_last_look(stat):
+def test_load_is_the_busy_share_since_the_last_call(stat):
     load = CpuLoad(stat(user=100, idle=100))
     assert load.percent() == 0.0
     stat(user=130, idle=200)
