@@ -10,8 +10,8 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from server import settings as server_settings
 from server.life import serve
+from server.settings.load import agent_at, read
 from shared import logs
 from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen
@@ -77,9 +77,9 @@ def main(
         }
     }
     try:
-        found = server_settings.read(config, flags)
+        found = read(config, flags)
         if agent_url is not None:
-            local = server_settings.agent_at(agent_url)
+            local = agent_at(agent_url)
             found = found.model_copy(update={"agents": {"local": local}})
         logs.configure(found.server.log_format, found.server.log_level)
         asyncio.run(serve(found, ready_fd))

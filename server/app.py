@@ -28,7 +28,7 @@ from server.health import Health
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
-from server.settings import AgentTable, ServerSettings
+from server.settings.tables import AgentTable, ServerSettings
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean

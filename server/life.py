@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from server.app import compose
-from server.settings import ServerSettings
+from server.settings.tables import ServerSettings
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines

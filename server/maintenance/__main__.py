@@ -14,9 +14,9 @@ from typing import Annotated, Final, NoReturn, TypeAlias
 
 import typer
 
-from server import settings as server_settings
 from server.maintenance.backup import DATABASE, Manifest, back_up
 from server.maintenance.restore import BadBackup, NotEmpty, restore
+from server.settings.load import read
 from shared.clock import RealClock
 from shared.files.locks import FolderInUse
 from shared.settings.base import SettingsError
@@ -119,7 +119,7 @@ def restore_backup(
 
 
 def _server(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:
-    table = server_settings.read(config, {"server": {"data_dir": data_dir}}).server
+    table = read(config, {"server": {"data_dir": data_dir}}).server
     return table.data_dir, table.db_path or table.data_dir / DATABASE
 
 

@@ -14,7 +14,7 @@ from client_agent.intake import submit
 from client_agent.intake.submission import STALLED_S, Submission
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
-from server.settings import ServerTable
+from server.settings.tables import ServerTable
 from shared.files.bundles.reader import MAX_FILES
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, Settled
 from tests.support.agent import LIMITS, SERVER

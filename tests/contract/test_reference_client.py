@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server import settings
+from server.settings import load
 from shared.settings.base import SettingsError
 from tests.support.fake_orchestrator import Orchestrator
 from tests.support.server_http import RUN, driving
@@ -214,12 +214,12 @@ def test_service_names_hold_underscores_and_bad_numbers_are_named():
         "SERVICE_A_B_C_DOWNLOAD_URL": "http://127.0.0.1:1/retrieve",
         "SERVICE_A_B_C_TERMINATE_URL": "http://127.0.0.1:1/kill",
     }
-    assert list(settings.read(None, {}, environ).services) == ["a_b_c"]
+    assert list(load.read(None, {}, environ).services) == ["a_b_c"]
     with pytest.raises(SettingsError, match="SERVICE_A_B_C_MAX_RUNS: 'ten' is not"):
-        settings.read(None, {}, environ | {"SERVICE_A_B_C_MAX_RUNS": "ten"})
+        load.read(None, {}, environ | {"SERVICE_A_B_C_MAX_RUNS": "ten"})
     incomplete = {"SERVICE_X_UPLOAD_URL": "http://127.0.0.1:1/submit"}
     with pytest.raises(SettingsError, match=r"agents\.x"):
-        settings.read(None, {}, incomplete)
+        load.read(None, {}, incomplete)
 
 
 async def test_an_agent_that_is_not_there_is_told_in_words_for_people(tmp_path, client):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from server import settings
 from server.domain.jobs import Move
+from server.settings import load
 from shared.files.locks import FolderInUse
 from shared.sqlite.database import Database
 from shared.wire import JobState
@@ -128,10 +128,10 @@ async def test_two_servers_cannot_share_a_database_that_lies_elsewhere(tmp_path:
 
 def test_job_orchestrators_maximal_age_is_the_expiry_of_every_service() -> None:
     environ = {"MAX_AGE": "60", "SERVICE_A_MAX_RUNS": "3", "SERVICE_B_RUNS_PER_USER": "2"}
-    found = settings.read(None, {}, environ)
+    found = load.read(None, {}, environ)
     assert {name: one.expires_after for name, one in found.services.items()} == {"a": 60, "b": 60}
-    assert settings.read(None, {}, {"MAX_AGE": "60"}).services["example"].expires_after == 60
+    assert load.read(None, {}, {"MAX_AGE": "60"}).services["example"].expires_after == 60
     assert (
-        settings.read(None, {}, {"MAX_AGE": "60"}).services["example"].service("x").expires_after_s
+        load.read(None, {}, {"MAX_AGE": "60"}).services["example"].service("x").expires_after_s
         == 60
     )

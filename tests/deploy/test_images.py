@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from server import settings
+from server.settings import load
 from tests.support.dev_program import ROOT, environment
 
 DOCKER = ROOT / "deploy/docker"
@@ -56,7 +56,7 @@ def test_the_compose_file_gives_the_server_what_it_reads(tmp_path, monkeypatch):
         if name.endswith("_FILE"):  # a secret that compose mounts
             value = str(tmp_path / "token")
         monkeypatch.setenv(name, value)
-    found = settings.read(None, {}, {**os.environ})
+    found = load.read(None, {}, {**os.environ})
     assert (found.server.port, str(found.server.data_dir)) == (5050, "/data")
     assert found.services["dock"].max_runs == 3
     assert found.services["dock"].expires_after == 60

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 import client_agent.settings.agent
-import server.settings
+import server.settings.load
 from tests.docs.conftest import Block, Run, blocks
 from tests.support.dev_program import ROOT
 
@@ -61,14 +61,14 @@ def test_settings_in_the_guide_are_settings(tmp_path):
         tables = tomllib.loads(block.text)
         if "agent" in tables:
             client_agent.settings.agent.load(file, {}, {})
-        server.settings.read(file, {}, {})
+        server.settings.load.read(file, {}, {})
 
 
 def test_variables_in_the_guide_are_variables(monkeypatch):
     text = (ROOT / "docs/operator-guide.md").read_text()
     for variable, value in re.findall(r"`(FERRYMAN_[A-Za-z_]+)='?([^`']+)'?`", text):
         monkeypatch.setenv(variable, value)
-    read = server.settings.read(None, {}, os.environ)
+    read = server.settings.load.read(None, {}, os.environ)
     agent = client_agent.settings.agent.load(None, {}, os.environ)
     assert read.server.port == 8080
     assert len(read.server.all_tokens()) == 2

@@ -18,7 +18,7 @@ from ferryman import SyncClient, errors
 from ferryman.cli import exits
 from ferryman.cli.app import app
 from server.api.routes import ROUTES
-from server.settings import ServerSettings
+from server.settings.tables import ServerSettings
 from shared.units.durations import parse_duration
 from shared.units.sizes import parse_size
 from shared.wire import JobState, Reason

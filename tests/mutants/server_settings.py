@@ -7,9 +7,9 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 
-def of(protection: str, old: str, new: str, *tests: str) -> Mutant:
+def of(protection: str, old: str, new: str, *tests: str, file: str = "tables") -> Mutant:
     names = tuple(f"tests/unit/server/test_settings.py::test_{test}" for test in tests)
-    return Mutant("settings", protection, "server/settings.py", old, new, names)
+    return Mutant("settings", protection, f"server/settings/{file}.py", old, new, names)
 
 
 MUTANTS: Final = (
@@ -19,24 +19,28 @@ MUTANTS: Final = (
         "if False:",
         "its_max_age_is_when_results_of_every_service_expire",
         "its_numbers_are_numbers",
+        file="orchestrator",
     ),
     of(
         "an agent of job-orchestrator's variables runs its own service only",
         '{**urls, "services": [service]}',
         "urls",
         "its_variables_make_services_and_their_agents",
+        file="orchestrator",
     ),
     of(
         "PORT is obeyed",
         'server["port"] = _number(environ, "PORT")',
         '_number(environ, "PORT")',
         "its_port_and_folders_are_ours",
+        file="orchestrator",
     ),
     of(
         "DB_PATH is obeyed",
         'if "DB_PATH" in environ:',
         "if False:",
         "its_port_and_folders_are_ours",
+        file="orchestrator",
     ),
     of(
         "token_file is read",

@@ -165,7 +165,7 @@ MUTANTS: Final = (
     ),
     _of(
         "MAX_AGE counts",
-        "server/settings.py",
+        "server/settings/orchestrator.py",
         'if "MAX_AGE" in environ:',
         'if "MAX_AGES" in environ:',
         f"{_HTTP}job_orchestrators_maximal_age_is_the_expiry_of_every_service",

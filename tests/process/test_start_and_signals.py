@@ -18,7 +18,7 @@ import pytest
 from client_agent import app
 from client_agent.settings.agent import AgentSection
 from server import life
-from server.settings import ServerSettings
+from server.settings.tables import ServerSettings
 from shared.clock import RealClock
 from shared.http.sockets import CannotListen
 from tests.support.dev_program import environment

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import BodyPartReader, web
 
-from server import settings
+from server.settings import load
 from tests.support.server_http import Caller, hosted
 
 Trick: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
@@ -292,4 +292,4 @@ async def serving(
         file.write_text("\n".join(lines))
         intervals = {"getter_interval": 0.02, "sender_interval": 0.05}
         flags = {"server": {"data_dir": folder / "data", **intervals} | server}
-        yield await hosted(settings.read(file, flags, {}), stack)
+        yield await hosted(load.read(file, flags, {}), stack)

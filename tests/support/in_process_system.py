@@ -15,8 +15,8 @@ from aiohttp import web
 
 from client_agent import app
 from client_agent.settings.agent import AgentSection
-from server import settings
 from server.app import compose
+from server.settings import load
 from shared.clock import RealClock
 from tests.support.fake_sandbox import FakeSandbox
 
@@ -95,7 +95,7 @@ async def together(folder: Path) -> AsyncIterator[System]:
         agent = await stack.enter_async_context(app.running(section, clock, sandbox))
         file = folder / "ferryman.toml"
         file.write_text(f'[agents.local]\nurl = "http://127.0.0.1:{agent.port}"\n')
-        composed = await compose(settings.read(file, {"server": {"data_dir": data}}, {}), stack)
+        composed = await compose(load.read(file, {"server": {"data_dir": data}}, {}), stack)
         runner = web.AppRunner(composed.application, access_log=None, shutdown_timeout=1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -9,8 +9,9 @@ from typing import Any
 
 import aiohttp
 
-from server import settings
 from server.app import Server, compose
+from server.settings import load
+from server.settings.tables import ServerSettings
 from shared.clock import Clock
 from shared.http.access import Principal
 from shared.http.authentication import Tokens
@@ -101,12 +102,12 @@ async def driving(
             file = folder / "ferryman.toml"
             file.write_text(extra)
         flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
-        found = settings.read(file, flags, environ)
+        found = load.read(file, flags, environ)
         yield await hosted(found, stack, machine, principals)
 
 
 async def hosted(
-    found: settings.ServerSettings,
+    found: ServerSettings,
     stack: AsyncExitStack,
     machine: Clock | None = None,
     principals: Mapping[str, Principal] | None = None,

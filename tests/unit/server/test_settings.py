@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from server import settings
 from server.domain.service import Service
+from server.settings import load
+from server.settings.tables import AgentTable, ServerSettings
 from shared.settings.base import SettingsError
 from shared.wire import Limits
 
@@ -18,12 +19,12 @@ URLS = {
 }
 
 
-def read(text: str = "", folder: Any = None, **environ: str) -> settings.ServerSettings:
+def read(text: str = "", folder: Any = None, **environ: str) -> ServerSettings:
     file = None
     if folder is not None:
         file = folder / "ferryman.toml"
         file.write_text(text)
-    return settings.read(file, {}, environ)
+    return load.read(file, {}, environ)
 
 
 # -- job-orchestrator's variables
@@ -162,7 +163,7 @@ def test_a_service_has_a_name_that_fits_into_an_address(tmp_path, name) -> None:
 # -- agents
 
 
-def agent(tmp_path: Path, *settings_: str) -> settings.AgentTable:
+def agent(tmp_path: Path, *settings_: str) -> AgentTable:
     return read("\n".join(["[agents.a]", *settings_]), tmp_path).agents["a"]
 
 
@@ -208,7 +209,7 @@ def test_an_agents_address_is_http(tmp_path, url) -> None:
     with pytest.raises(SettingsError, match="is not an http:// or https:// address"):
         agent(tmp_path, f'url = "{url}"')
     with pytest.raises(SettingsError, match=r"--agent-url: .* is not an http"):
-        settings.agent_at(url)
+        load.agent_at(url)
 
 
 def test_an_agent_offers_services_that_there_are(tmp_path) -> None:
@@ -253,7 +254,7 @@ def test_flags_are_stronger_than_variables_and_these_than_the_file(tmp_path, mon
     file.write_text("[server]\nport = 1\nmax_files = 1\nlog_level = 'error'\n[agent]\nslots = 3\n")
     monkeypatch.setenv("FERRYMAN_SERVER__PORT", "2")
     monkeypatch.setenv("FERRYMAN_SERVER__MAX_FILES", "2")
-    found = settings.read(file, {"server": {"port": 3, "max_files": None}}).server
+    found = load.read(file, {"server": {"port": 3, "max_files": None}}).server
     assert (found.port, found.max_files, found.log_level) == (3, 2, "error")
 
 
@@ -262,7 +263,7 @@ def test_what_is_wrong_is_said_with_the_file_or_variable_that_it_stands_in(tmp_p
     file.write_text('[server]\nport = 99999\n[services.a]\nmax_run = "5m"\n')
     monkeypatch.setenv("FERRYMAN_SERVER__MAX_FILES", "none")
     with pytest.raises(SettingsError) as refusal:
-        settings.read(file, {})
+        load.read(file, {})
     lines = str(refusal.value).splitlines()
     assert any(line.startswith(f"{file}: server.port: ") for line in lines), lines
     assert any(line.startswith(f"{file}: services.a.max_run: no such setting") for line in lines)

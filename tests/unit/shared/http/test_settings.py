@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import client_agent.settings.agent
-import server.settings
+import server.settings.load
 from shared.settings.base import SettingsError
 
 GOOD = "x" * 16
@@ -24,7 +24,7 @@ def loaded(table, tmp_path, monkeypatch):
         file = tmp_path / "settings.toml"
         file.write_text(f"[{table}]\n{text}\n")
         if table == "server":
-            return server.settings.read(file, {}, {}).server
+            return server.settings.load.read(file, {}, {}).server
         return client_agent.settings.agent.load(file, {}, {})
 
     return load
@@ -76,8 +76,8 @@ def test_the_token_for_an_agent_comes_from_its_file(tmp_path):
     (tmp_path / "token").write_text(f"{GOOD}\n")
     file = tmp_path / "settings.toml"
     file.write_text(f"[agents.a]\nurl = 'http://x'\ntoken_file = '{tmp_path}/token'\n")
-    found = server.settings.read(file, {}, {})
+    found = server.settings.load.read(file, {}, {})
     assert found.agents["a"].secret() == GOOD
     (tmp_path / "token").write_text("\n")
     with pytest.raises(SettingsError, match="there is no token in it"):
-        server.settings.read(file, {}, {})
+        server.settings.load.read(file, {}, {})

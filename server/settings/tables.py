@@ -1,30 +1,25 @@
-"""The server's settings: read once, frozen. Reference: ``docs/operator-guide.md``."""
+"""The tables of the server's TOML file."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from server.domain.service import Service
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.settings import HttpSection
-from shared.settings.base import Section, Settings, SettingsError
+from shared.settings.base import Section, Settings
 from shared.settings.limits import LimitsTable
-from shared.settings.load import load
 from shared.units.durations import Duration
 from shared.units.sizes import Size
 from shared.wire import Reason
 
 SERVICE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
-_URLS: Final = ("UPLOAD_URL", "DOWNLOAD_URL", "TERMINATE_URL")
-_NUMBERS: Final = {"RUNS_PER_USER": "runs_per_user", "MAX_RUNS": "max_runs"}
 
 
 class ServerTable(HttpSection):
@@ -172,79 +167,3 @@ class ServerSettings(Settings):
                 if service not in self.services:
                     raise ValueError(f"agents.{name}.services: there is no service {service!r}")
         return self
-
-
-def agent_at(url: str) -> AgentTable:
-    """An agent of ours.
-
-    Raises:
-        SettingsError: no address.
-    """
-    try:
-        return AgentTable(url=url)
-    except ValidationError as problem:
-        why = problem.errors()[0]["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"--agent-url: {why}") from None
-
-
-def read(
-    file: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ
-) -> ServerSettings:
-    """Read file, variables and flags.
-
-    Raises:
-        SettingsError
-    """
-    return load(
-        ServerSettings,
-        file=file,
-        flags=flags,
-        environ=environ,
-        ignore=["agent"],
-        extra=reference(environ),
-    )
-
-
-def reference(environ: Mapping[str, str]) -> dict[str, Any]:
-    """job-orchestrator's own variables as our tables.
-
-    Raises:
-        SettingsError: a number that is none, a service without all three addresses.
-    """
-    server: dict[str, Any] = {}
-    if "PORT" in environ:
-        server["port"] = _number(environ, "PORT")
-    if "DB_PATH" in environ:
-        server["db_path"] = environ["DB_PATH"]
-    if "DATA_PATH" in environ:
-        server["data_dir"] = environ["DATA_PATH"]
-    services: dict[str, dict[str, Any]] = {}
-    addresses: dict[str, dict[str, str]] = {}
-    for name in environ:
-        for suffix in (*_URLS, *_NUMBERS):
-            if not (name.startswith("SERVICE_") and name.endswith(f"_{suffix}")):
-                continue
-            service = name.removeprefix("SERVICE_").removesuffix(f"_{suffix}").lower()
-            table = services.setdefault(service, {})
-            if suffix in _NUMBERS:
-                table[_NUMBERS[suffix]] = _number(environ, name)
-            else:
-                addresses.setdefault(service, {})[suffix.lower()] = environ[name]
-    if "MAX_AGE" in environ:
-        for table in services.values() or [services.setdefault("example", {})]:
-            table["expires_after"] = _number(environ, "MAX_AGE")
-    found: dict[str, Any] = {"server": server} if server else {}
-    if services:
-        found["services"] = services
-    if addresses:
-        found["agents"] = {
-            service: {**urls, "services": [service]} for service, urls in addresses.items()
-        }
-    return found
-
-
-def _number(environ: Mapping[str, str], name: str) -> int:
-    try:
-        return int(environ[name])
-    except ValueError:
-        raise SettingsError(f"{name}: {environ[name]!r} is not a whole number") from None

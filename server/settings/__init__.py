@@ -1,0 +1,1 @@
+"""The server's settings: read once, frozen. Reference: ``docs/operator-guide.md``."""
