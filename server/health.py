@@ -10,7 +10,7 @@ from shared.sqlite.database import Database
 
 
 class Health:
-    """The server's troubles.
+    """Finds out what is wrong with the server.
 
     Args:
         min_free: bytes of disk that uploads must leave.
@@ -26,16 +26,16 @@ class Health:
     ) -> None:
         self._database, self._files, self._supervisor = database, files, supervisor
         self._min_free = min_free
-        self._disk = Probe("the data folder", self._look_at_disk, clock)
+        self._disk = Probe("the data folder", self._check_disk, clock)
 
     async def troubles(self) -> list[str]:
         """What is wrong now, in sentences; empty: all is well."""
-        found = [f"the {name} loop is stuck" for name in self._supervisor.ill()]
+        found = [f"the {name} loop is stuck" for name in self._supervisor.stuck_loops()]
         if self._database.failure is not None:
             found.append(str(self._database.failure))
         return found + await self._disk.problems()
 
-    def _look_at_disk(self) -> list[str]:
+    def _check_disk(self) -> list[str]:
         found = []
         try:
             if self._files.free_bytes() < self._min_free:

@@ -14,44 +14,44 @@ log = structlog.get_logger()
 
 
 class Supervisor:
-    """Runs loops and conversations until :meth:`stop`.
+    """Runs loops and followers until :meth:`stop`.
 
     Args:
-        conversations: called with the stop event; cancelled at the end, as they may hang on a
-        socket. stages: their ``stop``, awaited after the loops have ended.
+        followers: called with the stop event; cancelled at the end, as they may hang on a socket.
+        stages: their ``stop``, awaited after the loops have ended.
     """
 
     def __init__(
         self,
         loops: Sequence[Loop],
-        conversations: Sequence[Callable[[asyncio.Event], Coroutine[Any, Any, None]]],
+        followers: Sequence[Callable[[asyncio.Event], Coroutine[Any, Any, None]]],
         stages: Sequence[Callable[[], Awaitable[None]]],
     ) -> None:
-        self._loops, self._conversations, self._stages = loops, conversations, stages
+        self._loops, self._followers, self._stages = loops, followers, stages
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._talking: list[asyncio.Task[None]] = []
+        self._following: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._tasks = [
             asyncio.create_task(loop.run(self._stop), name=loop.name) for loop in self._loops
         ]
-        self._talking = [asyncio.create_task(one(self._stop)) for one in self._conversations]
+        self._following = [asyncio.create_task(one(self._stop)) for one in self._followers]
 
     async def stop(self) -> None:
-        """End sweeps where they end, break off conversations, then stop the stages."""
+        """End sweeps where they end, cancel followers, then stop the stages."""
         self._stop.set()
         for loop in self._loops:
             loop.wake()
-        for task in self._talking:
+        for task in self._following:
             task.cancel()
-        ended = await asyncio.gather(*self._tasks, *self._talking, return_exceptions=True)
+        ended = await asyncio.gather(*self._tasks, *self._following, return_exceptions=True)
         for problem in ended:
             if isinstance(problem, Exception):
                 log.error("loop.failed", error=repr(problem))
         for stop in self._stages:
             await stop()
 
-    def ill(self) -> list[str]:
+    def stuck_loops(self) -> list[str]:
         """Names of the loops that have not ended a sweep for long."""
         return [loop.name for loop in self._loops if not loop.healthy]

@@ -125,7 +125,7 @@ async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stage
     assert [line["error"] for line in logs if line["event"] == "loop.failed"] == [
         "RuntimeError('follower')"
     ]
-    assert supervisor.ill() == []
+    assert supervisor.stuck_loops() == []
 
 
 async def test_a_loop_that_is_stuck_is_named(clock: SimClock) -> None:
@@ -135,8 +135,8 @@ async def test_a_loop_that_is_stuck_is_named(clock: SimClock) -> None:
     supervisor = Supervisor([loop], [], [])
     supervisor.start()
     await clock.advance(69)
-    assert supervisor.ill() == []
+    assert supervisor.stuck_loops() == []
     await clock.advance(2)
-    assert supervisor.ill() == ["sender"]
+    assert supervisor.stuck_loops() == ["sender"]
     sweep.go.set()
     await supervisor.stop()
