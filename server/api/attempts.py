@@ -40,8 +40,8 @@ async def page(request: web.Request) -> web.StreamResponse:
     """All attempts of a job that an agent took."""
     context = request.app[CONTEXT]
     job = await requested_job(request, context)
-    found = await context.jobs.attempts(job.id)
-    items = [documents.attempt(one, context.url_prefix) for one in found]
+    attempts = await context.jobs.attempts(job.id)
+    items = [documents.attempt_doc(one, context.url_prefix) for one in attempts]
     return _json(AttemptPage(items=items).model_dump_json())
 
 
@@ -49,7 +49,7 @@ async def read(request: web.Request) -> web.StreamResponse:
     """One attempt."""
     context = request.app[CONTEXT]
     _, attempt = await _requested(request, context)
-    return _json(documents.attempt(attempt, context.url_prefix).model_dump_json())
+    return _json(documents.attempt_doc(attempt, context.url_prefix).model_dump_json())
 
 
 async def result(request: web.Request) -> web.StreamResponse:

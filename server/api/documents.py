@@ -72,29 +72,29 @@ def job_doc(
     )
 
 
-def attempt(found: Attempt, prefix: str = "") -> AttemptDoc:
+def attempt_doc(attempt: Attempt, prefix: str = "") -> AttemptDoc:
     """The attempt document."""
-    here = f"{prefix}/api/v1/jobs/{found.job_id}/attempts/{found.number}"
-    left = found.result is not None
+    here = f"{prefix}/api/v1/jobs/{attempt.job_id}/attempts/{attempt.number}"
+    left = attempt.result is not None
     return AttemptDoc(
-        number=found.number,
-        status=found.state,
-        message=found.message,
-        reason=found.reason,
-        exit_code=found.exit_code,
-        stderr_tail=found.stderr_tail,
-        warnings=list(found.warnings),
-        agent=found.agent,
-        agent_id=found.agent_id,
-        timeout_s=found.timeout_s,
-        limits=found.limits,
-        enforcement=dict(found.enforcement),
-        usage=found.usage,
-        claimed_at=iso(found.claimed_at),
-        submitted_at=_iso(found.submitted_at),
-        started_at=_iso(found.started_at),
-        ended_at=_iso(found.ended_at),
-        result_size=found.result.size if found.result else None,
+        number=attempt.number,
+        status=attempt.state,
+        message=attempt.message,
+        reason=attempt.reason,
+        exit_code=attempt.exit_code,
+        stderr_tail=attempt.stderr_tail,
+        warnings=list(attempt.warnings),
+        agent=attempt.agent,
+        agent_id=attempt.agent_id,
+        timeout_s=attempt.timeout_s,
+        limits=attempt.limits,
+        enforcement=dict(attempt.enforcement),
+        usage=attempt.usage,
+        claimed_at=iso(attempt.claimed_at),
+        submitted_at=_iso(attempt.submitted_at),
+        started_at=_iso(attempt.started_at),
+        ended_at=_iso(attempt.ended_at),
+        result_size=attempt.result.size if attempt.result else None,
         links=AttemptLinks(
             result=f"{here}/result" if left else None,
             stdout=f"{here}/logs/stdout" if left else None,
