@@ -79,14 +79,6 @@ class Jobs(Protocol):
         """
         ...
 
-    async def claim(self, moves: Sequence[Move]) -> list[Job]:
-        """Queued → Processing for several jobs at once; each begins its next attempt.
-
-        Returns:
-            Those that were still Queued and nobody wants cancelled.
-        """
-        ...
-
     async def claim_fairly(
         self,
         service: Service,

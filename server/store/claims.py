@@ -19,7 +19,6 @@ from shared.sqlite.database import Database
 from shared.sqlite.transactions import Transaction
 from shared.wire import JobState
 
-_NOT_CANCELLED: Final = "cancel_requested_at IS NULL"
 _NEXT_USER: Final = """
     SELECT user_id FROM jobs WHERE state = 'Queued' AND not_before = 0 AND service = :service
     AND user_id > {after} {bound} ORDER BY user_id LIMIT 1
@@ -58,7 +57,7 @@ class Claims:
                     changes={"agent": room.name},
                     lease=room.lease,
                 )
-                job = await make_move(tx, move, "attempt = attempt + 1", _NOT_CANCELLED)
+                job = await make_move(tx, move)
                 if job is not None:
                     claimed.append(job)
             if chosen and chosen[-1].user_id != last_user:

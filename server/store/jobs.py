@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable
 
 from server.domain.errors import QueueFull, StorageFull
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result, Step
@@ -105,20 +104,6 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
             self._changed(job)
         return job
 
-    async def claim(self, moves: Sequence[Move]) -> list[Job]:
-        async def change(tx: Transaction) -> list[Job]:
-            claimed = []
-            for move in moves:
-                job = await make_move(tx, move, "attempt = attempt + 1", _NOT_CANCELLED)
-                if job is not None:
-                    claimed.append(job)
-            return claimed
-
-        jobs = await self._database.write(change)
-        for job in jobs:
-            self._changed(job)
-        return jobs
-
     async def attach_result(self, key: AttemptKey, result: Result) -> bool:
         job = await self._database.write(lambda tx: attach_result(tx, key, result))
         if job is not None:
@@ -179,9 +164,6 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
             """
         )
         return [rows.job(row) for row in found]
-
-
-_NOT_CANCELLED: Final = "cancel_requested_at IS NULL"
 
 
 async def _by_key(source: Database | Transaction, user_id: str, key: str) -> Job | None:

@@ -41,9 +41,7 @@ HOLDS_LEASE: Final = """
 between, and writes over what its successor did."""
 
 
-async def make_move(
-    tx: Transaction, move: Move, also: str = "", only_if: str = "1 = 1"
-) -> Job | None:
+async def make_move(tx: Transaction, move: Move) -> Job | None:
     """The conditional write of one move, its attempt's, and an event for each of its steps."""
     values: dict[str, Any] = {"state": move.to, "message": move.message, "reason": move.reason}
     values |= rows.columns(move.changes)
@@ -56,15 +54,17 @@ async def make_move(
     if result is not None:
         values["_kept"] = result.size
         setting.append("results_size = results_size + :_kept")
+    only_if = "id = :_id AND state = :_before AND attempt = :_attempt"
+    if move.to is JobState.PROCESSING:  # a claim
+        setting.append("attempt = attempt + 1")
+        only_if += " AND cancel_requested_at IS NULL"
     if move.lease is not None:
         only_if += f" AND {HOLDS_LEASE}"
         values |= {"_lease": move.lease.name, "_owner": move.lease.owner}
         values["_token"] = move.lease.token
     found = await tx.rows(
         f"""
-        UPDATE jobs SET {", ".join(setting + ([also] if also else []))}
-        WHERE id = :_id AND state = :_before AND attempt = :_attempt AND {only_if}
-        RETURNING *
+        UPDATE jobs SET {", ".join(setting)} WHERE {only_if} RETURNING *
         """,  # noqa: S608 - names come from Move, values are parameters
         values | {"_id": move.job_id, "_before": move.before, "_attempt": move.attempt},
     )

@@ -30,6 +30,7 @@ from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.support.agent import write_bundle
 from tests.support.dev_program import environment
+from tests.support.jobs import moved
 
 S = JobState
 RESULT = b"what it left"
@@ -55,24 +56,23 @@ class Folder:
         if to is S.QUEUED:
             return job
         sent = Move(job.id, 0, S.QUEUED, S.PROCESSING, 11, "", changes={"agent": "local"})
-        (job,) = await jobs.claim([sent])
+        job = await moved(jobs, sent)
         with self.files.staging() as staged, self.files.sealing("results") as sealing:
             staged.write_bytes(RESULT)
             digest = hashlib.sha256(RESULT).hexdigest()
             result = Result(await sealing.seal(staged), len(RESULT), digest)
             taken = {"payload_id": 4}
-            moved = await jobs.move(
-                Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 11, "", changes=taken)
+            job = await moved(
+                jobs, Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 11, "", changes=taken)
             )
             if to is S.COMPLETED:
                 done = {"ended_at": 12, "expires_at": 10**18}
                 facts = {"result": result}
-                moved = await jobs.move(
-                    Move(job.id, 1, S.SUBMITTED, to, 12, "", changes=done, facts=facts)
+                job = await moved(
+                    jobs, Move(job.id, 1, S.SUBMITTED, to, 12, "", changes=done, facts=facts)
                 )
                 sealing.keep()
-        assert moved is not None
-        return moved
+        return job
 
     async def fill(self) -> None:
         database = await Database.open(self.database_path, MIGRATIONS)

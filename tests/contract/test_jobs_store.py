@@ -24,6 +24,7 @@ from server.store.queue import HELD
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 from shared.wire import JobState, Limits
+from tests.support.jobs import moved
 
 S = JobState
 
@@ -65,7 +66,7 @@ def claim(job: Job, agent: str = "node") -> Move:
 
 async def test_a_move_and_its_event_are_one(jobs: SqlJobs, told: list[Job]) -> None:
     (job,) = await added(jobs, "ann")
-    (claimed,) = await jobs.claim([claim(job)])
+    claimed = await moved(jobs, claim(job))
     assert (claimed.state, claimed.attempt, claimed.agent) == (S.PROCESSING, 1, "node")
     history = await jobs.events(job.id)
     assert [(event.before, event.state, event.attempt) for event in history] == [
@@ -78,17 +79,17 @@ async def test_a_move_and_its_event_are_one(jobs: SqlJobs, told: list[Job]) -> N
 async def test_of_two_who_saw_the_same_only_one_moves(jobs: SqlJobs) -> None:
     (job,) = await added(jobs, "ann")
     cancel = Move(job.id, 0, S.QUEUED, S.CANCELLED, 20, "cancelled", changes={"ended_at": 20})
-    results = await asyncio.gather(jobs.claim([claim(job)]), jobs.move(cancel))
-    assert (results[0] == []) != (results[1] is None)
+    results = await asyncio.gather(jobs.move(claim(job)), jobs.move(cancel))
+    assert (results[0] is None) != (results[1] is None)
     assert len(await jobs.events(job.id)) == 2
 
 
 async def test_a_report_of_an_older_attempt_changes_nothing(jobs: SqlJobs) -> None:
     (job,) = await added(jobs, "ann")
-    (first,) = await jobs.claim([claim(job)])
+    first = await moved(jobs, claim(job))
     back = await jobs.move(Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "back"))
     assert back is not None
-    (second,) = await jobs.claim([claim(back)])
+    second = await moved(jobs, claim(back))
     stale = Move(job.id, first.attempt, S.PROCESSING, S.SUBMITTED, 40, "late")
     assert await jobs.move(stale) is None
     assert (await jobs.get(job.id)) == second
@@ -96,7 +97,7 @@ async def test_a_report_of_an_older_attempt_changes_nothing(jobs: SqlJobs) -> No
 
 async def test_several_steps_are_made_together_or_not_at_all(jobs: SqlJobs) -> None:
     (job,) = await added(jobs, "ann")
-    (job,) = await jobs.claim([claim(job)])
+    job = await moved(jobs, claim(job))
     move = Move(
         job.id,
         1,
@@ -123,7 +124,7 @@ async def test_several_steps_are_made_together_or_not_at_all(jobs: SqlJobs) -> N
 async def test_a_job_that_is_to_be_cancelled_is_not_claimed(jobs: SqlJobs) -> None:
     (job,) = await added(jobs, "ann")
     await jobs.request_cancel(job.id, 15)
-    assert await jobs.claim([claim(job)]) == []
+    assert await jobs.move(claim(job)) is None
     assert [one.id for one in await jobs.to_cancel()] == [job.id]
 
 
@@ -149,7 +150,7 @@ async def test_a_delayed_job_is_not_in_the_queue_until_it_is_due(
     jobs: SqlJobs, now: int, released: int
 ) -> None:
     (job,) = await added(jobs, "ann")
-    (job,) = await jobs.claim([claim(job)])
+    job = await moved(jobs, claim(job))
     await jobs.move(
         Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "", changes={"queued_at": 30, "not_before": 50})
     )
@@ -166,7 +167,7 @@ async def test_a_place_in_the_queue_counts_the_users_older_jobs_that_may_be_sent
     first, *_, last = await added(jobs, "ann", "bob", "ann", "ann")
     await jobs.insert(new(service="t"), "queued")
     assert [await jobs.queued_before(job) for job in (first, last)] == [0, 2]
-    (sent,) = await jobs.claim([claim(first)])
+    sent = await moved(jobs, claim(first))
     assert await jobs.queued_before(last) == 1
     delay = {"queued_at": 30, "not_before": 50}
     await jobs.move(Move(sent.id, 1, S.PROCESSING, S.QUEUED, 30, "", changes=delay))
@@ -198,7 +199,8 @@ async def test_of_fifty_at_once_as_many_are_taken_as_the_users_bytes_allow(jobs:
 
 
 async def test_results_count_as_stored_until_the_job_is_cleaned(jobs: SqlJobs) -> None:
-    (job,) = await jobs.claim([claim(one) for one in await added(jobs, "ann")])
+    (job,) = await added(jobs, "ann")
+    job = await moved(jobs, claim(job))
     assert not await jobs.attach_result(job.key, Result("r", 5, "00"))  # it is under way
     assert await jobs.move(
         Move(job.id, 1, S.PROCESSING, S.CANCELLED, 20, "", changes={"ended_at": 20})
@@ -218,7 +220,8 @@ async def test_a_repeat_under_a_key_is_no_further_job_that_waits(jobs: SqlJobs) 
 
 async def test_slots_are_counted_by_service_user_and_agent(jobs: SqlJobs) -> None:
     found = await added(jobs, "ann", "ann", "bob")
-    await jobs.claim([claim(job, agent) for job, agent in zip(found, "xxy", strict=True)])
+    for job, agent in zip(found, "xxy", strict=True):
+        await moved(jobs, claim(job, agent))
     held = {(one.service, one.user_id, one.agent): one.slots for one in await jobs.held()}
     assert held == {("s", "ann", "x"): 2, ("s", "bob", "y"): 1}
 
@@ -261,7 +264,7 @@ async def test_each_choice_finds_what_a_look_at_every_job_finds(
             "queued",
         )
         if not number % 4:
-            (job,) = await jobs.claim([claim(job)])
+            job = await moved(jobs, claim(job))
         every.append(job)
     choices = itertools.product(
         (None, "a", "b", "c"),
@@ -377,7 +380,7 @@ async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 async def test_warnings_of_the_upload_outlast_those_of_attempts(jobs: SqlJobs) -> None:
     job, _ = await jobs.insert(new(warnings=("a name",)), "queued")
-    (job,) = await jobs.claim([claim(job)])
+    job = await moved(jobs, claim(job))
     changes = {"warnings": ["of an attempt"]}
     assert await jobs.move(Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "back", changes=changes))
     document = documents.job_doc(await jobs.get(job.id), None)

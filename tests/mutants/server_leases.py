@@ -119,10 +119,12 @@ MUTANTS: Final = (
         "WHERE id = :id AND :attempt = :attempt AND",
         "an_attempt_that_has_ended_needs_no_slot_and_its_successor_does",
     ),
-    _claim(
+    _of(
         "a job that is to be cancelled is not claimed",
-        '"attempt = attempt + 1", _NOT_CANCELLED',
-        '"attempt = attempt + 1"',
+        "server/store/moves.py",
+        'only_if += " AND cancel_requested_at IS NULL"',
+        "pass",
+        "contract/store/test_claims",
         "a_job_that_is_to_be_cancelled_is_not_claimed",
     ),
     _of(

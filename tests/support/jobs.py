@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.domain.jobs import Bundle, Job
+from server.domain.jobs import Bundle, Job, Move
+from server.store.jobs import SqlJobs
 from shared.wire import JobState, Limits
 
 
@@ -23,3 +24,10 @@ def job(**fields: Any) -> Job:
         "attempt": 1,
     }
     return Job(**(start | fields))
+
+
+async def moved(jobs: SqlJobs, move: Move) -> Job:
+    """Make a move; the job then."""
+    job = await jobs.move(move)
+    assert job is not None
+    return job

@@ -14,6 +14,7 @@ from shared.ids import AttemptKey
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.contract.store.conftest import claim, new
+from tests.support.jobs import moved
 
 S = AgentState
 S_QUEUED = JobState.QUEUED
@@ -29,8 +30,7 @@ def agents(database: Database) -> SqlAgents:
 
 async def held(jobs: SqlJobs, agent: str) -> Job:
     job, _ = await jobs.insert(new(), "queued")
-    (claimed,) = await jobs.claim([claim(job, agent)])
-    return claimed
+    return await moved(jobs, claim(job, agent))
 
 
 async def reached(

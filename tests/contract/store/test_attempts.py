@@ -10,6 +10,7 @@ from server.store.jobs import SqlJobs
 from shared.ids import AttemptKey
 from shared.wire import JobState, Limits, Reason, Usage
 from tests.contract.store.conftest import claim, new
+from tests.support.jobs import moved
 
 FACTS = {
     "exit_code": 3,
@@ -23,8 +24,7 @@ BACK = {"agent": None, "payload_id": None, "submitted_at": None, "started_at": N
 
 async def claimed(jobs: SqlJobs, agent: str = "node") -> Job:
     job, _ = await jobs.insert(new(limits=Limits(cpus=2)), "queued")
-    (job,) = await jobs.claim([claim(job, agent)])
-    return job
+    return await moved(jobs, claim(job, agent))
 
 
 async def test_a_claim_begins_an_attempt(jobs: SqlJobs) -> None:
@@ -40,7 +40,7 @@ async def test_an_attempt_that_no_agent_took_leaves_none(jobs: SqlJobs) -> None:
     back = await jobs.move(Move(job.id, 1, job.state, JobState.QUEUED, 30, "busy", changes=BACK))
     assert await jobs.attempts(job.id) == []
     assert back is not None
-    await jobs.claim([claim(back, "south")])
+    await jobs.move(claim(back, "south"))
     assert [(one.number, one.agent) for one in await jobs.attempts(job.id)] == [(2, "south")]
     with pytest.raises(NoSuchAttempt):
         await jobs.attempt(job.key)
@@ -66,7 +66,7 @@ async def test_what_an_attempt_left_is_kept_when_another_one_follows(jobs: SqlJo
     back = await jobs.move(again)
     assert back is not None
     assert (back.exit_code, back.result, back.agent) == (None, None, None)
-    (second,) = await jobs.claim([claim(back, "south")])
+    second = await moved(jobs, claim(back, "south"))
     first = await jobs.attempt(AttemptKey(job.id, 1))
     assert (first.state, first.reason) == (JobState.FAILED, Reason.EXIT_CODE)
     times = (first.claimed_at, first.submitted_at, first.started_at, first.ended_at)
@@ -104,7 +104,7 @@ async def test_a_result_that_comes_late_is_its_attempts_and_no_others(jobs: SqlJ
     lost = Move(job.id, 1, job.state, JobState.QUEUED, 30, "gone", Reason.AGENT_LOST, changes=BACK)
     back = await jobs.move(lost)
     assert back is not None
-    (second,) = await jobs.claim([claim(back)])
+    second = await moved(jobs, claim(back))
     assert await jobs.attach_result(AttemptKey(job.id, 1), Result("r1", 3, "ab"))
     assert not await jobs.attach_result(AttemptKey(job.id, 1), Result("other", 3, "ab"))
     assert not await jobs.attach_result(second.key, Result("r2", 3, "ab"))  # it is under way
