@@ -136,7 +136,7 @@ def test_a_port_in_use_is_reported_and_nothing_stays_behind(tmp_path, flag):
     assert f":{port}" in system.log
     assert "another program listens there" in system.log
     assert "Traceback" not in system.log
-    assert system.told == []
+    assert system.output == []
     assert marked(system.mark) == []
 
 

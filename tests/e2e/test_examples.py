@@ -117,10 +117,10 @@ async def test_statistics_of_a_table(system, tmp_path):
     with (EXAMPLES / "csv-stats" / "measurements.csv").open() as file:
         rows = list(csv.DictReader(file))
     table = csv.DictReader(io.StringIO(archive.read("measurements.stats.csv").decode()))
-    told = {row["column"]: row for row in table}
+    by_column = {row["column"]: row for row in table}
     for column in ("temperature_K", "yield"):
         values = [float(row[column]) for row in rows if row[column] not in {"", "NA", "NaN"}]
-        row = told[column]
+        row = by_column[column]
         assert int(row["count"]) == len(values)
         assert int(row["missing"]) == len(rows) - len(values)
         assert float(row["mean"]) == pytest.approx(statistics.fmean(values))

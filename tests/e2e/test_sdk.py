@@ -131,16 +131,16 @@ async def test_a_bundle_larger_than_every_buffer_arrives_whole(system: System, t
         for _ in range(24):
             file.write(block)
     script = b"sha256sum < data/big.bin > sum.txt; cp data/big.bin copy.bin"
-    told: list[int] = []
+    percents: list[int] = []
     async with Client(system.url, user="ada") as client:
         job = await client.submit(
             {"run.sh": script, "data/big.bin": big},
             service="example",
-            progress=lambda done, total: told.append(done * 100 // total),
+            progress=lambda done, total: percents.append(done * 100 // total),
         )
         ended = await client.wait(job.id, timeout=60)
         assert ended.status is JobState.COMPLETED, ended.message
         done = await client.download(job.id, tmp_path / "r.zip")
-    assert told[-1] == 100
+    assert percents[-1] == 100
     with zipfile.ZipFile(done.path) as archive:
         assert archive.read("copy.bin") == big.read_bytes()

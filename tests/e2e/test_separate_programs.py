@@ -97,13 +97,13 @@ async def test_tokens_and_a_file_of_settings(tmp_path):
             + f'[agents.near]\nurl = "{agent.url}"\ntoken = "for-the-agent-only"\n'
         )
         server = stack.enter_context(running("server", tmp_path / "server", "--config", file))
-        async with Client(server.url, user="ada") as stranger:
-            assert (await stranger.health()).status == "ok"
-            for call in (stranger.status(1), stranger.services()):
+        async with Client(server.url, user="ada") as unauthenticated:
+            assert (await unauthenticated.health()).status == "ok"
+            for call in (unauthenticated.status(1), unauthenticated.services()):
                 with pytest.raises(NotAllowed):
                     await call
             with pytest.raises(NotAllowed):
-                await stranger.submit({"run.sh": b""}, service="dock")
+                await unauthenticated.submit({"run.sh": b""}, service="dock")
         async with Client(server.url, user="ada", token="for-the-server-only") as client:
             job = await client.submit({"run.sh": b"true"}, service="dock")
             ended = await client.wait(job.id, timeout=60)

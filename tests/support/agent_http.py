@@ -101,18 +101,18 @@ class Caller:
                 event = json.loads(line)
                 assert event["seq"] >= seen
                 seen = event["seq"]
-                told = event["payload"]
-                if told and told["id"] == payload_id and told["ended_at"]:
-                    return dict(told)
+                payload = event["payload"]
+                if payload and payload["id"] == payload_id and payload["ended_at"]:
+                    return dict(payload)
         raise AssertionError(f"the stream ended before payload {payload_id}")
 
     async def completed(self, key: str = "1.1", files: Mapping[str, bytes] = HELLO) -> int:
         """A payload that ran to its end; its id."""
-        status, told = await self.submit(key, files)
-        assert status == 200, told
+        status, payload = await self.submit(key, files)
+        assert status == 200, payload
         (await self.sandbox.process(key)).finish()
-        await self.ended(told["id"])
-        return int(told["id"])
+        await self.ended(payload["id"])
+        return int(payload["id"])
 
 
 @contextlib.asynccontextmanager

@@ -85,20 +85,20 @@ class AgentProcess:
             + path.read_bytes()
             + b"\r\n--B--\r\n"
         )
-        status, told = self.call(
+        status, payload = self.call(
             "POST", "/submit", body, **{"Content-Type": "multipart/form-data; boundary=B"}
         )
-        assert status == 200, told
-        return dict(told)
+        assert status == 200, payload
+        return dict(payload)
 
     def until(self, payload_id: int, *states: str) -> dict[str, Any]:
         """Follow the event stream until the payload is in one of the states."""
         url = f"http://127.0.0.1:{self.port}/events"
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as lines:
             for line in lines:
-                told = json.loads(line)["payload"]
-                if told and told["id"] == payload_id and told["status"] in states:
-                    return dict(told)
+                payload = json.loads(line)["payload"]
+                if payload and payload["id"] == payload_id and payload["status"] in states:
+                    return dict(payload)
         raise AssertionError(f"the agent ended before payload {payload_id} was in {states}")
 
     def ended(self, payload_id: int) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class System:
     folder: Path
     mark: str
     url: str = ""
-    told: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
     """What it printed on stdout."""
 
     @property
@@ -49,7 +49,7 @@ class System:
             self.process.send_signal(number)
         code = self.process.wait(60)
         assert self.process.stdout is not None
-        self.told += self.process.stdout.read().splitlines()
+        self.output += self.process.stdout.read().splitlines()
         self.process.stdout.close()
         return code
 
@@ -79,7 +79,7 @@ def ready(system: System) -> System:
     found = READY.search(line)
     assert found, f"it said {line!r} and logged:\n{system.log}"
     system.url = found[1]
-    system.told.append(line)
+    system.output.append(line)
     return system
 
 

@@ -102,7 +102,7 @@ class FakeAgent:
             await self._changed.wait_for(condition)
 
     async def say(self, held: Held) -> None:
-        """Tell the servers of a payload."""
+        """Send an event about a payload to the servers."""
         self.payloads[held.id] = held
         for stream in self._streams:
             stream.put_nowait(held.doc())
@@ -133,8 +133,13 @@ class FakeAgent:
 
     async def health(self, _: web.Request) -> web.StreamResponse:
         status = "ok" if self.well else "error"
-        told = {"status": status, "agent": self.name, "slots": self.slots, "message": "no sandbox"}
-        return web.json_response(told, status=200 if self.well else 503)
+        document = {
+            "status": status,
+            "agent": self.name,
+            "slots": self.slots,
+            "message": "no sandbox",
+        }
+        return web.json_response(document, status=200 if self.well else 503)
 
     async def listing(self, _: web.Request) -> web.StreamResponse:
         held = [one.doc() for one in self.payloads.values() if one.status != "Cleaned"]
@@ -249,8 +254,8 @@ class FakeAgent:
 
 
 def refuse(status: int, code: str, **headers: str) -> web.Response:
-    told = {"code": code, "message": code}
-    return web.json_response(told, status=status, headers=headers)
+    document = {"code": code, "message": code}
+    return web.json_response(document, status=status, headers=headers)
 
 
 def zipped(text: str) -> bytes:

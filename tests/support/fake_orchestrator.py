@@ -38,7 +38,7 @@ class Held:
 
 @dataclass
 class Orchestrator:
-    """Keeps what it is sent, and answers as told.
+    """Keeps what it is sent, and answers as a test sets it.
 
     Attributes:
         then: what becomes of each new payload at once; a state of its wire.

@@ -49,7 +49,7 @@ class Found:
         return os.fsdecode(self.raw)
 
     @property
-    def told(self) -> str:
+    def listed_as(self) -> str:
         """As a receipt lists it."""
         return shown(self.path)[1:-1]
 
@@ -166,7 +166,7 @@ def is_fine(raw: bytes, wanted: Sequence[Thing]) -> bool:
 
 def check(result: Result, made: Sequence[Found]) -> None:
     """Each thing is in the result, whole and under its own name, or listed with the reason."""
-    assert result.skipped.keys() <= {one.told for one in made}
+    assert result.skipped.keys() <= {one.listed_as for one in made}
     kept: dict[str, Found] = {}
     for one in made:
         if _listed(one, made, result):
@@ -188,8 +188,8 @@ def check(result: Result, made: Sequence[Found]) -> None:
 
 def _listed(one: Found, made: Sequence[Found], result: Result) -> bool:
     """It, or a folder that it lies in."""
-    return one.told in result.skipped or any(
-        one.raw.startswith(x.raw + b"/") and x.told in result.skipped for x in made
+    return one.listed_as in result.skipped or any(
+        one.raw.startswith(x.raw + b"/") and x.listed_as in result.skipped for x in made
     )
 
 

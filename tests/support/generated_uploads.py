@@ -42,7 +42,7 @@ _ZIP_LIES: Final[dict[str, dict[str, int | bytes]]] = {
     "encrypted": {"flags": 0x801},
     "bzip2": {"method": 12},
     "bad checksum": {"crc": 12345},
-    "longer than told": {"size": 1},
+    "longer than declared": {"size": 1},
     "two names": {"local_name": b"other"},
     "two methods": {"local_method": 8},
 }

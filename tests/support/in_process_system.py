@@ -62,8 +62,8 @@ class System:
 
     async def result(self, job_id: int) -> bytes:
         """The ZIP of a job that completes."""
-        told = await self.ended(job_id)
-        assert told["status"] == "Completed", told
+        job = await self.ended(job_id)
+        assert job["status"] == "Completed", job
         async with self._http.get(f"{self.url}/api/v1/jobs/{job_id}/result") as answer:
             assert answer.status == 200
             return await answer.read()

@@ -20,7 +20,7 @@ _PORTS = iter(range(20_000, 30_000))
 
 
 def free_port() -> int:
-    """One that nobody uses now, and that no other process of tests is given while this one lives:
+    """One that is not in use, and that no other process of tests is given while this one runs:
     a name that the kernel keeps for this process only reserves it.
     """
     for port in _PORTS:

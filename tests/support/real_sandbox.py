@@ -1,4 +1,4 @@
-"""Runs a bundle through a real sandbox in a child process of the test, as root or as somebody
+"""Runs a bundle through a real sandbox in a child process of the test, as root or as another
 else.
 
 A child, because the agent changes its process for good (subreaper, mount namespace, uid), and
@@ -71,7 +71,7 @@ class Outcome:
     """Bytes by which the agent's peak of resident memory grew."""
     enforcement: Mapping[str, str]
     survivors: list[str]
-    """Command lines of processes of the job's that are alive when its end is told."""
+    """Command lines of the job's processes that are alive when its end is reported."""
     left: list[str]
     """Paths that are left below the sandbox's folders."""
     home: Path
@@ -113,7 +113,7 @@ def python(program: str, **more: Any) -> Job:
 
 
 def can(who: Who) -> bool:
-    """Whether a test may run as root, or as somebody else."""
+    """Whether a test can run as root, or as another user."""
     return os.geteuid() == 0 or who == "user"
 
 
@@ -182,7 +182,7 @@ def _be_child(work: Callable[[Path], Any], home: Path, uid: int | None, write: i
         try:
             answer = ("returned", work(home))
             data = pickle.dumps(answer)
-        except BaseException:  # noqa: BLE001  # the parent tells it
+        except BaseException:  # noqa: BLE001  # the parent reports it
             data = pickle.dumps(("raised", traceback.format_exc()))
         with os.fdopen(write, "wb") as out:
             out.write(data)

@@ -80,7 +80,7 @@ class SimAgent(Link):
 
     # -- what the world does to it
 
-    def tell(self, payload: Payload) -> None:
+    def append_event(self, payload: Payload) -> None:
         if self.up and self._world.alive:
             self._world.get.on_payload(self, payload.doc(self._world.clock.now()))
 
@@ -95,12 +95,12 @@ class SimAgent(Link):
         if payload.key.job_id in self._world.cancelled:
             self._world.violations.append(f"{payload.key} starts after its cancel was confirmed")
         payload.status, payload.started = PayloadState.RUNNING, True
-        self.tell(payload)
+        self.append_event(payload)
 
     def end(self, payload: Payload, status: PayloadState, reason: Reason | None = None) -> None:
         payload.status, payload.reason = status, reason
         payload.result = f"result of {payload.key} {payload.token}".encode()
-        self.tell(payload)
+        self.append_event(payload)
 
     def restart(self) -> None:
         for payload in self.payloads.values():
@@ -121,7 +121,7 @@ class SimAgent(Link):
             return None
         payload = Payload(next(self._ids), key, token=token)
         self.payloads[payload.id] = payload
-        self.tell(payload)
+        self.append_event(payload)
         return payload
 
     def take_late(self) -> None:
@@ -206,7 +206,7 @@ class SimAgent(Link):
             raise Unreachable("timeout", sent=True)
         fault = await self._line()
         if fault == "cut":
-            self.drop()  # nothing is told of it
+            self.drop()  # no event of it was sent
         payload = self.arrive(job.key, token)
         if fault == "duplicate":
             self.arrive(job.key, token)
@@ -290,7 +290,7 @@ class World:
         self._names = itertools.count(1)
         self.agents = [SimAgent("north", self, 1), SimAgent("south", self, 2)]
 
-    # -- the server's lives
+    # -- the server's starts and crashes
 
     @contextmanager
     def inline(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The real server, a real agent as root or as somebody else, and bundles through both."""
+"""The real server, a real agent as root or as another user, and bundles through both."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Agent:
             become(self._uid)
             asyncio.run(app.serve(section, RealClock(), lambda port: _tell(write, port)))
             code = 0
-        except BaseException:  # noqa: BLE001  # it is told in the log
+        except BaseException:  # noqa: BLE001  # it is receipt in the log
             traceback.print_exc()
         finally:
             os._exit(code)
@@ -97,7 +97,7 @@ class Agent:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-        raise AssertionError("the kernel does not tell")
+        raise AssertionError("the kernel does not say")
 
 
 def _tell(fd: int, port: int) -> None:
@@ -160,37 +160,39 @@ class WholeSystem:
 
     def outcome(self, job: JobDoc, to: Path) -> Outcome:
         """What came of an ended job, as the tests of the bare sandbox see it."""
-        archive, told = self.result(job, to)
+        archive, receipt = self.result(job, to)
         with archive:
-            assert told.logs is not None
-            assert (told.reason, told.exit_code) == (job.reason, job.exit_code)
-            assert told.enforcement == job.enforcement
+            assert receipt.logs is not None
+            assert (receipt.reason, receipt.exit_code) == (job.reason, job.exit_code)
+            assert receipt.enforcement == job.enforcement
             texts = {
                 name: archive.read(name).decode(errors="replace")
-                for name in (told.logs.stdout, told.logs.stderr)
+                for name in (receipt.logs.stdout, receipt.logs.stderr)
             }
             files = {name: archive.open(name).read(MIB) for name in archive.namelist()}
-            size = archive.getinfo(told.logs.stdout).file_size
-        too_much = told.reason == "results_limit"
-        assert told.usage is not None
+            size = archive.getinfo(receipt.logs.stdout).file_size
+        too_much = receipt.reason == "results_limit"
+        assert receipt.usage is not None
         return Outcome(
             ended=Ended(
-                told.exit_code,
-                None if too_much else told.reason,
-                told.message,
-                told.usage,
-                tuple(told.warnings),
+                receipt.exit_code,
+                None if too_much else receipt.reason,
+                receipt.message,
+                receipt.usage,
+                tuple(receipt.warnings),
             ),
-            report=SelfTestReport(told.sandbox.backend, told.sandbox.version, told.enforcement),
-            stdout=texts[told.logs.stdout],
-            stderr=texts[told.logs.stderr],
+            report=SelfTestReport(
+                receipt.sandbox.backend, receipt.sandbox.version, receipt.enforcement
+            ),
+            stdout=texts[receipt.logs.stdout],
+            stderr=texts[receipt.logs.stderr],
             stdout_bytes=size,
             files=files,
-            skipped=[Skipped(one.path, one.why) for one in told.skipped],
-            skipped_more=told.skipped_more,
-            results_limit=told.message if too_much else None,
+            skipped=[Skipped(one.path, one.why) for one in receipt.skipped],
+            skipped_more=receipt.skipped_more,
+            results_limit=receipt.message if too_much else None,
             grown=0,
-            enforcement=told.enforcement,
+            enforcement=receipt.enforcement,
             survivors=[],
             left=[],
             home=self.agent.home,

@@ -1,4 +1,4 @@
-"""A small real HTTP server that can be told to misbehave, for what a client must survive."""
+"""A small real HTTP server that misbehaves as a test wants, for what a client must survive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be submitted, told before a byte is sent."""
+"""What may be submitted; it is checked before a byte is sent."""
 
 from __future__ import annotations
 

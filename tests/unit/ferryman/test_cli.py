@@ -67,8 +67,8 @@ async def test_submit_passes_on_what_it_is_given(ferryman, bundle, tmp_path):
     }
     assert host.uploads[0].fields["tags"] == "a,b"
     assert host.uploads[0].fields["timeout"] == "1h30m"
-    told = {name: host.uploads[0].fields[name] for name in ("memory", "cpus", "pids", "disk")}
-    assert told == {"memory": "64MiB", "cpus": "0.5", "pids": "32", "disk": "1GB"}
+    shown = {name: host.uploads[0].fields[name] for name in ("memory", "cpus", "pids", "disk")}
+    assert shown == {"memory": "64MiB", "cpus": "0.5", "pids": "32", "disk": "1GB"}
     assert host.uploads[0].key == "k"
     assert host.headers == ["Bearer secret"]
 
@@ -281,8 +281,8 @@ async def test_a_list_says_why_jobs_wait_and_asks_once_for_each_user_and_service
     host.listed.append(job(JobState.QUEUED, id=13, user_id="bob"))
     async with host.serving() as url:
         said = await ferryman("list", "--url", url)
-    told = {line.split("\t")[0]: line.split("\t")[-1] for line in said.out.splitlines()[1:]}
-    assert told == {
+    shown = {line.split("\t")[0]: line.split("\t")[-1] for line in said.out.splitlines()[1:]}
+    assert shown == {
         "17": "it runs",
         "16": "behind job 14",
         "15": "behind job 14",
@@ -427,7 +427,7 @@ def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
 
 def test_a_message_of_several_lines_stays_on_one():
     at = "2026-11-20T10:00:01.000000Z"
-    told = EventDoc(
+    shown = EventDoc(
         seq=1, at=at, attempt=2, before=None, status=JobState.QUEUED, message="one\n\ntwo"
     )
-    assert show.event_line(told, at) == "   +0.00s  Queued      (attempt 2) one two"
+    assert show.event_line(shown, at) == "   +0.00s  Queued      (attempt 2) one two"

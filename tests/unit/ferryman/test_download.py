@@ -17,7 +17,7 @@ ROUTE = "/api/v1/jobs/17/result"
 
 
 class Serving:
-    """Serves ``CONTENT``; breaks off after ``cut`` bytes so often as told.
+    """Serves ``CONTENT``; breaks off after ``cut`` bytes, as often as set.
 
     Keeps the Range header of every request.
     """
@@ -120,7 +120,7 @@ async def test_another_file_under_the_same_address_starts_anew(tmp_path):
         breaks=1,
         etag=lambda number: f'"{number}"',
         content=lambda number: CONTENT if number else other,
-        digest=False,  # which would tell, too
+        digest=False,  # which would show it, too
     )
     await fetch(handler, tmp_path)
 

@@ -136,9 +136,9 @@ async def test_the_history_comes_in_order_and_once_until_the_end():
     )
     life = ScriptedJob(*states)
     async with serving(*life.routes()) as url, Client(url) as client:
-        told = [one async for one in client.events(17)]
-    assert [one.status for one in told] == list(states)
-    assert [one.seq for one in told] == [1, 2, 3, 4, 5]
+        events = [one async for one in client.events(17)]
+    assert [one.status for one in events] == list(states)
+    assert [one.seq for one in events] == [1, 2, 3, 4, 5]
 
 
 async def test_the_history_can_be_taken_up_after_a_number():

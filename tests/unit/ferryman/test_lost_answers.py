@@ -46,7 +46,7 @@ class SlowServer:
     async def upload(self, request: web.Request) -> web.StreamResponse:
         self.uploads.append(await read_upload(request))
         if len(self.uploads) == 1:
-            if self.how == "silence":
+            if self.how == "no answer":
                 await self.over.wait()
             elif self.how == "reset":
                 hang_up(request)
@@ -70,7 +70,7 @@ class SlowServer:
             self.over.set()
 
 
-@pytest.mark.parametrize("how", ["silence", "504", "503", "reset"])
+@pytest.mark.parametrize("how", ["no answer", "504", "503", "reset"])
 async def test_a_job_that_is_there_is_found_and_the_bundle_is_sent_once(how):
     slow = SlowServer(how)
     async with slow.client(InstantClock()) as client:
@@ -80,7 +80,7 @@ async def test_a_job_that_is_there_is_found_and_the_bundle_is_sent_once(how):
     assert slow.looked_up == [{"user": "ada", "idempotency_key": accepted.idempotency_key}]
 
 
-@pytest.mark.parametrize("how", ["silence", "504"])
+@pytest.mark.parametrize("how", ["no answer", "504"])
 async def test_a_server_that_is_still_at_work_is_given_time(how):
     slow = SlowServer(how, known_after=3)
     async with slow.client(FineClock()) as client:
@@ -89,7 +89,7 @@ async def test_a_server_that_is_still_at_work_is_given_time(how):
     assert (len(slow.uploads), len(slow.looked_up)) == (1, 4)
 
 
-@pytest.mark.parametrize("how", ["silence", "reset"])
+@pytest.mark.parametrize("how", ["no answer", "reset"])
 async def test_a_bundle_that_got_lost_is_sent_again_under_its_key(how):
     slow = SlowServer(how, known_after=None)
     async with slow.client(InstantClock()) as client:

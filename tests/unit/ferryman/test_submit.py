@@ -264,16 +264,16 @@ async def test_a_file_that_changes_while_it_is_sent_is_an_error_and_not_sent_aga
 
 
 async def test_progress_ends_at_the_whole():
-    told: list[tuple[int, int]] = []
+    progress_calls: list[tuple[int, int]] = []
     take = RecordingServer()
     async with serving(("POST", "/upload", take)) as url, Client(url, user="ada") as client:
         await client.submit(
             {"run.sh": b"", "x": bytes(3 * BATCH)},
             service="example",
-            progress=lambda done, total: told.append((done, total)),
+            progress=lambda done, total: progress_calls.append((done, total)),
         )
-    assert told[-1][0] == told[-1][1] == take.uploads[0].length
-    assert len(told) >= 3
+    assert progress_calls[-1][0] == progress_calls[-1][1] == take.uploads[0].length
+    assert len(progress_calls) >= 3
 
 
 async def test_the_token_is_sent_with_every_request():

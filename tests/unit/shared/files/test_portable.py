@@ -34,9 +34,9 @@ ODD = [
 @pytest.mark.parametrize(("name", "why"), ODD)
 def test_what_other_systems_cannot_store_is_reported_with_the_reason(name, why):
     assert safe_path(name) == name
-    told = why_not_portable(name)
-    assert told is not None
-    assert why in told
+    reason = why_not_portable(name)
+    assert reason is not None
+    assert why in reason
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_a_clash_is_found_wherever_two_prefixes_differ_only_in_case(paths):
 
 
 def test_a_warning_is_short_however_many_names_there_are():
-    told = NonPortableNames()
-    assert told.warnings() == ()
-    told.add("a:b", "it contains a colon")
-    assert told.warnings() == (
+    names = NonPortableNames()
+    assert names.warnings() == ()
+    names.add("a:b", "it contains a colon")
+    assert names.warnings() == (
         "portable_names: 1 name is not for every system (“a:b”: it contains a colon)",
     )
     for n in range(10_000):
-        told.add(f"{n}:" * 200, "it contains a colon")
-    (warning,) = told.warnings()
+        names.add(f"{n}:" * 200, "it contains a colon")
+    (warning,) = names.warnings()
     assert "10001 names" in warning
     assert "and 9998 more" in warning
     assert len(warning) < 700

@@ -57,22 +57,22 @@ async def answers(tmp_path, data: bytes, method: str = "GET", **headers: str):
     ],
 )
 async def test_conditions_and_ranges(tmp_path, data, headers, status, part):
-    found, told, body = await answers(tmp_path, data, **headers)
+    found, answer_headers, body = await answers(tmp_path, data, **headers)
     assert found == status
     assert body == (b"" if part is None else data[part])
     if status in (200, 206):
-        assert told["ETag"] == f'"{DIGEST[len(data)]}"'
-        assert told["Repr-Digest"].startswith("sha-256=:")
-        assert int(told["Content-Length"]) == len(body)
+        assert answer_headers["ETag"] == f'"{DIGEST[len(data)]}"'
+        assert answer_headers["Repr-Digest"].startswith("sha-256=:")
+        assert int(answer_headers["Content-Length"]) == len(body)
     if status == 416:
-        assert told["Content-Range"] == f"bytes */{len(data)}"
+        assert answer_headers["Content-Range"] == f"bytes */{len(data)}"
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
-async def test_head_has_the_same_headers_without_the_bytes(tmp_path, data):
-    status, told, body = await answers(tmp_path, data, "HEAD")
+async def test_head_has_the_same_answer_headerswithout_the_bytes(tmp_path, data):
+    status, answer_headers, body = await answers(tmp_path, data, "HEAD")
     assert (status, body) == (200, b"")
-    assert int(told["Content-Length"]) == len(data)
+    assert int(answer_headers["Content-Length"]) == len(data)
 
 
 async def test_a_large_file_that_is_asked_for_in_parts_is_whole(tmp_path):

@@ -1,4 +1,4 @@
-"""What both programs are told about who may come in."""
+"""Settings about who may call."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LIMITS = FormLimits(max_bytes=256 << 20)
 
 
 class Recorder:
-    """A sink that can be held up, and tells what it saw."""
+    """A sink that can be held up, and records what it got."""
 
     def expands(self, part) -> bool:
         return False
@@ -291,16 +291,16 @@ async def test_an_upload_cancelled_at_any_time_leaves_no_file(tmp_path, megabyte
 
 
 @pytest.mark.parametrize(
-    ("problem", "told"), [(ConnectionResetError, FormRefused), (TimeoutError, TimeoutError)]
+    ("problem", "raised"), [(ConnectionResetError, FormRefused), (TimeoutError, TimeoutError)]
 )
-async def test_a_sender_that_fails_leaves_no_file(tmp_path, problem, told):
+async def test_a_sender_that_fails_leaves_no_file(tmp_path, problem, raised):
     async def body():
         yield HEAD
         for _ in range(5):
             yield bytes(1 << 20)
         raise problem("gone")
 
-    with pytest.raises(told) as caught:
+    with pytest.raises(raised) as caught:
         await receive(body(), FORM, None, staging=tmp_path / "s", limits=LIMITS)
     if isinstance(caught.value, FormRefused):
         assert (caught.value.code, caught.value.part) == ("body_cut_short", "run.sh")
