@@ -125,7 +125,7 @@ class Intake:
             if look_up and submission.order is not None:
                 look_up = False
                 order = submission.order
-                known = await self._payloads.known(
+                known = await self._payloads.look_up(
                     order.server, submission.key, order.bundle_digest, order.lease
                 )
                 if known is not None:

@@ -1,1 +1,1 @@
-"""What the agent remembers of its payloads: all its SQL."""
+"""The stored payloads: all SQL of the agent."""

@@ -1,49 +1,46 @@
-"""Keys of attempts: which payload has one, and which was promised never to be taken.
+"""Keys of attempts: which payload has a key, and which keys are refused for good.
 
-A key is scoped by the server that made it. A server that does not know whether its order arrived
-settles the key: it gets the payload, or the promise that a late arrival will be turned away. Then
-it may mint another attempt, and there are never two at once.
+A key is unique within the server that made it. A server that does not know whether its submit
+arrived settles the key: it gets the payload, or from then on a late submit of that key is refused.
+Then it may make another attempt, and two attempts of a job never run at once.
 
-A server that was restored from a backup mints keys again that it used before. So a key stands for
-one bundle: with another it is refused, and nobody is given what somebody else's bundle left.
+A server that was restored from a backup makes keys that it has used before. So a key stands for one
+bundle: a submit of another bundle is refused, and cannot get the result of the first.
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final
 
 from client_agent.payloads.errors import DigestMismatch, KeyRefused, StaleAttempt
-from client_agent.payloads.payload import Payload, payload
+from client_agent.payloads.payload import Payload, from_row
 from shared.clock import SECOND, Micros
 from shared.ids import AttemptKey
-from shared.sqlite.database import Database
 from shared.sqlite.transactions import Transaction
 
-Source: TypeAlias = Transaction | Database
-
-_KEEP_S: Final = 86_400.0
-"""A refusal outlives any request that may still carry its key, however short ``retention`` is."""
+_MIN_RETENTION_S: Final = 86_400.0
+"""Refusals are kept at least this long, so that they outlive every request with their key."""
 
 
-async def find(source: Source, server: str, key: AttemptKey) -> Payload | None:
+async def find(tx: Transaction, server: str, key: AttemptKey) -> Payload | None:
     """The payload under a key."""
-    rows = await source.rows(
+    rows = await tx.rows(
         "SELECT * FROM payloads WHERE server = :server AND key = :key",
         {"server": server, "key": str(key)},
     )
-    return payload(rows[0]) if rows else None
+    return from_row(rows[0]) if rows else None
 
 
-async def known(source: Source, server: str, key: AttemptKey, digest: str) -> Payload | None:
-    """The payload under a key; None: there is none, and the key may be taken.
+async def look_up(tx: Transaction, server: str, key: AttemptKey, digest: str) -> Payload | None:
+    """The payload under a key; None: there is none, and the key may be used.
 
     Args:
-        digest: of the bundle that the key is used for now.
+        digest: of the bundle in the submit.
 
     Raises:
         DigestMismatch, KeyRefused, StaleAttempt
     """
-    rows = await source.rows(
+    rows = await tx.rows(
         """
         SELECT
             EXISTS (SELECT 1 FROM payloads WHERE server = :server AND key = :key) AS known,
@@ -59,10 +56,10 @@ async def known(source: Source, server: str, key: AttemptKey, digest: str) -> Pa
     )
     row = rows[0]
     if row["known"]:
-        there = await find(source, server, key)
-        if there is not None and there.bundle_digest != digest:
-            raise DigestMismatch(key, there.bundle_digest)
-        return there
+        payload = await find(tx, server, key)
+        if payload is not None and payload.bundle_digest != digest:
+            raise DigestMismatch(key, payload.bundle_digest)
+        return payload
     if row["refused"]:
         raise KeyRefused(key)
     if (row["latest"] or 0) > key.attempt:
@@ -71,7 +68,7 @@ async def known(source: Source, server: str, key: AttemptKey, digest: str) -> Pa
 
 
 async def refuse(tx: Transaction, server: str, key: AttemptKey, now: Micros) -> None:
-    """Never take this key. Repeats are harmless."""
+    """Refuse this key from now on. Repeats are harmless."""
     await tx.rows(
         """
         INSERT INTO refusals (server, key, job_id, attempt, at)
@@ -88,9 +85,9 @@ async def refuse(tx: Transaction, server: str, key: AttemptKey, now: Micros) -> 
     )
 
 
-async def forget(tx: Transaction, now: Micros, retention_s: float) -> None:
-    """Drop the refusals that no request can meet any more."""
+async def prune(tx: Transaction, now: Micros, retention_s: float) -> None:
+    """Remove refusals that are old enough."""
     await tx.rows(
         "DELETE FROM refusals WHERE at <= :before",
-        {"before": now - round(max(retention_s, _KEEP_S) * SECOND)},
+        {"before": now - round(max(retention_s, _MIN_RETENTION_S) * SECOND)},
     )

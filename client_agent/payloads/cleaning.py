@@ -1,22 +1,24 @@
-"""What becomes of payloads that have been kept long enough: tombstones first, then nothing."""
+"""Removes what is not needed any more of a payload: first all but a tombstone, later that too."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from client_agent.payloads.payload import Payload, payload
+from client_agent.payloads import states
+from client_agent.payloads.payload import Payload, from_row
 from shared.clock import Micros
 from shared.sqlite.transactions import Transaction
 
-SETS: Final = """
+_TOMBSTONE: Final = """
     state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now),
     stderr_tail = '', result_size = NULL, result_sha256 = NULL
 """
-"""Makes a tombstone of a row: what stays says that the attempt was here."""
+"""Makes a tombstone of a row: it says only that the attempt was here, and how it ended."""
+_ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(states.ENDED))
 
 
 async def due(tx: Transaction, before: Micros, limit: int) -> list[int]:
-    """Ids of the payloads that ended before and were not cleaned yet, oldest first."""
+    """Ids of the payloads that ended before that time and are not cleaned yet, oldest first."""
     rows = await tx.rows(
         """
         SELECT id FROM payloads WHERE ended_at <= :before AND cleaned_at IS NULL
@@ -28,16 +30,26 @@ async def due(tx: Transaction, before: Micros, limit: int) -> list[int]:
 
 
 async def clean(tx: Transaction, payload_id: int, changed: int, now: Micros) -> Payload:
-    """Make a tombstone of it."""
+    """Make a tombstone of a payload."""
     rows = await tx.rows(
-        f"UPDATE payloads SET {SETS} WHERE id = :id RETURNING *",  # noqa: S608 - fixed words
+        f"UPDATE payloads SET {_TOMBSTONE} WHERE id = :id RETURNING *",  # noqa: S608 - fixed words
         {"id": payload_id, "changed": changed, "now": now},
     )
-    return payload(rows[0])
+    return from_row(rows[0])
+
+
+async def acknowledge(tx: Transaction, payload_id: int, changed: int, now: Micros) -> int | None:
+    """Make an unlisted tombstone of an ended payload; ``changed``. None: there is no such one."""
+    rows = await tx.rows(
+        f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1 "  # noqa: S608 - fixed words
+        f"WHERE id = :id AND state IN ({_ENDED}) RETURNING changed",
+        {"id": payload_id, "changed": changed, "now": now},
+    )
+    return changed if rows else None
 
 
 async def prune(tx: Transaction, before: Micros, limit: int) -> int:
-    """Remove tombstones that are older. How many."""
+    """Remove tombstones that are older; returns how many."""
     rows = await tx.rows(
         """
         DELETE FROM payloads WHERE id IN (

@@ -1,4 +1,4 @@
-"""What the agent answers instead of doing what it was asked; ``api`` turns each into a reply."""
+"""Why a request is refused; ``api`` turns each exception into a reply."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ RETRY_AFTER_S: Final = 10
 
 
 class Refused(Exception):
-    """A request that is not carried out, and what to tell whoever asked.
+    """A request that is not carried out.
 
     Attributes:
-        status: of HTTP.
+        status: HTTP status.
         code: for programs.
         message: a sentence for people.
-        retry_after_s: when to ask again; None: it is not said.
+        retry_after_s: when to ask again; None: unknown.
     """
 
     retry_after_s: int | None = None
@@ -49,7 +49,7 @@ class StaleAttempt(Refused):
 
 
 class KeyRefused(Refused):
-    """This key was promised never to be taken."""
+    """This key was settled as refused."""
 
     def __init__(self, key: AttemptKey) -> None:
         super().__init__(409, "key_refused", f"attempt {key} was settled as never to run here")
@@ -64,7 +64,7 @@ class StaleLease(Refused):
 
 
 class DigestMismatch(Refused):
-    """This key is known with another bundle: whoever uses it again lost its history."""
+    """This key is known with another bundle: the server that uses it again has lost data."""
 
     def __init__(self, key: AttemptKey, digest: str) -> None:
         why = f"attempt {key} is known here with another bundle, of digest {digest}"
@@ -72,7 +72,7 @@ class DigestMismatch(Refused):
 
 
 class SubmitInProgress(Refused):
-    """Whether the order under this key is taken is not decided yet."""
+    """Whether the submit of this key is accepted is not decided yet."""
 
     retry_after_s = 1
 

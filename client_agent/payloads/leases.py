@@ -1,4 +1,4 @@
-"""Which process of a server is obeyed.
+"""Which process of a server may change payloads.
 
 Several processes may serve one database. The one that talks to this agent holds a lease there, and
 sends its number along, the token. Each new holder gets a higher one. A process that was paused and
@@ -19,9 +19,9 @@ class Caller:
     """Who asks for a change of a payload, as far as the request says."""
 
     lease: int = 0
-    """Its token; 0: none (an older server of ours, or job-orchestrator's)."""
+    """Its token; 0: none, as from servers that have no leases."""
     server: str | None = None
-    """Identity of the server; None: of the server that the payload came from."""
+    """Identity of the server; None: the one that the payload came from."""
     key: str | None = None
     """Key of the payload that is meant; None: whatever payload has the number."""
 
@@ -32,8 +32,8 @@ async def check(tx: Transaction, server: str, token: int) -> None:
     Raises:
         StaleLease: a higher one was seen before.
     """
-    found = await tx.rows("SELECT token FROM leases WHERE server = :server", {"server": server})
-    seen = found[0]["token"] if found else 0
+    rows = await tx.rows("SELECT token FROM leases WHERE server = :server", {"server": server})
+    seen = rows[0]["token"] if rows else 0
     if token < seen:
         raise StaleLease(token, seen)
     if token > seen:
@@ -47,17 +47,17 @@ async def check(tx: Transaction, server: str, token: int) -> None:
 
 
 async def check_payload(tx: Transaction, payload_id: int, caller: Caller) -> None:
-    """Whether the caller may change the payload; a payload that is not there is no problem here.
+    """Whether the caller may change the payload, if there is one.
 
     Raises:
         NoSuchPayload: another payload has the number.
         StaleLease
     """
-    found = await tx.rows("SELECT server, key FROM payloads WHERE id = :id", {"id": payload_id})
-    if not found:
+    rows = await tx.rows("SELECT server, key FROM payloads WHERE id = :id", {"id": payload_id})
+    if not rows:
         return
-    if caller.key is not None and caller.key != found[0]["key"]:
+    if caller.key is not None and caller.key != rows[0]["key"]:
         raise NoSuchPayload(payload_id)
-    server = caller.server or found[0]["server"]
+    server = caller.server or rows[0]["server"]
     if server is not None:
         await check(tx, server, caller.lease)

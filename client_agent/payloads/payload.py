@@ -1,20 +1,31 @@
-"""A payload: what is stored of it, and how it reads from its row."""
+"""A payload: what is stored of it, and how it is read from its row."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from shared.clock import Micros, iso
 from shared.ids import AttemptKey
 from shared.sqlite.transactions import Row
 from shared.wire import Limits, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
 
+INSERT: Final = """
+    INSERT INTO payloads (
+        server, key, job_id, attempt, service, user_id, timeout_s, limits,
+        bundle_file, bundle_size, bundle_digest, state, changed, created_at
+    ) VALUES (
+        :server, :key, :job_id, :attempt, :service, :user_id, :timeout_s, :limits,
+        :bundle_file, :bundle_size, :bundle_digest, :state, :changed, :now
+    ) RETURNING *
+"""
+"""Takes :meth:`NewPayload.params`, the state, the change number and the time."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewPayload:
-    """What intake knows of an attempt whose bundle is sealed."""
+    """What is known of an attempt whose bundle is stored."""
 
     server: str | None
     """None: sent by a job-orchestrator server, which has no keys."""
@@ -30,7 +41,7 @@ class NewPayload:
     """Token of the lease under which it was sent."""
 
     def params(self) -> dict[str, Any]:
-        """Of the statement that inserts it."""
+        """Parameters of :data:`INSERT`."""
         return {
             "server": self.server,
             "key": None if self.key is None else str(self.key),
@@ -48,7 +59,7 @@ class NewPayload:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended, as it is written down."""
+    """How an attempt ended, as it is stored."""
 
     state: PayloadState
     reason: Reason | None = None
@@ -60,10 +71,10 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     result: ResultInfo | None = None
     ended_at: Micros | None = None
-    """None: when it is written down."""
+    """None: when it is stored."""
 
     def params(self) -> dict[str, Any]:
-        """Of the statement that writes it down."""
+        """Parameters of the UPDATE."""
         result = self.result
         return {
             "reason": self.reason,
@@ -81,7 +92,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """One row: an attempt as the agent holds it, and its place among the changes."""
+    """One row: an attempt, and the number of its latest change."""
 
     id: int
     server: str | None
@@ -110,7 +121,7 @@ class Payload:
 
     def doc(self) -> PayloadDoc:
         """As on the wire."""
-        told = self.outcome or Outcome(self.state)
+        outcome = self.outcome or Outcome(self.state)
         return PayloadDoc(
             id=self.id,
             status=self.state,
@@ -120,23 +131,23 @@ class Payload:
             server=self.server,
             key=self.key,
             bundle_digest=self.bundle_digest,
-            reason=told.reason,
-            message=told.message,
-            exit_code=told.exit_code,
-            interrupted=told.interrupted,
-            stderr_tail=told.stderr_tail,
-            usage=told.usage,
-            result=told.result,
+            reason=outcome.reason,
+            message=outcome.message,
+            exit_code=outcome.exit_code,
+            interrupted=outcome.interrupted,
+            stderr_tail=outcome.stderr_tail,
+            usage=outcome.usage,
+            result=outcome.result,
             created_at=iso(self.created_at),
             started_at=None if self.started_at is None else iso(self.started_at),
             ended_at=None if self.ended_at is None else iso(self.ended_at),
-            warnings=list(told.warnings),
+            warnings=list(outcome.warnings),
             enforcement=self.enforcement,
         )
 
 
-def payload(row: Row) -> Payload:
-    """A row of ``payloads``."""
+def from_row(row: Row) -> Payload:
+    """Read a row of ``payloads``."""
     state = PayloadState(row["state"])
     return Payload(
         id=row["id"],

@@ -1,4 +1,4 @@
-"""The life of a payload: one table, and every set derived from it."""
+"""The states of a payload: one table of transitions, and the sets derived from it."""
 
 from __future__ import annotations
 

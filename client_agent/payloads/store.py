@@ -1,7 +1,7 @@
-"""The payloads: every move is a conditional write that takes the next change number.
+"""The payloads: every change of state is a conditional write that takes the next change number.
 
-Change numbers come from one sequence that only grows, restarts included. One writer commits in the
-order of the numbers, so whoever has seen number N has seen everything up to N.
+Change numbers come from one sequence that never restarts. One writer commits in the order of the
+numbers: whoever has seen number N has seen every change up to N.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any, Final
 from client_agent.payloads import attempt_keys, cleaning, leases, states
 from client_agent.payloads.errors import NoSuchPayload, NotEnded
 from client_agent.payloads.leases import Caller
-from client_agent.payloads.payload import NewPayload, Outcome, Payload, payload
+from client_agent.payloads.payload import INSERT, NewPayload, Outcome, Payload, from_row
 from shared.clock import SECOND, Clock
 from shared.ids import AttemptKey
 from shared.sqlite.database import Database
-from shared.sqlite.transactions import Row, Transaction
+from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.transactions import Transaction
 from shared.wakeups import Wakeups
 from shared.wire import PayloadState
 
 BATCH: Final = 200
-"""Rows that are read, or changed in one sweep's transaction, at once."""
-_ANYBODY: Final = Caller()
-_ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(states.ENDED))
+"""Rows that are read, or changed in one transaction of a sweep, at once."""
+_ANY_CALLER: Final = Caller()
 
 
 class Payloads:
-    """All SQL of the agent. Opened by :meth:`open`; the database is closed by its owner.
+    """The store of payloads, opened by :meth:`open`; the database is closed by its owner.
 
     Attributes:
         wakeups: notified after each commit that changed a payload.
@@ -42,32 +42,37 @@ class Payloads:
 
     @classmethod
     async def open(cls, database: Database, clock: Clock) -> Payloads:
-        """Continue the sequence where it was."""
-        found = await database.rows(
+        """Continue the sequence of change numbers."""
+        rows = await database.rows(
             """
             SELECT (SELECT max(value) FROM sequence) AS floor,
                    (SELECT max(changed) FROM payloads) AS highest
             """
         )
-        return cls(database, clock, max(found[0]["floor"] or 0, found[0]["highest"] or 0))
+        return cls(database, clock, max(rows[0]["floor"] or 0, rows[0]["highest"] or 0))
 
     @property
     def seq(self) -> int:
-        """Everything up to this number is durable and can be read."""
+        """The highest change number that is committed."""
         return self._committed
 
-    @property
-    def trouble(self) -> str | None:
-        """Why the database cannot be used; None while it can."""
-        return None if self._database.failure is None else str(self._database.failure)
+    async def problem(self) -> str | None:
+        """Why the database cannot be used; None: it can."""
+        if self._database.failure is None:
+            return None
+        try:  # it may have recovered
+            await self._database.write(lambda tx: tx.rows("UPDATE sequence SET value = value"))
+        except DatabaseUnavailable as problem:
+            return str(problem)
+        return None
 
-    # -- taking
+    # -- accepting
 
     async def add(self, new: NewPayload) -> tuple[Payload, bool]:
-        """Take an attempt as Prepared.
+        """Store a new attempt as Prepared.
 
         Returns:
-            The payload, and whether it is new: a key that is known gives the payload that it has.
+            The payload, and whether it is new: a known key gives the payload that it has.
 
         Raises:
             DigestMismatch, KeyRefused, StaleAttempt, StaleLease
@@ -76,37 +81,25 @@ class Payloads:
         async def change(tx: Transaction) -> tuple[Payload, bool]:
             if new.server is not None and new.key is not None:
                 await leases.check(tx, new.server, new.lease)
-                known = await attempt_keys.known(tx, new.server, new.key, new.bundle_digest)
+                known = await attempt_keys.look_up(tx, new.server, new.key, new.bundle_digest)
                 if known is not None:
                     return known, False
             rows = await tx.rows(
-                """
-                INSERT INTO payloads (server, key, job_id, attempt, service, user_id, timeout_s,
-                                      limits, bundle_file, bundle_size, bundle_digest, state,
-                                      changed, created_at)
-                VALUES (:server, :key, :job_id, :attempt, :service, :user_id, :timeout_s,
-                        :limits, :bundle_file, :bundle_size, :bundle_digest, :state,
-                        :changed, :now)
-                RETURNING *
-                """,
+                INSERT,
                 new.params()
-                | {
-                    "state": states.FIRST,
-                    "changed": self._next(),
-                    "now": self._clock.now(),
-                },
+                | {"state": states.FIRST, "changed": self._next(), "now": self._clock.now()},
             )
-            return payload(rows[0]), True
+            return from_row(rows[0]), True
 
-        added, fresh = await self._database.write(change)
-        if fresh:
-            self._tell(added)
-        return added, fresh
+        payload, created = await self._database.write(change)
+        if created:
+            self._publish(payload)
+        return payload, created
 
-    async def known(
+    async def look_up(
         self, server: str, key: AttemptKey, digest: str, lease: int = 0
     ) -> Payload | None:
-        """What :meth:`add` would answer without making anything; None: it would take the attempt.
+        """The payload under a key; None: :meth:`add` would store a new one.
 
         Raises:
             DigestMismatch, KeyRefused, StaleAttempt, StaleLease
@@ -114,12 +107,12 @@ class Payloads:
 
         async def change(tx: Transaction) -> Payload | None:
             await leases.check(tx, server, lease)
-            return await attempt_keys.known(tx, server, key, digest)
+            return await attempt_keys.look_up(tx, server, key, digest)
 
         return await self._database.write(change)
 
     async def settle(self, server: str, key: AttemptKey, lease: int = 0) -> Payload | None:
-        """The payload under a key; or None, and from now on the key is refused.
+        """The payload under a key; None: there is none, and from now on the key is refused.
 
         Raises:
             StaleLease
@@ -127,14 +120,14 @@ class Payloads:
 
         async def change(tx: Transaction) -> Payload | None:
             await leases.check(tx, server, lease)
-            there = await attempt_keys.find(tx, server, key)
-            if there is None:
+            payload = await attempt_keys.find(tx, server, key)
+            if payload is None:
                 await attempt_keys.refuse(tx, server, key, self._clock.now())
-            return there
+            return payload
 
         return await self._database.write(change)
 
-    # -- moving
+    # -- changes of state
 
     async def start(
         self, payload_id: int, pid: int, loc: str, enforcement: dict[str, str]
@@ -149,7 +142,7 @@ class Payloads:
         )
 
     async def end(self, payload_id: int, before: PayloadState, outcome: Outcome) -> Payload | None:
-        """Write down how it ended; None: it was no longer in ``before``."""
+        """Store how it ended; None: it was no longer in the state ``before``."""
         return await self._move(
             payload_id,
             before,
@@ -171,28 +164,24 @@ class Payloads:
         """
         await self._database.write(lambda tx: leases.check_payload(tx, payload_id, caller))
 
-    async def acknowledge(self, payload_id: int, caller: Caller = _ANYBODY) -> None:
-        """Its server has all it wants: only a tombstone stays. Repeats are harmless.
+    async def acknowledge(self, payload_id: int, caller: Caller = _ANY_CALLER) -> None:
+        """Its server needs it no more: only a tombstone stays. Repeats are harmless.
 
         Raises:
             NoSuchPayload, NotEnded, StaleLease
         """
 
-        async def change(tx: Transaction) -> Sequence[Row]:
+        async def change(tx: Transaction) -> int | None:
             await leases.check_payload(tx, payload_id, caller)
-            return await tx.rows(
-                f"UPDATE payloads SET {cleaning.SETS}, acknowledged = 1 "  # noqa: S608 - fixed words
-                f"WHERE id = :id AND state IN ({_ENDED}) RETURNING changed",
-                {"id": payload_id, "changed": self._next(), "now": self._clock.now()},
-            )
+            return await cleaning.acknowledge(tx, payload_id, self._next(), self._clock.now())
 
-        moved = await self._database.write(change)
-        if moved:
-            self._committed = max(self._committed, moved[0]["changed"])
+        changed = await self._database.write(change)
+        if changed is not None:
+            self._committed = max(self._committed, changed)
             return
-        there = await self.find(payload_id)
-        if there is not None:
-            raise NotEnded(payload_id, there.state)
+        payload = await self.find(payload_id)
+        if payload is not None:
+            raise NotEnded(payload_id, payload.state)
 
     async def expire(self, retention_s: float) -> list[int]:
         """Ended payloads that nobody acknowledged in time become Cleaned; at most one batch.
@@ -209,11 +198,11 @@ class Payloads:
 
         cleaned = await self._database.write(change)
         for one in cleaned:
-            self._tell(one)
+            self._publish(one)
         return [one.id for one in cleaned]
 
     async def prune(self, retention_s: float) -> int:
-        """Forget tombstones and refusals that are older; at most one batch. How many."""
+        """Remove older tombstones, at most one batch, and refusals; returns how many tombstones."""
         now = self._clock.now()
 
         async def change(tx: Transaction) -> int:
@@ -221,37 +210,37 @@ class Payloads:
                 "UPDATE sequence SET value = :value WHERE value < :value", {"value": self._last}
             )
             pruned = await cleaning.prune(tx, now - round(retention_s * SECOND), BATCH)
-            await attempt_keys.forget(tx, now, retention_s)
+            await attempt_keys.prune(tx, now, retention_s)
             return pruned
 
         return await self._database.write(change)
 
-    # -- looking
+    # -- reading
 
     async def get(self, payload_id: int) -> Payload:
         """Raises NoSuchPayload."""
-        found = await self.find(payload_id)
-        if found is None:
+        payload = await self.find(payload_id)
+        if payload is None:
             raise NoSuchPayload(payload_id)
-        return found
+        return payload
 
     async def find(self, payload_id: int) -> Payload | None:
         rows = await self._database.rows(
             "SELECT * FROM payloads WHERE id = :id", {"id": payload_id}
         )
-        return payload(rows[0]) if rows else None
+        return from_row(rows[0]) if rows else None
 
     async def live(self) -> list[Payload]:
-        """Those that have not ended, oldest first."""
+        """Payloads that have not ended, oldest first."""
         rows = await self._database.rows(
             "SELECT * FROM payloads WHERE ended_at IS NULL ORDER BY id"
         )
-        return [payload(row) for row in rows]
+        return [from_row(row) for row in rows]
 
     async def changed_after(
         self, after: int, server: str | None, limit: int = BATCH
     ) -> Sequence[Payload]:
-        """Payloads not acknowledged whose latest change is later, in the order of the changes."""
+        """Payloads, not acknowledged, whose latest change is later; in the order of changes."""
         rows = await self._database.rows(
             f"""
             SELECT * FROM payloads WHERE changed > :after AND acknowledged = 0
@@ -260,38 +249,28 @@ class Payloads:
             """,  # noqa: S608 - fixed words
             {"after": after, "server": server, "limit": limit},
         )
-        return [payload(row) for row in rows]
+        return [from_row(row) for row in rows]
 
-    async def files(self) -> tuple[set[str], set[int]]:
-        """Bundle files that are still to be unpacked, and ids of payloads that have a result."""
-        bundles = await self._database.rows(
-            "SELECT bundle_file FROM payloads WHERE ended_at IS NULL"
-        )
-        results = await self._database.rows(
+    async def with_result(self) -> set[int]:
+        """Ids of the payloads that have a result."""
+        rows = await self._database.rows(
             """
             SELECT id FROM payloads WHERE ended_at IS NOT NULL AND cleaned_at IS NULL
             AND result_sha256 IS NOT NULL
             """
         )
-        return {row["bundle_file"] for row in bundles}, {row["id"] for row in results}
+        return {row["id"] for row in rows}
 
-    async def probe(self) -> None:
-        """Make a durable change of nothing.
-
-        Raises:
-            DatabaseUnavailable
-        """
-        await self._database.write(lambda tx: tx.rows("UPDATE sequence SET value = value"))
-
-    # -- the sequence
+    # -- change numbers
 
     def _next(self) -> int:
         self._last += 1
         return self._last
 
-    def _tell(self, moved: Payload) -> None:
-        self._committed = max(self._committed, moved.changed)
-        self.wakeups.notify(moved.id, ended=moved.state in states.ENDED)
+    def _publish(self, payload: Payload) -> None:
+        """To be called after the commit of a change."""
+        self._committed = max(self._committed, payload.changed)
+        self.wakeups.notify(payload.id, ended=payload.state in states.ENDED)
 
     async def _move(
         self,
@@ -319,6 +298,6 @@ class Payloads:
         )
         if not rows:
             return None
-        moved = payload(rows[0])
-        self._tell(moved)
-        return moved
+        payload = from_row(rows[0])
+        self._publish(payload)
+        return payload

@@ -44,7 +44,7 @@ _1: Final[Migration] = (
     ) STRICT
     """,
     "CREATE INDEX payloads_of_job ON payloads (server, job_id, attempt)",
-    # What is acknowledged is never asked for again but by its key: these stay small.
+    # Acknowledged payloads are looked up only by their keys, so these indexes stay small.
     "CREATE INDEX payloads_told ON payloads (changed) WHERE acknowledged = 0",
     "CREATE INDEX payloads_live ON payloads (id) WHERE ended_at IS NULL",
     """
@@ -63,7 +63,7 @@ _1: Final[Migration] = (
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX refusals_of_job ON refusals (server, job_id, attempt)",
-    # Change numbers go on from here, even when the row with the highest was pruned.
+    # Change numbers continue from here, even if the row with the highest was removed.
     "CREATE TABLE sequence (value INTEGER NOT NULL) STRICT",
     "INSERT INTO sequence (value) VALUES (0)",
 )

@@ -13,7 +13,6 @@ from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from shared.clock import Clock
 from shared.probe import Probe
-from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import AgentHealth
 
 _REFUSING: Final = "no new bundles are taken"
@@ -37,7 +36,7 @@ class Health:
 
     async def report(self, running: int) -> tuple[AgentHealth, bool]:
         """The body of ``GET /health``, and whether the agent is healthy."""
-        database = await self._database()
+        database = await self._payloads.problem() or "ok"
         problems = [] if database == "ok" else [f"database: {database}"]
         # A full disk is not unhealthy: servers avoid an unhealthy agent, and nobody would fetch the
         # results that fill the disk.
@@ -74,15 +73,6 @@ class Health:
         except OSError as problem:
             return [f"the data folder cannot be written: {problem.strerror or problem}"]
         return []
-
-    async def _database(self) -> str:
-        if self._payloads.trouble is None:
-            return "ok"
-        try:
-            await self._payloads.probe()  # it may have recovered
-        except DatabaseUnavailable as problem:
-            return str(problem)
-        return "ok"
 
     def _sandbox_doc(self, broken: str | None) -> dict[str, Any]:
         report = self._sandbox.report

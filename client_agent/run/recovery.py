@@ -35,6 +35,8 @@ async def recover(payloads: Payloads, folders: Folders, sandbox: Sandbox) -> lis
             log.warning("payload.lost", payload=payload.id, key=payload.key)
         else:
             prepared.append(payload)
-    removed = await asyncio.to_thread(folders.remove_orphans, *await payloads.files())
+    bundles = {payload.bundle_file for payload in prepared}
+    results = await payloads.with_result()
+    removed = await asyncio.to_thread(folders.remove_orphans, bundles, results)
     log.info("agent.recovered", waiting=len(prepared), files_removed=removed)
     return prepared

@@ -146,10 +146,10 @@ class Rig:
     async def submit(self, key: str | None = "1.1", files=None, **more) -> Payload:
         """As intake does."""
         name, sealed = stored_bundle(self.folders, files or {"run.sh": b"exit 0\n"})
-        payload, fresh = await self.payloads.add(
+        payload, created = await self.payloads.add(
             new_payload(key, bundle=name, sealed=sealed, **more)
         )
-        assert fresh
+        assert created
         self.runner.enqueue(payload)
         return payload
 

@@ -36,8 +36,8 @@ async def payloads(database, clock):
 
 
 async def added(payloads, key="1.1", **more):
-    payload, fresh = await payloads.add(new_payload(key, **more))
-    assert fresh
+    payload, created = await payloads.add(new_payload(key, **more))
+    assert created
     return payload
 
 
@@ -49,7 +49,7 @@ async def ended(payloads, key="1.1", state=PayloadState.COMPLETED):
     )
 
 
-async def test_a_new_payload_is_prepared_and_told_with_all_that_a_reference_server_reads(payloads):
+async def test_a_new_payload_is_prepared_and_has_the_fields_that_a_reference_server_reads(payloads):
     payload = await added(payloads)
     doc = payload.doc().model_dump(mode="json")
     assert doc["status"] == "Prepared"
@@ -61,16 +61,16 @@ async def test_a_new_payload_is_prepared_and_told_with_all_that_a_reference_serv
     }
 
 
-async def test_the_same_key_gives_the_payload_that_it_has(payloads):
+async def test_a_known_key_gives_its_payload(payloads):
     first = await added(payloads)
-    again, fresh = await payloads.add(new_payload(bundle="other"))
-    assert (again, fresh) == (first, False)
+    again, created = await payloads.add(new_payload(bundle="other"))
+    assert (again, created) == (first, False)
 
 
 async def test_of_many_at_once_with_the_same_key_one_wins(payloads):
     answers = await asyncio.gather(*(payloads.add(new_payload(bundle=f"b{n}")) for n in range(20)))
     assert len({payload.id for payload, _ in answers}) == 1
-    assert sum(fresh for _, fresh in answers) == 1
+    assert sum(created for _, created in answers) == 1
 
 
 async def test_the_same_key_of_another_server_is_another_attempt(payloads):
@@ -99,7 +99,7 @@ async def test_an_attempt_older_than_one_that_was_refused_is_stale(payloads):
         await payloads.add(new_payload("5.1"))
 
 
-async def test_a_key_settled_as_never_is_refused_for_good(database, clock):
+async def test_a_key_settled_as_unknown_is_refused_for_good(database, clock):
     payloads = await Payloads.open(database, clock)
     assert await payloads.settle(SERVER, AttemptKey.parse("1.1")) is None
     assert await payloads.settle(SERVER, AttemptKey.parse("1.1")) is None
@@ -107,7 +107,7 @@ async def test_a_key_settled_as_never_is_refused_for_good(database, clock):
     with pytest.raises(KeyRefused):
         await reopened.add(new_payload("1.1"))
     with pytest.raises(KeyRefused):
-        await reopened.known(SERVER, AttemptKey.parse("1.1"), "0" * 64)
+        await reopened.look_up(SERVER, AttemptKey.parse("1.1"), "0" * 64)
     await added(reopened, "1.2")
 
 
@@ -133,7 +133,7 @@ async def test_settling_and_submitting_at_once_agree_on_one_answer(payloads):
             assert settled == taken[0]
 
 
-async def test_a_move_is_made_once_however_many_want_it(payloads):
+async def test_only_one_of_two_changes_from_the_same_state_succeeds(payloads):
     payload = await added(payloads)
     started, killed = await asyncio.gather(
         payloads.start(payload.id, 7, "/work", {"memory": "hard"}),
@@ -143,13 +143,13 @@ async def test_a_move_is_made_once_however_many_want_it(payloads):
     assert (await payloads.get(payload.id)).state in (PayloadState.RUNNING, PayloadState.KILLED)
 
 
-async def test_a_move_that_the_table_does_not_have_is_a_defect(payloads):
+async def test_a_change_that_is_not_in_the_table_is_a_defect(payloads):
     payload = await added(payloads)
     with pytest.raises(ValueError, match="Prepared does not become Completed"):
         await payloads.end(payload.id, PayloadState.PREPARED, Outcome(PayloadState.COMPLETED))
 
 
-async def test_an_outcome_is_told_as_it_was_written_down(payloads, clock):
+async def test_an_outcome_is_read_as_it_was_stored(payloads, clock):
     payload = await added(payloads)
     await payloads.start(payload.id, 7, "/work", {"memory": "soft"})
     await clock.advance(3)
@@ -209,21 +209,21 @@ async def test_numbers_go_on_even_when_the_highest_row_was_pruned(database, cloc
     assert (await added(reopened, "2.1")).changed > last
 
 
-async def test_changes_are_told_in_order_and_only_the_latest_of_each(payloads):
+async def test_changes_are_listed_in_order_and_only_the_latest_of_each(payloads):
     for job in (1, 2, 3):
         await added(payloads, f"{job}.1")
     await payloads.start(1, 7, "/work", {})
-    told = await payloads.changed_after(0, None)
-    assert [(one.id, one.state) for one in told] == [
+    changes = await payloads.changed_after(0, None)
+    assert [(one.id, one.state) for one in changes] == [
         (2, PayloadState.PREPARED),
         (3, PayloadState.PREPARED),
         (1, PayloadState.RUNNING),
     ]
-    assert await payloads.changed_after(told[-1].changed, None) == []
+    assert await payloads.changed_after(changes[-1].changed, None) == []
     assert [one.id for one in await payloads.changed_after(0, None, 2)] == [2, 3]
 
 
-async def test_a_server_is_told_of_its_own_payloads_only(payloads):
+async def test_a_server_gets_only_its_own_payloads(payloads):
     await added(payloads, "1.1")
     await added(payloads, "1.1", server="server-two")
     await added(payloads, None)
@@ -231,22 +231,22 @@ async def test_a_server_is_told_of_its_own_payloads_only(payloads):
     assert len(await payloads.changed_after(0, None)) == 3
 
 
-async def test_an_acknowledged_payload_is_a_tombstone_that_remembers_its_key(payloads):
+async def test_an_acknowledged_payload_is_a_tombstone_that_keeps_its_key(payloads):
     payload = await ended(payloads)
     await payloads.acknowledge(payload.id)
     await payloads.acknowledge(payload.id)
-    there = await payloads.settle(SERVER, AttemptKey.parse("1.1"))
-    assert there is not None
-    assert (there.state, there.doc().result) == (PayloadState.CLEANED, None)
+    tombstone = await payloads.settle(SERVER, AttemptKey.parse("1.1"))
+    assert tombstone is not None
+    assert (tombstone.state, tombstone.doc().result) == (PayloadState.CLEANED, None)
     assert (await payloads.add(new_payload()))[0].state is PayloadState.CLEANED
     assert await payloads.changed_after(0, None) == []
-    assert await payloads.files() == (set(), set())
+    assert await payloads.with_result() == set()
 
 
 async def test_acknowledging_something_unknown_does_no_harm(payloads):
-    there = await ended(payloads)
-    await payloads.acknowledge(there.id + 1)
-    assert await payloads.get(there.id) == there
+    payload = await ended(payloads)
+    await payloads.acknowledge(payload.id + 1)
+    assert await payloads.get(payload.id) == payload
 
 
 @pytest.mark.parametrize("started", [False, True])
@@ -259,7 +259,7 @@ async def test_what_has_not_ended_cannot_be_acknowledged(payloads, started):
     assert (await payloads.get(payload.id)).state in (PayloadState.PREPARED, PayloadState.RUNNING)
 
 
-async def test_results_expire_by_when_the_attempt_ended_and_their_servers_are_told(payloads, clock):
+async def test_results_expire_by_the_end_of_the_attempt_and_are_listed_as_cleaned(payloads, clock):
     old = await ended(payloads, "1.1")
     live = await added(payloads, "2.1")
     await clock.advance(DAY / 2)
@@ -270,10 +270,10 @@ async def test_results_expire_by_when_the_attempt_ended_and_their_servers_are_to
     states = {one.id: one.state for one in await payloads.changed_after(young.changed, None)}
     assert states == {old.id: PayloadState.CLEANED}
     assert (await payloads.get(live.id)).state is PayloadState.PREPARED
-    assert (await payloads.files())[1] == {young.id}
+    assert await payloads.with_result() == {young.id}
 
 
-async def test_tombstones_are_forgotten_after_their_time_and_not_before(payloads, clock):
+async def test_tombstones_are_removed_in_time_and_not_before(payloads, clock):
     payload = await ended(payloads)
     await payloads.acknowledge(payload.id)
     await clock.advance(DAY - 1)
@@ -303,7 +303,7 @@ async def test_ids_are_never_given_twice(payloads, clock):
     assert (await added(payloads, "2.1")).id > payload.id
 
 
-async def test_waiters_hear_of_changes_once_they_are_durable(payloads):
+async def test_waiters_are_woken_once_a_change_is_durable(payloads):
     with payloads.wakeups.of() as changed, payloads.wakeups.of(1, end_only=True) as over:
         payload = await added(payloads)
         assert changed.is_set()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from client_agent.payloads.payload import Outcome
 from client_agent.run.retention import RetentionSweep
 from shared.ids import AttemptKey
 from shared.wire import PayloadState, Reason, ResultInfo
-from tests.support.agent import Rig, numbered
+from tests.support.agent import SERVER, Rig, numbered
 from tests.support.crash_points import CrashingRig, CrashPoint, SimulatedCrash
 from tests.support.sim_clock import SimClock
 
@@ -206,7 +207,8 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
         assert after.database is not None
         for job in JOBS:  # a server sends again what it has no answer for
             key = f"{job}.1"
-            if await attempt_keys.find(after.database, "server-one", AttemptKey(job, 1)) is None:
+            find = partial(attempt_keys.find, server=SERVER, key=AttemptKey(job, 1))
+            if await after.database.write(find) is None:
                 await after.submit(key)
         held = []
         for payload_id in range(1, 10):
