@@ -18,21 +18,21 @@ class ResultsLimitExceeded(Exception):
 
     Attributes:
         what: "bytes", "entries", "depth" or "path".
-        most: the limit.
+        limit: the limit.
         found: how much there is, where it was counted to the end, else the first value beyond.
         where: the path that passed the limit, safe to show.
     """
 
-    def __init__(self, what: str, most: int, found: int, where: str) -> None:
-        super().__init__(what, most, found, where)
-        self.what, self.most, self.found, self.where = what, most, found, where
+    def __init__(self, what: str, limit: int, found: int, where: str) -> None:
+        super().__init__(what, limit, found, where)
+        self.what, self.limit, self.actual, self.where = what, limit, found, where
 
     def __str__(self) -> str:
         sentence = {
-            "bytes": f"the files add up to at least {self.found} bytes, the limit is {self.most}",
-            "entries": f"there are more than {self.most} files and folders",
-            "depth": f"folders are nested more than {self.most} deep",
-            "path": f"a path is {self.found} bytes long, the limit is {self.most}",
+            "bytes": f"the files add up to at least {self.actual} bytes, the limit is {self.limit}",
+            "entries": f"there are more than {self.limit} files and folders",
+            "depth": f"folders are nested more than {self.limit} deep",
+            "path": f"a path is {self.actual} bytes long, the limit is {self.limit}",
         }[self.what]
         return f"too much to collect: {sentence} (at {self.where})"
 

@@ -37,7 +37,7 @@ def collect(
     extras: Extras,
     receipt: Callable[[Contents], bytes],
     bounds: Bounds | None = None,
-    room: CheckSpace | None = None,
+    check_space: CheckSpace | None = None,
     at: Micros = 0,
 ) -> Collected:
     """Pack the directory ``fd``, our extras and the receipt.
@@ -49,20 +49,20 @@ def collect(
         dest: the ZIP, outside the directory; must not exist. Durable on return, gone on an error.
         receipt: made last, from what is in the ZIP by then; stored as ``ferryman.json``.
         bounds: on the number of entries and the length of paths.
-        room: given for a snapshot; told the bytes to come before anything is written, and again
-            and again 0; what it raises ends the packing.
+        check_space: given for a snapshot. It is called with the expected size before anything is
+            written, and with 0 now and then. What it raises ends the packing.
 
     Raises:
         ResultsLimitExceeded: too much; nothing was read. See :func:`collect_extras`.
         OSError: ``dest`` cannot be written, or the agent is short of descriptors.
     """
-    walk = Walk(fd, bounds or Bounds(), permit=room is None)
-    census = walk.count(limits.results)
-    if room is not None:
-        room(census.bytes)
-    names = own_names([*extras, RECEIPT], census.top)
+    walk = Walk(fd, bounds or Bounds(), may_chmod=check_space is None)
+    count = walk.count(limits.results)
+    if check_space is not None:
+        check_space(count.bytes)
+    names = own_names([*extras, RECEIPT], count.top)
     contents = Contents(names=names)
-    return _write(dest, _Packer(contents, walk, extras, receipt, limits.results, at), room)
+    return _write(dest, _Packer(contents, walk, extras, receipt, limits.results, at), check_space)
 
 
 def collect_extras(
@@ -77,8 +77,10 @@ def collect_extras(
     return _write(dest, _Packer(contents, None, extras, receipt, 0, at))
 
 
-def _write(dest: Path, packer: _Packer, room: CheckSpace | None = None) -> Collected:
-    with ZipWriter(dest, (lambda: None) if room is None else (lambda: room(0))) as out:
+def _write(dest: Path, packer: _Packer, check_space: CheckSpace | None = None) -> Collected:
+    with ZipWriter(
+        dest, (lambda: None) if check_space is None else (lambda: check_space(0))
+    ) as out:
         packer.pack(out)
         size, sha256 = out.finish(), out.sha256()
     contents = packer.contents
@@ -104,12 +106,12 @@ class _Packer:
         walk: Walk | None,
         extras: Extras,
         receipt: Callable[[Contents], bytes],
-        most: int,
+        max_bytes: int,
         at: Micros,
     ) -> None:
         self.contents, self._at = contents, at
         self._walk, self._extras, self._receipt = walk, extras, receipt
-        self._room = most
+        self._bytes_left = max_bytes
         """Bytes that may still be packed: a snapshot's directory may have grown since it was
         counted."""
 
@@ -118,20 +120,20 @@ class _Packer:
             contents = self.contents
             ours = contents.names.values()
             for entry in self._walk.entries(contents.skip, ours, contents.not_portable.add):
-                self._pack(out, entry)
+                self._add_entry(out, entry)
         for name, source in self._extras.items():
-            self._own(out, self.contents.names[name], source)
-        self._own(out, self.contents.names[RECEIPT], self._receipt(self.contents))
+            self._add_own_file(out, self.contents.names[name], source)
+        self._add_own_file(out, self.contents.names[RECEIPT], self._receipt(self.contents))
 
-    def _pack(self, out: ZipWriter, entry: Entry) -> None:
-        when = _when(entry.modified)
+    def _add_entry(self, out: ZipWriter, entry: Entry) -> None:
+        when = _zip_time(entry.modified)
         if entry.is_folder:
             out.add_folder(entry.path, when)
-        elif entry.size > self._room:
+        elif entry.size > self._bytes_left:
             self.contents.skip(entry.shown, "the results limit was reached meanwhile")
         elif (fd := self._open(entry)) is not None:
             try:
-                self._room -= entry.size
+                self._bytes_left -= entry.size
                 self.contents.files += 1
                 pieces = self._read(fd, entry)
                 out.add_file(entry.path, when, pieces, entry.size, executable=entry.executable)
@@ -162,9 +164,9 @@ class _Packer:
             self.contents.bytes += len(data)
             yield data
 
-    def _own(self, out: ZipWriter, name: str, source: Path | bytes) -> None:
+    def _add_own_file(self, out: ZipWriter, name: str, source: Path | bytes) -> None:
         if isinstance(source, bytes):
-            out.add_file(name, _when(self._at / SECOND), (source,), len(source))
+            out.add_file(name, _zip_time(self._at / SECOND), (source,), len(source))
             return
         try:
             fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
@@ -174,20 +176,20 @@ class _Packer:
             return
         try:
             found = os.fstat(fd)
-            pieces = _own_bytes(fd, found.st_size)
-            out.add_file(name, _when(found.st_mtime), pieces, found.st_size)
+            pieces = _read_up_to(fd, found.st_size)
+            out.add_file(name, _zip_time(found.st_mtime), pieces, found.st_size)
         finally:
             os.close(fd)
 
 
-def _own_bytes(fd: int, size: int) -> Iterator[bytes]:
+def _read_up_to(fd: int, size: int) -> Iterator[bytes]:
     """A log may grow while it is read: up to what it was."""
     while size and (data := os.read(fd, min(size, _CHUNK))):
         size -= len(data)
         yield data
 
 
-def _when(seconds: float) -> datetime:
+def _zip_time(seconds: float) -> datetime:
     try:
         return min(max(datetime.fromtimestamp(seconds, UTC), _EARLIEST), _LATEST)
     except (OverflowError, ValueError, OSError):

@@ -133,7 +133,7 @@ def snapshot(
     logs = _logs(folders, payload.id)
     made = _receipt(attempted, attempted.outcome, logs=True)
     try:
-        collect(fd, to, payload.limits, logs, made, room=room, at=at)
+        collect(fd, to, payload.limits, logs, made, check_space=room, at=at)
     except (ResultsLimitExceeded, PermissionError):
         collect_extras(to, logs, made, at)
 

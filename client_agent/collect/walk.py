@@ -18,7 +18,7 @@ from client_agent.storage.shortage import SHORTAGE_ERRNOS
 from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, safe_path, shown
 from shared.files.portable import fold, why_not_portable
 
-_KINDS: Final = (
+_SKIPPED: Final = (
     (stat.S_ISLNK, "a symlink"),
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -39,7 +39,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class TreeCount:
     """What the first walk found."""
 
     entries: int
@@ -62,12 +62,12 @@ class Entry:
     parent: int = -1
     """Descriptor of the directory; valid until the next entry is asked for."""
     name: str = ""
-    seen: os.stat_result | None = None
-    permit: bool = True
+    status: os.stat_result | None = None
+    may_chmod: bool = True
 
     @property
     def shown(self) -> str:
-        return _said(self.path)
+        return _shown(self.path)
 
     def open(self) -> int:
         """A descriptor of the file, for reading.
@@ -75,9 +75,9 @@ class Entry:
         Raises:
             OSError: it is gone, was replaced, or cannot be read.
         """
-        if self.seen is None:
+        if self.status is None:
             raise IsADirectoryError(errno.EISDIR, "it is a folder", self.name)
-        return open_beneath.open_file(self.parent, self.name, self.seen, permit=self.permit)
+        return open_beneath.open_file(self.parent, self.name, self.status, may_chmod=self.may_chmod)
 
 
 class Walk:
@@ -85,20 +85,20 @@ class Walk:
 
     Args:
         fd: descriptor of the directory; stays the caller's.
-        permit: modes may be changed so that everything can be read; not while the job runs.
+        may_chmod: modes may be changed so that everything can be read; not while the job runs.
     """
 
-    def __init__(self, fd: int, bounds: Bounds, *, permit: bool = True) -> None:
-        self._fd, self._bounds, self._permit = fd, bounds, permit
-        if permit and os.fstat(fd).st_mode & 0o700 != 0o700:
+    def __init__(self, fd: int, bounds: Bounds, *, may_chmod: bool = True) -> None:
+        self._fd, self._bounds, self._may_chmod = fd, bounds, may_chmod
+        if may_chmod and os.fstat(fd).st_mode & 0o700 != 0o700:
             with suppress(PermissionError):
                 os.fchmod(fd, 0o700)
 
-    def _top(self) -> int:
+    def _open_top(self) -> int:
         """A descriptor with a place of its own in the listing: others may read it now, too."""
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
 
-    def count(self, most_bytes: int) -> Census:
+    def count(self, max_bytes: int) -> TreeCount:
         """Count before anything is read, in memory that does not grow with the tree.
 
         Raises:
@@ -106,7 +106,7 @@ class Walk:
         """
         bounds, entries, total = self._bounds, 0, 0
         top: set[str] = set()
-        stack = [_Level(self._top(), "")]
+        stack = [_Folder(self._open_top(), "")]
         try:
             while stack:
                 level = stack[-1]
@@ -117,7 +117,7 @@ class Walk:
                 if len(stack) == 1:
                     top.add(fold(name))
                 try:
-                    seen = os.stat(name, dir_fd=level.fd, follow_symlinks=False)
+                    status = os.stat(name, dir_fd=level.fd, follow_symlinks=False)
                 except OSError:
                     continue  # gone meanwhile
                 entries += 1
@@ -129,21 +129,21 @@ class Walk:
                     raise ResultsLimitExceeded("depth", bounds.depth, len(stack), shown(path))
                 if length > bounds.path_bytes:
                     raise ResultsLimitExceeded("path", bounds.path_bytes, length, shown(path))
-                if stat.S_ISREG(seen.st_mode):
-                    total += seen.st_size
-                    if total > most_bytes:
-                        raise ResultsLimitExceeded("bytes", most_bytes, total, shown(path))
-                elif stat.S_ISDIR(seen.st_mode):
+                if stat.S_ISREG(status.st_mode):
+                    total += status.st_size
+                    if total > max_bytes:
+                        raise ResultsLimitExceeded("bytes", max_bytes, total, shown(path))
+                elif stat.S_ISDIR(status.st_mode):
                     try:
-                        fd = open_beneath.open_directory(level.fd, name, permit=self._permit)
+                        fd = open_beneath.open_directory(level.fd, name, may_chmod=self._may_chmod)
                     except OSError as problem:
                         raise_if_shortage(problem)
                         continue  # listed by the second walk
-                    stack.append(_Level(fd, path + "/"))
+                    stack.append(_Folder(fd, path + "/"))
         finally:
             for level in stack:
                 level.close()
-        return Census(entries, total, frozenset(top))
+        return TreeCount(entries, total, frozenset(top))
 
     def entries(
         self,
@@ -160,7 +160,7 @@ class Walk:
             not_portable: gets (path, why) for what is packed, but is not for every system.
         """
         bounds, left = self._bounds, self._bounds.entries
-        stack = [_Level(self._top(), "", left + 1)]
+        stack = [_Folder(self._open_top(), "", left + 1)]
         ours = {fold(name) for name in taken}
         try:
             while stack:
@@ -176,59 +176,60 @@ class Walk:
                     continue
                 raw = level.path + name
                 try:
-                    seen = os.stat(name, dir_fd=level.fd, follow_symlinks=False)
+                    status = os.stat(name, dir_fd=level.fd, follow_symlinks=False)
                     safe = safe_path(name)
                     path = level.safe + safe
-                    kind = next((what for test, what in _KINDS if test(seen.st_mode)), None)
+                    kind = next((kind for test, kind in _SKIPPED if test(status.st_mode)), None)
                     left -= 1
                     if kind is not None:
-                        skip(_said(raw), kind)
+                        skip(_shown(raw), kind)
                     elif left < 0 or len(stack) > bounds.depth:
-                        skip(_said(raw), "it came while the rest was read, and is too much")
+                        skip(_shown(raw), "it came while the rest was read, and is too much")
                     elif len(path.encode()) > bounds.path_bytes:  # composing can make it longer
-                        skip(_said(raw), f"its path is longer than {bounds.path_bytes} bytes")
+                        skip(_shown(raw), f"its path is longer than {bounds.path_bytes} bytes")
                     elif safe in level.taken or (len(stack) == 1 and fold(safe) in ours):
-                        skip(_said(raw), "another name here differs only in case or composition")
-                    elif stat.S_ISDIR(seen.st_mode):
-                        fd = open_beneath.open_directory(level.fd, name, permit=self._permit)
-                        level.take(safe, path, not_portable)
-                        below = _Level(fd, f"{raw}/", left + 1)
-                        below.safe, below.modified = f"{path}/", seen.st_mtime
+                        skip(_shown(raw), "another name here differs only in case or composition")
+                    elif stat.S_ISDIR(status.st_mode):
+                        fd = open_beneath.open_directory(level.fd, name, may_chmod=self._may_chmod)
+                        level.add_name(safe, path, not_portable)
+                        below = _Folder(fd, f"{raw}/", left + 1)
+                        below.safe, below.modified = f"{path}/", status.st_mtime
                         stack.append(below)
                     else:
-                        level.take(safe, path, not_portable)
+                        level.add_name(safe, path, not_portable)
                         level.packed = True
                         yield Entry(
                             path=path,
                             is_folder=False,
-                            size=seen.st_size,
-                            executable=bool(seen.st_mode & stat.S_IXUSR),
-                            modified=seen.st_mtime,
+                            size=status.st_size,
+                            executable=bool(status.st_mode & stat.S_IXUSR),
+                            modified=status.st_mtime,
                             parent=level.fd,
                             name=name,
-                            seen=seen,
-                            permit=self._permit,
+                            status=status,
+                            may_chmod=self._may_chmod,
                         )
                 except UnsafeName as problem:
-                    skip(_said(raw), problem.why)
+                    skip(_shown(raw), problem.why)
                 except OSError as problem:
                     raise_if_shortage(problem)
-                    skip(_said(raw), problem.strerror or "it cannot be read")
+                    skip(_shown(raw), problem.strerror or "it cannot be read")
         finally:
             for level in stack:
                 level.close()
 
 
-class _Level:
+class _Folder:
     """One open folder of a walk.
 
     Args:
         fd: of the folder; ours from now on.
         path: its path as it is named, with a slash at the end; empty at the top.
-        most: how many names to read and sort; None: all, as they come, without remembering them.
+        max_names: read and sort at most so many names. None: all, unsorted, and without
+            remembering them.
     """
 
-    def __init__(self, fd: int, path: str, most: int | None = None) -> None:
+    def __init__(self, fd: int, path: str, max_names: int | None = None) -> None:
         self.fd, self.path = fd, path
         self.safe = ""
         """The same in the result; a count does not need it."""
@@ -244,14 +245,14 @@ class _Level:
             os.close(fd)
             raise
         self._names: Iterator[str] = (entry.name for entry in self._listing)
-        if most is not None:
+        if max_names is not None:
             # a running job may have made a million names since they were counted
-            self._names = iter(sorted(itertools.islice(self._names, most), key=os.fsencode))
+            self._names = iter(sorted(itertools.islice(self._names, max_names), key=os.fsencode))
 
     def next_name(self) -> str | None:
         return next(self._names, None)
 
-    def take(self, name: str, path: str, not_portable: Callable[[str, str], None]) -> None:
+    def add_name(self, name: str, path: str, not_portable: Callable[[str, str], None]) -> None:
         """``name`` goes into the result, as ``path``."""
         self.taken.add(name)
         first = self.names.setdefault(fold(name), name)
@@ -271,5 +272,5 @@ def raise_if_shortage(problem: OSError) -> None:
         raise problem
 
 
-def _said(path: str) -> str:
+def _shown(path: str) -> str:
     return shown(path)[1:-1]

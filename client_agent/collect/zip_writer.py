@@ -28,12 +28,12 @@ CENTRAL: Final = struct.Struct("<4s6H3L5H2L")
 END: Final = struct.Struct("<4s4H2LH")
 END_64: Final = struct.Struct("<4sQ2H2L4Q")
 LOCATOR_64: Final = struct.Struct("<4sLQL")
-FULL_16: Final = 0xFFFF
-FULL_32: Final = 0xFFFF_FFFF
+MAX_16: Final = 0xFFFF
+MAX_32: Final = 0xFFFF_FFFF
 """Says that the value stands in a field of 64 bits."""
 
 _UNIX: Final = 3 << 8
-_PLAIN, _WIDE = 20, 45
+_BASE_VERSION, _ZIP64_VERSION = 20, 45
 """Version needed: with folders and Deflate; with 64-bit fields."""
 _UTF_8: Final = 1 << 11
 _STORED, _DEFLATED = 0, 8
@@ -61,7 +61,7 @@ class ZipWriter:
         self._path, self._on_writeback = path, on_writeback
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._pending: list[bytes | bytearray] = []
-        self._written = self._at = self._handed_over = 0
+        self._written = self._position = self._writeback_from = 0
         self._count = 0
         self._directory: IO[bytes] = tempfile.SpooledTemporaryFile(_SPOOL, dir=str(path.parent))  # noqa: SIM115
         self._finished = False
@@ -77,16 +77,16 @@ class ZipWriter:
 
     def add_folder(self, path: str, modified: datetime) -> None:
         """Add a folder; only empty ones need it."""
-        entry = _Entry(f"{path}/", modified, _FOLDER, self._at)
-        self._put(entry.local())
-        self._list(entry)
+        entry = _Entry(f"{path}/", modified, _FOLDER, self._position)
+        self._write(entry.local())
+        self._list_entry(entry)
 
     def add_file(
         self,
         path: str,
         modified: datetime,
         pieces: Iterable[bytes],
-        most: int,
+        max_size: int,
         *,
         executable: bool = False,
     ) -> None:
@@ -96,69 +96,71 @@ class ZipWriter:
             path: safe, relative, not yet there.
             modified: in UTC, 1980–2107; stored to two seconds.
             pieces: the content.
-            most: bytes of it; fewer may come, not more.
+            max_size: bytes of it; fewer may come, not more.
         """
-        entry = _Entry(path, modified, _PROGRAM if executable else _FILE, self._at)
-        entry.wide = most + (most >> 10) + 4096 >= FULL_32  # Deflate may add 5 bytes to 65,535
+        entry = _Entry(path, modified, _PROGRAM if executable else _FILE, self._position)
+        # Deflate may add 5 bytes to 65,535
+        entry.zip64 = max_size + (max_size >> 10) + 4096 >= MAX_32
         header = entry.local()
-        start = self._at
-        self._put(header)
+        start = self._position
+        self._write(header)
         engine = isal_zlib.compressobj(level=_LEVEL, wbits=-15)
         for piece in pieces:
             entry.crc = isal_zlib.crc32(piece, entry.crc)
             entry.size += len(piece)
-            entry.packed += self._put(engine.compress(piece))
-        if entry.size > most:
-            raise ValueError(f"{path}: {entry.size} bytes, {most} were announced")
+            entry.packed += self._write(engine.compress(piece))
+        if entry.size > max_size:
+            raise ValueError(f"{path}: {entry.size} bytes, {max_size} were announced")
         if entry.size:
             entry.method = _DEFLATED
-            entry.packed += self._put(engine.flush())
+            entry.packed += self._write(engine.flush())
         header[:] = entry.local()
         if self._written > start:
             os.pwrite(self._fd, header, start)
-        self._list(entry)
+        self._list_entry(entry)
 
     def finish(self) -> int:
         """Write the table of contents, and put all on the disk; its size in bytes."""
-        start = self._at
+        start = self._position
         self._directory.seek(0)
         while data := self._directory.read(_CHUNK):
-            self._put(data)
-        length, count = self._at - start, self._count
-        if count >= FULL_16 or start >= FULL_32 or length >= FULL_32:
-            record = self._at
-            versions = (_UNIX | _WIDE, _WIDE)
-            self._put(
+            self._write(data)
+        length, count = self._position - start, self._count
+        if count >= MAX_16 or start >= MAX_32 or length >= MAX_32:
+            record = self._position
+            versions = (_UNIX | _ZIP64_VERSION, _ZIP64_VERSION)
+            self._write(
                 END_64.pack(
                     b"PK\6\6", END_64.size - 12, *versions, 0, 0, count, count, length, start
                 )
             )
-            self._put(LOCATOR_64.pack(b"PK\6\7", 0, record, 1))
-        number = min(count, FULL_16)
-        self._put(
-            END.pack(b"PK\5\6", 0, 0, number, number, min(length, FULL_32), min(start, FULL_32), 0)
+            self._write(LOCATOR_64.pack(b"PK\6\7", 0, record, 1))
+        number = min(count, MAX_16)
+        self._write(
+            END.pack(b"PK\5\6", 0, 0, number, number, min(length, MAX_32), min(start, MAX_32), 0)
         )
         self._flush()
         os.fsync(self._fd)
         self._finished = True
-        return self._at
+        return self._position
 
     def sha256(self) -> str:
-        """Of the finished file, hex. Read again, as the writer went back; most is in memory yet."""
+        """Of the finished file, hex. It is read again, because earlier bytes were overwritten. Most
+        of it is still in the page cache."""
         digest, at = hashlib.sha256(), 0
         while data := os.pread(self._fd, _CHUNK, at):
             digest.update(data)
             at += len(data)
         return digest.hexdigest()
 
-    def _list(self, entry: _Entry) -> None:
+    def _list_entry(self, entry: _Entry) -> None:
         self._directory.write(entry.central())
         self._count += 1
 
-    def _put(self, data: bytes | bytearray) -> int:
+    def _write(self, data: bytes | bytearray) -> int:
         self._pending.append(data)
-        self._at += len(data)
-        if self._at - self._written >= _CHUNK:
+        self._position += len(data)
+        if self._position - self._written >= _CHUNK:
             self._flush()
         return len(data)
 
@@ -167,9 +169,9 @@ class ZipWriter:
         self._pending.clear()
         write_all(self._fd, data)
         self._written += len(data)
-        if self._written >= self._handed_over + WRITEBACK_BYTES:
-            start_writeback(self._fd, self._handed_over, self._written - self._handed_over)
-            self._handed_over = self._written
+        if self._written >= self._writeback_from + WRITEBACK_BYTES:
+            start_writeback(self._fd, self._writeback_from, self._written - self._writeback_from)
+            self._writeback_from = self._written
             self._on_writeback()
 
 
@@ -182,27 +184,27 @@ class _Entry:
         self._date = modified.year - 1980 << 9 | modified.month << 5 | modified.day
         self._time = modified.hour << 11 | modified.minute << 5 | modified.second >> 1
         self.method = _STORED
-        self.wide = False
+        self.zip64 = False
         """Whether its local header has room for 64-bit sizes."""
         self.crc = self.size = self.packed = 0
 
     def local(self) -> bytearray:
-        sizes = (FULL_32, FULL_32) if self.wide else (self.packed, self.size)
-        extra = struct.pack("<2H2Q", 1, 16, self.size, self.packed) if self.wide else b""
-        version = _WIDE if self.wide else _PLAIN
+        sizes = (MAX_32, MAX_32) if self.zip64 else (self.packed, self.size)
+        extra = struct.pack("<2H2Q", 1, 16, self.size, self.packed) if self.zip64 else b""
+        version = _ZIP64_VERSION if self.zip64 else _BASE_VERSION
         head = LOCAL.pack(b"PK\3\4", version, *self._common(), *sizes, len(self._name), len(extra))
         return bytearray(head + self._name + extra)
 
     def central(self) -> bytes:
         sizes, offset, values = (self.packed, self.size), self._offset, b""
-        if max(sizes) >= FULL_32:
+        if max(sizes) >= MAX_32:
             values = struct.pack("<2Q", self.size, self.packed)
-            sizes = (FULL_32, FULL_32)
-        if offset >= FULL_32:
+            sizes = (MAX_32, MAX_32)
+        if offset >= MAX_32:
             values += struct.pack("<Q", offset)
-            offset = FULL_32
+            offset = MAX_32
         extra = struct.pack("<2H", 1, len(values)) + values if values else b""
-        version = _WIDE if self.wide or extra else _PLAIN
+        version = _ZIP64_VERSION if self.zip64 or extra else _BASE_VERSION
         attributes = self._mode << 16 | (_DOS_FOLDER if self._mode == _FOLDER else 0)
         lengths = (len(self._name), len(extra), 0)
         head = CENTRAL.pack(

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.base import HARD, SOFT
-from client_agent.sandbox.kernel.cgroup_tree import WANTED, CgroupsUnavailable, Hierarchy, find
+from client_agent.sandbox.kernel.cgroup_tree import (
+    CONTROLLERS,
+    CgroupsUnavailable,
+    Hierarchy,
+    find_hierarchy,
+)
 from client_agent.sandbox.kernel.disk_images import ImagePool
 from client_agent.sandbox.kernel.loop_ext4 import DiskImagesUnavailable
 from client_agent.sandbox.settings import SandboxSettings
@@ -37,28 +42,28 @@ class Host:
         }
 
     @property
-    def soft(self) -> list[str]:
+    def soft_limits(self) -> list[str]:
         return [name for name, how in self.enforcement.items() if how == SOFT]
 
 
 def probe_host(
-    name: str, files: Path, places: Path, settings: SandboxSettings, *, root: bool
+    name: str, image_folder: Path, mount_points: Path, settings: SandboxSettings, *, root: bool
 ) -> Host:
     """Try each means for real. Blocking; makes the agent's own cgroup.
 
     Args:
         name: of the agent's cgroup.
-        files, places: folders for disk images and their mount points.
+        image_folder, mount_points: folders for disk images and their mount points.
     """
     advice: list[str] = []
     hierarchy: Hierarchy | None = None
     images: ImagePool | None = None
     try:
-        hierarchy = find(name)
+        hierarchy = find_hierarchy(name)
     except CgroupsUnavailable as problem:
         advice.append(f"memory, pids, cpu: {problem}")
     else:
-        missing = [name for name in WANTED if name not in hierarchy.folders]
+        missing = [name for name in CONTROLLERS if name not in hierarchy.folders]
         if missing:
             advice.append(
                 f"{', '.join(missing)}: the cgroup of this agent does not offer the controller: "
@@ -69,15 +74,15 @@ def probe_host(
     elif not settings.disk_images:
         advice.append("disk: set disk_images = true, which gives each job a disk of its own")
     else:
-        images = ImagePool(files, settings.inode_every)
+        images = ImagePool(image_folder, settings.inode_every)
         try:
-            images.give_back(images.make(PROBE_DISK, places), keep_idle=0)
+            images.give_back(images.make(PROBE_DISK, mount_points), keep_idle=0)
         except DiskImagesUnavailable as problem:
             images = None
             advice.append(f"disk: {problem}")
-    if images is None and os.statvfs(files.parent).f_flag & os.ST_NOEXEC:
+    if images is None and os.statvfs(image_folder.parent).f_flag & os.ST_NOEXEC:
         advice.append(
-            f"programs: {files.parent} is mounted noexec, so jobs cannot execute what they bring "
-            "or make: choose another data_dir, or mount it with exec"
+            f"programs: {image_folder.parent} is mounted noexec, so jobs cannot execute what they "
+            "bring or make: choose another data_dir, or mount it with exec"
         )
     return Host(hierarchy, images, tuple(advice))

@@ -54,7 +54,7 @@ class HostResources:
         self._removals: set[asyncio.Task[None]] = set()
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run blocking work in a thread that sees the mounts of :attr:`places`."""
+        """Run blocking work in a thread that sees the mounts of :attr:`work_folders`."""
         if self._threads is None:
             _ = self.work_folders.base  # threads inherit the mount namespace of whoever starts them
             self._threads = ThreadPoolExecutor(4, "sandbox")
@@ -83,13 +83,13 @@ class HostResources:
         """Remove what was put aside as soon as its processes are dead after all: whoever waits for
         a slow disk may just need longer than we do, and what is put aside takes space."""
         task = asyncio.create_task(
-            self._remove_late(workspace), name=f"remove {workspace.name} late"
+            self._poll_until_removed(workspace), name=f"remove {workspace.name} late"
         )
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
 
-    async def _remove_late(self, workspace: Removable) -> None:
-        said = False
+    async def _poll_until_removed(self, workspace: Removable) -> None:
+        logged = False
         while True:
             try:
                 if workspace.is_dead():
@@ -97,8 +97,8 @@ class HostResources:
                     log.info("attempt.removed_late", attempt=workspace.name)
                     return
             except Exception:
-                if not said:
-                    said = True
+                if not logged:
+                    logged = True
                     log.exception("attempt.not_removed", attempt=workspace.name)
             await self.clock.sleep(self.settings.death_timeout_s)
 

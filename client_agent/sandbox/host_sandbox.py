@@ -76,11 +76,10 @@ class HostSandbox(HostResources, ABC):
     async def check_required_limits(self) -> None:
         """Raises SandboxBroken where the operator wants hard limits and some are soft."""
         await self.clear()  # before the host is examined, which leaves files that stay
-        if self.settings.require_hard_limits and self.host.soft:
-            raise SandboxBroken(
-                f"require_hard_limits is set, but soft here are {', '.join(self.host.soft)}. "
-                + " ".join(self.host.advice)
-            )
+        if self.settings.require_hard_limits and self.host.soft_limits:
+            soft = ", ".join(self.host.soft_limits)
+            advice = " ".join(self.host.advice)
+            raise SandboxBroken(f"require_hard_limits is set, but soft here are {soft}. {advice}")
 
     async def _kill_recorded_init(self, folder: Path) -> bool:
         """Whether it is dead."""
@@ -101,12 +100,12 @@ class HostSandbox(HostResources, ABC):
         """Kill what is left in the cgroups of the last run, and remove them."""
         recorded, current = self.work_folders.recorded_groups(), list[Path]()
         with contextlib.suppress(cgroup_tree.CgroupsUnavailable):
-            hierarchy = cgroup_tree.find(self.work_folders.name)
-            cgroup_tree.tidy(hierarchy)
+            hierarchy = cgroup_tree.find_hierarchy(self.work_folders.name)
+            cgroup_tree.remove_empty_groups(hierarchy)
             current = list(dict.fromkeys(hierarchy.folders.values()))
         deadline = self.clock.monotonic() + self.settings.death_timeout_s
         for top in dict.fromkeys([*recorded, *current]):
-            for folder in cgroups.below(top):
+            for folder in cgroups.subgroups(top):
                 while cgroups.kill_group(folder) and self.clock.monotonic() <= deadline:
                     await self.clock.sleep(0.005)
                 while not self._removed(folder) and self.clock.monotonic() <= deadline:

@@ -24,15 +24,15 @@ from client_agent.sandbox.kernel.cgroups import kill_group
 from client_agent.sandbox.limits.meter import EndCause
 from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY, gated
 from client_agent.sandbox.process.start import Start
-from client_agent.sandbox.process.supervisor import Attempt
+from client_agent.sandbox.process.supervisor import SupervisedProcess
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
 from shared.wire import Limits
 
-MARK: Final = "FERRYMAN_ATTEMPT_OF"
+ATTEMPT_VARIABLE: Final = "FERRYMAN_ATTEMPT_OF"
 """Variable by which processes are found that left their session."""
-_ROUND_S: Final = 0.01
+_KILL_INTERVAL_S: Final = 0.01
 
 
 class NoSandbox(HostSandbox):
@@ -59,10 +59,10 @@ class NoSandbox(HostSandbox):
         return found
 
     async def clear(self) -> None:
-        """As any backend, and processes that carry our mark."""
+        """As any backend, and processes that carry our marker."""
         if not self.cleared:
-            start = f"{MARK}={self.work_folders.name}/".encode()
-            for pid in _marked(lambda variable: variable.startswith(start)):
+            start = f"{ATTEMPT_VARIABLE}={self.work_folders.name}/".encode()
+            for pid in _with_variable(lambda variable: variable.startswith(start)):
                 _kill(pid)
         await super().clear()
 
@@ -77,45 +77,47 @@ class UnsandboxedWorkspace(HostWorkspace):
         super().__init__(sandbox, name, uid, limits)
         self.enforcement = sandbox.enforcement
         self._sandbox = sandbox
-        self._crowd: ProcessSet | None = None
+        self._processes: ProcessSet | None = None
 
     async def start(self, launch: Launch) -> Process:
         sandbox, settings = self._sandbox, self._sandbox.settings
         if any(str(source) != place for source, place in launch.grant.read_only):
             raise SandboxBroken("read_only binds to other places need a sandbox")
-        mark = f"{MARK}={sandbox.work_folders.name}/{self.name}"
+        marker = f"{ATTEMPT_VARIABLE}={sandbox.work_folders.name}/{self.name}"
         pidfd.become_subreaper()
-        start = Start(launch, self.logs(), self.record, bare=True)
+        start = Start(launch, self.logs(), self.record_init, without_bwrap=True)
         try:
-            start.spawn(self._command(launch, mark), (), cwd=self.path)
+            start.spawn(self._command(launch, marker), (), cwd=self.path)
         except BaseException:
             start.close()
             raise
-        spawned = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
+        spawned = await start.wait_until_ready(
+            sandbox.clock, settings.start_timeout_s, settings.death_timeout_s
+        )
         sandbox.leaders.add(spawned.init)
-        crowd = self._crowd = ProcessSet(
+        processes = self._processes = ProcessSet(
             spawned.init,
             sandbox.leaders,
-            mark.encode(),
+            marker.encode(),
             self,
             sandbox.clock,
             settings.death_timeout_s,
         )
-        self.attempt = Attempt(
-            spawned, launch, self.meter(launch, crowd), sandbox.clock, settings.death_timeout_s
+        self.process = SupervisedProcess(
+            spawned, launch, self.meter(launch, processes), sandbox.clock, settings.death_timeout_s
         )
-        return self.attempt
+        return self.process
 
     def is_dead(self) -> bool:
-        return super().is_dead() and (self._crowd is None or not self._crowd.kill_all())
+        return super().is_dead() and (self._processes is None or not self._processes.kill_all())
 
     async def destroy(self) -> None:
         await super().destroy()
-        if self.attempt is not None:
-            self._sandbox.leaders.discard(self.attempt.pid)
+        if self.process is not None:
+            self._sandbox.leaders.discard(self.process.pid)
 
-    def _command(self, launch: Launch, mark: str) -> list[str]:
-        join = [] if self.group is None else self.group.join
+    def _command(self, launch: Launch, marker: str) -> list[str]:
+        join = [] if self.group is None else self.group.join_files
         command = ["/bin/sh", "-c", JOIN, "join", *join, "--"]
         command += [find_program("setpriv", "util-linux"), "--pdeathsig=KILL"]
         if self.uid is not None:
@@ -130,7 +132,7 @@ class UnsandboxedWorkspace(HostWorkspace):
         rlimits = self.rlimits(launch)
         if self.uid is None:
             del rlimits["nproc"]
-        variables = [mark, *(f"{name}={value}" for name, value in env.items())]
+        variables = [marker, *(f"{name}={value}" for name, value in env.items())]
         program = [find_program("env", "coreutils"), "-i", *variables, *launch.argv]
         return [*command, "--", *gated(program, rlimits)]
 
@@ -145,12 +147,12 @@ class ProcessSet:
         self,
         leader: int,
         leaders: set[int],
-        mark: bytes,
+        marker: bytes,
         workspace: HostWorkspace,
         clock: Clock,
         timeout_s: float,
     ) -> None:
-        self._leader, self._mark, self._workspace = leader, mark, workspace
+        self._leader, self._marker, self._workspace = leader, marker, workspace
         self._leaders = leaders
         self._clock, self._timeout_s = clock, timeout_s
         fields = pidfd.stat_fields(leader)
@@ -160,13 +162,13 @@ class ProcessSet:
     async def poll(self, attempt: Process) -> None:
         pass
 
-    async def last(self) -> bool:
+    async def read_final(self) -> bool:
         deadline = self._clock.monotonic() + self._timeout_s
         while self._clock.monotonic() <= deadline:
             with contextlib.suppress(OSError):  # not known, perhaps for want of descriptors
                 if not self.kill_all():
                     return True
-            await self._clock.sleep(_ROUND_S)
+            await self._clock.sleep(_KILL_INTERVAL_S)
         return False
 
     def end_cause(self) -> EndCause | None:
@@ -188,8 +190,8 @@ class ProcessSet:
     def _members(self) -> set[int]:
         uid = self._workspace.uid
         if uid is not None:
-            return _of_uid(uid)
-        found = _marked(self._mark.__eq__)
+            return _with_uid(uid)
+        found = _with_variable(self._marker.__eq__)
         started, own = self._started, os.getpid()
         for pid in _pids():
             fields = pidfd.stat_fields(pid)
@@ -210,7 +212,7 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
-def _of_uid(uid: int) -> set[int]:
+def _with_uid(uid: int) -> set[int]:
     found: set[int] = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
@@ -221,7 +223,7 @@ def _of_uid(uid: int) -> set[int]:
     return found
 
 
-def _marked(wanted: Callable[[bytes], bool]) -> set[int]:
+def _with_variable(wanted: Callable[[bytes], bool]) -> set[int]:
     """Processes with a variable (``NAME=value``) that is wanted."""
     found: set[int] = set()
     for pid in _pids():

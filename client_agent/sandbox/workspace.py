@@ -20,8 +20,8 @@ from client_agent.sandbox.kernel.disk_images import DiskImage
 from client_agent.sandbox.limits.hard import CgroupGauge, HostDiskGauge, ImageGauge
 from client_agent.sandbox.limits.meter import Gauge, Meter
 from client_agent.sandbox.limits.soft import DirectoryGauge, ProcessGauge
-from client_agent.sandbox.process.start import Logs
-from client_agent.sandbox.process.supervisor import Attempt
+from client_agent.sandbox.process.start import LogSettings
+from client_agent.sandbox.process.supervisor import SupervisedProcess
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 
@@ -53,7 +53,7 @@ class HostWorkspace(ABC):
             **({"network": NONE} if limits.network else {}),
         }
         self.limits, self.name = limits, name
-        self.attempt: Attempt | None = None
+        self.process: SupervisedProcess | None = None
         self.group: Cgroup | None = None
         self.folder: Path | None = None
         self._resources = resources
@@ -73,7 +73,7 @@ class HostWorkspace(ABC):
         try:
             self.folder = places.make(self.name)
             if host.images is not None and self.uid is not None:
-                image = host.images.idle(self.limits.disk)
+                image = host.images.take_idle(self.limits.disk)
                 if image is None:
                     make = host.images.make
                     image = await self._resources.in_thread(make, self.limits.disk, places.base)
@@ -97,7 +97,7 @@ class HostWorkspace(ABC):
         if self.fd >= 0:
             os.close(self.fd)
         try:
-            if self.attempt is None or (await self.attempt.wait()).certain:
+            if self.process is None or (await self.process.wait()).certain:
                 await self.remove()
                 return
         except Exception as problem:  # noqa: BLE001 - what is left is removed later
@@ -151,10 +151,10 @@ class HostWorkspace(ABC):
                 return
         log.warning("cgroup.not_removed", attempt=self.name)
 
-    def record(self, init: int) -> None:
+    def record_init(self, init: int) -> None:
         """Note who must die should the agent be killed."""
         if self.folder is not None:
-            self._resources.work_folders.record(self.folder, init)
+            self._resources.work_folders.record_init(self.folder, init)
 
     def rlimits(self, launch: Launch) -> dict[str, int]:
         """For :func:`client_agent.sandbox.process.chain.gated`."""
@@ -172,25 +172,25 @@ class HostWorkspace(ABC):
             found["cpu"] = math.ceil(self._cpu_budget_s(launch)) + CPU_MARGIN_S
         return found
 
-    def logs(self) -> Logs:
+    def logs(self) -> LogSettings:
         """How much of the output is kept, and what happens to a flood."""
         factor = self._resources.settings.log_hard_factor
         most = self.limits.log * factor
 
         def on_flood(stream: str) -> None:
-            if self.attempt is not None:
+            if self.process is not None:
                 message = (
                     f"the job wrote more than {say_size(most)} to {stream}, {factor} times its log "
                     f"limit of {say_size(self.limits.log)}"
                 )
-                self.attempt.stop(Reason.LOG_LIMIT, message, grace=False)
+                self.process.stop(Reason.LOG_LIMIT, message, grace=False)
 
-        return Logs(self.limits.log, most, on_flood, self._resources.log_threads)
+        return LogSettings(self.limits.log, most, on_flood, self._resources.log_threads)
 
     def meter(self, launch: Launch, *more: Gauge) -> Meter:
         """Everything that watches the attempt."""
         resources, settings, limits = self._resources, self._resources.settings, self.limits
-        hurry = threading.Event()
+        all_dead = threading.Event()
         gauges: list[Gauge] = [HostDiskGauge(resources.work_folders.free, settings.free_floor)]
         if self.group is not None:
             gauges.append(CgroupGauge(self.group, limits))
@@ -217,10 +217,10 @@ class HostWorkspace(ABC):
                     limits,
                     max(256, limits.disk // settings.inode_every),
                     resources.clock,
-                    hurry,
+                    all_dead,
                 )
             )
-        return Meter([*more, *gauges], resources.clock, settings.poll_s, hurry)
+        return Meter([*more, *gauges], resources.clock, settings.poll_s, all_dead)
 
     def _cpu_budget_s(self, launch: Launch) -> float:
         return launch.timeout_s * self.limits.cpus

@@ -24,7 +24,7 @@ _FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_
 """Not blocking: what was a file a moment ago may be a FIFO now."""
 
 
-class _How(ctypes.Structure):
+class _OpenHow(ctypes.Structure):
     _fields_ = (
         ("flags", ctypes.c_uint64),
         ("mode", ctypes.c_uint64),
@@ -35,14 +35,14 @@ class _How(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Changed(OSError):
+class FileReplaced(OSError):
     """It is not what it was when it was looked at."""
 
 
 def _openat2_works() -> bool:
     if platform.system() != "Linux":
         return False
-    how = _How(_PATH, 0, _RESOLVE)
+    how = _OpenHow(_PATH, 0, _RESOLVE)
     fd = _libc.syscall(_OPENAT2, -100, b".", ctypes.byref(how), ctypes.sizeof(how))
     if fd >= 0:
         os.close(fd)
@@ -65,7 +65,7 @@ def open_component(parent: int, name: str, flags: int) -> int:
     if "/" in name or name in {"", ".", ".."}:
         raise ValueError(f"not a single component: {name!r}")
     if HAS_OPENAT2:
-        how = _How(flags, 0, _RESOLVE)
+        how = _OpenHow(flags, 0, _RESOLVE)
         raw = os.fsencode(name)
         fd = _libc.syscall(_OPENAT2, parent, raw, ctypes.byref(how), ctypes.sizeof(how))
         if fd < 0:
@@ -79,11 +79,11 @@ def open_component(parent: int, name: str, flags: int) -> int:
     return fd
 
 
-def open_directory(parent: int, name: str, *, permit: bool = True) -> int:
+def open_directory(parent: int, name: str, *, may_chmod: bool = True) -> int:
     """Open a directory for listing, whatever its mode says, if it is ours.
 
     Args:
-        permit: its mode may be changed for that.
+        may_chmod: its mode may be changed for that.
 
     Raises:
         OSError
@@ -91,46 +91,46 @@ def open_directory(parent: int, name: str, *, permit: bool = True) -> int:
     try:
         return open_component(parent, name, _DIRECTORY)
     except PermissionError:
-        if not permit:
+        if not may_chmod:
             raise
-        _permit(parent, name, stat.S_ISDIR, 0o700)
+        _grant_owner_access(parent, name, stat.S_ISDIR, 0o700)
         return open_component(parent, name, _DIRECTORY)
 
 
-def open_file(parent: int, name: str, seen: os.stat_result, *, permit: bool = True) -> int:
-    """Open the regular file that ``seen`` describes for reading, whatever its mode says, if it is
+def open_file(parent: int, name: str, expected: os.stat_result, *, may_chmod: bool = True) -> int:
+    """Open the regular file that ``expected`` describes for reading, whatever its mode, if it is
     ours.
 
     Args:
-        permit: its mode may be changed for that.
+        may_chmod: its mode may be changed for that.
 
     Raises:
-        Changed: it is another file now, or no file.
+        FileReplaced: it is another file now, or no file.
         OSError
     """
     try:
         fd = open_component(parent, name, _FILE)
     except PermissionError:
-        if not permit:
+        if not may_chmod:
             raise
-        _permit(parent, name, stat.S_ISREG, 0o600)
+        _grant_owner_access(parent, name, stat.S_ISREG, 0o600)
         fd = open_component(parent, name, _FILE)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or (found.st_ino, found.st_dev) != (
-        seen.st_ino,
-        seen.st_dev,
+    actual = os.fstat(fd)
+    if not stat.S_ISREG(actual.st_mode) or (actual.st_ino, actual.st_dev) != (
+        expected.st_ino,
+        expected.st_dev,
     ):
         os.close(fd)
-        raise Changed(errno.ESTALE, "it was replaced while it was collected", name)
+        raise FileReplaced(errno.ESTALE, "it was replaced while it was collected", name)
     return fd
 
 
-def _permit(parent: int, name: str, kind: Callable[[int], bool], mode: int) -> None:
+def _grant_owner_access(parent: int, name: str, kind: Callable[[int], bool], mode: int) -> None:
     """Give the owner access, through a descriptor that opens nothing (O_PATH)."""
     fd = open_component(parent, name, _PATH)
     try:
         if not kind(os.fstat(fd).st_mode):
-            raise Changed(errno.ESTALE, "it was replaced while it was collected", name)
+            raise FileReplaced(errno.ESTALE, "it was replaced while it was collected", name)
         os.chmod(f"/proc/self/fd/{fd}", mode)  # noqa: PTH101  # a descriptor, not a path
     finally:
         os.close(fd)

@@ -90,7 +90,7 @@ class Chain:
             self._serial += 1
             name = f"plain{self._serial}"
         group = Cgroup(hierarchy, name, Limits())
-        self.whole(group.join if file is None else [f"{at}/{file}" for at in group.folders])
+        self.whole(group.join_files if file is None else [f"{at}/{file}" for at in group.folders])
         while not _removed(group):  # bwrap's exit is not yet the death of what was in it
             time.sleep(0.0005)
         return time.perf_counter() - start

@@ -48,9 +48,9 @@ def no_pid(given: Options) -> Options:
     kept[kept.index("--proc")] = "--ro-bind"
     kept.insert(kept.index("/proc"), "/proc")
     # and there is no init of its own to hide
-    mount = kept.index(command.INIT) - 5
+    mount = kept.index(command.INIT_PROC) - 5
     del kept[mount : mount + 6]
-    remount = kept.index(command.INIT) - 1
+    remount = kept.index(command.INIT_PROC) - 1
     del kept[remount : remount + 2]
     return kept
 
@@ -99,7 +99,7 @@ def fewest_mounts(given: Options) -> Options:
     """One recursive bind instead of thirty mounts: what mounts cost in all. It keeps no promise."""
     first, last = given.index("--ro-bind"), given.index("--bind-fd")
     binds = ["--ro-bind", "/", "/", "--proc", "/proc", "--tmpfs", "/mnt"]
-    remounts = ("--remount-ro", command.FILE_SYSTEMS, command.INIT, "/dev", "/")
+    remounts = ("--remount-ro", command.PROC_FS, command.INIT_PROC, "/dev", "/")
     after = [option for option in given[last:] if option not in remounts]
     for _ in range(2):  # the mount and --chdir
         after[after.index(command.JOB)] = "/mnt"

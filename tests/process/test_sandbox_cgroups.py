@@ -40,7 +40,9 @@ pytestmark = pytest.mark.skipif(
 def own_groups() -> list[Path]:
     """Of this process, in the hierarchies that the sandbox uses."""
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    return [TOP / name / path.lstrip("/") for _, name, path in lines if name in cgroup_tree.WANTED]
+    return [
+        TOP / name / path.lstrip("/") for _, name, path in lines if name in cgroup_tree.CONTROLLERS
+    ]
 
 
 def enter(groups: list[Path]) -> None:
@@ -92,7 +94,9 @@ def test_what_was_left_in_another_cgroup_is_killed_and_removed() -> None:
             )
             asyncio.run(sandbox.clear())
             sandbox.work_folders.close()
-            group = cgroups.Cgroup(cgroup_tree.find(sandbox.work_folders.name), "old", SMALL)
+            group = cgroups.Cgroup(
+                cgroup_tree.find_hierarchy(sandbox.work_folders.name), "old", SMALL
+            )
             left = subprocess.Popen(["sleep", "60"])
             for folder in group.folders:
                 (folder / "cgroup.procs").write_text(str(left.pid))

@@ -18,7 +18,7 @@ import pytest
 
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.kernel import disk_images, mounts
-from client_agent.sandbox.kernel.disk_images import TEMPLATES, DiskImage, ImagePool
+from client_agent.sandbox.kernel.disk_images import MAX_TEMPLATES, DiskImage, ImagePool
 from client_agent.sandbox.kernel.loop_ext4 import DiskImagesUnavailable
 from shared.wire import Reason
 from tests.support.disks import mounted as mounted_at
@@ -31,15 +31,15 @@ UID = 420_000
 
 
 def mounted(work: Any) -> Any:
-    """Call ``work(images, places)`` in a child with mounts of its own."""
+    """Call ``work(images, mount_points)`` in a child with mounts of its own."""
 
     def child(home: Path) -> Any:
-        places = home / "places"
-        places.mkdir()
-        mounts.enter_private_namespace(places)
+        mount_points = home / "mount_points"
+        mount_points.mkdir()
+        mounts.enter_private_namespace(mount_points)
         pool = ImagePool(home / "files", 16_384)
         try:
-            return work(pool, places)
+            return work(pool, mount_points)
         except DiskImagesUnavailable as problem:
             return str(problem)
         finally:
@@ -71,10 +71,10 @@ def suppress_no_space() -> Iterator[None]:
 
 @pytest.mark.parametrize("disk", [4 * MIB, 64 * MIB, 512 * MIB])
 def test_a_job_can_store_what_its_limit_says(disk: int) -> None:
-    def work(pool: ImagePool, places: Path) -> tuple[int, int, str | None]:
-        image = pool.make(disk, places)
+    def work(pool: ImagePool, mount_points: Path) -> tuple[int, int, str | None]:
+        image = pool.make(disk, mount_points)
         image.make_job_folder(UID)
-        found = os.statvfs(image.place)
+        found = os.statvfs(image.mount_point)
         usable = found.f_bavail * found.f_frsize
         full = image.full()
         image.discard()
@@ -87,8 +87,8 @@ def test_a_job_can_store_what_its_limit_says(disk: int) -> None:
 
 
 def test_beyond_the_limit_there_is_no_room_and_the_kernel_says_so() -> None:
-    def work(pool: ImagePool, places: Path) -> tuple[int, str | None, int]:
-        image = pool.make(8 * MIB, places)
+    def work(pool: ImagePool, mount_points: Path) -> tuple[int, str | None, int]:
+        image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
         written, full, used = fill(image, 64 * MIB), image.full(), image.used()[0]
         image.discard()
@@ -101,8 +101,8 @@ def test_beyond_the_limit_there_is_no_room_and_the_kernel_says_so() -> None:
 
 
 def test_there_are_only_so_many_files() -> None:
-    def work(pool: ImagePool, places: Path) -> tuple[int, str | None]:
-        image = pool.make(8 * MIB, places)
+    def work(pool: ImagePool, mount_points: Path) -> tuple[int, str | None]:
+        image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
         made = 0
         with suppress_no_space():
@@ -118,29 +118,29 @@ def test_there_are_only_so_many_files() -> None:
 
 
 def test_an_image_is_used_again_only_when_it_is_as_good_as_new() -> None:
-    def work(pool: ImagePool, places: Path) -> list[tuple[str, bool]]:
+    def work(pool: ImagePool, mount_points: Path) -> list[tuple[str, bool]]:
         seen = []
 
         def after(what: str) -> None:
             pool.give_back(image, keep_idle=2)
-            again = pool.idle(8 * MIB)
+            again = pool.take_idle(8 * MIB)
             seen.append((what, again is image))
             if again is not None:
                 again.discard()
 
-        image = pool.make(8 * MIB, places)
+        image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
         after("nothing was stored")
-        image = pool.make(8 * MIB, places)
+        image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
         fill(image, 2 * MIB)
         (image.job / "a/b/c").mkdir(parents=True)
         after("a little was stored")
-        image = pool.make(8 * MIB, places)
+        image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
-        (image.place / "beside").write_text("outside the job's directory")
+        (image.mount_point / "beside").write_text("outside the job's directory")
         after("something is left")
-        image = pool.make(8 * MIB, places)
+        image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
         held = (image.job / "held").open("wb")
         held.write(bytes(MIB))
@@ -149,10 +149,10 @@ def test_an_image_is_used_again_only_when_it_is_as_good_as_new() -> None:
         seen.append(("deleted, but open", image.reset()))
         held.close()
         image.discard()
-        image = pool.make(8 * MIB, places)
+        image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
         pool.give_back(image, keep_idle=0)
-        seen.append(("no spares wanted", pool.idle(8 * MIB) is image))
+        seen.append(("no spares wanted", pool.take_idle(8 * MIB) is image))
         return seen
 
     assert dict(mounted(work)) == {
@@ -166,11 +166,11 @@ def test_an_image_is_used_again_only_when_it_is_as_good_as_new() -> None:
 
 @pytest.mark.parametrize("what", ["many files", "much data", "a grown file"])
 def test_an_image_that_is_work_to_wipe_is_discarded(what: str) -> None:
-    def work(pool: ImagePool, places: Path) -> tuple[bool, list[str]]:
-        image = pool.make(256 * MIB, places)
+    def work(pool: ImagePool, mount_points: Path) -> tuple[bool, list[str]]:
+        image = pool.make(256 * MIB, mount_points)
         image.make_job_folder(UID)
         if what == "many files":
-            for i in range(disk_images.FEW + 1):
+            for i in range(disk_images.MAX_REUSED_FILES + 1):
                 (image.job / str(i)).touch()
         else:
             fill(image, 80 * MIB)
@@ -179,7 +179,7 @@ def test_an_image_that_is_work_to_wipe_is_discarded(what: str) -> None:
                 (image.job / "big").unlink()
         pool.give_back(image, keep_idle=2)
         left = [path.name for path in (image.file.parent).iterdir()]
-        return image.place.exists(), left
+        return image.mount_point.exists(), left
 
     there, left = mounted(work)
     assert not there
@@ -208,15 +208,15 @@ def test_images_are_wiped_and_discarded_off_the_event_loop() -> None:
 
 
 def test_what_one_job_stored_cannot_be_read_by_the_next() -> None:
-    def work(pool: ImagePool, places: Path) -> tuple[bool, bytes]:
-        image = pool.make(8 * MIB, places)
+    def work(pool: ImagePool, mount_points: Path) -> tuple[bool, bytes]:
+        image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
         with (image.job / "f").open("wb") as file:
             file.write(b"secret" * 200_000)
             file.flush()
             os.fsync(file.fileno())
         pool.give_back(image, keep_idle=1)
-        again = pool.idle(8 * MIB)
+        again = pool.take_idle(8 * MIB)
         assert again is image
         again.make_job_folder(UID + 1)
         seen = b""
@@ -231,10 +231,10 @@ def test_what_one_job_stored_cannot_be_read_by_the_next() -> None:
 
 
 def test_a_job_cannot_reach_the_root_of_its_image() -> None:
-    def work(pool: ImagePool, places: Path) -> tuple[int, int, int]:
-        image = pool.make(8 * MIB, places)
+    def work(pool: ImagePool, mount_points: Path) -> tuple[int, int, int]:
+        image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
-        top, job = image.place.stat(), image.job.stat()
+        top, job = image.mount_point.stat(), image.job.stat()
         image.discard()
         return top.st_uid, top.st_mode & 0o777, job.st_uid
 
@@ -250,12 +250,12 @@ def test_images_leave_no_loop_device_behind() -> None:
                 found.append(text)
         return found
 
-    def work(pool: ImagePool, places: Path) -> tuple[int, int]:
-        made = [pool.make(8 * MIB, places) for _ in range(3)]
-        before = len(loops(places.parent / "files"))
+    def work(pool: ImagePool, mount_points: Path) -> tuple[int, int]:
+        made = [pool.make(8 * MIB, mount_points) for _ in range(3)]
+        before = len(loops(mount_points.parent / "files"))
         for image in made:
             image.discard()
-        return before, len(loops(places.parent / "files"))
+        return before, len(loops(mount_points.parent / "files"))
 
     assert mounted(work) == (3, 0)
 
@@ -296,8 +296,8 @@ def test_without_a_free_loop_device_the_sandbox_is_broken_and_the_test_says_so()
 
 
 def test_idle_images_give_their_loop_devices_to_who_needs_one() -> None:
-    def work(pool: ImagePool, places: Path) -> tuple[int, bool]:
-        idle = pool.make(8 * MIB, places)
+    def work(pool: ImagePool, mount_points: Path) -> tuple[int, bool]:
+        idle = pool.make(8 * MIB, mount_points)
         idle.make_job_folder(UID)
         pool.give_back(idle, keep_idle=4)
         real = disk_images.attach  # type: ignore[attr-defined]
@@ -306,8 +306,8 @@ def test_idle_images_give_their_loop_devices_to_who_needs_one() -> None:
             return real(fd) if not idle.file.exists() else no_loop_devices(fd)
 
         disk_images.attach = attach  # type: ignore[attr-defined]
-        pool.make(16 * MIB, places).discard()
-        return len(list((places.parent / "files").glob("*.img"))), idle.file.exists()
+        pool.make(16 * MIB, mount_points).discard()
+        return len(list((mount_points.parent / "files").glob("*.img"))), idle.file.exists()
 
     assert mounted(work) == (0, False)
 
@@ -315,17 +315,17 @@ def test_idle_images_give_their_loop_devices_to_who_needs_one() -> None:
 def test_an_image_that_is_in_use_again_is_not_put_back_twice() -> None:
     """Where another one, whose turn it is to be discarded, is held by somebody."""
 
-    def work(pool: ImagePool, places: Path) -> tuple[bool, bool, list[str]]:
-        held, image = (opened(pool.make(size * MIB, places)) for size in (8, 16))
+    def work(pool: ImagePool, mount_points: Path) -> tuple[bool, bool, list[str]]:
+        held, image = (opened(pool.make(size * MIB, mount_points)) for size in (8, 16))
         pool.give_back(held, keep_idle=1)
-        fd = os.open(held.place, os.O_RDONLY)
+        fd = os.open(held.mount_point, os.O_RDONLY)
         pool.give_back(image, keep_idle=1)  # no error: the caller would try again
-        again = pool.idle(16 * MIB) is image
-        still_there = held.place.exists()
+        again = pool.take_idle(16 * MIB) is image
+        still_there = held.mount_point.exists()
         os.close(fd)
         image.make_job_folder(UID)
         pool.close()  # also what could not be discarded before
-        names = sorted(path.name for path in (places.parent / "files").glob("*.img"))
+        names = sorted(path.name for path in (mount_points.parent / "files").glob("*.img"))
         image.discard()
         return again, still_there, names
 
@@ -335,9 +335,9 @@ def test_an_image_that_is_in_use_again_is_not_put_back_twice() -> None:
 def test_the_hosts_own_file_system_is_never_shut_down() -> None:
     """Should the image not be where it was mounted."""
 
-    def work(pool: ImagePool, places: Path) -> tuple[str, list[int]]:
-        image = pool.make(8 * MIB, places)
-        mounts.unmount(image.place)
+    def work(pool: ImagePool, mount_points: Path) -> tuple[str, list[int]]:
+        image = pool.make(8 * MIB, mount_points)
+        mounts.unmount(image.mount_point)
         calls: list[int] = []
         real = fcntl.ioctl
 
@@ -379,9 +379,9 @@ def test_a_host_without_loop_devices_is_told(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_images_made_by_several_threads_at_once_are_all_sound() -> None:
-    def work(pool: ImagePool, places: Path) -> int:
+    def work(pool: ImagePool, mount_points: Path) -> int:
         with ThreadPoolExecutor(4) as threads:
-            made = list(threads.map(lambda _: pool.make(8 * MIB, places), range(4)))
+            made = list(threads.map(lambda _: pool.make(8 * MIB, mount_points), range(4)))
         sound = sum(image.full() is None for image in made)
         for image in made:
             image.discard()
@@ -391,18 +391,22 @@ def test_images_made_by_several_threads_at_once_are_all_sound() -> None:
 
 
 def test_sizes_that_uploads_choose_leave_no_more_than_a_few_files() -> None:
-    def work(pool: ImagePool, places: Path) -> tuple[list[int], int, int]:
-        files = places.parent / "files"
-        for number in range(TEMPLATES + 4):
-            pool.give_back(opened(pool.make((8 + number) * MIB, places)), keep_idle=2)
+    def work(pool: ImagePool, mount_points: Path) -> tuple[list[int], int, int]:
+        files = mount_points.parent / "files"
+        for number in range(MAX_TEMPLATES + 4):
+            pool.give_back(opened(pool.make((8 + number) * MIB, mount_points)), keep_idle=2)
         kept = sorted(image.disk // MIB for image in pool._idle)
         templates = len(list(files.glob("template-*")))
-        pool.make(8 * MIB, places).discard()  # its template was forgotten, and is made again
+        pool.make(8 * MIB, mount_points).discard()  # its template was forgotten, and is made again
         pool.close()
-        return kept, templates, len(list(places.glob("image.*")))
+        return kept, templates, len(list(mount_points.glob("image.*")))
 
     kept, templates, left = mounted(work)
-    assert (kept, templates, left) == ([8 + TEMPLATES + 2, 8 + TEMPLATES + 3], TEMPLATES, 0)
+    assert (kept, templates, left) == (
+        [8 + MAX_TEMPLATES + 2, 8 + MAX_TEMPLATES + 3],
+        MAX_TEMPLATES,
+        0,
+    )
 
 
 def opened(image: DiskImage) -> DiskImage:

@@ -142,7 +142,7 @@ def test_mounts_give_no_rights_to_files(who: Who) -> None:
         mounts[fields[4]] = set(fields[5].split(","))
     writable = {place for place, flags in mounts.items() if "ro" not in flags}
     devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")}
-    devices |= {f"/proc/{name}" for name in command.HIDDEN}  # covered by /dev/null
+    devices |= {f"/proc/{name}" for name in command.HIDDEN_PROC_FILES}  # covered by /dev/null
     assert writable == {"/job", "/tmp", "/dev/shm", "/dev/pts", "/proc", *devices}
     for place, flags in mounts.items():
         assert "nosuid" in flags, place

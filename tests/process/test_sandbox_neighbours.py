@@ -112,18 +112,18 @@ def test_a_restart_in_the_middle_clears_everything(who: Who) -> None:
         job = bash("sleep 30\n", settings=replace(SETTINGS, disk_images=False))
         recorded = await asyncio.create_subprocess_exec("sleep", "60")
         stranger = await asyncio.create_subprocess_exec("sleep", "60")
-        places = WorkFolders(home / "agent", separate_uids=os.geteuid() == 0)
+        work_folders = WorkFolders(home / "agent", separate_uids=os.geteuid() == 0)
         (home / "agent" / "images").mkdir(parents=True)
         (home / "agent" / "images" / "7.img").write_bytes(bytes(100))
         for name, pid in (("old-1", recorded.pid), ("old-2", stranger.pid)):
-            folder = places.make(name)
-            places.make_job(folder, None)
-            places.record(folder, pid)
+            folder = work_folders.make(name)
+            work_folders.make_job(folder, None)
+            work_folders.record_init(folder, pid)
         record = home / "agent/work/old-2/init"
         boot, pid_text, started = record.read_text().split()
         record.write_text(f"{boot} {pid_text} {int(started) + 1}\n")  # the pid was used again
         (home / "agent/work/old-3.removing.4").mkdir()
-        places.close()
+        work_folders.close()
         async with opened(job, home) as sandbox:
             await sandbox.clear()
             left = sorted(path.name for path in (home / "agent").rglob("*"))
@@ -146,7 +146,7 @@ def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start() -> None:
     async def second_life(home: Path) -> tuple[int, list[str]]:
 
         name = WorkFolders(home / "agent", separate_uids=True).name
-        hierarchy = cgroup_tree.find(name)
+        hierarchy = cgroup_tree.find_hierarchy(name)
         group = cgroups.Cgroup(hierarchy, "old", SMALL)
         left = await asyncio.create_subprocess_exec("sleep", "60")
         for folder in group.folders:

@@ -84,7 +84,7 @@ def test_what_was_put_aside_goes_once_its_processes_are_dead(
             os.close(init)
             await until(lambda: not left_of(home))
             pool = sandbox.host.images
-            return ended, aside, pool is None or pool.idle(SMALL.disk) is not None
+            return ended, aside, pool is None or pool.take_idle(SMALL.disk) is not None
 
     ended, aside, image_is_back = in_child(lambda home: asyncio.run(undying(home)), who)
     assert not ended.certain
@@ -141,7 +141,7 @@ def test_a_cgroup_that_is_busy_for_a_moment_does_not_stop_the_clearing() -> None
         pytest.skip("no cgroups here: that their clearing waits is not proved")
 
     async def again(home: Path) -> tuple[int, list[str]]:
-        hierarchy = cgroup_tree.find(WorkFolders(home / "agent", separate_uids=True).name)
+        hierarchy = cgroup_tree.find_hierarchy(WorkFolders(home / "agent", separate_uids=True).name)
         group = cgroups.Cgroup(hierarchy, "old", SMALL)
         (home / "agent/work/old").mkdir(parents=True)
         real, tries = cgroups.remove_group, 0
@@ -170,12 +170,12 @@ def test_a_process_that_will_not_die_keeps_no_agent_from_starting(who: Who) -> N
     async def again(home: Path) -> tuple[int | None, list[str], list[str], list[str]]:
         agent = home / "agent"
         undying = await asyncio.create_subprocess_exec("sleep", "60")
-        places = WorkFolders(agent, separate_uids=os.geteuid() == 0)
+        work_folders = WorkFolders(agent, separate_uids=os.geteuid() == 0)
         for name, pid in (("undying", undying.pid), ("dead", 2**22 - 1)):
-            folder = places.make(name)
-            places.make_job(folder, None)
-            places.record(folder, pid)
-        places.close()
+            folder = work_folders.make(name)
+            work_folders.make_job(folder, None)
+            work_folders.record_init(folder, pid)
+        work_folders.close()
         real, pidfd.kill = pidfd.kill, lambda *_: None
         job = replace(LONG, bundle={"run.sh": "true\n"}, timeout_s=20.0)
         async with opened(job, home) as sandbox:

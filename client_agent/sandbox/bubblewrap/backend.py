@@ -12,7 +12,7 @@ from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.process.chain import TEMPORARY, gated
 from client_agent.sandbox.process.start import Pipes, Start
-from client_agent.sandbox.process.supervisor import Attempt
+from client_agent.sandbox.process.supervisor import SupervisedProcess
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
@@ -80,7 +80,7 @@ class BubblewrapWorkspace(HostWorkspace):
         sandbox, settings = self._sandbox, self._sandbox.settings
         grant = launch.grant
         pidfd.become_subreaper()
-        start = Start(launch, self.logs(), self.record)
+        start = Start(launch, self.logs(), self.record_init)
         opened: list[int] = []
         try:
             fds = self._descriptors(start.pipes, opened, grant.allow)
@@ -94,7 +94,7 @@ class BubblewrapWorkspace(HostWorkspace):
             )
             _write_all(fds.args, command.encode_args(args))
             inside = gated(launch.argv, self.rlimits(launch))
-            join = [] if self.group is None else self.group.join
+            join = [] if self.group is None else self.group.join_files
             argv = command.chain(sandbox.tools, fds.args, inside, uid=self.uid, join=join)
             start.spawn(argv, fds.passed())
         except BaseException:
@@ -103,11 +103,13 @@ class BubblewrapWorkspace(HostWorkspace):
         finally:
             for fd in opened:
                 os.close(fd)
-        spawned = await start.up(sandbox.clock, settings.start_timeout_s, settings.death_timeout_s)
-        self.attempt = Attempt(
+        spawned = await start.wait_until_ready(
+            sandbox.clock, settings.start_timeout_s, settings.death_timeout_s
+        )
+        self.process = SupervisedProcess(
             spawned, launch, self.meter(launch), sandbox.clock, settings.death_timeout_s
         )
-        return self.attempt
+        return self.process
 
     def _descriptors(
         self, pipes: Pipes, opened: list[int], allow: frozenset[str]

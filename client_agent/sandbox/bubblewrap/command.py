@@ -17,11 +17,11 @@ from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY
 
 JOB: Final = "/job"
 SHM: Final = "/dev/shm"  # noqa: S108  # inside
-INIT: Final = "/proc/1"
-HIDDEN: Final = ("keys", "cmdline", "diskstats", "locks", "partitions")
+INIT_PROC: Final = "/proc/1"
+HIDDEN_PROC_FILES: Final = ("keys", "cmdline", "diskstats", "locks", "partitions")
 """Of ``/proc``: keyrings of the agent's user, how the host was booted, what its disks and other
 jobs do."""
-FILE_SYSTEMS: Final = "/proc/fs"
+PROC_FS: Final = "/proc/fs"
 """Tells of each mounted ext4, the disks of other jobs included, how much of it is free."""
 UID: Final = 1000
 """Of the job, as it sees itself."""
@@ -80,7 +80,8 @@ def chain(
         inside: the command inside, see :func:`client_agent.sandbox.process.chain.gated`.
         uid: the host uid and gid to become; None: stay. Never 0: with ``--uid 1000`` a job of
             root's could still write the host's ``core_pattern``.
-        join: files to write 0 to, see :attr:`client_agent.sandbox.kernel.cgroups.Cgroup.join`.
+        join: files to write 0 to, see
+            :attr:`client_agent.sandbox.kernel.cgroups.Cgroup.join_files`.
     """
     if uid == 0:
         raise ValueError("bwrap must never run as the host's root")
@@ -102,7 +103,7 @@ def bwrap_options(
     """Options of bwrap, in the order in which it acts on them.
 
     Raises:
-        SandboxBroken: an operator's bind has an impossible place.
+        SandboxBroken: an operator's bind has an impossible target.
     """
     options = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"]
     if not network:
@@ -122,7 +123,7 @@ def bwrap_options(
             raise ValueError(f"not a variable: {name!r}")
         options += ["--setenv", name, value]
 
-    options += _system()
+    options += _host_programs()
     if network:
         options += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
     for fd, name in ((fds.passwd, "passwd"), (fds.group, "group"), (fds.hosts, "hosts")):
@@ -131,21 +132,21 @@ def bwrap_options(
     options += ["--proc", "/proc", "--dev", "/dev"]
     # Through the memory of its init a job could take it over, although ptrace is refused: and have
     # it outlive the agent, or forge exit codes. Its other files tell what is the sandbox's own.
-    options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT]
-    options += ["--perms", "0555", "--size", "4096", "--tmpfs", FILE_SYSTEMS]
-    options += _hidden()
+    options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT_PROC]
+    options += ["--perms", "0555", "--size", "4096", "--tmpfs", PROC_FS]
+    options += _hide_proc_files()
     options += ["--perms", "1777", "--size", str(scratch), "--tmpfs", TEMPORARY[0]]
     options += ["--perms", "1777", "--size", str(shm), "--tmpfs", SHM]
     options += ["--dir", "/var", "--symlink", "../tmp", TEMPORARY[1]]
-    for source, place in read_only:
-        options += ["--ro-bind", str(source), checked_mount_target(place)]
+    for source, target in read_only:
+        options += ["--ro-bind", str(source), checked_mount_target(target)]
 
     # Last, and nothing below it: a destination under a directory that the job can write follows
     # the job's symlinks to the host (CVE-2026-87766). Its parents are bwrap's own tmpfs, made
     # read-only, because / and /dev are tmpfs without a limit.
     options += ["--bind-fd", str(fds.job), JOB]
-    options += ["--remount-ro", FILE_SYSTEMS]
-    options += ["--remount-ro", INIT, "--remount-ro", "/dev", "--remount-ro", "/"]
+    options += ["--remount-ro", PROC_FS]
+    options += ["--remount-ro", INIT_PROC, "--remount-ro", "/dev", "--remount-ro", "/"]
     options += ["--chdir", JOB]
     if fds.seccomp is not None:
         options += ["--seccomp", str(fds.seccomp)]
@@ -153,14 +154,14 @@ def bwrap_options(
 
 
 @cache
-def _hidden() -> list[str]:
+def _hide_proc_files() -> list[str]:
     """Files of ``/proc`` that are empty inside."""
-    there = [path for name in HIDDEN if (path := Path("/proc", name)).exists()]
+    there = [path for name in HIDDEN_PROC_FILES if (path := Path("/proc", name)).exists()]
     return [word for path in there for word in ("--dev-bind", os.devnull, str(path))]
 
 
 @cache
-def _system() -> tuple[str, ...]:
+def _host_programs() -> tuple[str, ...]:
     """The host's programs and the little of /etc that they need. What is not there is left out."""
     options = ["--ro-bind", "/usr", "/usr"]
     for name in MERGED_USR:
@@ -175,18 +176,18 @@ def _system() -> tuple[str, ...]:
     return tuple(options)
 
 
-def checked_mount_target(place: str) -> str:
+def checked_mount_target(target: str) -> str:
     """The destination of an operator's bind, normalised.
 
     Raises:
         SandboxBroken: it is relative, or lies where the job or the sandbox itself lives.
     """
-    path = PurePosixPath(os.path.normpath(place))
+    path = PurePosixPath(os.path.normpath(target))
     above = {str(path), *map(str, path.parents)}
     inside = next((reserved for reserved in RESERVED if reserved in above), None)
     if not path.is_absolute() or str(path) in ("/", "//") or ".." in path.parts or inside:
         raise SandboxBroken(
-            f"read_only: cannot mount on {place!r} in the sandbox"
+            f"read_only: cannot mount on {target!r} in the sandbox"
             + (f": {inside} is the sandbox's own" if inside else ": give an absolute path below /")
         )
     return str(path)

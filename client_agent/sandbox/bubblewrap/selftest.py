@@ -19,7 +19,7 @@ from shared.wire import Limits
 LIMITS: Final = Limits(memory=256 << 20, pids=32, disk=(16 << 20) + 4096)
 """No job has a disk of that size: the test does not get an idle image where no new one can be
 made."""
-NEEDED: Final = ("--disable-userns", "--bind-fd", "--json-status-fd")
+REQUIRED_OPTIONS: Final = ("--disable-userns", "--bind-fd", "--json-status-fd")
 
 CANARY: Final = r"""
 while read -r key value; do
@@ -66,14 +66,14 @@ async def run(sandbox: HostSandbox, bwrap: str) -> SelfTestReport:
             host_uid = real_uid(process.pid)
             process.go()
             ended = await process.wait()
-            said = launch.stdout.read_text(errors="replace")
-            complaint = launch.stderr.read_text(errors="replace").strip()
+            stdout = launch.stdout.read_text(errors="replace")
+            stderr = launch.stderr.read_text(errors="replace").strip()
     finally:
         await workspace.destroy()
     if ended.exit_code != 0:
-        raise SandboxBroken(f"the sandbox's canary failed: {ended.message}: {complaint}")
-    seen = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
-    checks = judge(seen, host_uid, allowed_uid=None if sandbox.separate_uids else os.geteuid())
+        raise SandboxBroken(f"the sandbox's canary failed: {ended.message}: {stderr}")
+    seen = dict(line.split("=", 1) for line in stdout.splitlines() if "=" in line)
+    checks = evaluate(seen, host_uid, allowed_uid=None if sandbox.separate_uids else os.geteuid())
     failed = [check for check, passed in checks.items() if not passed]
     if failed:
         raise SandboxBroken(
@@ -84,7 +84,7 @@ async def run(sandbox: HostSandbox, bwrap: str) -> SelfTestReport:
     return SelfTestReport("bubblewrap", version, enforcement, checks, advice)
 
 
-def judge(seen: dict[str, str], host_uid: int, *, allowed_uid: int | None) -> dict[str, bool]:
+def evaluate(seen: dict[str, str], host_uid: int, *, allowed_uid: int | None) -> dict[str, bool]:
     """What must be true of the canary; assertion -> whether it is.
 
     Args:
@@ -121,17 +121,17 @@ def check_binary(bwrap: str) -> str:
             f"{bwrap} is setuid: it would run as the host's root. Remove that "
             f"(chmod u-s {bwrap}) and allow unprivileged user namespaces instead"
         )
-    help_text = _say(bwrap, "--help")
-    missing = [option for option in NEEDED if option not in help_text]
+    help_text = _output_of(bwrap, "--help")
+    missing = [option for option in REQUIRED_OPTIONS if option not in help_text]
     if missing:
         raise SandboxBroken(
             f"{bwrap} does not know {', '.join(missing)}: install a bubblewrap whose --help lists "
             "them (distributions add them to versions of their own)"
         )
-    return _say(bwrap, "--version").strip().removeprefix("bubblewrap ")
+    return _output_of(bwrap, "--version").strip().removeprefix("bubblewrap ")
 
 
-def _say(bwrap: str, option: str) -> str:
+def _output_of(bwrap: str, option: str) -> str:
     try:
         done = subprocess.run(
             [bwrap, option], capture_output=True, text=True, timeout=10, env={}, check=False

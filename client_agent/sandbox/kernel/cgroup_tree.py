@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-WANTED: Final = ("memory", "pids", "cpu")
+CONTROLLERS: Final = ("memory", "pids", "cpu")
 
 
 class CgroupsUnavailable(Exception):
@@ -25,7 +25,7 @@ class Hierarchy:
     """Controller -> the agent's own group, parent of the attempts'. In version 2 all the same."""
 
 
-def find(name: str, *, proc: Path = Path("/proc/self")) -> Hierarchy:
+def find_hierarchy(name: str, *, proc: Path = Path("/proc/self")) -> Hierarchy:
     """Find, and make, the parent of the attempts' groups: ``NAME`` below the group that the agent
     was started in, so that the limits of whoever put it there hold for its jobs.
 
@@ -35,19 +35,19 @@ def find(name: str, *, proc: Path = Path("/proc/self")) -> Hierarchy:
     Raises:
         CgroupsUnavailable
     """
-    own = _own_groups((proc / "mountinfo").read_text(), read(proc / "cgroup"))
+    own = _own_groups((proc / "mountinfo").read_text(), read_file(proc / "cgroup"))
     unified = own.get("cgroup2")
     if unified is not None:
         mount, group = unified
-        offered = set(read(mount / "cgroup.controllers").split()) & set(WANTED)
-        if offered and len(offered) >= len(own.keys() & set(WANTED)):
+        offered = set(read_file(mount / "cgroup.controllers").split()) & set(CONTROLLERS)
+        if offered and len(offered) >= len(own.keys() & set(CONTROLLERS)):
             return _find_v2(name, group)
     return _find_v1(name, {controller: group for controller, (_, group) in own.items()})
 
 
 def _find_v1(name: str, own: Mapping[str, Path]) -> Hierarchy:
     folders: dict[str, Path] = {}
-    for controller in WANTED:
+    for controller in CONTROLLERS:
         if controller not in own:
             continue
         folder = own[controller] / name
@@ -67,7 +67,7 @@ def _find_v1(name: str, own: Mapping[str, Path]) -> Hierarchy:
 
 
 def _find_v2(name: str, own: Path) -> Hierarchy:
-    if own.name == "agent" and read(own.parent / "cgroup.subtree_control"):
+    if own.name == "agent" and read_file(own.parent / "cgroup.subtree_control"):
         own = own.parent  # a former call moved us into the leaf
     help_text = (
         "run the agent as a systemd service with Delegate=memory pids cpu "
@@ -79,9 +79,9 @@ def _find_v2(name: str, own: Path) -> Hierarchy:
             leaf = own / "agent"
             leaf.mkdir(exist_ok=True)
             (leaf / "cgroup.procs").write_text("0")
-        controllers = enable(own)
+        controllers = enable_controllers(own)
         jobs.mkdir(exist_ok=True)
-        controllers &= enable(jobs)
+        controllers &= enable_controllers(jobs)
     except OSError as problem:
         raise CgroupsUnavailable(
             f"the cgroup {own} is not the agent's to divide ({problem.strerror}): {help_text}"
@@ -90,22 +90,22 @@ def _find_v2(name: str, own: Path) -> Hierarchy:
         raise CgroupsUnavailable(
             f"the cgroup {own} has none of the controllers memory, pids, cpu: {help_text}"
         )
-    return Hierarchy(2, dict.fromkeys((c for c in WANTED if c in controllers), jobs))
+    return Hierarchy(2, dict.fromkeys((c for c in CONTROLLERS if c in controllers), jobs))
 
 
-def enable(folder: Path) -> set[str]:
-    """Give the controllers to the groups below; those of ``WANTED`` among them.
+def enable_controllers(folder: Path) -> set[str]:
+    """Give the controllers to the groups below; those of ``CONTROLLERS`` among them.
 
     ``io``, where it is offered, needs no limit: the kernel shares the disks between groups.
     """
-    offered = set(read(folder / "cgroup.controllers").split())
-    given = set(read(folder / "cgroup.subtree_control").split())
-    for controller in sorted((offered & set(WANTED)) - given):
+    offered = set(read_file(folder / "cgroup.controllers").split())
+    given = set(read_file(folder / "cgroup.subtree_control").split())
+    for controller in sorted((offered & set(CONTROLLERS)) - given):
         (folder / "cgroup.subtree_control").write_text(f"+{controller}")
     if "io" in offered - given:
         with contextlib.suppress(OSError):
             (folder / "cgroup.subtree_control").write_text("+io")
-    return offered & set(WANTED)
+    return offered & set(CONTROLLERS)
 
 
 def _own_groups(mountinfo: str, cgroup: str) -> dict[str, tuple[Path, Path]]:
@@ -132,7 +132,7 @@ def _own_groups(mountinfo: str, cgroup: str) -> dict[str, tuple[Path, Path]]:
     return found
 
 
-def tidy(hierarchy: Hierarchy) -> None:
+def remove_empty_groups(hierarchy: Hierarchy) -> None:
     """Remove the empty groups of other agents: most are dead, the others make them again."""
     for folder in dict.fromkeys(hierarchy.folders.values()):
         for other in folder.parent.glob(f"{folder.name.partition('-')[0]}-*"):
@@ -141,7 +141,7 @@ def tidy(hierarchy: Hierarchy) -> None:
                     other.rmdir()
 
 
-def read(file: Path) -> str:
+def read_file(file: Path) -> str:
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.kernel import pidfd
-from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, enable, read
+from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, enable_controllers, read_file
 from shared.wire import Limits
 
 OVERHEAD_PIDS: Final = 4
 """Processes of the chain itself that count in the group: bwrap twice, with room for two more."""
 PERIOD_US: Final = 100_000
-NEAR: Final = 1 << 16
+LIMIT_MARGIN: Final = 1 << 16
 """Bytes below the limit at which the kernel may have refused the next few pages."""
 
 
@@ -33,16 +33,16 @@ class Cgroup:
             OSError: nothing is left.
         """
         self._version, self._memory = hierarchy.version, limits.memory
-        self._at = {controller: top / name for controller, top in hierarchy.folders.items()}
-        self.folders = list(dict.fromkeys(self._at.values()))
+        self._folder_of = {controller: top / name for controller, top in hierarchy.folders.items()}
+        self.folders = list(dict.fromkeys(self._folder_of.values()))
         made: list[Path] = []
         try:
             for folder in self.folders:
-                _make(folder, hierarchy.version)
+                _make_folder(folder, hierarchy.version)
                 made.append(folder)
-            for controller, file, value in settings(hierarchy.version, limits):
-                if controller in self._at:
-                    _set(self._at[controller] / file, value)
+            for controller, file, value in limit_files(hierarchy.version, limits):
+                if controller in self._folder_of:
+                    _write_setting(self._folder_of[controller] / file, value)
         except BaseException:
             for folder in made:
                 with contextlib.suppress(OSError):
@@ -50,7 +50,7 @@ class Cgroup:
             raise
 
     @property
-    def join(self) -> list[str]:
+    def join_files(self) -> list[str]:
         """Files that a process of a single thread enters the group by writing 0 to.
 
         Version 1: ``tasks``. A thread that moves itself needs no lock; for ``cgroup.procs`` the
@@ -73,11 +73,12 @@ class Cgroup:
         """
         if self._version == 2:
             return self._counter("memory", "memory.events", "oom") > 0
-        if "memory" not in self._at:
+        if "memory" not in self._folder_of:
             return False
         names = ("max_usage_in_bytes", "memsw.max_usage_in_bytes")
-        peaks = [int(read(self._at["memory"] / f"memory.{name}") or 0) for name in names]
-        return max(peaks) >= self._memory - NEAR
+        folder = self._folder_of["memory"]
+        peaks = [int(read_file(folder / f"memory.{name}") or 0) for name in names]
+        return max(peaks) >= self._memory - LIMIT_MARGIN
 
     def refused_forks(self) -> int:
         """How often a process or thread was refused."""
@@ -89,19 +90,20 @@ class Cgroup:
 
     def cpu_s(self) -> float | None:
         """CPU time of everything that was ever in the group; None: not counted."""
-        if "cpu" not in self._at:
+        if "cpu" not in self._folder_of:
             return None
         if self._version == 2:
             return self._counter("cpu", "cpu.stat", "usage_usec") / 1e6
-        text = read(self._at["cpu"] / "cpuacct.usage")  # where both controllers share a mount
+        # there only where both controllers share a mount
+        text = read_file(self._folder_of["cpu"] / "cpuacct.usage")
         return int(text) / 1e9 if text else None
 
     def peak_memory(self) -> int | None:
         """The most that was used at once, in bytes, page cache included; None: not counted."""
-        if "memory" not in self._at:
+        if "memory" not in self._folder_of:
             return None
         file = "memory.peak" if self._version == 2 else "memory.max_usage_in_bytes"
-        text = read(self._at["memory"] / file)
+        text = read_file(self._folder_of["memory"] / file)
         return int(text) if text else None
 
     def remove(self) -> None:
@@ -114,16 +116,16 @@ class Cgroup:
             remove_group(folder)
 
     def _counter(self, controller: str, file: str, key: str) -> int:
-        if controller not in self._at:
+        if controller not in self._folder_of:
             return 0
-        for line in read(self._at[controller] / file).splitlines():
+        for line in read_file(self._folder_of[controller] / file).splitlines():
             name, _, value = line.partition(" ")
             if name == key:
                 return int(value)
         return 0
 
 
-def settings(version: int, limits: Limits) -> list[tuple[str, str, str]]:
+def limit_files(version: int, limits: Limits) -> list[tuple[str, str, str]]:
     """(controller, file, value) in the order in which they must be set. Optional files: ``?``."""
     pids = str(limits.pids + OVERHEAD_PIDS)
     quota = str(max(1000, round(limits.cpus * PERIOD_US)))
@@ -154,12 +156,12 @@ def kill_group(folder: Path) -> bool:
         Whether there was anything.
     """
     switch = folder / "cgroup.kill"
-    if not read(folder / "cgroup.procs"):
+    if not read_file(folder / "cgroup.procs"):
         return False
     if switch.exists():
         switch.write_text("1")
     else:
-        pidfd.kill_listed(lambda: map(int, read(folder / "cgroup.procs").split()))
+        pidfd.kill_listed(lambda: map(int, read_file(folder / "cgroup.procs").split()))
     return True
 
 
@@ -176,12 +178,12 @@ def remove_group(folder: Path) -> None:
     except OSError as problem:
         if problem.errno != errno.EBUSY:
             raise
-        for entry in below(folder):
+        for entry in subgroups(folder):
             remove_group(entry)
         folder.rmdir()
 
 
-def below(folder: Path) -> list[Path]:
+def subgroups(folder: Path) -> list[Path]:
     """The groups in a group; none where another agent tidied it away while it was empty."""
     try:
         return [entry for entry in folder.iterdir() if entry.is_dir()]
@@ -189,20 +191,20 @@ def below(folder: Path) -> list[Path]:
         return []
 
 
-def _make(folder: Path, version: int) -> None:
+def _make_folder(folder: Path, version: int) -> None:
     for _ in range(5):
         try:
             folder.mkdir()
         except FileNotFoundError:  # another agent tidied our own group away while it was empty
             folder.parent.mkdir(exist_ok=True)
             if version == 2:
-                enable(folder.parent)
+                enable_controllers(folder.parent)
         else:
             return
     raise FileNotFoundError(errno.ENOENT, "its parent vanishes again and again", str(folder))
 
 
-def _set(file: Path, value: str) -> None:
+def _write_setting(file: Path, value: str) -> None:
     optional = file.name.endswith("?")
     path = file.with_name(file.name.removesuffix("?"))
     try:

@@ -36,15 +36,15 @@ from client_agent.storage.remove_tree import remove_tree
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 MIB: Final = 1 << 20
-ROOM: Final = 512
+FULL_BELOW_BLOCKS: Final = 512
 """An image with fewer free blocks than this is full: the kernel refuses a write whose next piece of
 page cache, up to 2 MiB, does not fit as a whole (seen: ENOSPC with 233 blocks free)."""
-KEEP: Final = 64 * MIB
+MAX_REUSED_BYTES: Final = 64 * MIB
 """An image whose file has grown beyond this is discarded: blocks do not go back by themselves."""
-FEW: Final = 2000
+MAX_REUSED_FILES: Final = 2000
 """More files than this are discarded with their image rather than deleted one by one."""
 
-TEMPLATES: Final = 8
+MAX_TEMPLATES: Final = 8
 """Sizes remembered. Uploads choose theirs: what is kept for them must not grow for ever."""
 
 _SAFE_PATH: Final = "/usr/sbin:/sbin:/usr/bin:/bin"
@@ -58,12 +58,12 @@ class DiskImage:
         job: the directory inside for an attempt; made by :meth:`make_job_folder`.
     """
 
-    def __init__(self, file: Path, place: Path, disk: int) -> None:
-        self.file, self.place, self.disk = file, place, disk
-        self.job = place / "job"
-        self._device = place.stat().st_dev
-        found = os.statvfs(place)
-        self._pristine = (found.f_bfree, found.f_ffree)
+    def __init__(self, file: Path, mount_point: Path, disk: int) -> None:
+        self.file, self.mount_point, self.disk = file, mount_point, disk
+        self.job = mount_point / "job"
+        self._device = mount_point.stat().st_dev
+        found = os.statvfs(mount_point)
+        self._free_when_new = (found.f_bfree, found.f_ffree)
 
     def make_job_folder(self, uid: int) -> None:
         """An empty directory that belongs to ``uid``; the root of the file system stays
@@ -73,16 +73,16 @@ class DiskImage:
 
     def full(self) -> str | None:
         """What has run out, "bytes" or "files", as the kernel counts; None: nothing."""
-        found = os.statvfs(self.place)
+        found = os.statvfs(self.mount_point)
         if found.f_ffree == 0:
             return "files"
-        most = min(ROOM, self.disk // BLOCK // 16)
+        most = min(FULL_BELOW_BLOCKS, self.disk // BLOCK // 16)
         return "bytes" if found.f_bavail < most else None
 
     def used(self) -> tuple[int, int]:
         """Bytes and files in use."""
-        found = os.statvfs(self.place)
-        blocks, files = self._pristine
+        found = os.statvfs(self.mount_point)
+        blocks, files = self._free_when_new
         return max(0, blocks - found.f_bfree) * found.f_frsize, max(0, files - found.f_ffree)
 
     def reset(self) -> bool:
@@ -92,14 +92,18 @@ class DiskImage:
             Whether the image is as good as new, by the kernel's own count.
         """
         used, files = self.used()
-        if files > FEW or used > KEEP or self.file.stat().st_blocks * 512 > KEEP:
+        if (
+            files > MAX_REUSED_FILES
+            or used > MAX_REUSED_BYTES
+            or self.file.stat().st_blocks * 512 > MAX_REUSED_BYTES
+        ):
             return False
         try:
             remove_tree(self.job)
-            found = os.statvfs(self.place)
+            found = os.statvfs(self.mount_point)
         except OSError:
             return False
-        return (found.f_bfree, found.f_ffree) == self._pristine
+        return (found.f_bfree, found.f_ffree) == self._free_when_new
 
     def discard(self) -> None:
         """Unmount without writing anything back, and delete.
@@ -107,9 +111,9 @@ class DiskImage:
         Raises:
             OSError: EBUSY: something still uses it.
         """
-        shut_down(self.place, self._device)
-        mounts.unmount(self.place)
-        self.place.rmdir()
+        shut_down(self.mount_point, self._device)
+        mounts.unmount(self.mount_point)
+        self.mount_point.rmdir()
         self.file.unlink()
 
 
@@ -124,45 +128,45 @@ class ImagePool:
     def __init__(self, files: Path, inode_every: int) -> None:
         self._files, self._inode_every = files, inode_every
         self._idle: list[DiskImage] = []
-        self._stuck: list[DiskImage] = []
+        self._undiscarded: list[DiskImage] = []
         """Idle once; they could not be discarded yet."""
         self._serial = 0
-        self._making = threading.Lock()
-        self._keeping = threading.Lock()
-        self._template: dict[int, Path] = {}
+        self._make_lock = threading.Lock()
+        self._idle_lock = threading.Lock()
+        self._templates: dict[int, Path] = {}
 
-    def idle(self, disk: int) -> DiskImage | None:
+    def take_idle(self, disk: int) -> DiskImage | None:
         """An image that is as good as new, if there is one."""
-        with self._keeping:
+        with self._idle_lock:
             for image in self._idle:
                 if image.disk == disk:
                     self._idle.remove(image)
                     return image
         return None
 
-    def make(self, disk: int, places: Path) -> DiskImage:
+    def make(self, disk: int, mount_points: Path) -> DiskImage:
         """A new image of ``disk`` usable bytes. Blocking.
 
         Args:
-            places: folder in which to mount it.
+            mount_points: folder in which to mount it.
 
         Raises:
             DiskImagesUnavailable: this host cannot, or has no loop device left.
             OSError: no space.
         """
         try:
-            return self._make(disk, places)
+            return self._make(disk, mount_points)
         except DiskImagesUnavailable:
             if not self._discard_idle():  # of other sizes: they may hold the last loop devices
                 raise
-            return self._make(disk, places)
+            return self._make(disk, mount_points)
 
-    def _make(self, disk: int, places: Path) -> DiskImage:
-        with self._making:  # slots come from threads of their own, and one mkfs is enough
+    def _make(self, disk: int, mount_points: Path) -> DiskImage:
+        with self._make_lock:  # slots come from threads of their own, and one mkfs is enough
             template = self._open_template(disk)
             self._serial += 1
             serial = self._serial
-        place = places / f"image.{serial}"
+        mount_point = mount_points / f"image.{serial}"
         file = self._files / f"{serial}.img"
         try:
             try:
@@ -174,19 +178,19 @@ class ImagePool:
             finally:
                 os.close(fd)
             try:
-                place.mkdir(mode=0o711)
-                mounts.mount(device, place, "ext4", mounts.NOSUID | mounts.NODEV, _OPTIONS)
-                place.chmod(0o711)
+                mount_point.mkdir(mode=0o711)
+                mounts.mount(device, mount_point, "ext4", mounts.NOSUID | mounts.NODEV, _OPTIONS)
+                mount_point.chmod(0o711)
             finally:
                 os.close(loop)  # from now on the mount alone holds it
         except OSError as problem:
             with suppress(OSError):
-                place.rmdir()
+                mount_point.rmdir()
             file.unlink(missing_ok=True)
             if problem.errno in (errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise
             raise DiskImagesUnavailable(f"cannot mount a disk image: {problem}") from problem
-        return DiskImage(file, place, disk)
+        return DiskImage(file, mount_point, disk)
 
     def give_back(self, image: DiskImage, *, keep_idle: int) -> None:
         """Take an image after its attempt: keep it where that is safe, else discard it. Blocking.
@@ -197,13 +201,13 @@ class ImagePool:
         if not keep_idle or not image.reset():
             image.discard()
             return
-        with self._keeping:
+        with self._idle_lock:
             self._idle.append(image)
             # The oldest goes: sizes that nobody asks for any more must not keep out those in use.
             oldest = self._idle.pop(0) if len(self._idle) > keep_idle else None
         # An error here would have the caller put back again what may be the next attempt's already.
         if oldest is not None and not self._discard(oldest):
-            log.warning("image.not_discarded", image=str(oldest.place))
+            log.warning("image.not_discarded", image=str(oldest.mount_point))
 
     def close(self) -> None:
         """Discard what is idle."""
@@ -211,8 +215,8 @@ class ImagePool:
 
     def _discard_idle(self) -> bool:
         """Whether there was one that could be."""
-        with self._keeping:
-            idle, self._idle, self._stuck = [*self._stuck, *self._idle], [], []
+        with self._idle_lock:
+            idle, self._idle, self._undiscarded = [*self._undiscarded, *self._idle], [], []
         return sum(self._discard(image) for image in idle) > 0
 
     def _discard(self, image: DiskImage) -> bool:
@@ -220,18 +224,18 @@ class ImagePool:
         try:
             image.discard()
         except OSError:
-            with self._keeping:
-                self._stuck.append(image)
+            with self._idle_lock:
+                self._undiscarded.append(image)
             return False
         return True
 
     def _open_template(self, disk: int) -> int:
         """A descriptor of an empty file system of that size."""
-        file = self._template.pop(disk, None) or self._make_template(disk)
-        self._template[disk] = file  # the latest used is the last
+        file = self._templates.pop(disk, None) or self._make_template(disk)
+        self._templates[disk] = file  # the latest used is the last
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        while len(self._template) > TEMPLATES:
-            self._template.pop(next(iter(self._template))).unlink(missing_ok=True)
+        while len(self._templates) > MAX_TEMPLATES:
+            self._templates.pop(next(iter(self._templates))).unlink(missing_ok=True)
         return fd
 
     def _make_template(self, disk: int) -> Path:

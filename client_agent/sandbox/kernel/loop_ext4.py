@@ -57,19 +57,21 @@ def usable_blocks(file: Path) -> int:
     return int(free) - reserved
 
 
-def shut_down(place: Path, device: int) -> None:
-    """Make the file system forget what it has not written: unmounting 500 MB took 1.6 s else.
+def shut_down(mount_point: Path, device: int) -> None:
+    """Make the file system discard what it has not written yet.
+
+    Without this, unmounting a file system with 500 MB of unwritten data took 1.6 s.
 
     Args:
-        device: of the image. Where something else lies on ``place``, nothing is done: it would be
-            the host's own file system that is shut down.
+        device: of the image. If another device is mounted on ``mount_point``, nothing is done:
+            it could be a file system of the host.
     """
     with suppress(OSError):
-        beside = place.parent.stat().st_dev
-        fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        parent_device = mount_point.parent.stat().st_dev
+        fd = os.open(mount_point, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             found = os.fstat(fd).st_dev
-            if found == device and found != beside:
+            if found == device and found != parent_device:
                 fcntl.ioctl(fd, _SHUTDOWN, _NO_FLUSH)
         finally:
             os.close(fd)

@@ -52,25 +52,27 @@ def unmount(target: Path, *, detach: bool = False) -> None:
         raise OSError(number, os.strerror(number), str(target))
 
 
-def enter_private_namespace(top: Path) -> None:
+def enter_private_namespace(mount_root: Path) -> None:
     """Give the calling thread, and those that it starts from now on, mounts of their own.
 
     They end with the process, however it ends, so a killed agent leaves no mount and no loop
     device. What the host mounts later is seen; what is mounted here the host does not see. On
-    ``top``, which stays on the host as an empty folder, lies a small tmpfs for mount points.
+    ``mount_root``, which stays on the host as an empty folder, lies a small tmpfs for mount points.
 
     Raises:
         OSError: not permitted.
     """
-    if _namespace() in _private:
+    if _namespace() in _private_namespaces:
         return
-    top.mkdir(exist_ok=True)  # never removed: that would detach what other agents mount there
+    mount_root.mkdir(
+        exist_ok=True
+    )  # never removed: that would detach what other agents mount there
     if _libc.unshare(_NEWNS) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), "a mount namespace")
     mount("none", Path("/"), flags=_SLAVE | _REC)
-    mount("ferryman", top, "tmpfs", NOSUID | NODEV, "mode=0711,size=4m")
-    _private.add(_namespace())
+    mount("ferryman", mount_root, "tmpfs", NOSUID | NODEV, "mode=0711,size=4m")
+    _private_namespaces.add(_namespace())
 
 
 def _namespace() -> tuple[int, int]:
@@ -78,4 +80,4 @@ def _namespace() -> tuple[int, int]:
     return os.getpid(), Path("/proc/thread-self/ns/mnt").stat().st_ino
 
 
-_private: set[tuple[int, int]] = set()
+_private_namespaces: set[tuple[int, int]] = set()

@@ -14,7 +14,7 @@ from typing import Final
 from client_agent.sandbox.base import SandboxBroken
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
-_AT_ONCE: Final = 64
+_KILL_BATCH: Final = 64
 """Descriptors that a kill may take."""
 
 
@@ -65,8 +65,8 @@ def open_child(pid: int, parent: int) -> int | None:
     except ProcessLookupError:
         return None
     fields = stat_fields(pid)
-    above = None if fields is None else int(fields[1])
-    if above == parent or (above == os.getpid() and _is_init(pid)):
+    parent_pid = None if fields is None else int(fields[1])
+    if parent_pid == parent or (parent_pid == os.getpid() and _is_init(pid)):
         return fd
     os.close(fd)
     return None
@@ -126,22 +126,23 @@ def kill(pidfd: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def kill_listed(listed: Callable[[], Iterable[int]]) -> None:
-    """Kill the processes that a list of the kernel's names, such as a cgroup's.
+    """Kill the processes on a list that the kernel keeps, such as that of a cgroup.
 
-    Each is held before the list is read again: a pid that became a stranger's meanwhile is not in
-    it any more, and that of a process outside our pid namespace is 0 there.
+    The list is read again after a pidfd of each process was opened. Only processes that are still
+    on it are killed, so a pid that was used again meanwhile is spared. A process outside our pid
+    namespace has the pid 0 on the list.
     """
     pids = [pid for pid in listed() if pid > 0]
-    for at in range(0, len(pids), _AT_ONCE):
-        held: dict[int, int] = {}
+    for at in range(0, len(pids), _KILL_BATCH):
+        pidfds: dict[int, int] = {}
         try:
-            for pid in pids[at : at + _AT_ONCE]:
+            for pid in pids[at : at + _KILL_BATCH]:
                 with contextlib.suppress(ProcessLookupError):
-                    held[pid] = os.pidfd_open(pid)
-            for pid in held.keys() & set(listed()):
-                kill(held[pid])
+                    pidfds[pid] = os.pidfd_open(pid)
+            for pid in pidfds.keys() & set(listed()):
+                kill(pidfds[pid])
         finally:
-            for fd in held.values():
+            for fd in pidfds.values():
                 os.close(fd)
 
 
@@ -217,10 +218,10 @@ def signal_descendants(init: int, *numbers: signal.Signals) -> int:
     Returns:
         How many processes got them.
     """
-    family = descendants(init)
-    parents = {init, *family}
+    below = descendants(init)
+    parents = {init, *below}
     reached = 0
-    for pid in family:
+    for pid in below:
         try:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:

@@ -11,23 +11,24 @@ from typing import Final
 
 from client_agent.sandbox.base import SandboxBroken
 
-REGISTER: Final = Path("/run/ferryman-uids.lock")
-"""Byte n of it is locked by the agent whose jobs run as uid n; the lock dies with the agent."""
+LOCK_FILE: Final = Path("/run/ferryman-uids.lock")
+"""An agent holds a lock on byte n while its jobs may run as uid n. The kernel releases the lock
+when the agent ends."""
 
 
 class UidBlock:
-    """A block of uids, held until closed or the process ends, however it ends.
+    """A block of uids, held until it is closed or the process ends.
 
-    Two agents whose jobs share a uid would share its keyrings and its processes' signals wherever
-    the sandbox is off, and count against each other's limits of processes.
+    If jobs of two agents had the same uid, they would count against the same process limit. Without
+    a sandbox they could also signal each other's processes and read each other's keyrings.
 
     Args:
         first, count: the range to choose from.
-        need: how many, side by side.
-        uid_map: of this process's user namespace: in a container not every uid exists.
+        block_size: how many consecutive uids.
+        uid_map: of this process's user namespace. In a container not every uid exists.
 
     Raises:
-        SandboxBroken: no such block is free; the text names what takes them.
+        SandboxBroken: no such block is free. The text says why.
 
     Attributes:
         first: the lowest of the block.
@@ -37,37 +38,38 @@ class UidBlock:
         self,
         first: int,
         count: int,
-        need: int,
-        register: Path = REGISTER,
+        block_size: int,
+        lock_file: Path = LOCK_FILE,
         uid_map: Path = Path("/proc/self/uid_map"),
     ) -> None:
         try:
-            self._fd = os.open(register, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as problem:
+            self._fd = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
             raise SandboxBroken(
-                f"an agent that is root notes the uids of its jobs in {register}, which cannot be "
-                f"written: {problem.strerror}"
-            ) from problem
-        mapped = _mapped(uid_map)
-        taken = ""
-        for start in range(first, first + count - need + 1, need):
-            block = range(start, start + need)
+                f"an agent that is root notes the uids of its jobs in {lock_file}, which cannot be "
+                f"written: {error.strerror}"
+            ) from error
+        mapped = _mapped_uids(uid_map)
+        problem = ""
+        for start in range(first, first + count - block_size + 1, block_size):
+            block = range(start, start + block_size)
             if not any(block[0] in uids and block[-1] in uids for uids in mapped):
                 known = ", ".join(f"{uids[0]} to {uids[-1]}" for uids in mapped)
-                taken = f"this container has only the uids {known}"
-            elif not self._lock(start, need):
-                taken = "other agents of this host have them"
-            elif (account := _account(block)) is not None:  # may ask a directory service: last
-                self._lock(start, need, fcntl.F_UNLCK)
-                taken = f"uid {account.pw_uid} is the account {account.pw_name}"
+                problem = f"this container has only the uids {known}"
+            elif not self._lock(start, block_size):
+                problem = "other agents of this host have them"
+            # last, because it may query a directory service
+            elif (account := _account(block)) is not None:
+                self._lock(start, block_size, fcntl.F_UNLCK)
+                problem = f"uid {account.pw_uid} is the account {account.pw_name}"
             else:
                 self.first = start
                 return
         os.close(self._fd)
         raise SandboxBroken(
-            f"the jobs of this agent need {need} uids of their own, and none are free from {first} "
-            f"to {first + count - 1}"
-            + (f" ({taken})" if taken else "")
+            f"the jobs of this agent need {block_size} uids of their own, and none are free from "
+            f"{first} to {first + count - 1}"
+            + (f" ({problem})" if problem else "")
             + ": set agent.sandboxing.uid_base and uid_count to a range that nobody uses"
         )
 
@@ -75,8 +77,8 @@ class UidBlock:
         os.close(self._fd)
 
     def _lock(self, start: int, count: int, kind: int = fcntl.F_WRLCK) -> bool:
-        # of the open file description, not of the process: closing another descriptor of the
-        # register must not give the block away
+        # The lock belongs to the open file description, not to the process. Otherwise closing
+        # another descriptor of the file would release it.
         wanted = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, count, 0)
         try:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, wanted)
@@ -85,7 +87,7 @@ class UidBlock:
         return True
 
 
-def _mapped(uid_map: Path) -> list[range]:
+def _mapped_uids(uid_map: Path) -> list[range]:
     lines = [line.split() for line in uid_map.read_text().splitlines()]
     return [range(int(inside), int(inside) + int(size)) for inside, _, size in lines]
 

@@ -25,7 +25,7 @@ from client_agent.sandbox.kernel import mounts, pidfd
 from client_agent.storage.remove_tree import remove_tree
 
 MOUNT_ROOT: Final = Path("/run/ferryman")
-_RECORD: Final = "init"
+_INIT_RECORD: Final = "init"
 
 
 class WorkFolders:
@@ -62,10 +62,10 @@ class WorkFolders:
         return self._base
 
     def _make_mount_folder(self) -> Path:
-        window = MOUNT_ROOT / self.name
+        mount_folder = MOUNT_ROOT / self.name
         try:
             mounts.enter_private_namespace(MOUNT_ROOT)
-            window.mkdir(mode=0o711)
+            mount_folder.mkdir(mode=0o711)
         except OSError as problem:
             closed = [p for p in self.work.parents if not p.stat().st_mode & 0o001]
             if not closed:  # without a mount, whoever is on this host can follow them, too
@@ -73,10 +73,10 @@ class WorkFolders:
                 return self.work
             raise SandboxBroken(
                 f"the jobs' own users cannot reach {self.work}, because {closed[0]} is closed to "
-                f"them, and it cannot be mounted on {window} ({problem.strerror}): choose a "
+                f"them, and it cannot be mounted on {mount_folder} ({problem.strerror}): choose a "
                 f"data folder that others may enter (chmod o+x {closed[0]})"
             ) from problem
-        return window
+        return mount_folder
 
     def clear(self, alive: Collection[Path] = ()) -> None:
         """Remove what an earlier run left, but for folders of what is still alive. Its mounts died
@@ -90,11 +90,11 @@ class WorkFolders:
 
     def close(self) -> None:
         """Take the mounts away; the files stay. Blocking."""
-        window, self._base = self._base, None
-        if window is not None and window != self.work:
-            for door in list(window.iterdir()):  # of attempts that would not die
-                _remove_bind_mount(door)
-            window.rmdir()
+        mount_folder, self._base = self._base, None
+        if mount_folder is not None and mount_folder != self.work:
+            for bind_mount in list(mount_folder.iterdir()):  # of attempts that would not die
+                _remove_bind_mount(bind_mount)
+            mount_folder.rmdir()
 
     def check_free(self, floor: int) -> None:
         """Raises OSError (ENOSPC) where the disk has less than ``floor`` bytes left."""
@@ -135,12 +135,12 @@ class WorkFolders:
             os.chown(job, uid, uid)
         if self.base == self.work:
             return job
-        door = self.base / folder.name
-        door.mkdir()
-        mounts.mount(str(job), door, flags=mounts.BIND)
-        return door
+        bind_mount = self.base / folder.name
+        bind_mount.mkdir()
+        mounts.mount(str(job), bind_mount, flags=mounts.BIND)
+        return bind_mount
 
-    def record(self, folder: Path, init: int) -> None:
+    def record_init(self, folder: Path, init: int) -> None:
         """Note the sandbox's init, so that a later life of the agent can kill it and nothing
         else.
 
@@ -149,7 +149,7 @@ class WorkFolders:
         fields = pidfd.stat_fields(init)
         started = "0" if fields is None else fields[19]
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        fd = os.open(f"{folder}/{_RECORD}", flags, 0o600)
+        fd = os.open(f"{folder}/{_INIT_RECORD}", flags, 0o600)
         try:
             os.write(fd, f"{_boot_id()} {init} {started}\n".encode())
         finally:
@@ -184,7 +184,7 @@ class WorkFolders:
     def recorded_init(self, folder: Path) -> int | None:
         """A pidfd of the init noted in ``folder``, if it is still that process."""
         try:
-            boot_id, pid, started = (folder / _RECORD).read_text(encoding="ascii").split()
+            boot_id, pid, started = (folder / _INIT_RECORD).read_text(encoding="ascii").split()
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         return pidfd.open_if_started_at(int(pid), started) if boot_id == _boot_id() else None
@@ -194,13 +194,13 @@ class WorkFolders:
         if folder.parent == self._quarantine:
             return folder
         self._quarantine.mkdir(mode=0o700, exist_ok=True)
-        place = self._quarantine / folder.name
+        target = self._quarantine / folder.name
         serial = 0
-        while place.exists():
+        while target.exists():
             serial += 1
-            place = self._quarantine / f"{folder.name}.{serial}"
-        (self.work / folder.name).rename(place)
-        return place
+            target = self._quarantine / f"{folder.name}.{serial}"
+        (self.work / folder.name).rename(target)
+        return target
 
     def remove(self, folder: Path) -> None:
         """Delete the folder of an attempt. Blocking: a tree can be large."""
@@ -211,12 +211,12 @@ class WorkFolders:
         remove_tree(folder)
 
 
-def _remove_bind_mount(door: Path) -> None:
+def _remove_bind_mount(bind_mount: Path) -> None:
     """Take a mount point away, if it is there; whoever still uses it keeps the mount."""
     with suppress(OSError):
-        mounts.unmount(door, detach=True)
+        mounts.unmount(bind_mount, detach=True)
     with suppress(FileNotFoundError):
-        door.rmdir()
+        bind_mount.rmdir()
 
 
 @cache

@@ -27,18 +27,18 @@ class CgroupGauge:
         self._kills = self._refused = self._throttled = 0
         self._at_limit = False
 
-    def _look(self) -> None:
+    def _read_counters(self) -> None:
         self._kills = self._group.oom_kills()
         self._at_limit = self._kills > 0 and self._group.at_memory_limit()
 
     async def poll(self, attempt: Process) -> None:
-        self._look()
+        self._read_counters()
         end_cause = self.end_cause()
         if end_cause is not None:  # in version 1 the kernel takes one process and leaves the rest
             attempt.stop(end_cause.reason, end_cause.message, grace=False)
 
-    async def last(self) -> bool:
-        self._look()
+    async def read_final(self) -> bool:
+        self._read_counters()
         self._refused = self._group.refused_forks()
         self._throttled = self._group.throttled()
         self.cpu_s = self._group.cpu_s()
@@ -55,19 +55,19 @@ class CgroupGauge:
         return EndCause(Reason.MEMORY_LIMIT, message)
 
     def warnings(self) -> Sequence[str]:
-        told = []
+        warnings = []
         if self._refused:
             often = "once" if self._refused == 1 else f"{self._refused} times"
-            told.append(
+            warnings.append(
                 f"pids_limit: {often} a process or thread was refused, because the job had its "
                 f"{self._limits.pids} already"
             )
         if self._throttled >= MIN_THROTTLED_PERIODS:
-            told.append(
+            warnings.append(
                 f"cpu_limit: {self._throttled} times it had used its {self._limits.cpus:g} CPUs up "
                 "before 0.1 s were over, and waited"
             )
-        return told
+        return warnings
 
 
 class ImageGauge:
@@ -84,7 +84,7 @@ class ImageGauge:
         del attempt  # the job has seen ENOSPC; what it makes of that is its own affair
         self._was_full = self._was_full or self._image.full() is not None
 
-    async def last(self) -> bool:
+    async def read_final(self) -> bool:
         self._full = self._image.full()
         return True
 
@@ -127,7 +127,7 @@ class HostDiskGauge:
             message = f"the agent's disk has less than {say_size(self._floor)} left"
             attempt.stop(Reason.AGENT_ERROR, message, grace=False)
 
-    async def last(self) -> bool:
+    async def read_final(self) -> bool:
         if self._short is None:  # too short a job to have been looked at
             self._short = self._free() < self._floor
         return True

@@ -42,7 +42,7 @@ class Gauge(Protocol):
         """Look while it runs; call ``attempt.stop`` where a limit is passed."""
         ...
 
-    async def last(self) -> bool:
+    async def read_final(self) -> bool:
         """It has ended: read for the last time; whether nothing of it is alive, as far as
         known."""
         ...
@@ -62,24 +62,24 @@ class Meter:
 
     Args:
         poll_s: between two looks; the kernel's hard limits do not wait for one.
-        hurry: set when everything is dead, for gauges that look from a thread.
+        all_dead: set when everything is dead, for gauges that look from a thread.
     """
 
     def __init__(
-        self, gauges: Sequence[Gauge], clock: Clock, poll_s: float, hurry: threading.Event
+        self, gauges: Sequence[Gauge], clock: Clock, poll_s: float, all_dead: threading.Event
     ) -> None:
-        self._gauges, self._clock, self._poll_s, self._hurry = gauges, clock, poll_s, hurry
-        self._watching: asyncio.Task[None] | None = None
+        self._gauges, self._clock, self._poll_s, self._all_dead = gauges, clock, poll_s, all_dead
+        self._poll_task: asyncio.Task[None] | None = None
         self._polling = False
         self._stopping = False
-        self._unknown: list[str] = []
+        self._unread: list[str] = []
 
     def start(self, attempt: Process) -> None:
         """The gate opens."""
         if self._gauges:
-            self._watching = asyncio.create_task(self._watch(attempt))
+            self._poll_task = asyncio.create_task(self._poll_until_stopped(attempt))
 
-    async def _watch(self, attempt: Process) -> None:
+    async def _poll_until_stopped(self, attempt: Process) -> None:
         while not self._stopping:
             await self._clock.sleep(self._poll_s)
             self._polling = True
@@ -97,32 +97,32 @@ class Meter:
             Whether nothing of it is alive, as far as the gauges know.
         """
         self._stopping = True
-        self._hurry.set()
-        if self._watching is not None:
+        self._all_dead.set()
+        if self._poll_task is not None:
             if not self._polling:  # a look under way ends by itself: it may be in a thread
-                self._watching.cancel()
+                self._poll_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._watching
-        return all([await self._last(gauge) for gauge in self._gauges])
+                await self._poll_task
+        return all([await self._read_final(gauge) for gauge in self._gauges])
 
-    async def _last(self, gauge: Gauge) -> bool:
+    async def _read_final(self, gauge: Gauge) -> bool:
         trouble = ""
         for _ in range(FINAL_READ_TRIES):
             try:
-                return await gauge.last()
+                return await gauge.read_final()
             except Exception as problem:  # noqa: BLE001 - not worth the attempt's result
                 _failed(gauge, problem)
                 trouble = str(problem)
                 await self._clock.sleep(self._poll_s)
-        self._unknown.append(f"limits: what it used at its end is not known: {trouble}")
+        self._unread.append(f"limits: what it used at its end is not known: {trouble}")
         return True
 
     def end_cause(self) -> EndCause | None:
         return next((v for gauge in self._gauges if (v := gauge.end_cause()) is not None), None)
 
     def warnings(self) -> list[str]:
-        told = [warning for gauge in self._gauges for warning in gauge.warnings()]
-        return told + self._unknown
+        warnings = [warning for gauge in self._gauges for warning in gauge.warnings()]
+        return warnings + self._unread
 
     def usage(self) -> tuple[float | None, int | None]:
         """CPU seconds and peak memory in bytes; None where nobody counted."""

@@ -23,22 +23,22 @@ class SampleThrottle:
     have thousands of files, descriptors and mappings.
 
     Args:
-        rest: so many times as long as a look took, there is no other.
+        pause_factor: so many times as long as a look took, there is no other.
     """
 
-    def __init__(self, clock: Clock, rest: float) -> None:
-        self._clock, self._rest = clock, rest
+    def __init__(self, clock: Clock, pause_factor: float) -> None:
+        self._clock, self._pause_factor = clock, pause_factor
         self._not_before = 0.0
 
     @property
     def due(self) -> bool:
         return self._clock.monotonic() >= self._not_before
 
-    async def look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        began = self._clock.monotonic()
+    async def sample(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        started = self._clock.monotonic()
         found = await asyncio.to_thread(work, *args, **kwargs)
         ended = self._clock.monotonic()
-        self._not_before = ended + self._rest * (ended - began)
+        self._not_before = ended + self._pause_factor * (ended - started)
         return found
 
 
@@ -64,26 +64,28 @@ class ProcessGauge:
         self._scratch = scratch
         self._limits, self._budget_s = limits, budget_s
         self._memory, self._cpu = memory, cpu
-        self._pace = SampleThrottle(clock, 2.0)
+        self._throttle = SampleThrottle(clock, 2.0)
         self.cpu_s: float | None = None
         self.peak_memory: int | None = None
 
-    def _look(self, init: int) -> tuple[usage.Used, bool]:
+    def _sample(self, init: int) -> tuple[usage.ProcessUsage, bool]:
         """What is used, and whether that is too much memory."""
-        used = usage.of_processes(init)
+        used = usage.process_usage(init)
         if not self._memory:
             return used, False
-        held = usage.of_deleted(init, usage.memfd_device()) + usage.of_scratch(init, self._scratch)
+        held = usage.deleted_file_bytes(init, usage.memfd_device()) + usage.tmpfs_memory(
+            init, self._scratch
+        )
         most = self._limits.memory
         if used.memory + held <= most:
             return used, False
         # Twice: while processes end one after another, what they shared is counted several times.
-        return used, all(usage.memory_of(init, held) > most for _ in range(2))
+        return used, all(usage.exact_memory(init, held) > most for _ in range(2))
 
     async def poll(self, attempt: Process) -> None:
-        if not self._pace.due:
+        if not self._throttle.due:
             return
-        used, too_much = await self._pace.look(self._look, attempt.pid)
+        used, too_much = await self._throttle.sample(self._sample, attempt.pid)
         if self._memory:
             self.peak_memory = max(self.peak_memory or 0, min(used.memory, self._limits.memory))
             if too_much:
@@ -99,7 +101,7 @@ class ProcessGauge:
                 f"{self._limits.cpus:g} CPUs have in its time",
             )
 
-    async def last(self) -> bool:
+    async def read_final(self) -> bool:
         return True
 
     def end_cause(self) -> EndCause | None:
@@ -114,7 +116,7 @@ class DirectoryGauge:
 
     Args:
         fd: descriptor of the directory; stays open until :meth:`Meter.stop` has returned.
-        hurry: see :class:`Meter`.
+        all_dead: see :class:`Meter`.
     """
 
     cpu_s = peak_memory = None
@@ -124,47 +126,47 @@ class DirectoryGauge:
         fd: int,
         device: int,
         limits: Limits,
-        most_files: int,
+        max_files: int,
         clock: Clock,
-        hurry: threading.Event,
+        all_dead: threading.Event,
     ) -> None:
-        self._fd, self._device, self._limits, self._most = fd, device, limits, most_files
-        self._hurry = hurry
-        self._pace = SampleThrottle(clock, 10.0)
-        self._found: EndCause | None = None
+        self._fd, self._device, self._limits, self._max_files = fd, device, limits, max_files
+        self._all_dead = all_dead
+        self._throttle = SampleThrottle(clock, 10.0)
+        self._final_cause: EndCause | None = None
 
     async def poll(self, attempt: Process) -> None:
-        if not self._pace.due:
+        if not self._throttle.due:
             return
-        found = await self._pace.look(self._look, attempt.pid)
+        found = await self._throttle.sample(self._sample, attempt.pid)
         if found is not None:
             attempt.stop(found.reason, found.message, grace=False)
 
-    def _look(self, init: int) -> EndCause | None:
-        stored = usage.of_directory(self._fd, self._most, self._hurry.is_set)
-        return self._judge(stored, usage.of_deleted(init, self._device))
+    def _sample(self, init: int) -> EndCause | None:
+        stored = usage.directory_usage(self._fd, self._max_files, self._all_dead.is_set)
+        return self._exceeded(stored, usage.deleted_file_bytes(init, self._device))
 
-    async def last(self) -> bool:
-        stored = await asyncio.to_thread(usage.of_directory, self._fd, self._most)
-        self._found = self._judge(stored, 0)
+    async def read_final(self) -> bool:
+        stored = await asyncio.to_thread(usage.directory_usage, self._fd, self._max_files)
+        self._final_cause = self._exceeded(stored, 0)
         return True
 
-    def _judge(self, stored: usage.Stored, deleted: int) -> EndCause | None:
+    def _exceeded(self, stored: usage.DirectoryUsage, deleted: int) -> EndCause | None:
         total = stored.bytes + deleted
         if total > self._limits.disk:
             message = (
                 f"the job stored {say_size(total)}; its disk limit is {say_size(self._limits.disk)}"
             )
-        elif stored.entries > self._most:
-            message = f"the job made more than {self._most} files and folders"
+        elif stored.entries > self._max_files:
+            message = f"the job made more than {self._max_files} files and folders"
         elif stored.too_deep:
-            message = f"the job nested folders more than {usage.DEEPEST} deep"
+            message = f"the job nested folders more than {usage.MAX_DEPTH} deep"
         else:
             return None
         return EndCause(Reason.DISK_LIMIT, message)
 
     def end_cause(self) -> EndCause | None:
-        return self._found
+        return self._final_cause
 
     def warnings(self) -> Sequence[str]:
         return ()

@@ -15,25 +15,25 @@ from typing import Final
 from client_agent.sandbox.kernel.pidfd import descendants, stat_fields
 from client_agent.storage import open_beneath
 
-DEEPEST: Final = 400
+MAX_DEPTH: Final = 400
 """Levels that are walked, each with a descriptor. A result may be much less deep."""
-_INODE: Final = 1024
+_INODE_BYTES: Final = 1024
 """Bytes of the kernel's memory for a file in memory and its name."""
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class ProcessUsage:
     """Of the processes below one init."""
 
     cpu_s: float
     """Including children that were waited for."""
     memory: int
     """Bytes of memory that no file backs. What a fork shares with its parent counts for both, so
-    this may be too much; see :func:`memory_of`."""
+    this may be too much; see :func:`exact_memory`."""
 
 
-def of_processes(init: int) -> Used:
+def process_usage(init: int) -> ProcessUsage:
     """Sum over the processes in a sandbox; a snapshot, cheap."""
     ticks = kib = 0
     for pid in (init, *descendants(init)):
@@ -41,10 +41,10 @@ def of_processes(init: int) -> Used:
         if fields is not None:
             ticks += sum(int(field) for field in fields[11:15])
             kib += sum(_kib(Path(f"/proc/{pid}/status"), b"RssAnon:", b"RssShmem:"))
-    return Used(ticks / _TICKS, kib * 1024)
+    return ProcessUsage(ticks / _TICKS_PER_S, kib * 1024)
 
 
-def memory_of(init: int, held: int) -> int:
+def exact_memory(init: int, held: int) -> int:
     """Bytes of memory used by the processes in a sandbox; what is shared counts once. Not
     cheap.
 
@@ -59,25 +59,25 @@ def memory_of(init: int, held: int) -> int:
     return own * 1024 + max(shared * 1024, held)
 
 
-def of_scratch(init: int, places: Sequence[str]) -> int:
+def tmpfs_memory(init: int, mount_points: Sequence[str]) -> int:
     """Bytes of memory that the file systems in memory of a sandbox use, with what the kernel keeps
     for each of their files.
 
     Args:
-        places: where they are mounted inside.
+        mount_points: where they are mounted inside.
     """
     total = 0
-    for place in places:
+    for mount_point in mount_points:
         with suppress(OSError):  # gone meanwhile
-            found = os.statvfs(f"/proc/{init}/root{place}")
+            found = os.statvfs(f"/proc/{init}/root{mount_point}")
             total += (found.f_blocks - found.f_bfree) * found.f_frsize
-            total += (found.f_files - found.f_ffree) * _INODE
+            total += (found.f_files - found.f_ffree) * _INODE_BYTES
     return total
 
 
 @cache
 def memfd_device() -> int:
-    """The device on which files of memfd_create(2) lie, for :func:`of_deleted`."""
+    """The device on which files of memfd_create(2) lie, for :func:`deleted_file_bytes`."""
     fd = os.memfd_create("probe", os.MFD_CLOEXEC)
     try:
         return os.fstat(fd).st_dev
@@ -96,7 +96,7 @@ def _kib(file: Path, *keys: bytes) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class DirectoryUsage:
     """In a directory of a running job."""
 
     bytes: int
@@ -105,12 +105,14 @@ class Stored:
     too_deep: bool
 
 
-def of_directory(fd: int, most_entries: int, hurry: Callable[[], bool] = lambda: False) -> Stored:
+def directory_usage(
+    fd: int, max_entries: int, cancelled: Callable[[], bool] = lambda: False
+) -> DirectoryUsage:
     """Walk a directory that changes meanwhile. Blocking.
 
     Args:
-        most_entries: stop once there are more.
-        hurry: asked now and then; True: stop with what was found.
+        max_entries: stop once there are more.
+        cancelled: asked now and then; True: stop with what was found.
     """
     total = entries = 0
     seen: set[int] = set()  # inodes with several names count once: disk, not archive
@@ -125,8 +127,8 @@ def of_directory(fd: int, most_entries: int, hurry: Callable[[], bool] = lambda:
                 stack.pop()
                 continue
             entries += 1
-            if entries > most_entries or (entries % 256 == 0 and hurry()):
-                return Stored(total, entries, too_deep=False)
+            if entries > max_entries or (entries % 256 == 0 and cancelled()):
+                return DirectoryUsage(total, entries, too_deep=False)
             try:
                 found = os.stat(entry.name, dir_fd=parent, follow_symlinks=False)
             except OSError:
@@ -137,8 +139,8 @@ def of_directory(fd: int, most_entries: int, hurry: Callable[[], bool] = lambda:
                 seen.add(found.st_ino)
             total += found.st_blocks * 512
             if stat.S_ISDIR(found.st_mode):
-                if len(stack) >= DEEPEST:
-                    return Stored(total, entries, too_deep=True)
+                if len(stack) >= MAX_DEPTH:
+                    return DirectoryUsage(total, entries, too_deep=True)
                 with suppress(OSError):
                     below = open_beneath.open_directory(parent, entry.name)
                     stack.append((below, os.scandir(below)))
@@ -146,10 +148,10 @@ def of_directory(fd: int, most_entries: int, hurry: Callable[[], bool] = lambda:
         for parent, listing in stack:
             listing.close()
             os.close(parent)
-    return Stored(total, entries, too_deep=False)
+    return DirectoryUsage(total, entries, too_deep=False)
 
 
-def of_deleted(init: int, device: int) -> int:
+def deleted_file_bytes(init: int, device: int) -> int:
     """Bytes of files on ``device`` that are deleted but held open by the processes below
     ``init``."""
     total = 0

@@ -17,15 +17,15 @@ from typing import Final
 
 from shared.files.durable import write_all
 
-CHUNK: Final = 1 << 16
-TAIL: Final = 1 << 13
-SMALL: Final = 1 << 12
+READ_SIZE: Final = 1 << 16
+TAIL_SIZE: Final = 1 << 13
+SMALL_READ: Final = 1 << 12
 """A read of fewer bytes is a small one,"""
-BURST: Final = 32
+MAX_SMALL_READS: Final = 32
 """and after so many of them the pipe is left alone"""
-REST_S: Final = 0.02
+PAUSE_S: Final = 0.02
 """for so long."""
-UNWRITTEN: Final = 1 << 18
+MAX_UNWRITTEN: Final = 1 << 18
 """Bytes that wait for the disk; with more, the pipe is not read."""
 
 
@@ -33,12 +33,12 @@ class LogCapture:
     """Drains one pipe into one file, on the event loop.
 
     Args:
-        fd: read end of the pipe, non-blocking; owned by the drain from now on.
+        fd: read end of the pipe, non-blocking; owned by the capture from now on.
         path: the file; made here, must not exist.
         limit: bytes stored: the start, and where that is not all, a marker line and the end.
         hard_limit: bytes read until ``on_flood`` is called, once.
-        greeting: the first byte is not the job's but the gate's: it is not stored, see
-            ``greeted``.
+        ready_byte: the first byte is not the job's but the gate's: it is not stored, see
+            ``ready``.
         threads: where the file is written.
     """
 
@@ -51,14 +51,14 @@ class LogCapture:
         hard_limit: int,
         on_flood: Callable[[], None],
         threads: Executor,
-        greeting: bool = False,
+        ready_byte: bool = False,
     ) -> None:
         self.bytes_read = 0
         self.truncated = False
         self.store_error: str | None = None
         self._fd = fd
         self._limit, self._hard_limit = limit, hard_limit
-        self._held = TAIL if limit >= 4 * TAIL else 0
+        self._tail_reserve = TAIL_SIZE if limit >= 4 * TAIL_SIZE else 0
         """Bytes at the end that are stored only when it is known whether something is left out."""
         self._stored = 0
         self._on_flood: Callable[[], None] | None = on_flood
@@ -66,14 +66,14 @@ class LogCapture:
         self._threads = threads
         self._unwritten: list[bytes] = []
         self._writing: asyncio.Future[None] | None = None
-        self._small = 0
-        self._resting: asyncio.TimerHandle | None = None
+        self._small_reads = 0
+        self._pause: asyncio.TimerHandle | None = None
         self._ended = False
         self._loop = asyncio.get_running_loop()
-        self.greeted: asyncio.Future[bool] = self._loop.create_future()
+        self.ready: asyncio.Future[bool] = self._loop.create_future()
         """Whether the gate spoke, once that is known."""
-        if not greeting:
-            self.greeted.set_result(True)
+        if not ready_byte:
+            self.ready.set_result(True)
         self._closed: asyncio.Future[None] = self._loop.create_future()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(path, flags, 0o600)
@@ -97,7 +97,7 @@ class LogCapture:
 
     def _on_readable(self) -> None:
         try:
-            data = os.read(self._fd, CHUNK)
+            data = os.read(self._fd, READ_SIZE)
         except BlockingIOError:
             return
         except OSError:
@@ -105,43 +105,45 @@ class LogCapture:
         if not data:
             self._end()
             return
-        if not self.greeted.done():
-            self.greeted.set_result(True)
+        if not self.ready.done():
+            self.ready.set_result(True)
             data = data[1:]
             if not data:
                 return
-        room = self._limit - self._held - self._stored
-        if room > 0:
-            self._stored += len(data[:room])
-            self._store(data[:room])
+        space = self._limit - self._tail_reserve - self._stored
+        if space > 0:
+            self._stored += len(data[:space])
+            self._store(data[:space])
         self.bytes_read += len(data)
-        self._tail = data[-TAIL:] if len(data) >= TAIL else (self._tail + data)[-TAIL:]
+        self._tail = (
+            data[-TAIL_SIZE:] if len(data) >= TAIL_SIZE else (self._tail + data)[-TAIL_SIZE:]
+        )
         self.truncated = self.bytes_read > self._limit
-        self._hold_back(len(data))
+        self._limit_reading(len(data))
         if self.bytes_read > self._hard_limit and self._on_flood is not None:
             on_flood, self._on_flood = self._on_flood, None
             on_flood()
 
-    def _hold_back(self, size: int) -> None:
+    def _limit_reading(self, size: int) -> None:
         """Leave the pipe alone for a while where reading on is not worth it."""
-        self._small += size < SMALL
-        if self._small >= BURST:
-            self._small = 0
-            self._resting = self._loop.call_later(REST_S, self._rested)
-        if self._resting is not None or self._full:
+        self._small_reads += size < SMALL_READ
+        if self._small_reads >= MAX_SMALL_READS:
+            self._small_reads = 0
+            self._pause = self._loop.call_later(PAUSE_S, self._end_pause)
+        if self._pause is not None or self._backlogged:
             self._loop.remove_reader(self._fd)
 
-    def _rested(self) -> None:
-        self._resting = None
-        self._go_on()
+    def _end_pause(self) -> None:
+        self._pause = None
+        self._resume()
 
-    def _go_on(self) -> None:
-        if not self._ended and self._resting is None and not self._full:
+    def _resume(self) -> None:
+        if not self._ended and self._pause is None and not self._backlogged:
             self._loop.add_reader(self._fd, self._on_readable)
 
     @property
-    def _full(self) -> bool:
-        return sum(map(len, self._unwritten)) > UNWRITTEN
+    def _backlogged(self) -> bool:
+        return sum(map(len, self._unwritten)) > MAX_UNWRITTEN
 
     def _store(self, data: bytes) -> None:
         if self.store_error is None:
@@ -166,26 +168,26 @@ class LogCapture:
         if self._ended:
             self._close()
         else:
-            self._go_on()
+            self._resume()
 
-    def _store_end(self) -> None:
+    def _store_tail(self) -> None:
         left = self.bytes_read - self._stored
         if left == 0:
             return
-        if left > self._held:
-            missing = left - self._held
+        if left > self._tail_reserve:
+            missing = left - self._tail_reserve
             self._store(f"\n[ferryman: {missing} bytes are left out here]\n".encode())
-        self._store(self._tail[-min(left, self._held) :] if self._held else b"")
+        self._store(self._tail[-min(left, self._tail_reserve) :] if self._tail_reserve else b"")
 
     def _end(self) -> None:
         self._ended = True
-        self._store_end()
-        if self._resting is not None:
-            self._resting.cancel()
+        self._store_tail()
+        if self._pause is not None:
+            self._pause.cancel()
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
-        if not self.greeted.done():
-            self.greeted.set_result(False)
+        if not self.ready.done():
+            self.ready.set_result(False)
         self._close()
 
     def _close(self) -> None:

@@ -18,11 +18,11 @@ from client_agent.sandbox.process.status_pipe import StatusPipe
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
 from shared.clock import Clock
 
-_LOOK_S: Final = 0.001
+_POLL_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
+class LogSettings:
     """How much of stdout and stderr is stored and read, in bytes each."""
 
     limit: int
@@ -55,7 +55,7 @@ class Pipes:
         self._open += ends
         return ends
 
-    def give(self, fd: int) -> int:
+    def hand_over(self, fd: int) -> int:
         """Hand a descriptor over to a new owner."""
         self._open.remove(fd)
         return fd
@@ -73,14 +73,19 @@ class Start:
 
     Args:
         record: gets the pid that must die, before the gate can open.
-        bare: there is no bwrap: what is spawned becomes the job.
+        without_bwrap: there is no bwrap: what is spawned becomes the job.
 
     Raises:
         OSError: a log cannot be made; nothing is left open.
     """
 
     def __init__(
-        self, launch: Launch, logs: Logs, record: Callable[[int], None], *, bare: bool = False
+        self,
+        launch: Launch,
+        logs: LogSettings,
+        record: Callable[[int], None],
+        *,
+        without_bwrap: bool = False,
     ) -> None:
         self.pipes = pipes = Pipes()
         self._record = record
@@ -92,28 +97,28 @@ class Start:
         self._orphans: list[int] = []
         self._status: StatusPipe | None = None
         try:
-            if not bare:
-                self._status = StatusPipe(pipes.give(pipes.status_r))
+            if not without_bwrap:
+                self._status = StatusPipe(pipes.hand_over(pipes.status_r))
                 self._owned.append(self._status)
-            self._stdout = self._drain(pipes.out_r, launch.stdout, logs, "stdout")
-            self._stderr = self._drain(pipes.err_r, launch.stderr, logs, "stderr")
+            self._stdout = self._capture(pipes.out_r, launch.stdout, logs, "stdout")
+            self._stderr = self._capture(pipes.err_r, launch.stderr, logs, "stderr")
         except BaseException:
             self.close()
             raise
 
-    def _drain(self, fd: int, path: Path, logs: Logs, stream: str) -> LogCapture:
-        drain = LogCapture(
+    def _capture(self, fd: int, path: Path, logs: LogSettings, stream: str) -> LogCapture:
+        capture = LogCapture(
             fd,
             path,
             limit=logs.limit,
             hard_limit=logs.hard_limit,
             on_flood=lambda: logs.on_flood(stream),
             threads=logs.threads,
-            greeting=stream == "stdout",
+            ready_byte=stream == "stdout",
         )
-        self.pipes.give(fd)
-        self._owned.append(drain)
-        return drain
+        self.pipes.hand_over(fd)
+        self._owned.append(capture)
+        return capture
 
     def spawn(self, argv: Sequence[str], passed: Iterable[int], cwd: Path = Path("/")) -> None:
         """Execute the chain: empty environment, a session of its own (a terminal sends its SIGINT
@@ -144,7 +149,9 @@ class Start:
         self._outer_fd = os.pidfd_open(self._outer.pid)
         self._outer_dead = pidfd.watch(self._outer_fd)
 
-    async def up(self, clock: Clock, timeout_s: float, death_timeout_s: float) -> SpawnedProcesses:
+    async def wait_until_ready(
+        self, clock: Clock, timeout_s: float, death_timeout_s: float
+    ) -> SpawnedProcesses:
         """Wait until the sandbox is up and its gate waits.
 
         Raises:
@@ -153,11 +160,11 @@ class Start:
         if self._outer is None or self._outer_dead is None:
             raise RuntimeError("spawn first")
         timer = asyncio.create_task(clock.sleep(timeout_s))
-        arrival = asyncio.create_task(self._arrive(self._outer, clock))
+        gate_ready = asyncio.create_task(self._wait_for_gate(self._outer, clock))
         try:
-            await asyncio.wait({timer, arrival}, return_when=asyncio.FIRST_COMPLETED)
-            late = not arrival.done()
-            init = None if late else arrival.result()
+            await asyncio.wait({timer, gate_ready}, return_when=asyncio.FIRST_COMPLETED)
+            late = not gate_ready.done()
+            init = None if late else gate_ready.result()
             if init is not None and self._init_fd is not None:
                 return SpawnedProcesses(
                     self._outer,
@@ -165,7 +172,7 @@ class Start:
                     self._outer_dead,
                     init,
                     self._init_fd,
-                    self.pipes.give(self.pipes.gate_w),
+                    self.pipes.hand_over(self.pipes.gate_w),
                     self._status,
                     self._stdout,
                     self._stderr,
@@ -177,12 +184,12 @@ class Start:
             raise
         finally:
             timer.cancel()
-            arrival.cancel()
+            gate_ready.cancel()
         why = f"not up within {timeout_s:g} s" if late else f"exit code {self._outer.returncode}"
         said = self._stderr.tail(5) or "no message"
         raise SandboxBroken(f"the sandbox did not start ({why}): {said}")
 
-    async def _arrive(self, outer: subprocess.Popen[bytes], clock: Clock) -> int | None:
+    async def _wait_for_gate(self, outer: subprocess.Popen[bytes], clock: Clock) -> int | None:
         """The pid of the init once the gate waits; None where it will not."""
         if self._status is None:
             init: int | None = outer.pid
@@ -193,15 +200,15 @@ class Start:
         if init is None or self._init_fd is None:
             return None
         self._record(init)
-        if not await self._stdout.greeted:
+        if not await self._stdout.ready:
             return None
         # The gate is the init's child, and may run first. Only then does the init tie its life to
         # bwrap's, and so to ours; its filter comes after that, and can be seen. An agent killed
         # before, with the gate open, would leave the job running.
-        while self._status is not None and not (bound := pidfd.has_seccomp_filter(init)):
-            if bound is None:
+        while self._status is not None and not (filtered := pidfd.has_seccomp_filter(init)):
+            if filtered is None:
                 return None
-            await clock.sleep(_LOOK_S)
+            await clock.sleep(_POLL_S)
         return init
 
     async def _abandon(self, clock: Clock, death_timeout_s: float) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 from typing import Final
 
-_LONGEST: Final = 1 << 16
+_MAX_LINE: Final = 1 << 16
 
 
 class StatusPipe:
@@ -34,18 +34,18 @@ class StatusPipe:
 
     def _on_readable(self) -> None:
         try:
-            data = os.read(self._fd, _LONGEST)
+            data = os.read(self._fd, _MAX_LINE)
         except BlockingIOError:
             return
         if not data:
             self._end()
             return
         *lines, rest = (self._buffer + data).split(b"\n")
-        self._buffer = rest[:_LONGEST]
+        self._buffer = rest[:_MAX_LINE]
         for line in lines:
-            self._take(line)
+            self._parse_line(line)
 
-    def _take(self, line: bytes) -> None:
+    def _parse_line(self, line: bytes) -> None:
         try:
             document = json.loads(line)
         except ValueError:

@@ -48,7 +48,7 @@ class SpawnedProcesses:
     stderr: LogCapture
 
 
-class Attempt:
+class SupervisedProcess:
     """Implements :class:`client_agent.sandbox.base.Process`."""
 
     def __init__(
@@ -63,19 +63,19 @@ class Attempt:
         self._spawned, self._launch, self._meter = spawned, launch, meter
         self._clock, self._death_timeout_s = clock, death_timeout_s
         self._cause: tuple[Reason | None, str] | None = None
-        self._later: dict[Reason | None, str] = {}
+        self._later_causes: dict[Reason | None, str] = {}
         self._killed = self._terminating = False
-        self._went_at: float | None = None
+        self._started_at: float | None = None
         self._timers: set[asyncio.Task[None]] = set()
-        self._giving_up: asyncio.Task[None] | None = None
+        self._give_up_timer: asyncio.Task[None] | None = None
         self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._init_dead = pidfd.watch(spawned.init_fd)
-        self._end = asyncio.create_task(self._follow())
+        self._supervision = asyncio.create_task(self._supervise())
 
     def go(self) -> None:
         if self._spawned.gate < 0 or self._cause is not None:
             return
-        self._went_at = self._clock.monotonic()
+        self._started_at = self._clock.monotonic()
         self._meter.start(self)
         with contextlib.suppress(BrokenPipeError):
             os.write(self._spawned.gate, b"go\n")
@@ -93,10 +93,10 @@ class Attempt:
         if self._cause is None:
             self._cause = (reason, message)
         elif reason != self._cause[0] and message:
-            self._later.setdefault(reason, message)  # gauges find it again at each look
+            self._later_causes.setdefault(reason, message)  # gauges find it again at each look
         if self._killed:
             return
-        if not grace or self._went_at is None:
+        if not grace or self._started_at is None:
             self._kill()
         elif not self._terminating:
             self._terminating = True
@@ -114,7 +114,7 @@ class Attempt:
             pidfd.kill(self._spawned.init_fd, signal.SIGCONT)
 
     async def wait(self) -> Ended:
-        return await asyncio.shield(self._end)
+        return await asyncio.shield(self._supervision)
 
     def _kill(self) -> None:
         if self._killed or self._init_dead.done():
@@ -122,7 +122,7 @@ class Attempt:
         self._killed = True
         pidfd.kill(self._spawned.init_fd)
         self._close_gate()
-        self._giving_up = self._after(self._death_timeout_s, self._give_up)
+        self._give_up_timer = self._after(self._death_timeout_s, self._give_up)
 
     def _give_up(self) -> None:
         if not self._given_up.done():
@@ -143,23 +143,23 @@ class Attempt:
         task.add_done_callback(self._timers.discard)
         return task
 
-    async def _follow(self) -> Ended:
+    async def _supervise(self) -> Ended:
         try:
             usage, certain = await self._until_dead()
         finally:
             for timer in list(self._timers):
                 timer.cancel()
             self._close()
-        return self._judge(usage, certain)
+        return self._make_ended(usage, certain)
 
     async def _until_dead(self) -> tuple[Usage, bool]:
         """What it used, and whether its death is certain."""
         spawned = self._spawned
-        certain = await self._or_give_up(self._init_dead)
+        certain = await self._wait_or_give_up(self._init_dead)
         ended_at = self._clock.monotonic()
         if certain:
-            if self._giving_up is not None:  # what is left has a time of its own
-                self._giving_up.cancel()
+            if self._give_up_timer is not None:  # what is left has a time of its own
+                self._give_up_timer.cancel()
             certain = await self._meter.stop()
             # bwrap itself, and every pipe: all writers are dead, so these end by themselves
             self._after(self._death_timeout_s, self._give_up)
@@ -167,10 +167,10 @@ class Attempt:
             if spawned.status is not None:
                 rest.append(spawned.status.closed)
             for end in rest:
-                certain = await self._or_give_up(end) and certain
+                certain = await self._wait_or_give_up(end) and certain
         cpu_s, peak = self._reap()
         metered_cpu_s, metered_peak = self._meter.usage()
-        wall_s = 0.0 if self._went_at is None else ended_at - self._went_at
+        wall_s = 0.0 if self._started_at is None else ended_at - self._started_at
         usage = Usage(
             wall_s=round(max(0.0, wall_s), 6),
             cpu_s=cpu_s if metered_cpu_s is None else metered_cpu_s,
@@ -178,7 +178,7 @@ class Attempt:
         )
         return usage, certain
 
-    async def _or_give_up(self, future: asyncio.Future[None]) -> bool:
+    async def _wait_or_give_up(self, future: asyncio.Future[None]) -> bool:
         if not future.done():
             await asyncio.wait({future, self._given_up}, return_when=asyncio.FIRST_COMPLETED)
         return future.done()
@@ -228,17 +228,17 @@ class Attempt:
         # bwrap tells our own SIGKILL of the init like an exit code; run.sh gave none
         return None if self._killed and code == _KILLED else code
 
-    def _judge(self, usage: Usage, certain: bool) -> Ended:
+    def _make_ended(self, usage: Usage, certain: bool) -> Ended:
         code = self._exit_code()
-        found = self._meter.end_cause()
-        warnings = [*self._later.values(), *self._meter.warnings()]
-        for name, drain in (("stdout", self._spawned.stdout), ("stderr", self._spawned.stderr)):
-            if drain.truncated:
+        limit_cause = self._meter.end_cause()
+        warnings = [*self._later_causes.values(), *self._meter.warnings()]
+        for name, capture in (("stdout", self._spawned.stdout), ("stderr", self._spawned.stderr)):
+            if capture.truncated:
                 warnings.append(
-                    f"log_truncated: {name} had {drain.bytes_read} bytes; start and end are kept"
+                    f"log_truncated: {name} had {capture.bytes_read} bytes; start and end are kept"
                 )
-            if drain.store_error is not None:
-                warnings.append(f"log_lost: {name} could not be stored: {drain.store_error}")
+            if capture.store_error is not None:
+                warnings.append(f"log_lost: {name} could not be stored: {capture.store_error}")
         reason: Reason | None
         if not certain:
             reason = Reason.AGENT_ERROR
@@ -248,10 +248,10 @@ class Attempt:
             )
         elif self._cause is not None:
             reason, message = self._cause
-            if found is not None and found.reason != reason:
-                warnings.append(f"{found.reason}: {found.message}")
-        elif found is not None:
-            reason, message = found.reason, found.message
+            if limit_cause is not None and limit_cause.reason != reason:
+                warnings.append(f"{limit_cause.reason}: {limit_cause.message}")
+        elif limit_cause is not None:
+            reason, message = limit_cause.reason, limit_cause.message
         elif code is None:
             reason = Reason.SANDBOX_ERROR
             message = "the sandbox ended without an exit code: " + (

@@ -198,8 +198,8 @@ def test_the_modes_of_a_running_jobs_files_stay_as_they_are(tmp_path, monkeypatc
     modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
     top = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(PermissionError):
-        open_beneath.open_directory(top, "folder", permit=False)
+        open_beneath.open_directory(top, "folder", may_chmod=False)
     with pytest.raises(PermissionError):
-        open_beneath.open_file(top, "file", (tmp_path / "file").stat(), permit=False)
+        open_beneath.open_file(top, "file", (tmp_path / "file").stat(), may_chmod=False)
     os.close(top)
     assert {path.name: path.stat().st_mode for path in tmp_path.iterdir()} == modes

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.collect.contents import MAX_LISTED, Contents, ResultsLimitExceeded, own_names
-from client_agent.collect.pack import _when, collect, collect_extras
+from client_agent.collect.pack import _zip_time, collect, collect_extras
 from client_agent.collect.walk import Bounds
 from client_agent.sandbox.kernel import mounts
 from client_agent.storage.remove_tree import remove_tree
@@ -106,7 +106,11 @@ def test_hard_links_count_in_full_for_each_name(tree: Path) -> None:
         os.link(tree / "base", tree / f"l{i}")
     with pytest.raises(ResultsLimitExceeded) as caught:
         pack(tree, results=5 * MIB)
-    assert (caught.value.what, caught.value.most, caught.value.found) == ("bytes", 5 * MIB, 6 * MIB)
+    assert (caught.value.what, caught.value.limit, caught.value.actual) == (
+        "bytes",
+        5 * MIB,
+        6 * MIB,
+    )
     assert pack(tree, results=10 * MIB).bytes == 10 * MIB
 
 
@@ -118,7 +122,7 @@ def test_a_sparse_file_counts_by_its_apparent_size_and_is_not_read(tree: Path) -
         file.truncate(1 << 40)
     with pytest.raises(ResultsLimitExceeded) as caught:
         pack(tree)
-    assert caught.value.found == 1 << 40
+    assert caught.value.actual == 1 << 40
     assert not (tree.parent / "result.zip").exists()
 
 
@@ -281,7 +285,7 @@ def test_times_that_a_zip_cannot_hold_are_clamped(tree: Path) -> None:
 
 @pytest.mark.parametrize("at", [-1e18, 1e18, 16e9, -16e9, float(2**63)])
 def test_any_time_at_all_can_be_written(at: float) -> None:
-    assert 1980 <= _when(at).year <= 2107
+    assert 1980 <= _zip_time(at).year <= 2107
 
 
 @pytest.mark.parametrize("who", ["root", "user"])

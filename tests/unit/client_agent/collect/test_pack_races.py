@@ -36,7 +36,7 @@ def test_a_link_put_in_place_of_a_folder_is_not_followed(
     (tree / "d").mkdir()
     real = open_beneath.open_directory
 
-    def swapped(parent: int, name: str, *, permit: bool) -> int:
+    def swapped(parent: int, name: str, *, may_chmod: bool) -> int:
         (tree / "d").rmdir()
         (tree / "d").symlink_to(tmp_path / "secret")
         return real(parent, name)
@@ -78,7 +78,7 @@ def test_a_file_replaced_by_another_is_noticed(tree: Path) -> None:
     (tree / "g").write_text("other")
     seen = (tree / "f").lstat()
     (tree / "g").rename(tree / "f")
-    with opened(tree) as fd, pytest.raises(open_beneath.Changed):
+    with opened(tree) as fd, pytest.raises(open_beneath.FileReplaced):
         open_beneath.open_file(fd, "f", seen)
 
 
@@ -124,7 +124,7 @@ def test_a_file_that_vanishes_is_listed(tree: Path, monkeypatch: pytest.MonkeyPa
     (tree / "f").write_bytes(b"1" * 1000)
     real = open_beneath.open_file
 
-    def late(parent: int, name: str, seen: os.stat_result, *, permit: bool) -> int:
+    def late(parent: int, name: str, seen: os.stat_result, *, may_chmod: bool) -> int:
         (tree / "f").unlink()
         return real(parent, name, seen)
 
@@ -147,10 +147,10 @@ def test_a_directory_that_grows_after_the_count_cannot_pass_the_limit(
 def change_after_counting(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     real = walk.Walk.count
 
-    def count(self: walk.Walk, most: int) -> walk.Census:
-        census = real(self, most)
+    def count(self: walk.Walk, most: int) -> walk.TreeCount:
+        count = real(self, most)
         change()
-        return census
+        return count
 
     monkeypatch.setattr(walk.Walk, "count", count)
 
@@ -158,7 +158,7 @@ def change_after_counting(monkeypatch: pytest.MonkeyPatch, change: Callable[[], 
 def change_before_reading(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     real = open_beneath.open_file
 
-    def then_changed(parent: int, name: str, seen: os.stat_result, *, permit: bool) -> int:
+    def then_changed(parent: int, name: str, seen: os.stat_result, *, may_chmod: bool) -> int:
         fd = real(parent, name, seen)
         change()
         return fd

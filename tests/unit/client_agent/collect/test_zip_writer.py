@@ -101,7 +101,7 @@ def test_a_file_beyond_four_gib_has_wide_sizes_and_its_neighbours_have_not(
     path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if size < 4 * GIB:  # as if so much were too large for 32 bits already
-        monkeypatch.setattr(zip_writer, "FULL_32", 2 * MIB)
+        monkeypatch.setattr(zip_writer, "MAX_32", 2 * MIB)
         monkeypatch.setattr(desktop_zip, "_FULL", 2 * MIB)
     with ZipWriter(path) as out:
         out.add_file("before", WHEN, [b"1"], 1)
@@ -129,11 +129,11 @@ def test_a_file_that_might_be_that_large_and_is_not_is_right_all_the_same(path: 
         assert [archive.read(name) for name in "fg"] == [b"short", b"x"]
 
 
-def test_what_lies_behind_four_gib_has_a_wide_place(path: Path) -> None:
+def test_what_lies_behind_four_gib_has_a_zip64_offset(path: Path) -> None:
     with ZipWriter(path) as out:
         # a hole in place of files that take minutes to pack
         os.lseek(out._fd, 5 * GIB, os.SEEK_SET)
-        out._at = out._written = 5 * GIB
+        out._position = out._written = 5 * GIB
         out.add_file("f", WHEN, [b"1"], 1)
         out.add_file("g", WHEN, [b"2" * MIB], MIB)
         size = out.finish()

@@ -33,9 +33,9 @@ def test_a_data_folder_that_executes_nothing_is_noticed(
 def test_controllers_that_are_missing_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "find", lambda _: Hierarchy(2, {"memory": tmp_path}))
+    monkeypatch.setattr(host, "find_hierarchy", lambda _: Hierarchy(2, {"memory": tmp_path}))
     found = examined(tmp_path)
-    assert found.soft == ["pids", "cpu", "disk"]
+    assert found.soft_limits == ["pids", "cpu", "disk"]
     assert found.advice[0].startswith("pids, cpu: the cgroup of this agent does not offer")
 
 
@@ -45,7 +45,7 @@ def test_no_cgroups_are_told_in_the_words_of_who_looked(
     def find(name: str) -> Hierarchy:
         raise CgroupsUnavailable("mount cgroup2")
 
-    monkeypatch.setattr(host, "find", find)
+    monkeypatch.setattr(host, "find_hierarchy", find)
     assert examined(tmp_path).advice[0] == "memory, pids, cpu: mount cgroup2"
 
 

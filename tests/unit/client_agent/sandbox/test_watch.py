@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from client_agent.sandbox.base import Sandbox, SandboxBroken, SelfTestReport
-from client_agent.sandbox.watch import PATIENCE_S, RETEST_S, SandboxWatch
+from client_agent.sandbox.watch import RETEST_S, TEST_WAIT_S, SandboxWatch
 from tests.support.sim_clock import SimClock
 
 REPORT = SelfTestReport("fake", "1", {})
@@ -76,9 +76,9 @@ async def test_while_it_is_tested_again_it_is_still_broken(
     watch.mark_broken(SandboxBroken("gone"))
     sandbox.hold.clear()
     questions = [asyncio.create_task(watch.problem()) for _ in range(3)]
-    await clock.advance(PATIENCE_S / 2)
+    await clock.advance(TEST_WAIT_S / 2)
     assert not any(question.done() for question in questions)
-    await clock.advance(PATIENCE_S)
+    await clock.advance(TEST_WAIT_S)
     assert [await question for question in questions] == ["gone"] * 3
     sandbox.hold.set()
     assert await watch.problem() is None
@@ -118,7 +118,7 @@ async def test_closing_ends_a_test_under_way(
     watch.mark_broken(SandboxBroken("gone"))
     sandbox.hold.clear()
     question = asyncio.create_task(watch.problem())
-    await clock.advance(PATIENCE_S)
+    await clock.advance(TEST_WAIT_S)
     await question
     await watch.close()
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "sandbox self-test"]

@@ -124,7 +124,7 @@ def test_a_fifo_in_place_of_a_file_does_not_hold_the_collector_up(tree: Path) ->
         os.close(os.open(tree / "f", os.O_WRONLY))  # so that the test can end
         thread.join()
     assert not stuck
-    assert isinstance(problems[0], open_beneath.Changed)
+    assert isinstance(problems[0], open_beneath.FileReplaced)
 
 
 @pytest.mark.usefixtures("_either_way")
@@ -138,7 +138,7 @@ def test_a_file_in_place_of_a_folder_is_not_opened(tree: Path) -> None:
 def test_a_number_that_the_disk_used_again_does_not_make_a_fifo_a_file(tree: Path) -> None:
     os.mkfifo(tree / "f")
     seen = (tree / "f").lstat()  # number and device are those of what was a file
-    with opened(tree) as fd, pytest.raises(open_beneath.Changed):
+    with opened(tree) as fd, pytest.raises(open_beneath.FileReplaced):
         open_beneath.open_file(fd, "f", seen)
 
 
@@ -148,7 +148,7 @@ def test_another_number_or_another_disk_is_another_file(tree: Path, field: int) 
     (tree / "f").write_text("x")
     values = list((tree / "f").stat())
     values[field] += 1
-    with opened(tree) as fd, pytest.raises(open_beneath.Changed):
+    with opened(tree) as fd, pytest.raises(open_beneath.FileReplaced):
         open_beneath.open_file(fd, "f", os.stat_result(values))
 
 
@@ -180,10 +180,10 @@ def test_permission_is_given_only_to_what_it_was_wanted_for(
     os.mkfifo(tree / "f", 0o200)
     with opened(tree) as fd:
         after_the_first_refusal(monkeypatch)
-        with pytest.raises(open_beneath.Changed):
+        with pytest.raises(open_beneath.FileReplaced):
             open_beneath.open_file(fd, "f", (tree / "f").lstat())
         after_the_first_refusal(monkeypatch)
-        with pytest.raises(open_beneath.Changed):
+        with pytest.raises(open_beneath.FileReplaced):
             open_beneath.open_directory(fd, "f")
     assert stat.S_IMODE((tree / "f").stat().st_mode) == 0o200
 
@@ -203,7 +203,7 @@ def test_permission_is_given_through_the_descriptor_that_was_looked_at(
         return stat.S_ISREG(mode)
 
     with opened(tree) as fd:
-        open_beneath._permit(fd, "f", looked_at, 0o600)
+        open_beneath._grant_owner_access(fd, "f", looked_at, 0o600)
     assert stat.S_IMODE(secret.stat().st_mode) == 0o400
     assert stat.S_IMODE((tree / "moved").stat().st_mode) == 0o600
 

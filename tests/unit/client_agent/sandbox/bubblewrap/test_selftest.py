@@ -21,7 +21,7 @@ GOOD = {
 
 
 def test_a_sandbox_that_holds_passes_every_check() -> None:
-    checks = selftest.judge(GOOD, 70_000, allowed_uid=None)
+    checks = selftest.evaluate(GOOD, 70_000, allowed_uid=None)
     assert all(checks.values())
     assert len(checks) == 7
 
@@ -39,18 +39,18 @@ def test_a_sandbox_that_holds_passes_every_check() -> None:
     ],
 )
 def test_each_hole_is_named(key: str, value: str, check: str) -> None:
-    checks = selftest.judge({**GOOD, key: value}, 70_000, allowed_uid=None)
+    checks = selftest.evaluate({**GOOD, key: value}, 70_000, allowed_uid=None)
     assert [name for name, passed in checks.items() if not passed] == [check]
 
 
 def test_silence_passes_nothing_but_the_uid() -> None:
-    checks = selftest.judge({}, 70_000, allowed_uid=None)
+    checks = selftest.evaluate({}, 70_000, allowed_uid=None)
     assert [name for name, passed in checks.items() if passed] == ["not_root_on_host"]
 
 
 @pytest.mark.parametrize(("uid", "allowed"), [(0, None), (0, 0), (70_000, 1000)])
 def test_the_uid_on_the_host_is_never_root_nor_a_strangers(uid: int, allowed: int | None) -> None:
-    assert not selftest.judge(GOOD, uid, allowed_uid=allowed)["not_root_on_host"]
+    assert not selftest.evaluate(GOOD, uid, allowed_uid=allowed)["not_root_on_host"]
 
 
 def program(folder: Path, text: str, mode: int = 0o755) -> str:

@@ -49,7 +49,7 @@ def unified(tmp_path: Path, proc: Path, path: str, controllers: str) -> Path:
 
 
 def test_v2_limits_are_without_swap_and_all_or_nothing() -> None:
-    assert cgroups.settings(2, LIMITS) == [
+    assert cgroups.limit_files(2, LIMITS) == [
         ("memory", "memory.max", str(64 << 20)),
         ("memory", "memory.swap.max?", "0"),
         ("memory", "memory.oom.group", "1"),
@@ -59,7 +59,7 @@ def test_v2_limits_are_without_swap_and_all_or_nothing() -> None:
 
 
 def test_v1_limits_include_swap() -> None:
-    assert cgroups.settings(1, LIMITS) == [
+    assert cgroups.limit_files(1, LIMITS) == [
         ("memory", "memory.limit_in_bytes", str(64 << 20)),
         ("memory", "memory.memsw.limit_in_bytes?", str(64 << 20)),
         ("memory", "memory.swappiness?", "0"),
@@ -70,7 +70,7 @@ def test_v1_limits_include_swap() -> None:
 
 
 def test_the_smallest_share_of_cpu_is_one_that_the_kernel_takes() -> None:
-    assert ("cpu", "cpu.max", "1000 100000") in cgroups.settings(2, Limits(cpus=0.001))
+    assert ("cpu", "cpu.max", "1000 100000") in cgroups.limit_files(2, Limits(cpus=0.001))
 
 
 def test_a_delegated_v2_group_is_divided_into_a_leaf_and_the_jobs(
@@ -81,7 +81,7 @@ def test_a_delegated_v2_group_is_divided_into_a_leaf_and_the_jobs(
     jobs.mkdir()
     (jobs / "cgroup.controllers").write_text("cpu memory pids")
     (jobs / "cgroup.subtree_control").write_text("")
-    found = cgroup_tree.find("ferryman-x", proc=proc)
+    found = cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
     assert found == Hierarchy(2, {"memory": jobs, "pids": jobs, "cpu": jobs})
     assert (own / "agent" / "cgroup.procs").read_text() == "0"
     assert (own / "cgroup.subtree_control").read_text().startswith("+")
@@ -96,7 +96,9 @@ def test_after_a_restart_in_the_leaf_the_same_groups_are_found(tmp_path: Path, p
         (folder / "cgroup.type").write_text("domain\n")
     (own / "cgroup.subtree_control").write_text("memory")
     (proc / "cgroup").write_text("0::/a.service/agent\n")
-    assert cgroup_tree.find("ferryman-x", proc=proc).folders["memory"] == own / "ferryman-x"
+    assert (
+        cgroup_tree.find_hierarchy("ferryman-x", proc=proc).folders["memory"] == own / "ferryman-x"
+    )
     assert not (own / "agent" / "agent").exists()
 
 
@@ -106,7 +108,7 @@ def test_the_root_of_v2_may_hold_processes(tmp_path: Path, proc: Path) -> None:
     jobs.mkdir()
     (jobs / "cgroup.controllers").write_text("memory pids")
     (jobs / "cgroup.subtree_control").write_text("")
-    assert set(cgroup_tree.find("ferryman-x", proc=proc).folders) == {"memory", "pids"}
+    assert set(cgroup_tree.find_hierarchy("ferryman-x", proc=proc).folders) == {"memory", "pids"}
     assert not (own / "agent").exists()
 
 
@@ -114,7 +116,7 @@ def test_a_v2_group_that_is_not_ours_says_how_to_delegate(tmp_path: Path, proc: 
     own = unified(tmp_path, proc, "/user.slice", "memory")
     (own / "agent").write_text("in the way")
     with pytest.raises(CgroupsUnavailable, match="Delegate=memory pids cpu"):
-        cgroup_tree.find("ferryman-x", proc=proc)
+        cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
 
 
 def test_v2_without_our_controllers_leaves_version_1(tmp_path: Path, proc: Path) -> None:
@@ -131,7 +133,7 @@ def test_v2_without_our_controllers_leaves_version_1(tmp_path: Path, proc: Path)
             (memory, "cgroup", "rw,memory"),
         )
     )
-    assert cgroup_tree.find("ferryman-x", proc=proc) == Hierarchy(
+    assert cgroup_tree.find_hierarchy("ferryman-x", proc=proc) == Hierarchy(
         1, {"memory": memory / "ferryman-x", "cpu": both / "ferryman-x"}
     )
 
@@ -145,7 +147,7 @@ def test_v1_groups_lie_below_the_agents_own(tmp_path: Path, proc: Path) -> None:
     lines += f"40 23 0:9 /box {cpu} rw - cgroup cgroup rw,cpu\n"
     (proc / "mountinfo").write_text(lines)
     (proc / "cgroup").write_text("3:memory:/a/b\n2:pids:/\n1:cpu:/box\n0::/x\n")
-    assert cgroup_tree.find("ferryman-x", proc=proc).folders == {
+    assert cgroup_tree.find_hierarchy("ferryman-x", proc=proc).folders == {
         "memory": memory / "a/b/ferryman-x",
         "pids": pids / "ferryman-x",
         "cpu": cpu / "ferryman-x",
@@ -159,7 +161,7 @@ def test_v2_with_fewer_controllers_than_version_1_is_left(tmp_path: Path, proc: 
     mounts = (tmp_path / "memory", "cgroup", "rw,memory"), (tmp_path / "cpu", "cgroup", "rw,cpu")
     lines = mountinfo((tmp_path / "cgroup2", "cgroup2", "rw"), *mounts)
     (proc / "mountinfo").write_text(lines)
-    found = cgroup_tree.find("ferryman-x", proc=proc)
+    found = cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
     assert (found.version, set(found.folders)) == (1, {"memory", "cpu"})
 
 
@@ -173,21 +175,25 @@ def test_v2_shares_the_disks_between_jobs_where_that_is_offered(
     monkeypatch.setattr(
         Path, "write_text", lambda path, text: written.append((path.parent.name, text))
     )
-    assert set(cgroup_tree.find("ferryman-x", proc=proc).folders) == {"memory", "pids", "cpu"}
+    assert set(cgroup_tree.find_hierarchy("ferryman-x", proc=proc).folders) == {
+        "memory",
+        "pids",
+        "cpu",
+    }
     assert {("cgroup2", "+io"), ("ferryman-x", "+io")} <= set(written)
 
 
 def test_no_cgroups_at_all_is_said(proc: Path) -> None:
     (proc / "mountinfo").write_text("23 1 0:1 / / rw - ext4 /dev/sda rw\n")
     with pytest.raises(CgroupsUnavailable, match="no cgroup controllers"):
-        cgroup_tree.find("ferryman-x", proc=proc)
+        cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
 
 
 def test_v1_that_may_not_be_written_says_why(tmp_path: Path, proc: Path) -> None:
     (tmp_path / "memory").write_text("no folder")
     (proc / "mountinfo").write_text(mountinfo((tmp_path / "memory", "cgroup", "rw,memory")))
     with pytest.raises(CgroupsUnavailable, match="cannot make the cgroup"):
-        cgroup_tree.find("ferryman-x", proc=proc)
+        cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
 
 
 # ---------------------------------------------------------------- counters
@@ -197,7 +203,9 @@ def test_v1_that_may_not_be_written_says_why(tmp_path: Path, proc: Path) -> None
 def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cgroup:
     """A version 2 group; writing makes the files that the kernel would have made."""
     monkeypatch.setattr(
-        cgroups, "_set", lambda file, value: file.with_name(file.name.rstrip("?")).write_text(value)
+        cgroups,
+        "_write_setting",
+        lambda file, value: file.with_name(file.name.rstrip("?")).write_text(value),
     )
     top = tmp_path / "jobs"
     top.mkdir()
@@ -206,7 +214,7 @@ def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cgroup:
 
 def test_v2_has_one_group_for_everything(v2: Cgroup) -> None:
     (folder,) = v2.folders
-    assert v2.join == [str(folder / "cgroup.procs")]
+    assert v2.join_files == [str(folder / "cgroup.procs")]
     assert (folder / "memory.max").read_text() == str(64 << 20)
     assert (folder / "cpu.max").read_text() == "150000 100000"
 
@@ -233,7 +241,7 @@ def test_v2_tells_its_own_memory_limit_from_that_of_others(v2: Cgroup) -> None:
 def test_v1_tells_its_own_memory_limit_from_that_of_others(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroups, "_set", lambda *_: None)
+    monkeypatch.setattr(cgroups, "_write_setting", lambda *_: None)
     group = Cgroup(Hierarchy(1, {"memory": tmp_path}), "a-1", LIMITS)
     (group.folders[0] / f"memory.{file}").write_text(f"{LIMITS.memory - (1 << 20)}\n")
     assert not group.at_memory_limit()
@@ -251,16 +259,16 @@ def test_a_group_that_cannot_be_limited_is_not_left_behind(
     def fail(file: Path, value: str) -> None:
         raise PermissionError(1, "no", str(file))
 
-    monkeypatch.setattr(cgroups, "_set", fail)
+    monkeypatch.setattr(cgroups, "_write_setting", fail)
     with pytest.raises(PermissionError):
         Cgroup(Hierarchy(2, {"memory": tmp_path}), "a-1", LIMITS)
     assert not (tmp_path / "a-1").exists()
 
 
 def test_optional_files_may_be_missing_and_others_may_not(tmp_path: Path) -> None:
-    cgroups._set(tmp_path / "memory.swap.max?", "0")
+    cgroups._write_setting(tmp_path / "memory.swap.max?", "0")
     with pytest.raises(FileNotFoundError):
-        cgroups._set(tmp_path / "memory.max", "0")
+        cgroups._write_setting(tmp_path / "memory.max", "0")
 
 
 def test_killing_a_v2_group_uses_its_switch(tmp_path: Path) -> None:
@@ -277,9 +285,9 @@ def test_killing_a_v2_group_uses_its_switch(tmp_path: Path) -> None:
 
 @pytest.fixture
 def real() -> Hierarchy:
-    if not any(offers("root", name) for name in cgroup_tree.WANTED):
+    if not any(offers("root", name) for name in cgroup_tree.CONTROLLERS):
         pytest.skip("no cgroups here: that the kernel takes what is written is not proved")
-    return cgroup_tree.find(f"ferryman-test-{os.getpid()}")
+    return cgroup_tree.find_hierarchy(f"ferryman-test-{os.getpid()}")
 
 
 def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
@@ -288,7 +296,7 @@ def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
         script = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 9 & done; exit 7"
         command = ['for f in "$@"; do echo 0 >"$f"; done', "exec /bin/sh -c '" + script + "'"]
         done = subprocess.run(
-            ["/bin/sh", "-c", "; ".join(command), "x", *group.join], stderr=subprocess.DEVNULL
+            ["/bin/sh", "-c", "; ".join(command), "x", *group.join_files], stderr=subprocess.DEVNULL
         )  # a pipe would stay open for as long as they sleep
         assert done.returncode != 7
         assert group.refused_forks() > 0
@@ -307,8 +315,8 @@ def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
 def test_a_group_that_was_tidied_away_has_none_below_it(tmp_path: Path) -> None:
     (tmp_path / "ours" / "attempt").mkdir(parents=True)
     (tmp_path / "ours" / "cgroup.procs").touch()
-    assert cgroups.below(tmp_path / "ours") == [tmp_path / "ours" / "attempt"]
-    assert cgroups.below(tmp_path / "gone") == []
+    assert cgroups.subgroups(tmp_path / "ours") == [tmp_path / "ours" / "attempt"]
+    assert cgroups.subgroups(tmp_path / "gone") == []
 
 
 def test_what_joins_a_real_group_is_in_all_of_it_with_its_children(real: Hierarchy) -> None:
@@ -316,7 +324,7 @@ def test_what_joins_a_real_group_is_in_all_of_it_with_its_children(real: Hierarc
     show = "cat /proc/$$/cgroup /proc/self/cgroup; true"  # the shell's, then its child's
     try:
         done = subprocess.run(
-            ["/bin/sh", "-c", JOIN, "join", *group.join, "--", "/bin/sh", "-c", show],
+            ["/bin/sh", "-c", JOIN, "join", *group.join_files, "--", "/bin/sh", "-c", show],
             capture_output=True,
             text=True,
             check=True,
@@ -332,18 +340,18 @@ def test_what_joins_a_real_group_is_in_all_of_it_with_its_children(real: Hierarc
 def test_v1_is_joined_without_the_lock_that_stops_every_fork_on_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroups, "_set", lambda file, value: None)
+    monkeypatch.setattr(cgroups, "_write_setting", lambda file, value: None)
     folders = {name: tmp_path / name for name in ("memory", "pids", "cpu")}
     for folder in folders.values():
         folder.mkdir()
     group = Cgroup(Hierarchy(1, folders), "a-1", LIMITS)
-    assert group.join == [str(folder / "a-1" / "tasks") for folder in folders.values()]
+    assert group.join_files == [str(folder / "a-1" / "tasks") for folder in folders.values()]
 
 
 def test_empty_groups_of_other_agents_are_tidied_away(tmp_path: Path) -> None:
     for name in ("ferryman-mine", "ferryman-dead", "ferryman-busy/attempt", "system.slice"):
         (tmp_path / name).mkdir(parents=True)
-    cgroup_tree.tidy(Hierarchy(1, {"memory": tmp_path / "ferryman-mine"}))
+    cgroup_tree.remove_empty_groups(Hierarchy(1, {"memory": tmp_path / "ferryman-mine"}))
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["ferryman-busy", "ferryman-mine", "system.slice"]
 

@@ -15,34 +15,34 @@ FREE = 3_000_000_000
 
 
 def test_two_agents_of_a_host_never_share_a_uid(tmp_path):
-    register = tmp_path / "uids"
-    first, second = (UidBlock(FREE, 100, 4, register) for _ in range(2))
+    lock_file = tmp_path / "uids"
+    first, second = (UidBlock(FREE, 100, 4, lock_file) for _ in range(2))
     assert (first.first, second.first) == (FREE, FREE + 4)
     first.close()
-    third = UidBlock(FREE, 100, 2, register)
+    third = UidBlock(FREE, 100, 2, lock_file)
     assert third.first == FREE
     for uids in (second, third):
         uids.close()
 
 
 def test_blocks_of_different_sizes_do_not_overlap(tmp_path):
-    register = tmp_path / "uids"
-    with_three = UidBlock(FREE + 1, 3, 3, register)
-    with_two = UidBlock(FREE, 100, 2, register)
+    lock_file = tmp_path / "uids"
+    with_three = UidBlock(FREE + 1, 3, 3, lock_file)
+    with_two = UidBlock(FREE, 100, 2, lock_file)
     assert with_two.first == FREE + 4
     with_three.close()
     with_two.close()
 
 
 def test_a_range_that_is_taken_is_told(tmp_path):
-    register = tmp_path / "uids"
-    taken = UidBlock(FREE, 4, 4, register)
+    lock_file = tmp_path / "uids"
+    taken = UidBlock(FREE, 4, 4, lock_file)
     with pytest.raises(SandboxBroken, match=r"other agents of this host have them.*uid_base"):
-        UidBlock(FREE, 4, 3, register)
+        UidBlock(FREE, 4, 3, lock_file)
     taken.close()
     with pytest.raises(SandboxBroken, match=f"none are free from {FREE} to {FREE + 1}: set"):
-        UidBlock(FREE, 2, 3, register)
-    UidBlock(FREE, 4, 3, register).close()
+        UidBlock(FREE, 2, 3, lock_file)
+    UidBlock(FREE, 4, 3, lock_file).close()
 
 
 def test_the_uid_of_an_account_is_passed_over(tmp_path):

@@ -53,7 +53,7 @@ async def test_a_kill_for_memory_that_the_host_lacked_is_not_the_jobs_limit() ->
     group.kills, group.met = 1, False
     await gauge.poll(attempt_of(fake))
     assert [reason for reason, _, _ in fake.stops] == [Reason.AGENT_ERROR]
-    await gauge.last()
+    await gauge.read_final()
     end_cause = gauge.end_cause()
     assert end_cause is not None
     assert end_cause.reason is Reason.AGENT_ERROR
@@ -68,7 +68,7 @@ async def test_the_kernels_kill_for_memory_ends_the_rest() -> None:
     await gauge.poll(attempt_of(fake))
     message = "the job needed more than its 1000 B of memory"
     assert fake.stops == [(Reason.MEMORY_LIMIT, message, False)]
-    await gauge.last()
+    await gauge.read_final()
     assert gauge.end_cause() == EndCause(Reason.MEMORY_LIMIT, message)
     assert (gauge.cpu_s, gauge.peak_memory) == (1.5, 999)
 
@@ -78,7 +78,7 @@ async def test_refused_processes_are_a_warning(times: int, words: str) -> None:
     group = FakeGroup()
     group.refused = times
     gauge = CgroupGauge(cast("Cgroup", group), LIMITS)
-    await gauge.last()
+    await gauge.read_final()
     assert gauge.end_cause() is None
     (warning,) = gauge.warnings()
     assert warning.startswith(f"pids_limit: {words} a process or thread was refused")
@@ -88,10 +88,10 @@ async def test_a_job_that_waited_long_for_its_share_of_cpu_is_told() -> None:
     group = FakeGroup()
     gauge = CgroupGauge(cast("Cgroup", group), LIMITS)
     group.waits = MIN_THROTTLED_PERIODS - 1
-    await gauge.last()
+    await gauge.read_final()
     assert list(gauge.warnings()) == []
     group.waits = MIN_THROTTLED_PERIODS
-    await gauge.last()
+    await gauge.read_final()
     (warning,) = gauge.warnings()
     assert warning.startswith("cpu_limit: 10 times it had used its 0.5 CPUs up")
     assert gauge.end_cause() is None
@@ -109,7 +109,7 @@ async def test_a_disk_that_is_full_at_the_end_is_the_reason(state: str, words: s
     image = FakeImage()
     gauge = ImageGauge(cast("DiskImage", image), LIMITS)
     image.state = state
-    await gauge.last()
+    await gauge.read_final()
     end_cause = gauge.end_cause()
     assert end_cause is not None
     assert end_cause.reason is Reason.DISK_LIMIT
@@ -123,7 +123,7 @@ async def test_a_disk_that_was_full_and_is_not_any_more_is_a_warning() -> None:
     image.state = "bytes"
     await gauge.poll(attempt_of(fake))
     image.state = None
-    await gauge.last()
+    await gauge.read_final()
     assert (gauge.end_cause(), fake.stops) == (None, [])
     assert gauge.warnings() == ("disk_limit: the disk of 97.7 KiB was full for a while",)
 
@@ -136,18 +136,18 @@ async def test_a_disk_of_the_host_that_runs_full_ends_the_job_without_blaming_it
     assert fake.stops == []
     await gauge.poll(attempt_of(fake))
     assert [stop[0] for stop in fake.stops] == [Reason.AGENT_ERROR]
-    await gauge.last()
+    await gauge.read_final()
     assert gauge.end_cause() is None
     assert [warning.partition(":")[0] for warning in gauge.warnings()] == ["agent_disk"]
 
 
-@pytest.mark.parametrize(("free", "told"), [(999, ["agent_disk"]), (1000, [])])
+@pytest.mark.parametrize(("free", "warnings"), [(999, ["agent_disk"]), (1000, [])])
 async def test_a_job_too_short_to_be_looked_at_is_told_of_the_hosts_disk(
-    free: int, told: list[str]
+    free: int, warnings: list[str]
 ) -> None:
     gauge = HostDiskGauge(lambda: free, 1000)
-    await gauge.last()
-    assert [warning.partition(":")[0] for warning in gauge.warnings()] == told
+    await gauge.read_final()
+    assert [warning.partition(":")[0] for warning in gauge.warnings()] == warnings
 
 
 async def test_a_disk_of_the_host_that_does_not_answer_blocks_nobody_else() -> None:

@@ -32,7 +32,7 @@ class FakeGauge:
         if self.hold is not None:
             await self.hold.wait()
 
-    async def last(self) -> bool:
+    async def read_final(self) -> bool:
         self.lasts += 1
         self._fail()
         return self.clean
@@ -62,14 +62,14 @@ async def test_gauges_are_polled_at_the_interval_until_the_end() -> None:
 
 
 async def test_a_look_under_way_ends_before_the_last_readings() -> None:
-    clock, gauge, hurry = SimClock(), FakeGauge(), threading.Event()
+    clock, gauge, all_dead = SimClock(), FakeGauge(), threading.Event()
     gauge.hold = asyncio.Event()
-    meter = Meter([gauge], clock, 0.5, hurry)
+    meter = Meter([gauge], clock, 0.5, all_dead)
     meter.start(attempt_of(FakeAttempt()))
     await clock.advance(0.6)
     stopping = asyncio.create_task(meter.stop())
     await clock.advance(0.1)
-    assert hurry.is_set()
+    assert all_dead.is_set()
     assert (stopping.done(), gauge.lasts) == (False, 0)
     gauge.hold.set()
     assert await stopping is True

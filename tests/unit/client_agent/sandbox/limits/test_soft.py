@@ -23,10 +23,10 @@ LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
 def used(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     found = {"cpu_s": 0.0, "memory": 0, "exactly": 0}
     monkeypatch.setattr(
-        usage, "of_processes", lambda _: usage.Used(found["cpu_s"], int(found["memory"]))
+        usage, "process_usage", lambda _: usage.ProcessUsage(found["cpu_s"], int(found["memory"]))
     )
-    monkeypatch.setattr(usage, "memory_of", lambda *_: found["exactly"])
-    monkeypatch.setattr(usage, "of_deleted", lambda *_: 0)
+    monkeypatch.setattr(usage, "exact_memory", lambda *_: found["exactly"])
+    monkeypatch.setattr(usage, "deleted_file_bytes", lambda *_: 0)
     return found
 
 
@@ -45,7 +45,7 @@ async def test_memory_is_not_too_much_when_it_was_so_for_a_moment_only(
 ) -> None:
     """What ending processes shared is counted for each that is looked at before the next ends."""
     counted = [1001, 999]
-    monkeypatch.setattr(usage, "memory_of", lambda *_: counted.pop(0))
+    monkeypatch.setattr(usage, "exact_memory", lambda *_: counted.pop(0))
     used.update(memory=2000)
     fake = FakeAttempt()
     await ProcessGauge(LIMITS, 10.0, SimClock(), memory=True, cpu=True).poll(attempt_of(fake))
@@ -74,8 +74,8 @@ async def test_what_a_cgroup_limits_is_not_limited_again(used: dict[str, float])
 def directory_gauge(folder: Path, clock: SimClock, most: int = 10) -> DirectoryGauge:
     fd = os.open(folder, os.O_RDONLY)
     device = os.fstat(fd).st_dev
-    hurry = threading.Event()
-    return DirectoryGauge(fd, device, LIMITS, most, clock, hurry)
+    all_dead = threading.Event()
+    return DirectoryGauge(fd, device, LIMITS, most, clock, all_dead)
 
 
 async def test_softly_a_directory_is_walked(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_softly_files_are_counted(tmp_path: Path) -> None:
 async def test_what_was_written_after_the_last_look_is_found_at_the_end(tmp_path: Path) -> None:
     gauge = directory_gauge(tmp_path, SimClock())
     (tmp_path / "f").write_bytes(os.urandom(120_000))
-    assert await gauge.last() is True
+    assert await gauge.read_final() is True
     end_cause = gauge.end_cause()
     assert end_cause is not None
     assert end_cause.reason is Reason.DISK_LIMIT
@@ -114,7 +114,7 @@ def test_hard_links_and_sparse_files_take_what_they_take(tmp_path: Path) -> None
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1 << 40)
     fd = os.open(tmp_path, os.O_RDONLY)
-    stored = usage.of_directory(fd, 100)
+    stored = usage.directory_usage(fd, 100)
     os.close(fd)
     assert stored.entries == 3
     assert 40_960 <= stored.bytes < 80_000
@@ -123,10 +123,10 @@ def test_hard_links_and_sparse_files_take_what_they_take(tmp_path: Path) -> None
 def test_a_tree_too_deep_to_walk_is_said_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage, "DEEPEST", 3)
+    monkeypatch.setattr(usage, "MAX_DEPTH", 3)
     (tmp_path / "a/b/c/d").mkdir(parents=True)
     fd = os.open(tmp_path, os.O_RDONLY)
-    assert usage.of_directory(fd, 100).too_deep
+    assert usage.directory_usage(fd, 100).too_deep
     os.close(fd)
 
 
@@ -134,20 +134,22 @@ def test_a_walk_can_be_hurried(tmp_path: Path) -> None:
     for i in range(600):
         (tmp_path / str(i)).write_bytes(b"")
     fd = os.open(tmp_path, os.O_RDONLY)
-    assert usage.of_directory(fd, 10_000, lambda: True).entries == 256
-    assert usage.of_directory(fd, 10_000, lambda: False).entries == 600
+    assert usage.directory_usage(fd, 10_000, lambda: True).entries == 256
+    assert usage.directory_usage(fd, 10_000, lambda: False).entries == 600
     os.close(fd)
 
 
 def test_processes_are_added_up_from_proc() -> None:
-    used = usage.of_processes(os.getpid())
+    used = usage.process_usage(os.getpid())
     assert used.cpu_s > 0
     assert used.memory > 1 << 20
-    assert usage.memory_of(os.getpid(), 0) > 1 << 20
-    assert usage.of_processes(2**22 + 1) == usage.Used(0.0, 0)
+    assert usage.exact_memory(os.getpid(), 0) > 1 << 20
+    assert usage.process_usage(2**22 + 1) == usage.ProcessUsage(0.0, 0)
 
 
-@pytest.mark.parametrize("name", ["of_processes", "memory_of", "of_deleted", "of_directory"])
+@pytest.mark.parametrize(
+    "name", ["process_usage", "exact_memory", "deleted_file_bytes", "directory_usage"]
+)
 async def test_a_job_that_is_much_to_look_at_does_not_hold_up_the_agent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
@@ -169,24 +171,24 @@ async def test_a_job_that_is_much_to_look_at_does_not_hold_up_the_agent(
 async def test_after_a_long_look_there_is_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimClock()
     pace = SampleThrottle(clock, 10.0)
-    assert await pace.look(lambda: 7) == 7
+    assert await pace.sample(lambda: 7) == 7
     assert pace.due, "it took no time"
     seen = []
     for moments in ([0.0, 2.0, 21.9], [100.0, 102.0, 122.1]):
         monkeypatch.setattr(clock, "monotonic", iter(moments).__next__)
-        await pace.look(lambda: None)
+        await pace.sample(lambda: None)
         seen.append(pace.due)
     assert seen == [False, True]
 
 
 def test_files_in_memory_count_mapped_or_not() -> None:
-    before = usage.of_deleted(os.getppid(), usage.memfd_device())
+    before = usage.deleted_file_bytes(os.getppid(), usage.memfd_device())
     fd = os.memfd_create("held")
     with mmap.mmap(-1, 4096):
         os.ftruncate(fd, 1 << 30)
         os.write(fd, bytes(3 << 20))
         # of our parent's children we are one; other tests' small ones come and go
-        held = usage.of_deleted(os.getppid(), usage.memfd_device()) - before
+        held = usage.deleted_file_bytes(os.getppid(), usage.memfd_device()) - before
     os.close(fd)
     assert (3 << 20) - (1 << 19) <= held < 4 << 20
-    assert usage.memory_of(2**22 + 1, held) == held
+    assert usage.exact_memory(2**22 + 1, held) == held

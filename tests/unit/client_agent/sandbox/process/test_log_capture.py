@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox.process.log_capture import BURST, TAIL, UNWRITTEN, LogCapture
+from client_agent.sandbox.process.log_capture import (
+    MAX_SMALL_READS,
+    MAX_UNWRITTEN,
+    TAIL_SIZE,
+    LogCapture,
+)
 from tests.support.real_sandbox import turns
 
 _THREADS = ThreadPoolExecutor(1)
@@ -36,7 +41,7 @@ class HangingDisk(Executor):
 
 
 class Piped:
-    """A drain, and the other end of its pipe."""
+    """A capture, and the other end of its pipe."""
 
     def __init__(
         self,
@@ -44,20 +49,20 @@ class Piped:
         limit: int,
         hard: int = 1 << 40,
         *,
-        greeting: bool = False,
+        ready_byte: bool = False,
         threads: Executor = _THREADS,
     ) -> None:
         read, self.write = os.pipe()
         os.set_blocking(read, False)
         os.set_blocking(self.write, False)
         self.path, self.floods = path, 0
-        self.drain = LogCapture(
+        self.capture = LogCapture(
             read,
             path,
             limit=limit,
             hard_limit=hard,
             on_flood=self._flood,
-            greeting=greeting,
+            ready_byte=ready_byte,
             threads=threads,
         )
 
@@ -65,19 +70,19 @@ class Piped:
         self.floods += 1
 
     async def feed(self, data: bytes) -> None:
-        target = self.drain.bytes_read + len(data)
+        target = self.capture.bytes_read + len(data)
         view = memoryview(data)
         while view:
             try:
                 view = view[os.write(self.write, view) :]
             except BlockingIOError:
                 await turns()
-        while self.drain.bytes_read < target:
+        while self.capture.bytes_read < target:
             await turns()
 
     async def end(self) -> bytes:
         os.close(self.write)
-        await self.drain.closed
+        await self.capture.closed
         return self.path.read_bytes()
 
 
@@ -86,10 +91,12 @@ async def test_everything_is_stored_up_to_the_limit(tmp_path: Path) -> None:
     data = os.urandom(300_000)
     await piped.feed(data)
     assert await piped.end() == data
-    assert not piped.drain.truncated
+    assert not piped.capture.truncated
 
 
-@pytest.mark.parametrize("size", [100_000, 100_001, 99_999, 100_000 - TAIL, 100_001 - TAIL])
+@pytest.mark.parametrize(
+    "size", [100_000, 100_001, 99_999, 100_000 - TAIL_SIZE, 100_001 - TAIL_SIZE]
+)
 async def test_the_limit_is_exact(tmp_path: Path, size: int) -> None:
     piped = Piped(tmp_path / "log", 100_000)
     data = os.urandom(size)
@@ -98,10 +105,10 @@ async def test_the_limit_is_exact(tmp_path: Path, size: int) -> None:
     if size <= 100_000:
         assert stored == data
     else:
-        assert stored.startswith(data[: 100_000 - TAIL])
-        assert stored.endswith(data[-TAIL:])
+        assert stored.startswith(data[: 100_000 - TAIL_SIZE])
+        assert stored.endswith(data[-TAIL_SIZE:])
         assert b"\n[ferryman: 1 bytes are left out here]\n" in stored
-    assert piped.drain.truncated == (size > 100_000)
+    assert piped.capture.truncated == (size > 100_000)
 
 
 async def test_beyond_the_limit_start_and_end_are_kept(tmp_path: Path) -> None:
@@ -134,40 +141,40 @@ async def test_a_flood_is_told_once(tmp_path: Path) -> None:
 async def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
     piped = Piped(tmp_path / "log", 1000)
     await piped.feed(b"a" * 2_000_000)
-    held = [v for v in vars(piped.drain).values() if isinstance(v, (bytes, bytearray))]
-    assert sum(map(len, held)) <= TAIL
-    assert sum(map(len, piped.drain._unwritten)) <= 1000
+    held = [v for v in vars(piped.capture).values() if isinstance(v, (bytes, bytearray))]
+    assert sum(map(len, held)) <= TAIL_SIZE
+    assert sum(map(len, piped.capture._unwritten)) <= 1000
     await piped.end()
 
 
 async def test_the_tail_is_the_last_lines(tmp_path: Path) -> None:
     piped = Piped(tmp_path / "log", 1000)
     await piped.feed(b"".join(b"line %d\n" % i for i in range(5000)))
-    assert piped.drain.tail(2) == "line 4998\nline 4999"
+    assert piped.capture.tail(2) == "line 4998\nline 4999"
     await piped.feed(b"\xff\xfe bad")
-    assert piped.drain.tail(1) == "\ufffd\ufffd bad"
+    assert piped.capture.tail(1) == "\ufffd\ufffd bad"
     await piped.end()
 
 
 async def test_a_greeting_is_not_stored(tmp_path: Path) -> None:
-    piped = Piped(tmp_path / "log", 1000, greeting=True)
+    piped = Piped(tmp_path / "log", 1000, ready_byte=True)
     os.write(piped.write, b"\n")
-    assert await piped.drain.greeted is True
+    assert await piped.capture.ready is True
     await piped.feed(b"\nhello")
     assert await piped.end() == b"\nhello"
 
 
 async def test_a_greeting_that_comes_with_the_first_words_is_cut_off(tmp_path: Path) -> None:
-    piped = Piped(tmp_path / "log", 1000, greeting=True)
+    piped = Piped(tmp_path / "log", 1000, ready_byte=True)
     os.write(piped.write, b"\nhello")
-    assert await piped.drain.greeted is True
+    assert await piped.capture.ready is True
     assert await piped.end() == b"hello"
 
 
 async def test_an_end_without_greeting_is_told(tmp_path: Path) -> None:
-    piped = Piped(tmp_path / "log", 1000, greeting=True)
+    piped = Piped(tmp_path / "log", 1000, ready_byte=True)
     await piped.end()
-    assert await piped.drain.greeted is False
+    assert await piped.capture.ready is False
 
 
 async def test_a_full_disk_does_not_stop_the_draining(
@@ -178,10 +185,10 @@ async def test_a_full_disk_does_not_stop_the_draining(
     piped = Piped(tmp_path / "log", 1 << 20)
     monkeypatch.undo()
     await piped.feed(b"x" * 500_000)
-    assert piped.drain.bytes_read == 500_000
+    assert piped.capture.bytes_read == 500_000
     os.close(piped.write)
-    await piped.drain.closed
-    assert piped.drain.store_error == "No space left on device"
+    await piped.capture.closed
+    assert piped.capture.store_error == "No space left on device"
 
 
 async def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
@@ -194,9 +201,9 @@ async def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
 async def test_stopping_early_closes_everything(tmp_path: Path) -> None:
     piped = Piped(tmp_path / "log", 1000)
     await piped.feed(b"x")
-    piped.drain.stop()
-    piped.drain.stop()
-    await piped.drain.closed
+    piped.capture.stop()
+    piped.capture.stop()
+    await piped.capture.closed
     assert (tmp_path / "log").read_bytes() == b"x"
     with pytest.raises(BrokenPipeError):
         os.write(piped.write, b"y")
@@ -215,22 +222,22 @@ async def test_single_bytes_are_read_in_larger_pieces_a_little_later(
 
     monkeypatch.setattr(loop, "call_later", call_later)
     piped = Piped(tmp_path / "log", 1 << 20)
-    for _ in range(BURST):
+    for _ in range(MAX_SMALL_READS):
         await piped.feed(b".")
     for _ in range(1000):
         os.write(piped.write, b".")
         await turns()
-    assert piped.drain.bytes_read == BURST
+    assert piped.capture.bytes_read == MAX_SMALL_READS
     (go_on,) = rests
     go_on()
     await turns(3)
-    assert piped.drain.bytes_read == BURST + 1000
-    for _ in range(BURST - 1):
+    assert piped.capture.bytes_read == MAX_SMALL_READS + 1000
+    for _ in range(MAX_SMALL_READS - 1):
         await piped.feed(b".")
     assert len(rests) == 2, "the thousand were one read"
     monkeypatch.undo()
     rests[1]()
-    assert await piped.end() == b"." * (2 * BURST - 1 + 1000)
+    assert await piped.end() == b"." * (2 * MAX_SMALL_READS - 1 + 1000)
 
 
 async def test_large_pieces_are_read_as_they_come(
@@ -240,7 +247,7 @@ async def test_large_pieces_are_read_as_they_come(
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "call_later", lambda seconds, _: rests.append(seconds))
     piped = Piped(tmp_path / "log", 1 << 20)
-    for _ in range(2 * BURST):
+    for _ in range(2 * MAX_SMALL_READS):
         await piped.feed(b"x" * 8192)
     monkeypatch.undo()
     await piped.end()
@@ -256,9 +263,9 @@ async def test_a_disk_that_hangs_holds_up_its_own_job_only(tmp_path: Path) -> No
         with contextlib.suppress(BlockingIOError):
             sent += os.write(piped.write, b"x" * 4096)
         await turns()
-    assert sent < UNWRITTEN + 4 * (1 << 16)
+    assert sent < MAX_UNWRITTEN + 4 * (1 << 16)
     os.close(piped.write)
-    while not piped.drain.closed.done():
+    while not piped.capture.closed.done():
         disk.answer()
         await turns()
     assert (tmp_path / "log").read_bytes() == b"x" * sent

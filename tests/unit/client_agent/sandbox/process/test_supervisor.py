@@ -1,4 +1,4 @@
-"""The end of an attempt: what is waited for, how long, and what is told."""
+"""The end of an attempt: what is waited for, how long, and what is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from client_agent.sandbox.base import Launch
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.limits.meter import Gauge, Meter
 from client_agent.sandbox.process.log_capture import LogCapture
-from client_agent.sandbox.process.supervisor import Attempt, SpawnedProcesses
+from client_agent.sandbox.process.supervisor import SpawnedProcesses, SupervisedProcess
 from shared.wire import Reason
 from tests.support.sim_clock import SimClock
 
@@ -55,17 +55,17 @@ class Running:
         self.clock, self.process = SimClock(), process
         self.drains = FakeDrain(), FakeDrain()
         outer, init = os.pidfd_open(process.pid), os.pidfd_open(process.pid)
-        out, err = (cast("LogCapture", drain) for drain in self.drains)
+        out, err = (cast("LogCapture", capture) for capture in self.drains)
         spawned = SpawnedProcesses(
             process, outer, pidfd.watch(outer), process.pid, init, -1, None, out, err
         )
         meter = Meter(gauges, self.clock, 0.5, threading.Event())
-        self.attempt = Attempt(spawned, LAUNCH, meter, self.clock, DEATH_S)
+        self.supervised = SupervisedProcess(spawned, LAUNCH, meter, self.clock, DEATH_S)
 
     async def dies(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)  # Popen.kill might reap it
-        while not self.attempt._init_dead.done():
-            await asyncio.wait({self.attempt._init_dead})
+        while not self.supervised._init_dead.done():
+            await asyncio.wait({self.supervised._init_dead})
 
 
 async def test_who_dies_at_the_last_moment_is_dead_for_certain(
@@ -74,13 +74,13 @@ async def test_who_dies_at_the_last_moment_is_dead_for_certain(
     """What has to be waited for after it has a time of its own."""
     monkeypatch.setattr(pidfd, "kill", lambda *_: None)
     running = Running(process)
-    running.attempt.stop(Reason.TIMEOUT, "too long", grace=False)
+    running.supervised.stop(Reason.TIMEOUT, "too long", grace=False)
     await running.clock.advance(DEATH_S - 0.1)
     await running.dies()
     await running.clock.advance(DEATH_S - 0.1)  # the pipes are slow, too
-    for drain in running.drains:
-        drain.stop()
-    ended = await running.attempt.wait()
+    for capture in running.drains:
+        capture.stop()
+    ended = await running.supervised.wait()
     assert (ended.certain, ended.reason) == (True, Reason.TIMEOUT)
 
 
@@ -88,21 +88,21 @@ async def test_pipes_that_never_end_leave_a_doubt(process: subprocess.Popen[byte
     running = Running(process)
     await running.dies()
     await running.clock.advance(DEATH_S + 0.1)
-    assert not (await running.attempt.wait()).certain
+    assert not (await running.supervised.wait()).certain
 
 
 async def test_what_a_gauge_finds_again_and_again_is_one_warning(
     process: subprocess.Popen[bytes],
 ) -> None:
     running = Running(process)
-    running.attempt._went_at = 0.0
-    running.attempt.stop(Reason.TIMEOUT, "too long")
+    running.supervised._started_at = 0.0
+    running.supervised.stop(Reason.TIMEOUT, "too long")
     for size in range(5):
-        running.attempt.stop(Reason.DISK_LIMIT, f"the job stored {size} MiB")
-    running.attempt.stop(Reason.SHUTDOWN, "the agent leaves")
+        running.supervised.stop(Reason.DISK_LIMIT, f"the job stored {size} MiB")
+    running.supervised.stop(Reason.SHUTDOWN, "the agent leaves")
     await running.dies()
-    for drain in running.drains:
-        drain.stop()
-    ended = await running.attempt.wait()
+    for capture in running.drains:
+        capture.stop()
+    ended = await running.supervised.wait()
     assert ended.reason is Reason.TIMEOUT
     assert ended.warnings == ("the job stored 0 MiB", "the agent leaves")
