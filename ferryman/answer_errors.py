@@ -20,7 +20,7 @@ _NO_ROUTE_CODES: Final = frozenset({"not_found", "method_not_allowed", "no_such_
 
 
 async def refusal_of(answer: aiohttp.ClientResponse) -> FerrymanError:
-    """A problem document, a reference body with ``message``, or a page of something else."""
+    """The error of a problem document, of a JSON body with ``message``, or of some other page."""
     text = await answer.text(errors="replace")
     document: dict[str, Any] = {}
     if "json" in answer.content_type:

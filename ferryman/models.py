@@ -75,7 +75,7 @@ class Usage(Wire):
 
 
 class StatusBody(Wire):
-    """The body of the reference routes, where Cancelled is Killed; the last three are ours."""
+    """The body of job-orchestrator's routes, where Cancelled is Killed; the last three are ours."""
 
     id: int
     status: str

@@ -1,4 +1,4 @@
-"""Names that both sides use for the same thing."""
+"""The key of an attempt, by which server and agent know it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ NONE: Final = "none"
 
 
 class SandboxBroken(Exception):
-    """The sandbox cannot be used on this host. The text says why and how to mend it."""
+    """The sandbox cannot be used on this host. The text says why and how to fix it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 #!/bin/bash
-# How a job should fail: look at all the input first, say everything that is wrong and how to mend it,
-# keep what was found so far, exit with a code of its own. Mend parameters.txt and it succeeds.
+# How a job should fail: look at all the input first, say everything that is wrong and how to fix it,
+# keep what was found so far, exit with a code of its own. Fix parameters.txt and it succeeds.
 set -euo pipefail
 
 problems=0
 complain() { # complain WHERE WHAT HOW
     problems=$((problems + 1))
-    printf '%s: %s\n    to mend it: %s\n' "$@" >&2
+    printf '%s: %s\n    to fix it: %s\n' "$@" >&2
 }
 
 : >accepted.txt

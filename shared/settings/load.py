@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    TomlConfigSettingsSource,
+)
 
 from shared.settings.base import PREFIX, Settings, SettingsError
 
@@ -52,12 +57,9 @@ def load(
         if head in ignored or head.upper() in NOT_SETTINGS:
             continue
         if head not in kind.model_fields:
-            raise SettingsError(
-                f"{name}: no such setting"
-                + _did_you_mean(
-                    head, [*kind.model_fields, *ignored], lambda key: PREFIX + key.upper()
-                )
-            )
+            keys = [*kind.model_fields, *ignored]
+            hint = _did_you_mean(head, keys, lambda key: PREFIX + key.upper())
+            raise SettingsError(f"{name}: no such setting{hint}")
     table = _without_none(flags)
 
     class Loaded(kind):  # type: ignore[valid-type,misc]  # the file's path is known only here
@@ -70,7 +72,8 @@ def load(
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            sources = [init_settings, env_settings, _ValuesSource(settings_cls, extra or {})]
+            given = InitSettingsSource(settings_cls, dict(extra or {}))
+            sources = [init_settings, env_settings, given]
             if file is not None:
                 sources.append(_FileSource(settings_cls, file, ignored))
             return tuple(sources)
@@ -83,20 +86,6 @@ def load(
         raise SettingsError(f"{file}: not valid TOML: {problem}") from problem
     except OSError as problem:
         raise SettingsError(f"{file}: {problem.strerror}") from problem
-
-
-class _ValuesSource(PydanticBaseSettingsSource):
-    """Given values as a source."""
-
-    def __init__(self, settings: type[BaseSettings], values: Mapping[str, Any]) -> None:
-        super().__init__(settings)
-        self._values = dict(values)
-
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        return self._values.get(field_name), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return self._values
 
 
 class _FileSource(TomlConfigSettingsSource):

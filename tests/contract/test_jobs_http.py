@@ -1,4 +1,4 @@
-"""Jobs and results over HTTP: the reference's shapes, and ours with plain HTTP meanings."""
+"""Jobs and results over HTTP: job-orchestrator's shapes, and ours with plain HTTP meanings."""
 
 from __future__ import annotations
 

@@ -134,9 +134,9 @@ async def test_a_failure_is_as_instructive_as_the_script_made_it(system, tmp_pat
         job = await client.wait(accepted.id, timeout=60)
         assert (job.status, job.reason, job.exit_code) == (JobState.FAILED, Reason.EXIT_CODE, 3)
         assert "exit code 3" in job.message
-        assert "to mend it:" in job.stderr_tail
+        assert "to fix it:" in job.stderr_tail
         done = await client.download(job.id, tmp_path, partial=True)
     with zipfile.ZipFile(done.path) as archive:
         assert archive.read("accepted.txt")
-        assert "to mend it:" in archive.read("stderr.log").decode()
+        assert "to fix it:" in archive.read("stderr.log").decode()
         assert json.loads(archive.read("ferryman.json"))["reason"] == "exit_code"

@@ -12,7 +12,7 @@ def test_it_names_every_problem_with_its_line_and_its_remedy_and_keeps_what_was_
         "parameters.txt:4",
         "parameters.txt:5",
     ]
-    assert ended.stderr.count("    to mend it: ") == 3
+    assert ended.stderr.count("    to fix it: ") == 3
     assert "3 of the parameters cannot be used" in ended.stderr.splitlines()[-1]
     assert (tmp_path / "job" / "accepted.txt").read_text() == "steps = 5000\n"
     assert not (tmp_path / "job" / "plan.txt").exists()
