@@ -1,4 +1,4 @@
-"""Composition root of the agent: start in order, serve, stop in order."""
+"""Composition root of the agent: start the parts in order, serve, stop them in order."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ from client_agent.run.recovery import recover
 from client_agent.run.retention import RetentionSweep
 from client_agent.run.runner import Runner
 from client_agent.run.slots import SlotQueue
-from client_agent.sandbox.base import SOFT, Sandbox
+from client_agent.sandbox.base import SOFT, Sandbox, SelfTestReport
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.grants import Grants
 from client_agent.sandbox.kernel.uids import UidBlock
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.watch import SandboxWatch
@@ -58,17 +59,17 @@ from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_AHEAD: Final = 8
-"""At most so many attempts are made ready, or collected, beside those that run."""
-_OWN_FILES: Final = 48
-_FILES_A_JOB: Final = 24
-"""Descriptors kept for own work: pipes, pidfds, folders and files of a job."""
-_ANSWERS_S: Final = 0.3
-"""ReadThrottle of ``shutdown_grace`` kept for answers that are under way."""
+_MAX_EXTRA_WORKERS: Final = 8
+"""At most so many attempts are prepared or packed besides those that run."""
+_AGENT_FDS: Final = 48
+_FDS_PER_WORKER: Final = 24
+"""Descriptors that connections must leave free: for pipes, pidfds, folders and files of jobs."""
+_RESPONSE_SHARE: Final = 0.3
+"""Share of ``shutdown_grace`` in which open connections may finish their responses."""
 
 
 def version() -> str:
-    """Of the installed distribution."""
+    """Version of the installed distribution."""
     try:
         return importlib.metadata.version("ferryman")
     except importlib.metadata.PackageNotFoundError:
@@ -76,33 +77,33 @@ def version() -> str:
 
 
 @contextlib.contextmanager
-def sandbox_of(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sandbox]:
-    """The backend that the operator chose, with uids that are its own until the context ends.
+def open_sandbox(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sandbox]:
+    """The backend that the operator chose. Its uids are reserved until the context ends.
 
     Args:
-        uids: how many a root agent needs for its jobs.
+        uids: number of uids that a root agent needs for its jobs.
 
     Raises:
-        SandboxBroken: there are none left.
+        SandboxBroken: too few uids are free.
     """
     sandboxing = settings.sandboxing
-    claimed, first = None, None
-    if os.geteuid() == 0:  # the first is the self-test's, which runs beside jobs
-        claimed = UidBlock(sandboxing.uid_base, sandboxing.uid_count, 1 + uids)
-        first = claimed.first + 1
+    reserved, first = None, None
+    if os.geteuid() == 0:  # the first uid is for the self-test, which may run at the same time
+        reserved = UidBlock(sandboxing.uid_base, sandboxing.uid_count, 1 + uids)
+        first = reserved.first + 1
     backend = NoSandbox if settings.sandbox == "none" else Bubblewrap
     try:
         yield backend(clock, settings.data_dir, sandboxing.settings(settings.min_free // 2, first))
     finally:
-        if claimed is not None:
-            claimed.close()
+        if reserved is not None:
+            reserved.close()
 
 
 async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], None]) -> None:
-    """Run the agent until SIGTERM or SIGINT; a second signal ends it at once.
+    """Run the agent until SIGTERM or SIGINT; a second signal ends it immediately.
 
     Args:
-        ready: called with the port once requests are answered.
+        ready: called with the port once the agent answers requests.
 
     Raises:
         CannotListen, FolderInUse, SandboxBroken, DatabaseUnavailable, NewerSchema, OSError: it
@@ -113,7 +114,7 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, stop)
     ignore_hangup(loop)
-    with sandbox_of(settings, clock, seats(settings)) as sandbox:
+    with open_sandbox(settings, clock, worker_count(settings)) as sandbox:
         async with running(settings, clock, sandbox) as agent:
             ready(agent.port)
             await stop.wait()
@@ -121,12 +122,12 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
     log.info("agent.stopped", in_time=agent.in_time)
     if not agent.in_time:
         sys.stderr.flush()
-        os._exit(0)  # a thread still works on a result: the interpreter would wait for it
+        os._exit(0)  # a thread still packs a result, and the interpreter would wait for it
 
 
-def seats(settings: AgentSection) -> int:
-    """Attempts that are on their way at once: those that run, and a few before and after."""
-    return settings.slots + min(settings.slots, _AHEAD)
+def worker_count(settings: AgentSection) -> int:
+    """Attempts that are handled at once: as many run as there are slots, a few are prepared."""
+    return settings.slots + min(settings.slots, _MAX_EXTRA_WORKERS)
 
 
 @dataclass(slots=True)
@@ -135,17 +136,17 @@ class Running:
 
     port: int
     in_time: bool = True
-    """False once it was stopped and some attempt's end could not be written down in time."""
+    """Set when it has stopped. False: some attempt's end could not be stored in time."""
 
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: AgentSection, machine: Clock, sandbox: Sandbox
+    settings: AgentSection, machine_clock: Clock, sandbox: Sandbox
 ) -> AsyncIterator[Running]:
     """A started agent; stopped when the context ends.
 
     Args:
-        machine: the clocks of the machine.
+        machine_clock: the machine's clock.
 
     Raises: as :func:`serve`.
     """
@@ -154,20 +155,13 @@ async def running(
     async with contextlib.AsyncExitStack() as stack:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         stack.callback(FolderLock(settings.data_dir).close)
-        clock = PersistentClock(settings.data_dir, machine)
+        clock = PersistentClock(settings.data_dir, machine_clock)
         stack.push_async_callback(sandbox.close)
         watch = SandboxWatch(sandbox, clock)
         stack.push_async_callback(watch.close)
         await watch.self_test()
         grants = settings.sandboxing.grants(os.environ)
-        if settings.sandbox == "none":
-            log.warning("sandbox.none", advice="bundles run with all rights of this user")
-        soft = [name for name, how in watch.report.enforcement.items() if how == SOFT]
-        if soft:
-            log.warning("sandbox.soft_limits", limits=soft, advice=list(watch.report.advice))
-        if grants.networked:
-            advice = "jobs reach what this host reaches, this agent's own port included"
-            log.warning("sandbox.network", services=grants.networked, advice=advice)
+        _warn(settings.sandbox, watch.report, grants)
         socket = listen(settings.host, settings.port)
         stack.callback(socket.close)
 
@@ -175,9 +169,9 @@ async def running(
         database = await _open_database(settings)
         stack.push_async_callback(database.close)
         payloads = await Payloads.open(database, clock)
-        waiting = await recover(payloads, folders, sandbox)
+        prepared = await recover(payloads, folders, sandbox)
 
-        threads = ThreadPoolExecutor(seats(settings), "ferryman-job")
+        threads = ThreadPoolExecutor(worker_count(settings), "ferryman-job")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         identity = Identity(
             await agent_identity(database, secrets.token_hex(16)),
@@ -194,14 +188,12 @@ async def running(
             clock,
             threads,
             watch,
-            settings.name,
-            version(),
+            identity,
             settings.grace,
             SlotQueue(settings.slots),
-            settings.min_free,
             grants,
         )
-        runner = Runner(context, seats(settings))
+        runner = Runner(context, worker_count(settings))
         sources = MountSources(grants.sources)
         admission = Admission(identity, folders, watch, grants, sources, clock)
         health = Health(admission, payloads, folders, watch, grants, clock)
@@ -216,41 +208,41 @@ async def running(
             defaults=_defaults(settings),
             clock=clock,
         )
-        room = connections.connection_limits(
+        limits = connections.connection_limits(
             connections.raise_open_file_limit(),
             most=settings.max_connections,
             per_peer=settings.connections_per_peer,
-            own=_OWN_FILES + _FILES_A_JOB * seats(settings),
+            own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(settings),
         )
         app = web.Application()
-        add_middlewares(app, Gate(settings, room, id_field="payload_id"), answer_problems)
+        add_middlewares(app, Gate(settings, limits, id_field="payload_id"), answer_problems)
         app.add_routes(Api(payloads, runner, intake, health, folders, snapshots, clock).routes())
         deadlines = Deadlines(
             settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
         )
-        answers_s = settings.shutdown_grace * _ANSWERS_S
-        listener = Listener(app, socket, room, deadlines, answers_s)
+        response_s = settings.shutdown_grace * _RESPONSE_SHARE
+        listener = Listener(app, socket, limits, deadlines, response_s)
         stack.push_async_callback(listener.close)
 
-        ended = asyncio.Event()
+        stop = asyncio.Event()
         sweep = RetentionSweep(payloads, folders, clock, settings.retention)
-        background = asyncio.gather(sweep.run(ended), clock.keep_saved(ended))
-        runner.start(waiting)
+        background = asyncio.gather(sweep.run(stop), clock.keep_saved(stop))
+        runner.start(prepared)
         agent = Running(socket.getsockname()[1])
         await listener.start()
         try:
             yield agent
         finally:
             admission.shutting_down = True  # submits are refused; events are still sent
-            agent.in_time = await runner.stop(settings.shutdown_grace * (1 - _ANSWERS_S))
+            agent.in_time = await runner.stop(settings.shutdown_grace * (1 - _RESPONSE_SHARE))
             payloads.wakeups.close()  # the event streams send the last ends, then end
-            ended.set()
+            stop.set()
             await background
 
 
 async def check(settings: AgentSection, clock: Clock) -> Table:
-    """Try the sandbox in a folder of its own, so that it works beside a running agent, which tells
-    the outcome in ``/health``.
+    """Check the sandbox in a folder of its own, so that it works while an agent runs. That agent
+    shows the result in ``/health``.
 
     Raises:
         OSError: the data folder cannot be written.
@@ -260,14 +252,26 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
         logs = Path(home) / "logs"
         logs.mkdir()
         grants = settings.sandboxing.grants(os.environ)
-        apart = settings.model_copy(update={"data_dir": Path(home)})
-        with sandbox_of(apart, clock, 1) as sandbox:
+        own_folder = settings.model_copy(update={"data_dir": Path(home)})
+        with open_sandbox(own_folder, clock, 1) as sandbox:
             try:
                 table = await sandbox_check.check(sandbox, logs, grants.granted)
             finally:
                 await sandbox.close()
     record.write(settings.data_dir, table, clock.now(), version())
     return table
+
+
+def _warn(backend: str, report: SelfTestReport, grants: Grants) -> None:
+    """Log what jobs can do that an operator should know about."""
+    if backend == "none":
+        log.warning("sandbox.none", advice="bundles run with all rights of this user")
+    soft = [name for name, how in report.enforcement.items() if how == SOFT]
+    if soft:
+        log.warning("sandbox.soft_limits", limits=soft, advice=list(report.advice))
+    if grants.networked:
+        advice = "jobs reach what this host reaches, this agent's own port included"
+        log.warning("sandbox.network", services=grants.networked, advice=advice)
 
 
 async def _open_database(settings: AgentSection) -> Database:
@@ -290,5 +294,5 @@ def _defaults(settings: AgentSection) -> Defaults:
 
 def _on_signal(number: int, stop: asyncio.Event) -> None:
     if stop.is_set():
-        os._exit(128 + number)  # told twice: what runs dies with this process
+        os._exit(128 + number)  # a second signal: all jobs die with this process
     stop.set()

@@ -26,7 +26,7 @@ class Identity:
     services: tuple[str, ...] | None
     """None: any."""
     min_free: int
-    """Bytes that must stay free."""
+    """Bytes of disk that must stay free; with less, nothing is accepted or started."""
 
 
 class Admission:

@@ -123,8 +123,8 @@ class Attempt:
 
     async def _wait_for_space(self) -> bool:
         """Wait until the disk has space: a full one does not fail attempts. False: prevented."""
-        context = self._context
-        while not self._start_prevented and context.folders.free_bytes() < context.min_free:
+        context, min_free = self._context, self._context.identity.min_free
+        while not self._start_prevented and context.folders.free_bytes() < min_free:
             log.warning("payload.waits_for_space", payload=self.payload.id)
             await context.clock.sleep(RETRY_S)
         return not self._start_prevented

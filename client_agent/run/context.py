@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 from client_agent.collect.result import ReceiptSource
+from client_agent.intake.admission import Identity
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.run.slots import SlotQueue
@@ -33,14 +34,10 @@ class AgentContext:
     threads: ThreadPoolExecutor
     """For unpacking and packing, so that these never take the threads that HTTP needs."""
     watch: SandboxWatch
-    agent: str
-    """Its name."""
-    version: str
+    identity: Identity
     grace_s: float
     """From SIGTERM to SIGKILL."""
     slots: SlotQueue
-    min_free: int
-    """Bytes of free disk space that are required to start an attempt."""
     grants: Grants
 
     async def in_thread(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
@@ -52,8 +49,8 @@ class AgentContext:
         return ReceiptSource(
             payload,
             payload.outcome,
-            self.agent,
-            self.version,
+            self.identity.name,
+            self.identity.version,
             self.watch.report,
             self.grants.for_service(payload.service),
         )

@@ -65,8 +65,8 @@ MUTANTS: Final = (
         "clock",
         "the agent goes by it",
         "client_agent/app.py",
-        "clock = PersistentClock(settings.data_dir, machine)",
-        "clock = machine",
+        "clock = PersistentClock(settings.data_dir, machine_clock)",
+        "clock = machine_clock",
         ("tests/contract/test_clock_jumps.py::test_the_agent_removes_no_result_after_a_jump",),
     ),
 )

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from client_agent.intake.admission import Identity
 from client_agent.payloads import states
 from client_agent.payloads.payload import NewPayload, Payload
 from client_agent.payloads.store import Payloads
@@ -97,7 +98,6 @@ class Rig:
         self.threads = ThreadPoolExecutor(slots + 1)
         self.database: Database | None = None
         self.opened = False
-        self.min_free = 0
         self.grants = Grants(Grant(), {})
 
     async def open(self) -> None:
@@ -115,11 +115,9 @@ class Rig:
             self.clock,
             self.threads,
             self.watch,
-            "node-1",
-            "1.0",
+            Identity("agent-id", "node-1", "1.0", self.slots, None, 0),
             5.0,
             SlotQueue(self.slots),
-            self.min_free,
             self.grants,
         )
         self.runner = Runner(self.context, self.slots + self.ahead)

@@ -184,8 +184,8 @@ async def test_a_shortage_that_does_not_end_is_the_agents_fault(rig, monkeypatch
 async def test_waiting_payloads_stay_prepared_until_there_is_space(rig, monkeypatch):
     free = [0]
     monkeypatch.setattr(rig.folders, "free_bytes", lambda: free[0])
-    rig.context = dataclasses.replace(rig.context, min_free=100)
-    rig.runner._context = rig.context
+    identity = dataclasses.replace(rig.context.identity, min_free=100)
+    rig.runner._context = dataclasses.replace(rig.context, identity=identity)
     payload = await rig.submit()
     await rig.clock.until_asleep(1.0)
     assert (await rig.payloads.get(payload.id)).state is PayloadState.PREPARED
