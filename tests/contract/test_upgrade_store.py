@@ -88,3 +88,49 @@ async def test_the_way_back_that_the_guide_describes_makes_another_server(tmp_pa
         assert database.upgraded_from == path.with_name(f"{path.name}.schema-1.2")
     finally:
         await database.close()
+
+
+async def test_jobs_that_were_at_an_agent_have_their_last_attempt_and_bundles_are_counted(
+    tmp_path: Path,
+) -> None:
+    path = lay_out("server", tmp_path / "data")
+    with closing(sqlite3.connect(path)) as before, before:
+        # Job 7 has the content of job 6, in a file of its own.
+        before.execute(
+            """
+            UPDATE jobs SET (bundle_digest, bundle_size) = (
+                SELECT bundle_digest, bundle_size FROM jobs WHERE id = 6
+            ) WHERE id = 7
+            """
+        )
+        stored = dict(before.execute("SELECT id, result_file FROM jobs").fetchall())
+        files = dict(before.execute("SELECT id, bundle_file FROM jobs").fetchall())
+    database = await Database.open(path, MIGRATIONS)
+    jobs = SqlJobs(database, lambda job: None)
+    try:
+        for job_id in range(1, 8):
+            job = await jobs.get(job_id)
+            attempts = await jobs.attempts(job_id)
+            if job.agent is None:
+                assert attempts == [], job
+                continue
+            (attempt,) = attempts
+            assert (attempt.number, attempt.agent, attempt.state) == (
+                job.attempt,
+                job.agent,
+                job.state,
+            )
+            assert (attempt.payload_id, attempt.exit_code) == (job.payload_id, job.exit_code)
+            assert attempt.limits == job.limits
+            assert (attempt.result.file if attempt.result else None) == stored[job_id]
+            assert (attempt.ended_at is not None) == job.ended
+        shared = {files[6], files[7]}
+        kept = {job.bundle.file for job in [await jobs.get(6), await jobs.get(7)] if job.bundle}
+        assert len(kept) == 1
+        assert kept < shared
+        everything = [name for name in (*files.values(), *stored.values()) if name]
+        assert set(everything) - await jobs.files_in_use(everything) == shared - kept
+        counted = await database.rows("SELECT sum(refs) AS refs FROM bundles")
+        assert counted[0]["refs"] == len([name for name in files.values() if name])
+    finally:
+        await database.close()
