@@ -16,7 +16,7 @@ from client_agent.payloads.errors import DigestMismatch, KeyRefused, StaleAttemp
 from client_agent.payloads.payload import Payload, from_row
 from shared.clock import SECOND, Micros
 from shared.ids import AttemptKey
-from shared.sqlite.transactions import Transaction
+from shared.sql import Transaction
 
 _MIN_RETENTION_S: Final = 86_400.0
 """Refusals are kept at least this long, so that they outlive every request with their key."""

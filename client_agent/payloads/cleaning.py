@@ -7,7 +7,7 @@ from typing import Final
 from client_agent.payloads import states
 from client_agent.payloads.payload import Payload, from_row
 from shared.clock import Micros
-from shared.sqlite.transactions import Transaction
+from shared.sql import Transaction
 
 _TOMBSTONE: Final = """
     state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now),

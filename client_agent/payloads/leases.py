@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_agent.payloads.errors import NoSuchPayload, StaleLease
-from shared.sqlite.transactions import Transaction
+from shared.sql import Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from shared.clock import Micros, iso
 from shared.ids import AttemptKey
-from shared.sqlite.transactions import Row
+from shared.sql import Row
 from shared.wire import Limits, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
 
 INSERT: Final = """

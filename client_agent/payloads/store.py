@@ -16,9 +16,9 @@ from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import INSERT, NewPayload, Outcome, Payload, from_row
 from shared.clock import SECOND, Clock
 from shared.ids import AttemptKey
+from shared.sql import Transaction
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.sqlite.transactions import Transaction
 from shared.wakeups import Wakeups
 from shared.wire import PayloadState
 

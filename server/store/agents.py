@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,8 +17,7 @@ from server.domain.agents import (
 )
 from server.store.queue import HELD
 from shared.clock import Micros
-from shared.sqlite.database import Database
-from shared.sqlite.transactions import Row, Transaction
+from shared.sql import Database, Row, Transaction
 
 _ALL: Final = "SELECT * FROM agents ORDER BY name, created_at, id"
 _CURRENT: Final = """
@@ -201,7 +201,9 @@ async def _rename_in_jobs(tx: Transaction, old: str, new: str) -> None:
 
 
 def _record(row: Row) -> AgentRecord:
-    fields: dict[str, Any] = {name: row[name] for name in row.keys()}  # noqa: SIM118 - a Row's
+    fields: dict[str, Any] = {
+        field.name: row[field.name] for field in dataclasses.fields(AgentRecord)
+    }
     fields["state"] = AgentState(row["state"])
     fields["labels"], fields["resources"] = json.loads(row["labels"]), json.loads(row["resources"])
     return AgentRecord(**fields)

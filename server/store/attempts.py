@@ -10,8 +10,7 @@ from server.domain.errors import NoSuchAttempt
 from server.domain.jobs import Job, Move, Result
 from server.store import rows
 from shared.ids import AttemptKey
-from shared.sqlite.database import Database
-from shared.sqlite.transactions import Transaction
+from shared.sql import Database, Transaction
 from shared.wire import JobState
 
 _FROM_THE_JOB: Final = ("agent", "payload_id", "submitted_at", "started_at")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from server.domain.jobs import Bundle
 from server.store.placeholders import batches
 from shared.clock import Micros
-from shared.sqlite.transactions import Transaction
+from shared.sql import Transaction
 
 
 async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle:

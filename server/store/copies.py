@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from shared.sql import Transaction
 from shared.sqlite.database import Database
-from shared.sqlite.transactions import Transaction
 
 _FILES: Final = {
     "bundles": """

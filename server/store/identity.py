@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from shared.sqlite.database import Database
-from shared.sqlite.transactions import Transaction
+from shared.sql import Database, Transaction
 
 
 async def server_identity(database: Database, fresh: str) -> tuple[str, tuple[str, ...]]:

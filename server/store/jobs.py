@@ -15,8 +15,7 @@ from server.store.queue import HELD, Queue, count_queued
 from server.store.retention import Retention
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.sqlite.database import Database
-from shared.sqlite.transactions import Transaction
+from shared.sql import Database, Transaction
 from shared.wire import JobState
 
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from server.domain.leases import LENGTH_S, Lease
 from shared.clock import SECOND
-from shared.sqlite.database import Database
-from shared.sqlite.transactions import Row, Transaction
+from shared.sql import Database, Row, Transaction
 
 _UNTIL: Final = f"now_us() + {round(LENGTH_S * SECOND)}"
 _ACQUIRE: Final = f"""

@@ -9,8 +9,7 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
 from server.store import rows
 from server.store.attempts import record_attempt
-from shared.sqlite.database import Database
-from shared.sqlite.transactions import Transaction
+from shared.sql import Database, Transaction
 from shared.wire import JobState
 
 _EVENT: Final = """

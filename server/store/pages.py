@@ -8,7 +8,7 @@ from server.domain.jobs import Job
 from server.ports import Filter
 from server.store import rows
 from server.store.placeholders import batches
-from shared.sqlite.database import Database
+from shared.sql import Database
 from shared.wire import JobState
 
 _SLICE: Final = 500

@@ -8,8 +8,7 @@ from server.domain.jobs import Job
 from server.ports import Held
 from server.store import rows
 from shared.clock import Micros
-from shared.sqlite.database import Database
-from shared.sqlite.transactions import Transaction
+from shared.sql import Database, Transaction
 
 HELD: Final = "state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
 """HOLDS_SLOT, in the words of the index ``jobs_held``."""

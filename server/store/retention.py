@@ -12,8 +12,7 @@ from server.store.bundles import release_files
 from server.store.moves import make_move
 from server.store.placeholders import batches
 from shared.clock import Micros
-from shared.sqlite.database import Database
-from shared.sqlite.transactions import Transaction
+from shared.sql import Database, Transaction
 
 
 class Retention:

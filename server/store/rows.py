@@ -11,7 +11,7 @@ from typing import Any
 from server.domain import states
 from server.domain.attempts import Attempt
 from server.domain.jobs import Bundle, Event, Job, NewJob, Result
-from shared.sqlite.transactions import Row
+from shared.sql import Row
 from shared.wire import JobState, Limits, Reason, Usage
 
 # Few texts recur in most rows: each is parsed once.

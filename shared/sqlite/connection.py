@@ -10,8 +10,8 @@ from typing import Final
 import aiosqlite
 
 from shared.clock import Clock
+from shared.sql import Params, T
 from shared.sqlite.copies import file_size
-from shared.sqlite.transactions import Params, Row, T
 
 _FETCHED_AT_ONCE: Final = 64  # rows, where aiosqlite iterates
 _PRAGMAS: Final = (
@@ -43,5 +43,5 @@ class Connection(aiosqlite.Connection):
         value: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
         return value
 
-    async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+    async def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
         return list(await self.execute_fetchall(sql, params or {}))

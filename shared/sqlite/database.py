@@ -19,11 +19,12 @@ from typing import Any, Final
 
 from shared.clock import Clock, RealClock
 from shared.files.locks import FileLock
+from shared.sql import Change, Params, T
 from shared.sqlite.connection import Connection
 from shared.sqlite.copies import check_structure, file_size
 from shared.sqlite.errors import DatabaseUnavailable, NoRoomForCopy
 from shared.sqlite.migrations import Migration, migrate
-from shared.sqlite.transactions import Change, Params, Row, T, commit_together
+from shared.sqlite.transactions import commit_together
 
 _FREE_PAGES_KEPT: Final = 1_000  # they will soon be needed again
 _PAGES_FREED_AT_ONCE: Final = 1_000  # some milliseconds, in which others wait
@@ -116,7 +117,7 @@ class Database:
             self._lock.close()
             self._lock = None
 
-    async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+    async def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
         """Read committed rows.
 
         Raises:
@@ -124,7 +125,7 @@ class Database:
         """
         return await self._read(self._reader, sql, params)
 
-    async def list_rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+    async def list_rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
         """Read committed rows for a list. Such reads take long, so they have a connection of their
         own: whoever calls :meth:`rows` never waits for one.
 
@@ -133,7 +134,9 @@ class Database:
         """
         return await self._read(self._lists, sql, params)
 
-    async def _read(self, connection: Connection, sql: str, params: Params | None) -> Sequence[Row]:
+    async def _read(
+        self, connection: Connection, sql: str, params: Params | None
+    ) -> Sequence[sqlite3.Row]:
         try:
             rows = await connection.rows(sql, params)
         except sqlite3.DatabaseError as problem:

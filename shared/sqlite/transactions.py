@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import Any
 
-T = TypeVar("T")
-Row: TypeAlias = sqlite3.Row
-Params: TypeAlias = Mapping[str, Any]
-
-
-class Transaction(Protocol):
-    """What a change works with. Everything it does is kept, or nothing is."""
-
-    async def rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
-        """Run one statement; the rows it returns."""
-        ...
-
-    async def locked_rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
-        """Run a SELECT of one table; nobody else locks or changes its rows until the end of this
-        transaction. A database with several writers adds ``FOR UPDATE``.
-        """
-        ...
-
-
-Change: TypeAlias = Callable[[Transaction], Awaitable[T]]
-"""Runs in the connection's thread and may wait for its transaction only. It may be run a second
-time from the start, when another change made the shared transaction fail."""
+from shared.sql import Change, Params, T
 
 
 class InThreadTransaction:
@@ -36,7 +15,7 @@ class InThreadTransaction:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+    async def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
         return self._connection.execute(sql, params or {}).fetchall()
 
     locked_rows = rows  # there is one writer

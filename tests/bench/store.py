@@ -17,8 +17,8 @@ from server.ports import Filter
 from server.store import claims
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
+from shared.sql import Transaction
 from shared.sqlite.database import Database
-from shared.sqlite.transactions import Transaction
 from shared.wire import JobState
 from tests.bench.bulk import fill
 from tests.bench.table import Row, median, percentile

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from client_agent.storage.folders import Folders
+from shared.sql import Change
 from shared.sqlite.database import Database
-from shared.sqlite.transactions import Change
 from tests.support.agent import Rig
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from shared.clock import Clock
+from shared.sql import Change, Params, Row, T
 from shared.sqlite.migrations import Migration
-from shared.sqlite.transactions import Change, Params, Row, T
 
 
 class SimulatedCrash(BaseException):

@@ -307,7 +307,7 @@ class World:
             self.folder / "sim.sqlite", MIGRATIONS, self.fuse, self.steady
         )
         wakeups = JobWakeups()
-        self.jobs = SqlJobs(self.database, wakeups.changed)  # type: ignore[arg-type]
+        self.jobs = SqlJobs(self.database, wakeups.changed)
         self.registry = Registry(self.agents, self.steady)
         self.files = storage.FolderFiles(self.folder, lambda: f"{next(self._names):032x}")
         how = (self.jobs, self.files)
@@ -481,9 +481,9 @@ class World:
             if path.is_file()
         }
         used = {
-            row[0]
+            row["file"]
             for row in self.database._run(
-                "SELECT file FROM bundles UNION SELECT result_file FROM attempts", None
+                "SELECT file FROM bundles UNION SELECT result_file AS file FROM attempts", None
             )
         }
         return stored - used

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from shared.files.locks import FolderInUse
+from shared.sql import Transaction
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.sqlite.transactions import Transaction
 
 MIGRATIONS = [("CREATE TABLE numbers (n INTEGER PRIMARY KEY) STRICT",)]
 

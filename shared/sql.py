@@ -1,0 +1,61 @@
+"""What the stores need of a database, whichever it is.
+
+SQL stays in the subset that SQLite and PostgreSQL share: named parameters, ``RETURNING``,
+``ON CONFLICT``, and ``now_us()``, the database's own clock in microseconds, which each adapter
+defines. ``shared.sqlite`` is the adapter of today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Params: TypeAlias = Mapping[str, Any]
+
+
+class Row(Protocol):
+    """A row that a statement returned."""
+
+    def __getitem__(self, column: str, /) -> Any: ...
+
+
+class Transaction(Protocol):
+    """What a change works with. Everything it does is kept, or nothing is."""
+
+    async def rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
+        """Run one statement; the rows it returns."""
+        ...
+
+    async def locked_rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
+        """Run a SELECT of one table; nobody else locks or changes its rows until the end of this
+        transaction. A database with several writers adds ``FOR UPDATE``.
+        """
+        ...
+
+
+Change: TypeAlias = Callable[[Transaction], Awaitable[T]]
+"""May wait for its transaction only. May be run a second time from the start, when another change
+made a shared transaction fail."""
+
+
+class Database(Protocol):
+    """Reads committed rows, and makes changes durable."""
+
+    async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        """Read committed rows."""
+        ...
+
+    async def list_rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        """As :meth:`rows`, for somebody's list: whoever calls :meth:`rows` never waits for it."""
+        ...
+
+    async def write(self, change: Change[T]) -> T:
+        """Run ``change`` in a transaction; return its value once that is durable."""
+        ...
+
+    async def maintain(self) -> bool:
+        """To be called now and then: give unused space back, some at a time. Returns whether there
+        is more.
+        """
+        ...
