@@ -37,7 +37,8 @@ from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
 from server.stages.send import Send
-from server.storage.folder import FolderFiles
+from server.storage.folder import FolderStorage
+from server.storage.scratch import FolderScratch
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
@@ -106,11 +107,17 @@ async def compose(
     identity, former = await server_identity(database, secrets.token_hex(16))
     wakeups = JobWakeups()
     jobs = SqlJobs(database, wakeups.changed)
-    files = FolderFiles(table.data_dir, functools.partial(secrets.token_hex, 16), table.min_free)
+    owner, token = secrets.token_hex(6), functools.partial(secrets.token_hex, 10)
+    scratch = FolderScratch(table.data_dir / "staging", owner, token, table.min_free)
+    storage = FolderStorage(table.data_dir, scratch, owner, token)
+
+    async def alive() -> set[str]:
+        return {owner}  # the lock on the folder proves that there is no other
+
     sessions = Sessions(
         control=await stack.enter_async_context(_session(0)),
         transfers=await stack.enter_async_context(_session(TRANSFERS_PER_HOST)),
-        reserve=files.reserve,
+        storage=storage,
     )
     services = {name: one.service(name) for name, one in settings.services.items()}
     links = [
@@ -118,11 +125,12 @@ async def compose(
         for name, one in settings.agents.items()
     ]
     registry = Registry(links, clock)
-    accept = Accept(jobs, files, services, clock, table.stored_per_user)
-    get = Get(jobs, files, services, clock, on_slot=wakeups.sender.set)
+    accept = Accept(jobs, storage, services, clock, table.stored_per_user)
+    get = Get(jobs, storage, scratch, services, clock, on_slot=wakeups.sender.set)
     poll = Poll(
         jobs,
-        files,
+        storage,
+        scratch,
         registry,
         services,
         clock,
@@ -130,15 +138,13 @@ async def compose(
         unreachable_after_s=table.agent_unreachable_after,
         lost_after_s=table.agent_lost_after,
     )
-    deliver = Deliver(
-        jobs, files, registry, services, clock, get, lost_after_s=table.agent_lost_after
-    )
+    deliver = Deliver(jobs, registry, services, clock, get, lost_after_s=table.agent_lost_after)
     send = Send(
         jobs, registry, services, clock, deliver, get, removed_after_s=table.agent_lost_after
     )
     cancel = Cancel(jobs, registry, services, clock, wakeups, get.on_payload)
-    clean = Clean(jobs, files, services, clock, wakeups.cleaner.set)
-    await recover(jobs, files)
+    clean = Clean(jobs, storage, services, clock, alive, wakeups.cleaner.set)
+    await recover(jobs, scratch, alive)
 
     uploads = Uploads(
         clock,
@@ -167,7 +173,7 @@ async def compose(
         [deliver.stop, cancel.stop, poll.stop, get.stop],
     )
 
-    health = Health(database, files, supervisor, table.min_free, clock)
+    health = Health(database, scratch, supervisor, table.min_free, clock)
     gate = Gate(
         table,
         room or connections.connection_limits(1024),
@@ -179,7 +185,8 @@ async def compose(
     add_middlewares(application, gate, answer_problems)
     application[CONTEXT] = Context(
         jobs=jobs,
-        files=files,
+        storage=storage,
+        scratch=scratch,
         fleet=registry,
         services=services,
         watch=wakeups,
@@ -193,7 +200,7 @@ async def compose(
         ),
         uploads=uploads,
         upload_threads=upload_threads,
-        partials=Partials(files, clock),
+        partials=Partials(scratch, clock),
         cancel_patience_s=table.cancel_patience,
         troubles=health.troubles,
         waiting=gate.long_poll,

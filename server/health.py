@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.loops.supervisor import Supervisor
-from server.ports import Files
+from server.ports import Scratch
 from shared.clock import Clock
 from shared.probe import Probe
 from shared.sqlite.database import Database
@@ -19,12 +19,12 @@ class Health:
     def __init__(
         self,
         database: Database,
-        files: Files,
+        scratch: Scratch,
         supervisor: Supervisor,
         min_free: int,
         clock: Clock,
     ) -> None:
-        self._database, self._files, self._supervisor = database, files, supervisor
+        self._database, self._scratch, self._supervisor = database, scratch, supervisor
         self._min_free = min_free
         self._disk = Probe("the data folder", self._check_disk, clock)
 
@@ -38,9 +38,9 @@ class Health:
     def _check_disk(self) -> list[str]:
         found = []
         try:
-            if self._files.free_bytes() < self._min_free:
+            if self._scratch.free_bytes() < self._min_free:
                 found.append("the disk is full")
-            self._files.check_writable()
+            self._scratch.check_writable()
         except OSError as problem:
             found.append(f"the data folder cannot be written: {problem.strerror}")
         return found

@@ -9,11 +9,9 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
-from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import aiohttp
 
@@ -22,10 +20,11 @@ from server.ports import (
     Fetched,
     NoSuchPayload,
     RefusedByAgent,
-    Reservation,
+    ScratchFile,
     Unreachable,
 )
 from shared.clock import Clock
+from shared.files.opened import opened
 from shared.wire import Wire
 
 Document = TypeVar("Document", bound=Wire)
@@ -137,28 +136,26 @@ class RateFloor:
 
 async def store(
     answer: aiohttp.ClientResponse,
-    to: Path,
+    to: ScratchFile,
     clock: Clock,
-    space: Reservation,
     most: int | None = None,
 ) -> Fetched:
     """The body to a file, checked against ``Repr-Digest`` and ``Content-Length`` where given.
 
     Args:
-        space: for the file; it is asked before each piece.
         most: bytes that were announced; more are not taken.
 
     Raises:
         Unreachable, OSError, TimeoutError
     """
     digest, size, floor = hashlib.sha256(), 0, RateFloor(clock)
-    async with _created(to) as file:
+    async with opened(partial(to.path.open, "wb")) as file:
         while chunk := await answer.content.readany():
             size += len(chunk)
             if most is not None and size > most:
                 raise Unreachable(f"the result is longer than the {most} bytes said", sent=True)
             floor.add(len(chunk))
-            space.take(len(chunk))
+            to.reserve(len(chunk))
             if size > _CHUNK:
                 await asyncio.to_thread(_write, file, digest, chunk)
             else:
@@ -169,24 +166,6 @@ async def store(
         if expected != digest.digest():
             raise Unreachable("the result arrived damaged: wrong digest", sent=True)
     return Fetched(size, digest.hexdigest())
-
-
-@asynccontextmanager
-async def _created(path: Path) -> AsyncIterator[IO[bytes]]:
-    """A new file; closed, too, when the caller is cancelled while a thread still opens it."""
-    opening: asyncio.Future[IO[bytes]] = asyncio.ensure_future(asyncio.to_thread(path.open, "wb"))
-    try:
-        file = await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_close)
-        raise
-    with file:
-        yield file
-
-
-def _close(opening: asyncio.Future[IO[bytes]]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 def _write(file: Any, digest: Any, chunk: bytes) -> None:

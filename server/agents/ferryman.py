@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -15,8 +13,9 @@ from aiohttp.http_exceptions import LineTooLong
 from server.agents import answers, forms, listing
 from server.agents.link import Link
 from server.domain import outcome
+from server.domain.files import FileKind
 from server.domain.jobs import Job
-from server.ports import Fetched, NoSuchPayload, Unreachable
+from server.ports import Fetched, NoSuchPayload, ScratchFile, Unreachable
 from shared.ids import AttemptKey
 from shared.wire import AgentEvent, AgentHealth, Order, PayloadDoc, PayloadList, Settled
 
@@ -56,7 +55,8 @@ class FerrymanAgent(Link):
     def supports_events(self) -> bool:
         return True
 
-    async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
+    async def submit(self, job: Job) -> PayloadDoc:
+        assert job.bundle is not None, "only Cleaned jobs have none"
         order = Order(
             server=self._server,
             key=str(job.key),
@@ -64,14 +64,13 @@ class FerrymanAgent(Link):
             user_id=job.user_id,
             timeout_s=job.timeout_s,
             limits=job.limits,
-            bundle_digest=job.bundle.digest if job.bundle else "",
-            bundle_size=job.bundle.size if job.bundle else 0,
+            bundle_digest=job.bundle.digest,
+            bundle_size=job.bundle.size,
             lease=self.lease,
         )
-        form = await asyncio.to_thread(
-            forms.sealed, order.model_dump_json(), bundle, secrets.token_hex(16)
-        )
-        body = await self._hand_over(f"{self.base}/submit", form)
+        async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
+            form = forms.zipped(order.model_dump_json(), bundle, secrets.token_hex(16))
+            body = await self._hand_over(f"{self.base}/submit", form)
         try:
             return self._of(PayloadDoc.model_validate_json(body), job)
         except ValueError as problem:
@@ -84,10 +83,10 @@ class FerrymanAgent(Link):
             payload = (await answers.document(answer, Settled)).payload
             return None if payload is None else self._of(payload, job)
 
-    async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
         return await self._download(f"{self.base}/retrieve_partial/{payload_id}", to, most)
 
-    async def partial(self, job: Job, to: Path) -> Fetched:
+    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
         payload = await self.settle(job)  # by its key: a number may be another job's by now
         if payload is None or not outcome.is_of(job, payload, self.name):
             raise NoSuchPayload(f"agent {self.name} does not have job {job.id}")
@@ -109,7 +108,9 @@ class FerrymanAgent(Link):
         except NoSuchPayload:
             pass
 
-    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
+    async def look(
+        self, payload_id: int, to: ScratchFile
+    ) -> tuple[PayloadDoc | None, Fetched | None]:
         raise NotImplementedError("an agent of ours is not polled")
 
     async def payloads(self) -> PayloadList:

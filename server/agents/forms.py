@@ -1,6 +1,4 @@
-"""The bodies that ``POST /submit`` of an agent takes; built by blocking functions, sent chunk by
-chunk.
-"""
+"""The bodies that ``POST /submit`` of an agent takes, sent chunk by chunk."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from server.ports import FileStream
 from shared.files.bundles.reader import BundleReader
 
 _CHUNK: Final = 1 << 20
@@ -25,50 +24,46 @@ class Form:
             form.
     """
 
-    def __init__(self, boundary: str, size: int, source: Iterator[bytes], *, small: bool) -> None:
+    def __init__(self, boundary: str, size: int, source: AsyncIterator[bytes]) -> None:
         self.content_type = f"multipart/form-data; boundary={boundary}"
         self.size, self.taken, self.handed_over = size, 0, False
-        self._source, self._small = source, small
+        self._source = source
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        if self._small:
-            body = b"".join(self._source)
+        if self.size <= _SMALL:
+            body = b"".join([chunk async for chunk in self._source])
             self.handed_over = True
             yield body
             return
-        done = object()
-        chunk = await asyncio.to_thread(next, self._source, done)
-        while chunk is not done:
-            following = await asyncio.to_thread(next, self._source, done)
-            self.handed_over = following is done
+        chunk = await anext(self._source, None)
+        while chunk is not None:
+            following = await anext(self._source, None)
+            self.handed_over = following is None
             self.taken += 1
-            assert isinstance(chunk, bytes)
             yield chunk
             chunk = following
 
 
-def sealed(order: str, bundle: Path, boundary: str) -> Form:
+def zipped(order: str, bundle: FileStream, boundary: str) -> Form:
     """For an agent of ours: the order, then the bundle as it is."""
     head = _head(boundary, "order") + order.encode() + b"\r\n"
     head += _head(boundary, "bundle", "bundle.zip")
     tail = f"\r\n--{boundary}--\r\n".encode()
-    length = bundle.stat().st_size
 
-    def source() -> Iterator[bytes]:
+    async def source() -> AsyncIterator[bytes]:
         yield head
-        with bundle.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                yield chunk
+        async for chunk in bundle:
+            yield chunk
         yield tail
 
-    size = len(head) + length + len(tail)
-    if length > _SMALL:
-        return Form(boundary, size, source(), small=False)
-    return Form(boundary, size, iter([b"".join(source())]), small=True)
+    return Form(boundary, len(head) + bundle.size + len(tail), source())
 
 
 def plain(bundle: Path, boundary: str) -> Form:
-    """For a job-orchestrator client: a part for each file, its relative path as the part's name."""
+    """For a job-orchestrator client: a part for each file, its relative path as the part's name.
+
+    Blocks: for a thread.
+    """
     with BundleReader(bundle) as reader:
         heads = [
             (entry, _head(boundary, entry.path, PurePosixPath(entry.path).name))
@@ -85,7 +80,12 @@ def plain(bundle: Path, boundary: str) -> Form:
                 yield b"\r\n"
         yield tail
 
-    return Form(boundary, size, source(), small=False)
+    return Form(boundary, size, _from_thread(source()))
+
+
+async def _from_thread(source: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (chunk := await asyncio.to_thread(next, source, None)) is not None:
+        yield chunk
 
 
 def _head(boundary: str, name: str, filename: str | None = None) -> bytes:

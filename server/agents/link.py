@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 
 from server.agents import answers
 from server.agents.forms import Form
-from server.ports import Agent, AgentError, Fetched, Reservation, Unreachable
+from server.ports import Agent, AgentError, Fetched, ScratchFile, Storage, Unreachable
 from shared.clock import Clock, wait_for
 from shared.wire import AgentHealth
 
@@ -33,8 +32,8 @@ class Sessions:
 
     control: aiohttp.ClientSession
     transfers: aiohttp.ClientSession
-    reserve: Callable[[], AbstractContextManager[Reservation]]
-    """Space for a result that is to be downloaded."""
+    storage: Storage
+    """Where the bundles are."""
 
 
 class Link(Agent):
@@ -104,12 +103,11 @@ class Link(Agent):
             well = answer.status == 200 and health.status == "ok"
             return health if well else health.model_copy(update={"status": "error"})
 
-    async def _download(self, url: str, to: Path, most: int | None = None) -> Fetched:
+    async def _download(self, url: str, to: ScratchFile, most: int | None = None) -> Fetched:
         async with self._call("GET", url, transfer=True) as answer:
             if answer.content_type != "application/zip":
                 raise ValueError(f"{answer.content_type} in place of a ZIP")
-            with self._sessions.reserve() as space:
-                return await answers.store(answer, to, self._clock, space, most)
+            return await answers.store(answer, to, self._clock, most)
 
     async def _hand_over(self, url: str, form: Form) -> bytes:
         """Post a bundle, and wait for the answer as long as the agent lives.

@@ -7,15 +7,22 @@ import json
 import secrets
 import zipfile
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 
 from server.agents import answers, forms
 from server.agents.link import Link
+from server.domain.files import FileKind
 from server.domain.jobs import Job
-from server.ports import AgentError, Fetched, NoSuchPayload, RefusedByAgent, Unreachable
+from server.ports import (
+    AgentError,
+    Fetched,
+    NoSuchPayload,
+    RefusedByAgent,
+    ScratchFile,
+    Unreachable,
+)
 from shared.wire import PayloadDoc, PayloadState
 
 _FIELDS: Final = frozenset({"id", "status", "loc", "pid", "killed", "input"})
@@ -43,9 +50,12 @@ class OrchestratorClient(Link):
     def supports_events(self) -> bool:
         return False
 
-    async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
-        form = await asyncio.to_thread(forms.plain, bundle, secrets.token_hex(16))
-        body = await self._hand_over(self._upload, form)
+    async def submit(self, job: Job) -> PayloadDoc:
+        assert job.bundle is not None, "only Cleaned jobs have none"
+        storage = self._sessions.storage
+        async with storage.local_copy(FileKind.BUNDLE, job.bundle.file) as bundle:
+            form = await asyncio.to_thread(forms.plain, bundle, secrets.token_hex(16))
+            body = await self._hand_over(self._upload, form)
         try:
             payload = _payload(body)
         except ValueError as problem:
@@ -57,23 +67,24 @@ class OrchestratorClient(Link):
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
         raise NotImplementedError("a job-orchestrator client has no keys")
 
-    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
+    async def look(
+        self, payload_id: int, to: ScratchFile
+    ) -> tuple[PayloadDoc | None, Fetched | None]:
         url = f"{self._retrieve}/{payload_id}"
         async with self._call("GET", url, transfer=True) as answer:
             if answer.content_type == "application/zip":
-                with self._sessions.reserve() as space:
-                    fetched = await answers.store(answer, to, self._clock, space)
+                fetched = await answers.store(answer, to, self._clock)
                 # It says no digest: a result that was cut off on the way, or never packed, is none.
-                if not await asyncio.to_thread(zipfile.is_zipfile, to):
+                if not await asyncio.to_thread(zipfile.is_zipfile, to.path):
                     raise ValueError(f"{fetched.size} bytes that are no whole ZIP")
                 return PayloadDoc(id=payload_id, status=PayloadState.COMPLETED), fetched
             payload = _payload(await answers.read(answer), payload_id)
             return payload, None
 
-    async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
         return await self._download(f"{self._partial}/{payload_id}", to, most)
 
-    async def partial(self, job: Job, to: Path) -> Fetched:
+    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
         assert job.payload_id is not None, "set by the move to Submitted"
         return await self.fetch(job.payload_id, to)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zipfile
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Final
@@ -19,6 +20,7 @@ from server.api.params import attempt_number
 from server.api.problems import Refusal
 from server.api.requested_job import requested_job
 from server.domain.attempts import Attempt
+from server.domain.files import FileKind
 from server.domain.jobs import Job
 from shared.ids import AttemptKey
 from shared.wire import AttemptPage, JobState
@@ -70,29 +72,33 @@ async def log(request: web.Request) -> web.StreamResponse:
         raise Refusal(HTTPStatus.NOT_FOUND, "no_log", f"a log is {' or '.join(_STREAMS)}")
     if attempt.result is None:
         raise _nothing_left(job, attempt)
-    path = context.files.path("results", attempt.result.file)
-    try:
-        chunks, size = await asyncio.to_thread(_open_log, path, stream)
-    except FileNotFoundError:
-        raise await missing_result(context, job, attempt.number) from None
-    except (zipfile.BadZipFile, ValueError, KeyError) as problem:
-        raise Refusal(
-            HTTPStatus.CONFLICT, "no_log", f"the result of the attempt has no such log: {problem}"
-        ) from problem
-    response = web.StreamResponse(
-        headers={
-            "Content-Type": "text/plain; charset=utf-8",
-            "Content-Length": str(size),
-            "X-Content-Type-Options": "nosniff",
-        }
-    )
-    try:
-        await response.prepare(request)
-        if request.method != "HEAD":
-            while chunk := await asyncio.to_thread(next, chunks, b""):
-                await response.write(chunk)
-    finally:
-        chunks.close()
+    copy = context.storage.local_copy(FileKind.RESULT, attempt.result.file)
+    async with AsyncExitStack() as stack:
+        try:
+            path = await stack.enter_async_context(copy)
+            chunks, size = await asyncio.to_thread(_open_log, path, stream)
+        except FileNotFoundError:
+            raise await missing_result(context, job, attempt.number) from None
+        except (zipfile.BadZipFile, ValueError, KeyError) as problem:
+            raise Refusal(
+                HTTPStatus.CONFLICT,
+                "no_log",
+                f"the result of the attempt has no such log: {problem}",
+            ) from problem
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/plain; charset=utf-8",
+                "Content-Length": str(size),
+                "X-Content-Type-Options": "nosniff",
+            }
+        )
+        try:
+            await response.prepare(request)
+            if request.method != "HEAD":
+                while chunk := await asyncio.to_thread(next, chunks, b""):
+                    await response.write(chunk)
+        finally:
+            chunks.close()
     return response
 
 

@@ -14,7 +14,7 @@ from server.api.partials import Partials
 from server.api.receiving import Uploads, UploadThreads
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.ports import Files, Fleet, Jobs, Watch
+from server.ports import Fleet, Jobs, Scratch, Storage, Watch
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
 from shared.clock import Clock
@@ -25,7 +25,8 @@ from shared.wire import JobDoc, QueueInfo
 @dataclass(frozen=True, slots=True)
 class Context:
     jobs: Jobs
-    files: Files
+    storage: Storage
+    scratch: Scratch
     fleet: Fleet
     services: Mapping[str, Service]
     watch: Watch

@@ -7,7 +7,6 @@ import io
 import json
 import zipfile
 from http import HTTPStatus
-from pathlib import Path
 
 from aiohttp import web
 
@@ -16,8 +15,9 @@ from server.api.context import CONTEXT, Context
 from server.api.problems import Refusal
 from server.api.requested_job import requested_job, wait_for_job
 from server.domain import states
+from server.domain.files import FileKind
 from server.domain.jobs import Job, Result
-from server.ports import AgentError
+from server.ports import AgentError, ScratchFile
 from shared.http.file_response import send_file
 from shared.ids import AttemptKey
 from shared.wire import JobState
@@ -47,16 +47,16 @@ async def partial(request: web.Request) -> web.StreamResponse:
     if job.state is JobState.CLEANED:
         raise cleaned(job)
 
-    async def make(path: Path) -> None:
+    async def make(to: ScratchFile) -> None:
         agent = context.fleet.named(job.agent or "")
         if job.state in states.AT_AGENT and agent is not None and job.payload_id is not None:
             try:
-                await agent.partial(job, path)
+                await agent.partial(job, to)
             except AgentError:
                 pass  # then only what we know ourselves
             else:
                 return
-        await asyncio.to_thread(path.write_bytes, _only_the_document(job, context))
+        await asyncio.to_thread(to.path.write_bytes, _only_the_document(job, context))
 
     async with context.partials.snapshot(job.id, make) as path:
         return await send_file(request, path, f"job-{job.id}-partial.zip")
@@ -91,9 +91,9 @@ async def send_result(
     name = f"job-{job.id}" if attempt is None else f"job-{job.id}-attempt-{attempt}"
     if attempt is None and job.state is not JobState.COMPLETED:
         name += "-partial"
-    path = context.files.path("results", stored.file)
     try:
-        return await send_file(request, path, f"{name}.zip", stored.sha256)
+        async with context.storage.local_copy(FileKind.RESULT, stored.file) as path:
+            return await send_file(request, path, f"{name}.zip", stored.sha256)
     except FileNotFoundError:
         raise await missing_result(context, job, attempt or job.attempt) from None
 

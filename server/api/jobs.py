@@ -127,7 +127,7 @@ async def cancel(request: web.Request) -> web.StreamResponse:
 async def delete(request: web.Request) -> web.StreamResponse:
     """Delete an ended job: its files, its history, and that it was there."""
     context = request.app[CONTEXT]
-    await clean.delete(context.jobs, context.files, request[PRINCIPAL], job_id(request))
+    await clean.delete(context.jobs, context.storage, request[PRINCIPAL], job_id(request))
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 

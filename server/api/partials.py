@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from server.api.problems import Refusal
-from server.ports import Files
+from server.ports import Scratch, ScratchFile
 from shared.clock import Clock
 
 MOST: Final = 8
@@ -18,17 +18,20 @@ MOST: Final = 8
 MOST_OF_JOB: Final = 2
 _FRESH_S: Final = 5.0
 
-Make = Callable[[Path], Coroutine[None, None, None]]
+Make = Callable[[ScratchFile], Coroutine[None, None, None]]
 
 
 class _Snapshot:
     """A file, and who reads it."""
 
-    def __init__(self, made_at: float, staged: AbstractContextManager[Path], make: Make) -> None:
+    def __init__(
+        self, made_at: float, scratch: AbstractContextManager[ScratchFile], make: Make
+    ) -> None:
         self.made_at, self.readers = made_at, 0
         self.stack = ExitStack()
-        self.path = self.stack.enter_context(staged)
-        self.making = asyncio.ensure_future(make(self.path))
+        file = self.stack.enter_context(scratch)
+        self.path = file.path
+        self.making = asyncio.ensure_future(make(file))
 
     def may_be_shared(self, now: float) -> bool:
         return not self.making.done() or now - self.made_at < _FRESH_S
@@ -42,8 +45,8 @@ class _Snapshot:
 class Partials:
     """The snapshots that are being made or sent."""
 
-    def __init__(self, files: Files, clock: Clock) -> None:
-        self._files, self._clock = files, clock
+    def __init__(self, scratch: Scratch, clock: Clock) -> None:
+        self._scratch, self._clock = scratch, clock
         self._of_job: dict[int, list[_Snapshot]] = {}
 
     @asynccontextmanager
@@ -51,7 +54,7 @@ class Partials:
         """A snapshot of the job, removed when its last reader has it.
 
         Args:
-            make: writes one to the path that it is given; not called where one that is a few
+            make: writes one to the file that it is given; not called where one that is a few
                 seconds old is there.
 
         Raises:
@@ -88,5 +91,5 @@ class Partials:
                 f"{MOST} snapshots of running jobs are being sent, the most this server holds",
                 retry_after_s=5,
             )
-        mine.append(snapshot := _Snapshot(now, self._files.staging(), make))
+        mine.append(snapshot := _Snapshot(now, self._scratch.file(), make))
         return snapshot

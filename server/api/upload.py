@@ -27,8 +27,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
     fields = await _refuse_early(request, context)
     with (
         context.uploads.upload(request.content) as under_way,
-        context.files.staging() as staged,
-        context.files.reserve() as space,
+        context.scratch.file() as content,
     ):
         if "user_id" in fields:
             under_way.of(fields["user_id"])
@@ -48,7 +47,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
                 too_large = None
                 return None
             limits = dataclasses.replace(context.form_limits, max_bytes=too_large.most)
-            return BundleSink(staged, limits, "filename", reserve=space.take)
+            return BundleSink(content.path, limits, "filename", reserve=content.reserve)
 
         await send_continue(request)
         try:
@@ -56,12 +55,12 @@ async def upload(request: web.Request) -> web.StreamResponse:
                 under_way.body(),
                 request.headers.get("Content-Type", ""),
                 request.content_length,
-                staging=staged,
+                staging=content.path,
                 limits=context.form_limits,
                 naming="filename",
                 on_field=on_field,
                 on_first_file=on_first_file,
-                reserve=space.take,
+                reserve=content.reserve,
                 threads=context.upload_threads.of(fields.get("user_id", "")),
             )
         except FormRefused as problem:
@@ -69,7 +68,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
                 raise too_large from None
             raise
         asked = context.accept.request(principal, fields | received.fields)
-        job, fresh = await context.accept(principal, asked, staged, received.bundle)
+        job, fresh = await context.accept(principal, asked, content, received.bundle)
     request[UPLOADED_ID] = job.id
     headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
     if "text/html" in request.headers.get("Accept", ""):
@@ -110,8 +109,8 @@ async def _refuse_early(request: web.Request, context: Context) -> dict[str, str
             f"the upload is {say_size(length)}, the most this server takes is "
             f"{say_size(context.form_limits.max_bytes)}",
         )
-    if length > context.files.room():
-        free = say_size(context.files.free_bytes())
+    if length > context.scratch.available_bytes():
+        free = say_size(context.scratch.free_bytes())
         raise Refusal(
             HTTPStatus.INSUFFICIENT_STORAGE,
             "disk_full",

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from server.domain.files import FileKind
 from server.maintenance.files import Brought, bring
 from server.store import copies
 from server.store.migrations import MIGRATIONS
@@ -117,10 +118,10 @@ def _manifest(
         schema_version(copy),
         copies.identity(copy),
         copies.count_jobs(copy),
-        brought.files["bundles"],
-        brought.bytes["bundles"],
-        brought.files["results"],
-        brought.bytes["results"],
+        brought.files[FileKind.BUNDLE],
+        brought.bytes[FileKind.BUNDLE],
+        brought.files[FileKind.RESULT],
+        brought.bytes[FileKind.RESULT],
         (work / DATABASE).stat().st_size,
         tuple(
             f"{kind} of job {file.job_id}: {file.kind}/{file.name}"

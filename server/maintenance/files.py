@@ -1,4 +1,4 @@
-"""Sealed files from one data folder to another: linked where that can be done, else copied."""
+"""Stored files from one data folder to another: linked where that can be done, else copied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.storage.folder import KINDS, stored_path
+from server.domain.files import FileKind
+from server.storage.folder import stored_path
 from server.store.copies import StoredFile
 from shared.files import durable
 from shared.files.bundles.reader import BundleReader
@@ -44,7 +45,7 @@ def bring(
         OSError: one cannot be written.
     """
     brought = Brought()
-    for kind in KINDS:
+    for kind in FileKind:
         (target / kind).mkdir(mode=0o700)
     seen = dict[Path, list[StoredFile] | None]()
     for file in files:
@@ -72,7 +73,7 @@ def bring(
 
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
-        # A sealed file is never changed, only removed: a link of it is as good as a copy.
+        # A stored file is never changed, only removed: a link of it is as good as a copy.
         os.link(source, target)
     except FileNotFoundError:
         raise
@@ -87,7 +88,7 @@ def _sound(path: Path, file: StoredFile, *, digests: bool) -> bool:
         return False
     if not digests:
         return True
-    if file.kind == "results":
+    if file.kind is FileKind.RESULT:
         with path.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest() == file.digest
     try:

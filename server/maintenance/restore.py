@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from server.domain.files import FileKind
 from server.maintenance.backup import DATABASE, FORMAT, MANIFEST
 from server.maintenance.files import bring
-from server.storage.folder import KINDS
 from server.store import copies
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock, from_iso
@@ -87,7 +87,7 @@ def restore(
             made.append(staged)
             with closing(sqlite3.connect(backup / DATABASE)) as source:
                 copy_database(source, staged)
-            made += [data_dir / kind for kind in KINDS]
+            made += [data_dir / kind for kind in FileKind]
             with closing(sqlite3.connect(staged)) as copy:
                 brought = bring(backup, data_dir, copies.stored_files(copy), digests=digests)
                 jobs = copies.count_jobs(copy)

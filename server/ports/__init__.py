@@ -14,24 +14,29 @@ from server.ports.agents import (
 )
 from server.ports.jobs import Filter, Held, Jobs
 from server.ports.leases import Leases
-from server.ports.storage import Files, Reservation, Sealing
+from server.ports.scratch import Scratch, ScratchFile
+from server.ports.storage import Alive, FileStream, InUse, PendingFiles, Storage
 from server.ports.wakeups import Watch
 
 __all__ = [
     "Agent",
     "AgentError",
     "AgentRecords",
+    "Alive",
     "Fetched",
-    "Files",
+    "FileStream",
     "Filter",
     "Fleet",
     "Held",
+    "InUse",
     "Jobs",
     "Leases",
     "NoSuchPayload",
+    "PendingFiles",
     "RefusedByAgent",
-    "Reservation",
-    "Sealing",
+    "Scratch",
+    "ScratchFile",
+    "Storage",
     "Unreachable",
     "Watch",
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from server.domain.jobs import Job
 from server.domain.placement import AgentRoom
+from server.ports.scratch import ScratchFile
 from shared.wire import AgentHealth, PayloadDoc
 
 
@@ -88,8 +88,12 @@ class Agent(Protocol):
         """What it said of itself last."""
         ...
 
-    async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
-        """Send the current attempt. With an agent of ours a repeat is harmless."""
+    async def submit(self, job: Job) -> PayloadDoc:
+        """Send the current attempt and its bundle. With an agent of ours a repeat is harmless.
+
+        Raises:
+            OSError: the stored bundle cannot be read.
+        """
         ...
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
@@ -101,7 +105,9 @@ class Agent(Protocol):
         """
         ...
 
-    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
+    async def look(
+        self, payload_id: int, to: ScratchFile
+    ) -> tuple[PayloadDoc | None, Fetched | None]:
         """Poll: the payload (None: in no state that says anything); a Completed one's result comes
         with it, at ``to``. job-orchestrator clients only.
 
@@ -110,7 +116,7 @@ class Agent(Protocol):
         """
         ...
 
-    async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
         """Download what an attempt left, ended or running, and check its digest.
 
         Args:
@@ -121,7 +127,7 @@ class Agent(Protocol):
         """
         ...
 
-    async def partial(self, job: Job, to: Path) -> Fetched:
+    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
         """Download what there is of the job's current attempt, and of no other.
 
         Raises:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from server.domain.attempts import Attempt
+from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result
 from server.domain.placement import AgentRoom
 from server.domain.service import Service
@@ -171,7 +172,7 @@ class Jobs(Protocol):
         """Those of the stored files' names that a bundle or an attempt refers to."""
         ...
 
-    async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[str, str]]]:
+    async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
         """Make the moves into Cleaned, and drop the jobs' idempotency keys.
 
         Returns:
@@ -179,7 +180,7 @@ class Jobs(Protocol):
         """
         ...
 
-    async def delete(self, job_id: int) -> list[tuple[str, str]]:
+    async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
         """Delete an ended job with its history and attempts. Its number is not given again.
 
         Returns:

@@ -1,81 +1,109 @@
-"""Sealed files."""
+"""Stored files: the bundles and results that rows refer to."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
+from server.domain.files import FileKind
 
-class Files(Protocol):
-    """Sealed files on disk. Blocking work happens in threads."""
-
-    def staging(self) -> AbstractContextManager[Path]:
-        """A path for a file in the making; whatever is there at the end is removed."""
-        ...
-
-    def sealing(self, kind: str) -> AbstractContextManager[Sealing]:
-        """Seal files of a kind ("bundles" or "results"); those not kept are removed at the end.
-
-        After a cancellation they are left for :meth:`orphans` of the next start: the row may yet
-        come.
-        """
-        ...
-
-    def path(self, kind: str, name: str) -> Path: ...
-
-    async def remove(self, files: Iterable[tuple[str, str]]) -> None:
-        """Remove sealed files, given by kind and name."""
-        ...
-
-    async def shelves(self) -> list[tuple[str, str]]:
-        """Kind and name of every folder that sealed files lie in."""
-        ...
-
-    async def orphans(
-        self, kind: str, shelf: str, in_use: Callable[[Sequence[str]], Awaitable[set[str]]]
-    ) -> int:
-        """Remove the shelf's sealed files that nothing refers to and nobody is about to; how many.
-
-        What the server did not put there is left alone.
-        """
-        ...
-
-    def free_bytes(self) -> int: ...
-
-    def room(self) -> int:
-        """Bytes that may still be written by whoever reserves; may be negative."""
-        ...
-
-    def reserve(self) -> AbstractContextManager[Reservation]:
-        """For writing one file; what was not used of it is given back at the end."""
-        ...
-
-    def check_writable(self) -> None:
-        """Raises OSError when a file cannot be made, written and made durable."""
-        ...
-
-    async def clear_staging(self) -> int:
-        """At start: remove what an earlier run left half done; how many files."""
-        ...
+Alive = Callable[[], Awaitable[set[str]]]
+"""The owners (runs of servers) that still go on."""
+InUse = Callable[[Sequence[str]], Awaitable[set[str]]]
+"""Those of the files' names that a row refers to."""
 
 
-class Reservation(Protocol):
-    def take(self, count: int) -> None:
-        """Before writing ``count`` more bytes; for threads, too.
+class PendingFiles(Protocol):
+    """Files that are stored, and that no row refers to yet."""
+
+    async def put(self, content: AsyncIterable[bytes]) -> str:
+        """Store the content. Once this returns, it is whole, durable and never changed.
+
+        A scratch file may be taken as it is, without a copy: it is gone then.
+
+        Returns:
+            Its name: 32 hex digits, of which the last 12 name the run of the server (its owner).
 
         Raises:
-            OSError: ENOSPC: too little would stay free.
+            OSError: nothing was stored; or it was, and cannot be made durable.
         """
         ...
 
-
-class Sealing(Protocol):
-    async def seal(self, staged: Path) -> str:
-        """Make the finished file durable; its name in the storage."""
+    def commit(self) -> None:
+        """A row refers to the files now."""
         ...
 
-    def keep(self) -> None:
-        """A row refers to it now."""
+
+class FileStream(Protocol):
+    """Bytes of a stored file; they can be iterated over once.
+
+    Attributes:
+        size: bytes of the whole file.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class Storage(Protocol):
+    """Stored files, found by kind and name.
+
+    Bytes before row, row before deletion: a crash at any point leaves a file that no row refers
+    to, never a row whose file is gone. What a crash leaves is an orphan, and is deleted later.
+    """
+
+    def pending(self, kind: FileKind) -> AbstractAsyncContextManager[PendingFiles]:
+        """Store files for a row that is about to be written.
+
+        Files that are not committed at the end are deleted. After a cancellation they stay,
+        because the row may still be written: the orphan sweep of the next run decides.
+        """
+        ...
+
+    def open(
+        self, kind: FileKind, name: str, start: int = 0, end: int | None = None
+    ) -> AbstractAsyncContextManager[FileStream]:
+        """Read a file, or the bytes from ``start`` up to, not including, ``end``.
+
+        A file that is deleted meanwhile can be read to its end.
+
+        Raises:
+            FileNotFoundError, OSError
+        """
+        ...
+
+    def local_copy(self, kind: FileKind, name: str) -> AbstractAsyncContextManager[Path]:
+        """A path to read the file at, for what needs one; not to be written.
+
+        Raises:
+            FileNotFoundError: here, or when the path is opened.
+        """
+        ...
+
+    async def delete(self, files: Iterable[tuple[FileKind, str]]) -> None:
+        """Delete files; one that is not there is no error.
+
+        A file that cannot be deleted now is left to the orphan sweep.
+        """
+        ...
+
+    async def list(self, kind: FileKind, after: str = "") -> list[str]:
+        """Some of the names behind ``after``, in their order; empty: there are no more.
+
+        Files that somebody else put there are not listed.
+        """
+        ...
+
+    async def delete_orphans(
+        self, kind: FileKind, names: Sequence[str], in_use: InUse, alive: Alive
+    ) -> int:
+        """Delete those of the listed files that no row refers to, nor will; how many.
+
+        A file that this run has stored is kept while it is pending. A file of another run that
+        is alive is kept: only that run knows whether a row is still to come.
+        """
         ...

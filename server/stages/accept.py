@@ -1,21 +1,21 @@
 """Upload → Queued: an upload that was answered with 201 is never lost.
 
-Bytes before row: the bundle is sealed on disk before the job exists, so a crash leaves an orphan
-file, never a job without its bundle.
+Bytes before row: the bundle is stored before the job exists, so a crash leaves an orphan file,
+never a job without its bundle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from server.domain import access
 from server.domain.errors import BundleTooLarge, KeyReused, QueueFull, StorageFull
+from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.service import Service
 from server.domain.upload_fields import UploadRequest, check_field, given, upload_request
-from server.ports import Files, Jobs
+from server.ports import Jobs, ScratchFile, Storage
 from shared.clock import Clock
 from shared.files.bundles.format import BundleSummary
 from shared.http.access import Principal
@@ -34,12 +34,12 @@ class Accept:
     def __init__(
         self,
         jobs: Jobs,
-        files: Files,
+        storage: Storage,
         services: Mapping[str, Service],
         clock: Clock,
         stored_per_user: int = 0,
     ) -> None:
-        self._jobs, self._files, self._services, self._clock = jobs, files, services, clock
+        self._jobs, self._storage, self._services, self._clock = jobs, storage, services, clock
         self._stored_per_user = stored_per_user
 
     def check_field(self, principal: Principal, name: str, value: str) -> None:
@@ -96,9 +96,13 @@ class Accept:
         return None
 
     async def __call__(
-        self, principal: Principal, request: UploadRequest, staged: Path, bundle: BundleSummary
+        self,
+        principal: Principal,
+        request: UploadRequest,
+        content: ScratchFile,
+        bundle: BundleSummary,
     ) -> tuple[Job, bool]:
-        """Queue the bundle that lies, whole and synced, at ``staged``.
+        """Queue a bundle whose content is whole and synced.
 
         Returns:
             The job, and whether it is new (False: a repeat under the same Idempotency-Key).
@@ -108,8 +112,8 @@ class Accept:
         """
         if bundle.bytes > request.limits.disk:
             raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
-        with self._files.sealing("bundles") as sealing:
-            file = await sealing.seal(staged)
+        async with self._storage.pending(FileKind.BUNDLE) as pending:
+            file = await pending.put(content)
             job, fresh = await self._jobs.insert(
                 NewJob(
                     request.user_id,
@@ -129,7 +133,7 @@ class Accept:
                 self._stored_per_user,
             )
             if fresh and job.bundle is not None and job.bundle.file == file:
-                sealing.keep()  # else it shares the file of an earlier upload
+                pending.commit()  # else it shares the file of an earlier upload
             elif not fresh and not access.scope(principal).has(job):
                 raise KeyReused(None)
             elif not fresh and (

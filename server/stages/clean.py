@@ -12,16 +12,17 @@ from typing import Final
 import structlog
 
 from server.domain import outcome
+from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.ports import Files, Jobs
+from server.ports import Alive, Jobs, Storage
 from server.stages.read import read_job
 from shared.clock import SECOND, Clock
 from shared.http.access import Principal
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200
-_SHELVES_AT_ONCE: Final = 16
+_FILES_AT_ONCE: Final = 1_000
 _KEYS_KEPT_S: Final = 86_400.0
 _ORPHANS_EVERY_S: Final = 3_600.0
 
@@ -30,22 +31,24 @@ class Clean:
     """The Cleaner.
 
     Args:
+        alive: names the runs of servers that still go on; what they store is no orphan.
         more: called when a sweep has left something to the next one, which should come at once.
     """
 
     def __init__(
         self,
         jobs: Jobs,
-        files: Files,
+        storage: Storage,
         services: Mapping[str, Service],
         clock: Clock,
+        alive: Alive,
         more: Callable[[], None] = lambda: None,
     ) -> None:
-        self._jobs, self._files, self._services = jobs, files, services
-        self._clock, self._more = clock, more
+        self._jobs, self._storage, self._services = jobs, storage, services
+        self._clock, self._alive, self._more = clock, alive, more
         self._orphans_due = clock.monotonic()
-        self._shelves: list[tuple[str, str]] = []
-        """Still to be looked through for orphans."""
+        self._unlisted: list[tuple[FileKind, str]] = []
+        """Kinds of files that are still to be looked through for orphans, each behind a name."""
 
     async def run_once(self) -> int:
         """Some of everything, so that a stop does not have to wait for all of it.
@@ -60,13 +63,13 @@ class Clean:
         await self._jobs.forget_idempotency_keys(now - round(_KEYS_KEPT_S * SECOND))
         orphans = await self._remove_orphans()
         left = await self._jobs.maintain()
-        if left or self._shelves or len(expired) == _AT_ONCE or forgotten >= _AT_ONCE:
+        if left or self._unlisted or len(expired) == _AT_ONCE or forgotten >= _AT_ONCE:
             self._more()
         return cleaned + forgotten + orphans
 
     async def _clean(self, expired: list[Job], now: int) -> int:
         cleaned, files = await self._jobs.clean([outcome.expired(job, now) for job in expired])
-        await self._files.remove(files)
+        await self._storage.delete(files)
         return cleaned
 
     async def _forget(self, now: int) -> int:
@@ -79,28 +82,30 @@ class Clean:
         return forgotten
 
     async def _remove_orphans(self) -> int:
-        """Sealed files whose row never came, or went first; a few shelves at a time."""
+        """Stored files whose row never came, or went first; some of them at a time."""
         if self._clock.monotonic() >= self._orphans_due:
-            self._shelves = await self._files.shelves()
+            self._unlisted = [(kind, "") for kind in FileKind]
             self._orphans_due = self._clock.monotonic() + _ORPHANS_EVERY_S
-        chosen, self._shelves = (
-            self._shelves[:_SHELVES_AT_ONCE],
-            self._shelves[_SHELVES_AT_ONCE:],
-        )
-        removed = 0
-        for kind, shelf in chosen:
-            removed += await self._files.orphans(kind, shelf, self._jobs.files_in_use)
+        looked_at = removed = 0
+        while self._unlisted and looked_at < _FILES_AT_ONCE:
+            kind, after = self._unlisted.pop()
+            if names := await self._storage.list(kind, after):
+                self._unlisted.append((kind, names[-1]))
+                looked_at += len(names)
+                removed += await self._storage.delete_orphans(
+                    kind, names, self._jobs.files_in_use, self._alive
+                )
         if removed:
             log.info("orphans.removed", files=removed)
         return removed
 
 
-async def delete(jobs: Jobs, files: Files, principal: Principal, job_id: int) -> None:
+async def delete(jobs: Jobs, storage: Storage, principal: Principal, job_id: int) -> None:
     """Delete an ended job at its user's wish: row, history and files.
 
     Raises:
         NotAllowed, NoSuchJob, NotEnded
     """
     await read_job(jobs, principal, job_id)
-    await files.remove(await jobs.delete(job_id))
+    await storage.delete(await jobs.delete(job_id))
     log.info("job.deleted", job_id=job_id)

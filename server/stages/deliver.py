@@ -19,7 +19,7 @@ from server.domain.backoff import Backoff
 from server.domain.jobs import Job, Move
 from server.domain.outcome import Refusal
 from server.domain.service import Service
-from server.ports import Agent, Files, Fleet, Jobs, RefusedByAgent, Unreachable
+from server.ports import Agent, Fleet, Jobs, RefusedByAgent, Unreachable
 from server.stages.get import Get
 from shared.clock import Clock
 from shared.ids import AttemptKey
@@ -46,7 +46,6 @@ class Deliver:
     def __init__(
         self,
         jobs: Jobs,
-        files: Files,
         fleet: Fleet,
         services: Mapping[str, Service],
         clock: Clock,
@@ -54,7 +53,7 @@ class Deliver:
         *,
         lost_after_s: float,
     ) -> None:
-        self._jobs, self._files, self._fleet = jobs, files, fleet
+        self._jobs, self._fleet = jobs, fleet
         self._services, self._clock, self._get = services, clock, get
         self._lost_after_s = lost_after_s
         self._deliveries: dict[AttemptKey, asyncio.Task[None]] = {}
@@ -91,9 +90,8 @@ class Deliver:
     async def _deliver(self, job: Job) -> None:
         agent = self._fleet.named(job.agent or "")
         assert agent is not None, "the fleet does not change"
-        assert job.bundle is not None, "only Cleaned jobs have none"
         try:
-            payload = await agent.submit(job, self._files.path("bundles", job.bundle.file))
+            payload = await agent.submit(job)
         except Unreachable as problem:
             if problem.sent:
                 await self._resolve_ambiguous(job, str(problem))
@@ -106,6 +104,7 @@ class Deliver:
             if problem.errno in TRANSIENT_ERRNOS:
                 await self._requeue(job, f"it cannot be sent now: {problem.strerror}", _BUSY_S)
                 return
+            assert job.bundle is not None, "only Cleaned jobs have none"
             await self._jobs.stop_sharing(job.bundle)
             message = f"the stored bundle cannot be read: {problem}"
             await self._fail(job, Reason.INVALID_BUNDLE, message)

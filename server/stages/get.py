@@ -1,6 +1,6 @@
 """Submitted → Running → Completed / Failed: follow what agents report, and fetch results.
 
-A result is stored once and whole: downloaded to a temporary file, digest checked, sealed, the job
+A result is stored once and whole: downloaded to a temporary file, digest checked, stored, the job
 moved, and only then acknowledged; before the acknowledgement the agent may not delete. A crash at
 any point repeats the rest.
 """
@@ -17,9 +17,10 @@ import structlog
 
 from server.domain import outcome, states
 from server.domain.errors import NoSuchAttempt, NoSuchJob
+from server.domain.files import FileKind
 from server.domain.jobs import Job, Result
 from server.domain.service import Service
-from server.ports import Agent, AgentError, Files, Jobs, NoSuchPayload
+from server.ports import Agent, AgentError, Jobs, NoSuchPayload, Scratch, Storage
 from server.stages.results import Results
 from shared.clock import Clock
 from shared.ids import AttemptKey
@@ -42,13 +43,14 @@ class Get:
     def __init__(
         self,
         jobs: Jobs,
-        files: Files,
+        storage: Storage,
+        scratch: Scratch,
         services: Mapping[str, Service],
         clock: Clock,
         on_slot: Callable[[], None] = lambda: None,
     ) -> None:
-        self._jobs, self._files, self._services, self._clock = jobs, files, services, clock
-        self.results = Results(files, on_slot)
+        self._jobs, self._storage, self._services, self._clock = jobs, storage, services, clock
+        self.results = Results(scratch, on_slot)
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> its latest document that was not processed yet; one task each."""
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -109,7 +111,7 @@ class Get:
         """Move the job to where its payload is, with its result if the attempt has ended.
 
         Args:
-            have: the sealed result, where it came with the payload.
+            have: the stored result, where it came with the payload.
 
         Returns:
             False: the job was no longer as given; nothing was changed.
@@ -123,18 +125,16 @@ class Get:
             return True
         if payload.status not in outcome.ENDED:
             return await self._jobs.move(move) is not None
-        with (
-            self._files.sealing("results") as sealing,
-            self.results.slot_released(job.key),
-        ):
-            result = have
-            if result is None and payload.result is not None:
-                result = await self.results.fetch(agent, payload, sealing)
-            if result is not None:
-                move = dataclasses.replace(move, facts={**move.facts, "result": result})
-            moved = await self._jobs.move(move)
-            if moved is not None:
-                sealing.keep()
+        with self.results.slot_released(job.key):
+            async with self._storage.pending(FileKind.RESULT) as pending:
+                result = have
+                if result is None and payload.result is not None:
+                    result = await self.results.fetch(agent, payload, pending)
+                if result is not None:
+                    move = dataclasses.replace(move, facts={**move.facts, "result": result})
+                moved = await self._jobs.move(move)
+                if moved is not None:
+                    pending.commit()
         if moved is not None:
             log.info(
                 "job.ended" if moved.ended else "job.requeued",
@@ -221,11 +221,11 @@ class Get:
             return  # the agent reports its end
         kept = False
         if job is not None and payload.result is not None and await self._lacks_result(key):
-            with self._files.sealing("results") as sealing:
-                result = await self.results.fetch(agent, payload, sealing)
+            async with self._storage.pending(FileKind.RESULT) as pending:
+                result = await self.results.fetch(agent, payload, pending)
                 kept = await self._jobs.attach_result(key, result)
                 if kept:
-                    sealing.keep()
+                    pending.commit()
         if not kept and (job is None or job.state not in states.ENDED):
             why = "no job waits for it" if job is None else f"its job is {job.state} by now"
             log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)

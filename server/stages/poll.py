@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Final
 
 import structlog
 
 from server.domain import outcome, states
+from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.ports import Agent, AgentError, Files, Fleet, Jobs, NoSuchPayload
+from server.ports import Agent, AgentError, Fleet, Jobs, NoSuchPayload, Scratch, Storage
 from server.stages.get import Get
-from server.stages.results import seal
+from server.stages.results import store
 from shared.clock import SECOND, Clock
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
@@ -39,7 +41,8 @@ class Poll:
     def __init__(
         self,
         jobs: Jobs,
-        files: Files,
+        storage: Storage,
+        scratch: Scratch,
         fleet: Fleet,
         services: Mapping[str, Service],
         clock: Clock,
@@ -48,7 +51,8 @@ class Poll:
         unreachable_after_s: float,
         lost_after_s: float,
     ) -> None:
-        self._jobs, self._files, self._fleet, self._get = jobs, files, fleet, get
+        self._jobs, self._storage, self._scratch = jobs, storage, scratch
+        self._fleet, self._get = fleet, get
         self._services, self._clock = services, clock
         self._patience = {
             "unreachable_after_s": unreachable_after_s,
@@ -122,8 +126,10 @@ class Poll:
             del self._asking[job.key]
 
     async def _look(self, agent: Agent, job: Job, payload_id: int) -> None:
-        with self._files.staging() as staged, self._files.sealing("results") as sealing:
-            payload, fetched = await agent.look(payload_id, staged)
+        async with AsyncExitStack() as stack:
+            content = stack.enter_context(self._scratch.file())
+            pending = await stack.enter_async_context(self._storage.pending(FileKind.RESULT))
+            payload, fetched = await agent.look(payload_id, content)
             if payload is None:
                 return
             if payload.status not in outcome.ENDED and self._is_overdue(job):
@@ -134,12 +140,12 @@ class Poll:
                 payload = payload.model_copy(update=how)
             if fetched is None and payload.status in outcome.ENDED:
                 try:
-                    fetched = await agent.fetch(payload_id, staged)
+                    fetched = await agent.fetch(payload_id, content)
                 except AgentError as problem:
                     log.info("payload.left_nothing", job_id=job.id, error=str(problem))
-            result = await seal(sealing, staged, fetched) if fetched is not None else None
+            result = await store(pending, content, fetched) if fetched is not None else None
             if await self._get.advance(agent, job, payload, result):
-                sealing.keep()
+                pending.commit()
 
     def _is_overdue(self, job: Job) -> bool:
         limit_s = job.timeout_s + TIMEOUT_GRACE_S

@@ -2,7 +2,7 @@
 
 Little is left to do, because every stage can be broken off at any point: Processing jobs are taken
 up by the Sender's first sweep (it asks their agents), Submitted and Running ones by the Getter's
-reconciling, cancels by their sweep, sealed files without a row by the Cleaner. Only half uploads
+reconciling, cancels by their sweep, stored files without a row by the Cleaner. Only half uploads
 and half downloads have no owner any more.
 """
 
@@ -11,15 +11,15 @@ from __future__ import annotations
 import structlog
 
 from server.domain import states
-from server.ports import Files, Jobs
+from server.ports import Alive, Jobs, Scratch
 from shared.wire import JobState
 
 log = structlog.get_logger()
 
 
-async def recover(jobs: Jobs, files: Files) -> None:
-    """Clear the staging folder, and say what is taken up."""
-    removed = await files.clear_staging()
+async def recover(jobs: Jobs, scratch: Scratch, alive: Alive) -> None:
+    """Remove the scratch files of earlier runs, and log what is taken up."""
+    removed = await scratch.clear(alive)
     taken_up = await jobs.in_states(states.HOLDS_SLOT)
     sending = sum(job.state is JobState.PROCESSING for job in taken_up)
     log.info("server.recovered", jobs=len(taken_up), sending=sending, half_files=removed)

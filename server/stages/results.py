@@ -6,11 +6,18 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from server.domain.jobs import Result
-from server.ports import Agent, Fetched, Files, NoSuchPayload, Sealing, Unreachable
+from server.ports import (
+    Agent,
+    Fetched,
+    NoSuchPayload,
+    PendingFiles,
+    Scratch,
+    ScratchFile,
+    Unreachable,
+)
 from shared.ids import AttemptKey
 from shared.wire import PayloadDoc
 
@@ -24,8 +31,8 @@ class Results:
         on_slot: called when a slot of an agent has become free.
     """
 
-    def __init__(self, files: Files, on_slot: Callable[[], None]) -> None:
-        self._files, self._on_slot = files, on_slot
+    def __init__(self, scratch: Scratch, on_slot: Callable[[], None]) -> None:
+        self._scratch, self._on_slot = scratch, on_slot
         self._downloads: dict[str, asyncio.Semaphore] = {}
         """agent -> its share of downloads"""
         self._ended = Counter[AttemptKey]()
@@ -44,20 +51,20 @@ class Results:
         finally:
             self._ended -= Counter([key])
 
-    async def fetch(self, agent: Agent, payload: PayloadDoc, sealing: Sealing) -> Result:
-        """Download what a payload left, and make it durable.
+    async def fetch(self, agent: Agent, payload: PayloadDoc, pending: PendingFiles) -> Result:
+        """Download what a payload left, and store it.
 
         Raises:
             AgentError, OSError: it could not be fetched, or not stored.
         """
         announced = payload.result
-        with self._files.staging() as staged:
+        with self._scratch.file() as content:
             most = announced.size if announced is not None else None
             try:
                 async with self._downloads.setdefault(
                     agent.name, asyncio.Semaphore(_MAX_DOWNLOADS)
                 ):
-                    fetched = await agent.fetch(payload.id, staged, most)
+                    fetched = await agent.fetch(payload.id, content, most)
             except NoSuchPayload as problem:
                 raise Unreachable(str(problem), sent=True) from problem
             if announced is not None and announced.sha256 != fetched.sha256:
@@ -66,9 +73,9 @@ class Results:
                     "and not the digest that was announced",
                     sent=True,
                 )
-            return await seal(sealing, staged, fetched)
+            return await store(pending, content, fetched)
 
 
-async def seal(sealing: Sealing, staged: Path, fetched: Fetched) -> Result:
-    """The result that was downloaded to ``staged``, made durable."""
-    return Result(await sealing.seal(staged), fetched.size, fetched.sha256)
+async def store(pending: PendingFiles, content: ScratchFile, fetched: Fetched) -> Result:
+    """Store a result that was downloaded."""
+    return Result(await pending.put(content), fetched.size, fetched.sha256)

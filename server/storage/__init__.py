@@ -1,1 +1,1 @@
-"""Sealed files on disk."""
+"""Stored files and scratch files, in a folder of the server."""

@@ -1,81 +1,83 @@
-"""Bundles and results: one sealed file each, named by chance, referred to by a row.
-
-Bytes before row, row before deletion: a crash leaves an orphan file, never a job without its bytes.
-"""
+"""Stored files in one folder: ``KIND/FIRST TWO DIGITS OF THE NAME/NAME``."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from server.storage.space import Space
+from server.domain.files import FileKind
+from server.ports import FileStream
+from server.storage.base import NAME, BaseStorage
+from server.storage.scratch import FolderScratch, FolderScratchFile
+from server.storage.stream import LocalStream
 from shared.files import durable
+from shared.files.opened import opened
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-KINDS: Final = ("bundles", "results")
-_NAME: Final = re.compile(r"[0-9a-f]{32}")
-_SHELF: Final = 2  # characters of a name that choose its folder: keeps folders small
+PREFIX_LEN: Final = 2
+"""Digits of a name that choose its folder, so that no folder grows large."""
+_PREFIX: Final = re.compile(r"[0-9a-f]{2}")
+_PAGE: Final = 1_000
 
 
-def stored_path(folder: Path, kind: str, name: str) -> Path:
-    """Where a sealed file lies below a data folder, or a backup."""
-    return folder / kind / name[:_SHELF] / name
+def stored_path(folder: Path, kind: FileKind, name: str) -> Path:
+    """Where a stored file is below a data folder, or a backup."""
+    return folder / kind / name[:PREFIX_LEN] / name
 
 
-class FolderFiles:
-    """``ports.Files`` below one folder.
+class FolderStorage(BaseStorage):
+    """``ports.Storage`` below one folder.
+
+    A scratch file is stored by an fsync and a rename; so it must be on the same file system.
 
     Args:
         folder: made if missing.
-        token: makes a new name, 32 hex digits.
-        min_free: bytes of disk that stay free.
+        scratch: on the same file system.
+        owner, token: see :func:`server.storage.base.new_name`.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, token: Callable[[], str], min_free: int = 0) -> None:
-        self._folder, self._token = folder, token
-        self._space = Space(self.free_bytes, min_free)
-        self.room, self.reserve = self._space.room, self._space.reserve
-        self._staging = folder / "staging"
-        self._fresh: set[str] = set()
-        """Sealed, but no row refers to them yet: no orphans."""
-        for name in ("staging", *KINDS):
-            (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    def __init__(
+        self, folder: Path, scratch: FolderScratch, owner: str, token: Callable[[], str]
+    ) -> None:
+        super().__init__(owner, token)
+        self._folder, self._scratch = folder, scratch
+        for kind in FileKind:
+            (folder / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    @contextmanager
-    def staging(self) -> Iterator[Path]:
-        path = self._staging / self._token()
-        try:
-            yield path
-        finally:
-            durable.remove_quietly(path)
+    async def _store(self, kind: FileKind, name: str, content: AsyncIterable[bytes]) -> None:
+        if isinstance(content, FolderScratchFile):
+            final = stored_path(self._folder, kind, name)
+            await asyncio.to_thread(_move, content.path, final)
+            return
+        with self._scratch.file() as file:
+            await file.write(content)
+            await self._store(kind, name, file)
 
-    @contextmanager
-    def sealing(self, kind: str) -> Iterator[Sealing]:
-        sealing = Sealing(self, kind)
-        try:
-            yield sealing
-        except Exception:
-            sealing.close()
-            raise
-        # Not in a finally: whoever is cancelled may have a write under way that refers to the file.
-        # It stays fresh, and is an orphan only for the next start.
-        sealing.close()
+    @asynccontextmanager
+    async def open(
+        self, kind: FileKind, name: str, start: int = 0, end: int | None = None
+    ) -> AsyncIterator[FileStream]:
+        path = stored_path(self._folder, kind, name)
+        async with opened(partial(LocalStream, path, start, end)) as stream:
+            yield stream
 
-    def path(self, kind: str, name: str) -> Path:
-        return stored_path(self._folder, kind, name)
+    @asynccontextmanager
+    async def local_copy(self, kind: FileKind, name: str) -> AsyncIterator[Path]:
+        yield stored_path(self._folder, kind, name)
 
-    async def remove(self, files: Iterable[tuple[str, str]]) -> None:
-        paths = [self.path(kind, name) for kind, name in files]
+    async def delete(self, files: Iterable[tuple[FileKind, str]]) -> None:
+        paths = [stored_path(self._folder, kind, name) for kind, name in files]
 
         def unlink() -> None:
             for path in paths:
@@ -83,78 +85,39 @@ class FolderFiles:
 
         await asyncio.to_thread(unlink)
 
-    async def shelves(self) -> list[tuple[str, str]]:
-        def look() -> list[tuple[str, str]]:
-            found = []
-            for kind in KINDS:
-                with os.scandir(self._folder / kind) as entries:
-                    found += [
-                        (kind, entry.name)
-                        for entry in entries
-                        if len(entry.name) == _SHELF and entry.is_dir(follow_symlinks=False)
-                    ]
-            return found
+    async def list(self, kind: FileKind, after: str = "") -> list[str]:
+        return await asyncio.to_thread(_list, self._folder / kind, after)
 
-        return await asyncio.to_thread(look)
 
-    async def orphans(
-        self, kind: str, shelf: str, in_use: Callable[[Sequence[str]], Awaitable[set[str]]]
-    ) -> int:
+def _move(path: Path, final: Path) -> None:
+    if not final.parent.is_dir():
+        final.parent.mkdir(mode=0o700, exist_ok=True)
+        durable.fsync_folder(final.parent.parent)
+    durable.replace(path, final)
+
+
+def _list(folder: Path, after: str) -> list[str]:
+    """Names of whole folders, until there are enough."""
+    with os.scandir(folder) as entries:
+        prefixes = sorted(
+            entry.name
+            for entry in entries
+            if _PREFIX.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        )
+    names: list[str] = []
+    for prefix in prefixes:
+        if prefix < after[:PREFIX_LEN]:
+            continue
         try:
-            listed = await asyncio.to_thread(os.listdir, self._folder / kind / shelf)
-        except OSError as problem:  # unreadable: no reason to leave all the others
-            log.warning("orphans.not_listed", kind=kind, shelf=shelf, error=str(problem))
-            return 0
-        names = [name for name in listed if _NAME.fullmatch(name)]
-        # Between listing and asking: a name that is fresh no more has its row by now.
-        fresh = set(self._fresh)
-        orphans = set(names) - fresh - await in_use(names)
-        await self.remove((kind, name) for name in orphans)
-        return len(orphans)
-
-    async def clear_staging(self) -> int:
-        names = await asyncio.to_thread(os.listdir, self._staging)
-        for name in names:
-            durable.remove_quietly(self._staging / name)
-        return len(names)
-
-    def free_bytes(self) -> int:
-        """Space that is left for us."""
-        found = os.statvfs(self._folder)
-        return found.f_bavail * found.f_frsize
-
-    def check_writable(self) -> None:
-        """Raises OSError when a file cannot be made, written and made durable."""
-        with self.staging() as path:
-            path.write_bytes(b"ferryman")
-
-
-class Sealing:
-    """Files that are being sealed; those not kept are removed."""
-
-    def __init__(self, files: FolderFiles, kind: str) -> None:
-        self._files, self._kind, self._names = files, kind, list[str]()
-
-    async def seal(self, staged: Path) -> str:
-        name = self._files._token()
-        self._files._fresh.add(name)
-        self._names.append(name)
-        final = self._files.path(self._kind, name)
-
-        def move() -> None:
-            if not final.parent.is_dir():
-                final.parent.mkdir(mode=0o700, exist_ok=True)
-                durable.fsync_folder(final.parent.parent)
-            durable.replace(staged, final)
-
-        await asyncio.to_thread(move)
-        return name
-
-    def keep(self) -> None:
-        self._files._fresh.difference_update(self._names)
-        self._names.clear()
-
-    def close(self) -> None:
-        for name in self._names:
-            durable.remove_quietly(self._files.path(self._kind, name))
-        self.keep()
+            found = os.listdir(folder / prefix)  # noqa: PTH208 - names are enough
+        except OSError as problem:  # unreadable: no reason to leave out all the others
+            log.warning("storage.not_listed", folder=str(folder / prefix), error=str(problem))
+            continue
+        names += sorted(
+            name
+            for name in found
+            if name > after and NAME.fullmatch(name) and name.startswith(prefix)
+        )
+        if len(names) >= _PAGE:
+            break
+    return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from server.domain.files import FileKind
 from server.domain.jobs import Bundle
 from server.store.placeholders import batches
 from shared.clock import Micros
@@ -29,9 +30,9 @@ async def stop_sharing(tx: Transaction, file: str) -> None:
     await tx.rows("UPDATE bundles SET shared = 0 WHERE file = :file", {"file": file})
 
 
-async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[str, str]]:
+async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
     """Let go of the files of jobs; kind and name of those that nothing refers to any more."""
-    files: list[tuple[str, str]] = []
+    files: list[tuple[FileKind, str]] = []
     for names, params in batches(job_ids):
         bundles = await tx.rows(
             f"""
@@ -47,7 +48,7 @@ async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[s
             )
             if not left or left[0]["refs"] <= 0:
                 await tx.rows("DELETE FROM bundles WHERE file = :file", {"file": row["file"]})
-                files.append(("bundles", row["file"]))
+                files.append((FileKind.BUNDLE, row["file"]))
         results = await tx.rows(
             f"""
             SELECT result_file AS file FROM attempts
@@ -55,7 +56,7 @@ async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[s
             """,  # noqa: S608 - placeholders
             params,
         )
-        files += [("results", row["file"]) for row in results]
+        files += [(FileKind.RESULT, row["file"]) for row in results]
         await tx.rows(
             f"UPDATE attempts SET result_file = NULL WHERE job_id IN ({names})",  # noqa: S608
             params,

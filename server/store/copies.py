@@ -8,15 +8,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from server.domain.files import FileKind
 from shared.sql import Transaction
 from shared.sqlite.database import Database
 
 _FILES: Final = {
-    "bundles": """
+    FileKind.BUNDLE: """
         SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest FROM jobs
         WHERE bundle_file IS NOT NULL
     """,
-    "results": """
+    FileKind.RESULT: """
         SELECT job_id, result_file AS file, result_size, result_sha256 FROM attempts
         WHERE result_file IS NOT NULL
     """,
@@ -25,10 +26,10 @@ _FILES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A sealed file that a job refers to."""
+    """A stored file that a job refers to."""
 
     job_id: int
-    kind: str
+    kind: FileKind
     name: str
     size: int
     digest: str

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from server.domain.errors import NoSuchJob, NotEnded
+from server.domain.files import FileKind
 from server.domain.jobs import Job, Move
 from server.store import rows
 from server.store.bundles import release_files
@@ -49,8 +50,8 @@ class Retention:
                 }
         return found
 
-    async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[str, str]]]:
-        async def change(tx: Transaction) -> tuple[list[Job], list[tuple[str, str]]]:
+    async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
+        async def change(tx: Transaction) -> tuple[list[Job], list[tuple[FileKind, str]]]:
             cleaned = [job for move in moves if (job := await make_move(tx, move)) is not None]
             ids = [job.id for job in cleaned]
             for names, params in batches(ids):
@@ -65,8 +66,8 @@ class Retention:
             self._changed(job)
         return len(cleaned), files
 
-    async def delete(self, job_id: int) -> list[tuple[str, str]]:
-        async def change(tx: Transaction) -> tuple[Job | None, list[tuple[str, str]]]:
+    async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
+        async def change(tx: Transaction) -> tuple[Job | None, list[tuple[FileKind, str]]]:
             found = await tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
             job = rows.job(found[0]) if found else None
             files = []

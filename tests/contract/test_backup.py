@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.maintenance.__main__ import program
 from server.maintenance.backup import back_up
-from server.storage.folder import FolderFiles
+from server.storage.folder import FolderStorage, stored_path
+from server.storage.scratch import FolderScratch
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
@@ -31,6 +33,7 @@ from shared.wire import JobState, Limits
 from tests.support.agent import write_bundle
 from tests.support.dev_program import environment
 from tests.support.jobs import moved
+from tests.support.stored import chunks
 
 S = JobState
 RESULT = b"what it left"
@@ -43,24 +46,26 @@ class Folder:
         self.path, self.database_path = path, path / "ferryman.sqlite"
         path.mkdir(mode=0o755)
         numbers = iter(range(100_000))
-        self.files = FolderFiles(path, lambda: f"{next(numbers):032x}")
+        names = ("0123456789ab", lambda: f"{next(numbers):020x}")
+        self.scratch = FolderScratch(path / "staging", *names)
+        self.storage = FolderStorage(path, self.scratch, *names)
 
     async def add(self, jobs: SqlJobs, user: str, *, to: JobState = S.QUEUED) -> Job:
         """A job with its files, moved to the state."""
-        with self.files.staging() as staged, self.files.sealing("bundles") as sealing:
-            sealed = write_bundle(staged, {"run.sh": b"true", "of": user.encode()})
-            bundle = Bundle(await sealing.seal(staged), sealed.size, sealed.digest)
+        async with self.storage.pending(FileKind.BUNDLE) as pending:
+            with self.scratch.file() as content:
+                made = write_bundle(content.path, {"run.sh": b"true", "of": user.encode()})
+                bundle = Bundle(await pending.put(content), made.size, made.digest)
             new = NewJob(user, "example", bundle, Limits(), 60.0, 10, tags=("t",))
             job, _ = await jobs.insert(new, "queued")
-            sealing.keep()
+            pending.commit()
         if to is S.QUEUED:
             return job
         sent = Move(job.id, 0, S.QUEUED, S.PROCESSING, 11, "", changes={"agent": "local"})
         job = await moved(jobs, sent)
-        with self.files.staging() as staged, self.files.sealing("results") as sealing:
-            staged.write_bytes(RESULT)
+        async with self.storage.pending(FileKind.RESULT) as pending:
             digest = hashlib.sha256(RESULT).hexdigest()
-            result = Result(await sealing.seal(staged), len(RESULT), digest)
+            result = Result(await pending.put(chunks(RESULT)), len(RESULT), digest)
             taken = {"payload_id": 4}
             job = await moved(
                 jobs, Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 11, "", changes=taken)
@@ -71,7 +76,7 @@ class Folder:
                 job = await moved(
                     jobs, Move(job.id, 1, S.SUBMITTED, to, 12, "", changes=done, facts=facts)
                 )
-                sealing.keep()
+                pending.commit()
         return job
 
     async def fill(self) -> None:
@@ -133,15 +138,14 @@ def test_what_is_restored_is_what_was_there(
     for sql in ("SELECT * FROM jobs", "SELECT * FROM events", "SELECT * FROM job_tags"):
         was, now = (rows(path / "ferryman.sqlite", sql) for path in (folder.path, tmp_path / "new"))
         assert was == now != []
-    files = FolderFiles(tmp_path / "new", str)
     for bundle, digest, result in rows(
         tmp_path / "new" / "ferryman.sqlite",
         "SELECT bundle_file, bundle_digest, result_file FROM jobs",
     ):
-        with BundleReader(files.path("bundles", bundle)) as reader:
+        with BundleReader(stored_path(tmp_path / "new", FileKind.BUNDLE, bundle)) as reader:
             assert reader.summary().digest == digest
         if result:
-            assert files.path("results", result).read_bytes() == RESULT
+            assert stored_path(tmp_path / "new", FileKind.RESULT, result).read_bytes() == RESULT
 
 
 def test_backup_and_restored_folder_are_closed_to_others(folder: Folder, tmp_path: Path) -> None:
@@ -206,7 +210,7 @@ def test_a_job_that_is_removed_meanwhile_is_left_out(
             "UPDATE jobs SET state = 'Cleaned', bundle_file = NULL, result_file = NULL WHERE id = 1"
         )
         source.execute("UPDATE attempts SET result_file = NULL WHERE job_id = 1")
-        folder.files.path("results", name).unlink()
+        stored_path(folder.path, FileKind.RESULT, name).unlink()
 
     monkeypatch.setattr("server.maintenance.backup.copy_database", copy)
     made = json.loads(call("backup", tmp_path / "copy", "--data-dir", folder.path, "--json"))
@@ -231,7 +235,7 @@ def test_what_the_server_itself_has_lost_is_told(
 ) -> None:
     column = f"{kind.removesuffix('s')}_file"
     ((name,),) = rows(folder.database_path, f"SELECT {column} FROM jobs WHERE id = 1")
-    path = folder.files.path(kind, name)
+    path = stored_path(folder.path, FileKind(kind), name)
     spoil(path, how)
     words = ["backup", tmp_path / "copy", "--data-dir", folder.path, *([option] if option else [])]
     assert f"of job 1: {kind}/{name}" in call(*words, code=1)
@@ -325,7 +329,7 @@ async def test_backups_are_whole_while_jobs_come_and_go(folder: Folder, tmp_path
                 assert cleaned == 1
             else:
                 files = await jobs.delete(job.id)
-            await folder.files.remove(files)
+            await folder.storage.delete(files)
             count += 1
         return count
 

@@ -16,7 +16,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from client_agent.storage.folders import Folders
-from server.storage.folder import FolderFiles
+from server.storage.scratch import FolderScratch
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from tests.support import raw_http
@@ -261,7 +261,7 @@ async def test_without_a_token_health_tells_only_whether_all_is_well(guarded):
 
 async def test_looking_at_health_often_does_not_look_at_the_disk_often(tmp_path, monkeypatch):
     looks: list[int] = []
-    for kind in (Folders, FolderFiles):
+    for kind in (Folders, FolderScratch):
         monkeypatch.setattr(kind, "check_writable", lambda _: looks.append(1))
     for name in ("server", "agent"):
         looks.clear()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from server.domain.errors import AlreadyEnded
+from server.domain.files import FileKind
 from server.domain.service import Service
 from server.store.migrations import MIGRATIONS
 from shared.files import durable
@@ -134,7 +135,7 @@ async def test_a_completed_job_cannot_be_cancelled_and_keeps_its_result(world):
     job = await world.jobs.get(job_id)
     assert job.state is S.COMPLETED
     assert job.result is not None
-    assert world.files.path("results", job.result.file).exists()
+    assert world.stored(FileKind.RESULT, job.result.file).exists()
 
 
 def test_a_sealed_file_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):

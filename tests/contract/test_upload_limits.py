@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from server.api.context import CONTEXT
-from server.storage.folder import FolderFiles
+from server.storage.scratch import FolderScratch
 from shared.files.bundles.expand import expand
 from tests.contract.test_upload_http import HEAD, bundle, field, form, left, part, post, zipped
 from tests.support.fake_orchestrator import Orchestrator
@@ -52,10 +52,10 @@ class Sender:
         self.writer.close()
 
 
-def files_of(caller: Caller) -> FolderFiles:
-    files = caller.server.application[CONTEXT].files
-    assert isinstance(files, FolderFiles)
-    return files
+def scratch_of(caller: Caller) -> FolderScratch:
+    scratch = caller.server.application[CONTEXT].scratch
+    assert isinstance(scratch, FolderScratch)
+    return scratch
 
 
 def open_file(name: str = "run.sh") -> bytes:
@@ -64,7 +64,7 @@ def open_file(name: str = "run.sh") -> bytes:
 
 async def under_way(caller: Caller, count: int) -> None:
     """Until so many half uploads have been begun on the disk."""
-    folder = files_of(caller)._folder / "staging"
+    folder = scratch_of(caller)._folder
     while len(list(folder.iterdir())) < count:
         await asyncio.get_running_loop().run_in_executor(None, int)
 
@@ -113,7 +113,7 @@ async def test_an_upload_that_stalls_is_cut_off_and_leaves_nothing(tmp_path):
             assert (status, told["code"]) == (408, "upload_too_slow")
             assert "less than 1.0 KiB a second of it came for 30 seconds" in told["message"]
         assert left(tmp_path) == []
-        assert files_of(caller)._space._granted == 0
+        assert scratch_of(caller)._space._granted == 0
 
 
 async def test_an_upload_that_is_slow_but_steady_goes_on(tmp_path):
@@ -139,7 +139,7 @@ async def test_an_upload_that_is_slow_but_steady_goes_on(tmp_path):
 
 
 def sender_bytes(caller: Caller) -> int:
-    folder = files_of(caller)._folder / "staging"
+    folder = scratch_of(caller)._folder
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
@@ -200,9 +200,9 @@ class Disk:
         self.size, self.least, self.lock = size, size, threading.Lock()
         disk = self
 
-        def free_bytes(files: FolderFiles) -> int:
+        def free_bytes(scratch: FolderScratch) -> int:
             used = 0
-            for path in files._folder.rglob("*"):
+            for path in scratch._folder.parent.rglob("*"):
                 try:
                     used += path.stat().st_size if "ferryman.sqlite" not in path.name else 0
                 except FileNotFoundError:
@@ -211,7 +211,7 @@ class Disk:
                 disk.least = min(disk.least, disk.size - used)
             return disk.size - used
 
-        monkeypatch.setattr(FolderFiles, "free_bytes", free_bytes)
+        monkeypatch.setattr(FolderScratch, "free_bytes", free_bytes)
 
 
 async def test_uploads_that_fit_one_by_one_do_not_fill_the_disk_together(tmp_path, monkeypatch):
@@ -234,13 +234,13 @@ async def test_uploads_that_fit_one_by_one_do_not_fill_the_disk_together(tmp_pat
                 return status
 
         statuses = Counter(await asyncio.gather(*(upload() for _ in range(4))))
-        files_of(caller).free_bytes()
+        scratch_of(caller).free_bytes()
         assert statuses[201] <= 1
         assert statuses[201] + statuses[507] == 4
         assert disk.least >= 4 * MIB
         assert len(left(tmp_path)) == statuses[201]
-        with files_of(caller).reserve() as space:
-            space.take(files_of(caller).room())  # nothing is held any more
+        with scratch_of(caller).file() as file:
+            file.reserve(scratch_of(caller).available_bytes())  # nothing is held any more
 
 
 async def test_an_archive_stops_expanding_before_the_disk_is_full(tmp_path, monkeypatch):

@@ -62,7 +62,7 @@ MUTANTS: Final = (
     _of(
         "a polled result is a whole ZIP",
         "agents/orchestrator.py",
-        "if not await asyncio.to_thread(zipfile.is_zipfile, to):",
+        "if not await asyncio.to_thread(zipfile.is_zipfile, to.path):",
         "if False:",
         f"{_REFERENCE}what_is_no_whole_zip_is_no_result",
     ),

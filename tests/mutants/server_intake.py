@@ -168,7 +168,7 @@ _SPACE_MUTANTS: Final = (
     _of(
         "so do results",
         "server/agents/answers.py",
-        "            space.take(len(chunk))",
+        "            to.reserve(len(chunk))",
         "            pass",
         f"{_LIMITS}a_result_that_does_not_fit_is_not_fetched_to_the_end",
     ),

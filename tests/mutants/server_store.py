@@ -130,8 +130,8 @@ MUTANTS: Final = (
         "files go after their rows",
         "server/stages/clean.py",
         "        cleaned, files = await self._jobs.clean([",
-        "        await self._files.remove(("
-        '"bundles", job.bundle.file) for job in expired if job.bundle)\n'
+        "        await self._storage.delete(("
+        "FileKind.BUNDLE, job.bundle.file) for job in expired if job.bundle)\n"
         "        cleaned, files = await self._jobs.clean([",
         f"{_GONE}a_crash_before_the_files_are_removed_leaves_orphans_only",
     ),
@@ -145,8 +145,8 @@ MUTANTS: Final = (
     _of(
         "what the server did not store is not removed",
         "server/storage/folder.py",
-        "names = [name for name in listed if _NAME.fullmatch(name)]",
-        "names = listed",
+        "if name > after and NAME.fullmatch(name) and name.startswith(prefix)",
+        "",
         f"{_GONE}what_others_put_into_the_folder_stops_nothing_and_is_left_alone",
     ),
     _of(

@@ -18,10 +18,11 @@ from unittest import mock
 from server.agents.link import Link
 from server.agents.registry import Registry
 from server.domain import states
+from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.loops.wakeups import JobWakeups
-from server.ports import Fetched, NoSuchPayload, RefusedByAgent, Unreachable
+from server.ports import Fetched, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
@@ -30,7 +31,7 @@ from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
 from server.stages.send import Send
-from server.storage import folder as storage
+from server.storage import folder, scratch
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import BundleSummary
@@ -198,8 +199,9 @@ class SimAgent(Link):
         if fault in ("reply_lost", "cut"):
             raise Unreachable("reset before the answer", sent=True)
 
-    async def submit(self, job: Job, bundle: Path) -> PayloadDoc:
-        token = bundle.read_text()
+    async def submit(self, job: Job) -> PayloadDoc:
+        assert job.bundle is not None
+        token = self._world.stored(FileKind.BUNDLE, job.bundle.file).read_text()
         if self.faults[:1] == ["late"] and self.up:
             self.faults.pop(0)
             self.late.append((job.key, token))
@@ -237,13 +239,13 @@ class SimAgent(Link):
         self._answered(fault)
         return self.payloads[payload_id].doc(self._world.clock.now())
 
-    async def fetch(self, payload_id: int, to: Path, most: int | None = None) -> Fetched:
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
         fault = await self._line()
         payload = self.payloads.get(payload_id)
         if payload is None or payload.status is PayloadState.CLEANED:
             raise NoSuchPayload(str(payload_id))
         body = b"damaged" if fault == "damaged" else payload.result
-        to.write_bytes(body[: len(body) // 2] if fault == "reply_lost" else body)
+        to.path.write_bytes(body[: len(body) // 2] if fault == "reply_lost" else body)
         self._answered(fault)
         return Fetched(len(body), hashlib.sha256(body).hexdigest())
 
@@ -258,10 +260,12 @@ class SimAgent(Link):
             payload.status, payload.result = PayloadState.CLEANED, b""
         self._answered(fault)
 
-    async def partial(self, job: Job, to: Path) -> Fetched:
+    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
         raise AssertionError("nobody asks for partial results here")
 
-    async def look(self, payload_id: int, to: Path) -> tuple[PayloadDoc | None, Fetched | None]:
+    async def look(
+        self, payload_id: int, to: ScratchFile
+    ) -> tuple[PayloadDoc | None, Fetched | None]:
         raise AssertionError("only job-orchestrator clients are polled")
 
 
@@ -296,7 +300,10 @@ class World:
     def inline(self) -> Iterator[None]:
         """File steps of this life on our own thread."""
         stand_in = SimpleNamespace(to_thread=inline_threads(self.fuse))
-        with mock.patch.object(storage, "asyncio", stand_in):
+        with (
+            mock.patch.object(folder, "asyncio", stand_in),
+            mock.patch.object(scratch, "asyncio", stand_in),
+        ):
             yield
 
     async def start(self) -> None:
@@ -309,9 +316,17 @@ class World:
         wakeups = JobWakeups()
         self.jobs = SqlJobs(self.database, wakeups.changed)
         self.registry = Registry(self.agents, self.steady)
-        self.files = storage.FolderFiles(self.folder, lambda: f"{next(self._names):032x}")
-        how = (self.jobs, self.files)
-        self.accept = Accept(*how, self.services, self.steady)
+        owner = f"{next(self._names):012x}"
+        names = (owner, lambda: f"{next(self._names):020x}")
+        self.scratch = scratch.FolderScratch(self.folder / "staging", *names)
+        self.storage = folder.FolderStorage(self.folder, self.scratch, *names)
+
+        async def running_servers() -> set[str]:
+            return {owner}
+
+        self.running_servers = running_servers
+        how = (self.jobs, self.storage, self.scratch)
+        self.accept = Accept(self.jobs, self.storage, self.services, self.steady)
         self.get = Get(*how, self.services, self.steady)
         fleet, services, clock = self.registry, self.services, self.steady
         lost_after_s = self.lost_after_s
@@ -324,14 +339,16 @@ class World:
             unreachable_after_s=60.0,
             lost_after_s=lost_after_s,
         )
-        self.deliver = Deliver(*how, fleet, services, clock, self.get, lost_after_s=lost_after_s)
+        self.deliver = Deliver(
+            self.jobs, fleet, services, clock, self.get, lost_after_s=lost_after_s
+        )
         self.send = Send(
             self.jobs, fleet, services, clock, self.deliver, self.get, removed_after_s=lost_after_s
         )
         self.cancel = Cancel(self.jobs, fleet, services, clock, wakeups, self.get.on_payload)
-        self.clean = Clean(*how, self.services, self.steady)
+        self.clean = Clean(self.jobs, self.storage, self.services, self.steady, running_servers)
         self.alive = True
-        await recover(self.jobs, self.files)
+        await recover(self.jobs, self.scratch, running_servers)
         for agent in self.agents:
             if agent.up:
                 await self.reconnect(agent)
@@ -365,20 +382,26 @@ class World:
         fields = {"user_id": user, "service": service}
         if key is not None:
             fields["idempotency_key"] = key
-        with self.files.staging() as staged:
-            staged.write_text(token)
+        with self.scratch.file() as content:
+            content.path.write_text(token)
             request = self.accept.request(LOCAL, fields)
             job, _ = await self.accept(
-                LOCAL, request, staged, BundleSummary(len(token), token, 1, 0)
+                LOCAL, request, content, BundleSummary(len(token), token, 1, 0)
             )
         self.acknowledged[job.id] = token
         return job.id
 
+    def stored(self, kind: FileKind, name: str) -> Path:
+        return folder.stored_path(self.folder, kind, name)
+
     async def remove_orphans(self) -> int:
         """As the Cleaner does in an hour."""
         removed = 0
-        for kind, shelf in await self.files.shelves():
-            removed += await self.files.orphans(kind, shelf, self.jobs.files_in_use)
+        for kind in FileKind:
+            names = await self.storage.list(kind)
+            removed += await self.storage.delete_orphans(
+                kind, names, self.jobs.files_in_use, self.running_servers
+            )
         return removed
 
     # -- what must hold
@@ -398,7 +421,7 @@ class World:
                 before = event.state
             assert before is job.state, f"job {job_id} is {job.state}, its history says {before}"
             if job.result is not None:
-                stored = self.files.path("results", job.result.file).read_bytes()
+                stored = self.stored(FileKind.RESULT, job.result.file).read_bytes()
                 expected = f"result of {job.key} {token}".encode()
                 assert stored == expected, f"{stored!r} is not {expected!r}"
             if job.state in states.HOLDS_SLOT:
@@ -412,7 +435,7 @@ class World:
                 held[job.service, job.user_id] = held.get((job.service, job.user_id), 0) + 1
             if job.state is not JobState.CLEANED:
                 assert job.bundle is not None
-                assert self.files.path("bundles", job.bundle.file).read_text() == token
+                assert self.stored(FileKind.BUNDLE, job.bundle.file).read_text() == token
             else:
                 kept_s = self.clock.monotonic() - self.ended_at.get(job_id, -NEVER_S)
                 least_s = self.services[job.service].expires_after_s / 1.01

@@ -9,7 +9,7 @@ import pytest
 
 from server.api.partials import MOST, Partials
 from server.api.problems import Refusal
-from server.storage.folder import FolderFiles
+from server.storage.scratch import FolderScratch
 from tests.support.sim_clock import SimClock
 
 
@@ -25,18 +25,18 @@ class Making:
         self.made = 0
         self.may = asyncio.Event()
 
-    async def __call__(self, path) -> None:
+    async def __call__(self, file) -> None:
         self.made += 1
         await self.may.wait()
-        path.write_text(f"snapshot {self.made}")
+        file.path.write_text(f"snapshot {self.made}")
 
 
 @pytest.fixture
 def rig(tmp_path):
     names = iter(range(1000))
     clock = SimClock()
-    partials = Partials(FolderFiles(tmp_path, lambda: f"{next(names):032x}"), clock)
-    return partials, Making(), clock, tmp_path / "staging"
+    partials = Partials(FolderScratch(tmp_path, "0" * 12, lambda: f"{next(names):020x}"), clock)
+    return partials, Making(), clock, tmp_path
 
 
 async def read(partials, job, make, hold=None):
@@ -113,8 +113,8 @@ async def test_the_last_who_goes_away_ends_the_making(rig):
 async def test_a_failure_is_everybodys_and_leaves_nothing(rig):
     partials, _, _, staging = rig
 
-    async def fails(path) -> None:
-        path.write_text("half")
+    async def fails(file) -> None:
+        file.path.write_text("half")
         raise OSError(28, "No space left on device")
 
     readers = [asyncio.create_task(read(partials, 1, fails)) for _ in range(3)]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from server.agents import answers
 from server.ports import NoSuchPayload, RefusedByAgent, Unreachable
+from server.storage.scratch import FolderScratchFile
 from server.storage.space import Reservation, Space
 from shared.wire import AgentHealth
 from tests.support.sim_clock import SimClock
 
-SPACE = Reservation(Space(lambda: 1 << 60, 0))
+
+def file_at(path: Path) -> FolderScratchFile:
+    return FolderScratchFile(path, Reservation(Space(lambda: 1 << 60, 0)))
 
 
 class Body:
@@ -43,21 +44,21 @@ async def test_a_body_that_trickles_is_not_waited_for(tmp_path):
     clock = SimClock()
     trickle = [part for _ in range(100) for part in (b"x" * 1000, 1.0)]
     with pytest.raises(TimeoutError, match="too slowly"):
-        await answers.store(answer(*trickle, clock=clock), tmp_path / "f", clock, SPACE)
+        await answers.store(answer(*trickle, clock=clock), file_at(tmp_path / "f"), clock)
     assert 60.0 <= clock.monotonic() < 62.0
 
 
 async def test_a_body_that_keeps_the_rate_may_take_as_long_as_it_needs(tmp_path):
     clock = SimClock()
     steady = [part for _ in range(100) for part in (b"x" * 70_000, 15.0)]
-    fetched = await answers.store(answer(*steady, clock=clock), tmp_path / "f", clock, SPACE)
+    fetched = await answers.store(answer(*steady, clock=clock), file_at(tmp_path / "f"), clock)
     assert (fetched.size, clock.monotonic()) == (7_000_000, 1500.0)
     assert (tmp_path / "f").stat().st_size == 7_000_000
 
 
 async def test_no_more_is_taken_than_was_announced(tmp_path):
     with pytest.raises(Unreachable, match="longer than the 5 bytes"):
-        await answers.store(answer(b"123456"), tmp_path / "f", SimClock(), SPACE, most=5)
+        await answers.store(answer(b"123456"), file_at(tmp_path / "f"), SimClock(), most=5)
 
 
 async def test_a_document_without_end_is_not_read_to_its_end():
@@ -112,29 +113,6 @@ async def test_refusals(status, code, header, final, wait_s):
     assert isinstance(found, RefusedByAgent)
     assert (found.code, str(found)) == (code, "no")
     assert (found.final, found.retry_after_s) == (final, wait_s)
-
-
-async def test_a_file_that_is_opened_for_somebody_who_has_gone_is_closed(tmp_path, monkeypatch):
-    opened: list[IO[bytes]] = []
-    begun, go_on = threading.Event(), threading.Event()
-    real = Path.open
-
-    def slow(path: Path, mode: str) -> IO[bytes]:
-        begun.set()
-        assert go_on.wait(30)
-        opened.append(real(path, mode))
-        return opened[0]
-
-    monkeypatch.setattr(Path, "open", slow)
-    storing = asyncio.create_task(answers._created(tmp_path / "result").__aenter__())
-    await asyncio.to_thread(begun.wait, 30)
-    storing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await storing
-    opening = asyncio.all_tasks() - {asyncio.current_task()}
-    go_on.set()
-    await asyncio.gather(*opening)
-    assert opened[0].closed
 
 
 async def test_a_document_is_not_read_beyond_what_one_can_have():

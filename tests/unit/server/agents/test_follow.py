@@ -15,8 +15,8 @@ from server.agents.ferryman import FerrymanAgent
 from server.agents.follow import Follower
 from server.agents.link import Sessions
 from server.agents.registry import Registry
+from server.ports import Storage
 from server.stages.get import Get
-from server.storage.space import Space
 from tests.support.fake_agent import FakeAgent, Held, Trick, page
 from tests.support.sim_clock import SimClock
 
@@ -26,7 +26,7 @@ class Following:
 
     def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
         self.clock, self.agent = SimClock(), agent
-        sessions = Sessions(session, session, Space(lambda: 1 << 60, 0).reserve)
+        sessions = Sessions(session, session, cast(Storage, None))
         self.link = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
         self.registry = Registry([self.link], self.clock)
         self.seen: asyncio.Queue[str] = asyncio.Queue()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -15,9 +16,11 @@ from aiohttp import web
 from server.agents.ferryman import FerrymanAgent
 from server.agents.link import Sessions
 from server.agents.registry import Registry
+from server.domain.files import FileKind
 from server.domain.jobs import Bundle
-from server.ports import Unreachable
-from server.storage.space import Space
+from server.ports import Storage, Unreachable
+from server.storage.stream import LocalStream
+from shared.files.opened import opened
 from tests.support.fake_agent import FakeAgent, Held
 from tests.support.jobs import job
 from tests.support.sim_clock import SimClock
@@ -25,12 +28,21 @@ from tests.support.sim_clock import SimClock
 HOUR_S = 3_600
 
 
+class PathsAsNames:
+    """A storage whose files' names are paths."""
+
+    @asynccontextmanager
+    async def open(self, _: FileKind, name: str) -> AsyncIterator[LocalStream]:
+        async with opened(partial(LocalStream, Path(name))) as stream:
+            yield stream
+
+
 class Line:
     """A link to a fake agent, on simulated time."""
 
     def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
         self.agent, self.clock = agent, SimClock()
-        sessions = Sessions(session, session, Space(lambda: 1 << 60, 0).reserve)
+        sessions = Sessions(session, session, cast(Storage, PathsAsNames()))
         self.link = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
         self.registry = Registry([self.link], self.clock)
 
@@ -38,8 +50,8 @@ class Line:
         self.registry.mark_up(self.link, await self.link.ask_health())
 
     def submit(self, bundle: Path) -> asyncio.Task[Any]:
-        stored = Bundle("b", bundle.stat().st_size, "d" * 64)
-        return asyncio.create_task(self.link.submit(job(bundle=stored), bundle))
+        stored = Bundle(str(bundle), bundle.stat().st_size, "d" * 64)
+        return asyncio.create_task(self.link.submit(job(bundle=stored)))
 
     async def pass_time(self, seconds: int, submit: asyncio.Task[Any]) -> None:
         """At most; no longer than the submit takes."""

@@ -147,10 +147,10 @@ async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     arrived = asyncio.Event()
     honest, submits = south.submit, []
 
-    async def slow(job: Any, bundle: Path) -> Any:
+    async def slow(job: Any) -> Any:
         submits.append(job.key)
         await arrived.wait()
-        return await honest(job, bundle)
+        return await honest(job)
 
     south.submit = slow
     await sweep(world)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from server.domain.errors import NoSuchJob
-from server.ports import Agent, Files, Jobs
+from server.ports import Agent, Jobs, Scratch, Storage
 from server.stages import get as stage
 from server.stages.get import Get
 from shared.wire import PayloadDoc, PayloadList, PayloadState
@@ -54,7 +54,7 @@ def payloads(count: int) -> PayloadList:
 
 async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
     teller, known = Teller(), payloads(3 * stage._MAX_IN_FLIGHT)
-    get = Get(cast(Jobs, NoJobs()), cast(Files, None), {}, SimClock())
+    get = Get(cast(Jobs, NoJobs()), cast(Storage, None), cast(Scratch, None), {}, SimClock())
     hearing = asyncio.create_task(get.reconcile(cast(Agent, teller), known))
     clock = SimClock()
     for _ in range(50):
@@ -71,7 +71,7 @@ async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
 
 async def test_a_newer_word_of_what_is_looked_at_waits_for_no_room():
     teller, known = Teller(), payloads(stage._MAX_IN_FLIGHT + 1)
-    get = Get(cast(Jobs, NoJobs()), cast(Files, None), {}, SimClock())
+    get = Get(cast(Jobs, NoJobs()), cast(Storage, None), cast(Scratch, None), {}, SimClock())
     for payload in known.payloads:
         await get.receive(cast(Agent, teller), payload)
     await get.receive(cast(Agent, teller), known.payloads[0])

@@ -1,0 +1,97 @@
+"""What is the same in every storage: names, files that no row refers to yet, orphans."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from server.domain.files import FileKind
+from server.ports import Alive, InUse, PendingFiles
+
+NAME: Final = re.compile(r"[0-9a-f]{32}")
+_OWNER_LEN: Final = 12
+
+
+def owner_of(name: str) -> str:
+    """The run of a server that made the file."""
+    return name[32 - _OWNER_LEN : 32]
+
+
+def new_name(owner: str, token: Callable[[], str]) -> str:
+    """Args:
+    owner: 12 hex digits.
+    token: gives 20 hex digits that were never given before.
+    """
+    name = token() + owner
+    assert NAME.fullmatch(name), name
+    return name
+
+
+class BaseStorage(ABC):
+    """The part of ``ports.Storage`` that does not depend on where the files are.
+
+    Args:
+        owner: names this run of the server.
+        token: see :func:`new_name`.
+    """
+
+    def __init__(self, owner: str, token: Callable[[], str]) -> None:
+        self._owner, self._token = owner, token
+        self._pending = set[str]()
+
+    @abstractmethod
+    async def _store(self, kind: FileKind, name: str, content: AsyncIterable[bytes]) -> None:
+        """Store a new file: whole, durable and visible when this returns, or not at all."""
+
+    @abstractmethod
+    async def delete(self, files: Iterable[tuple[FileKind, str]]) -> None: ...
+
+    @asynccontextmanager
+    async def pending(self, kind: FileKind) -> AsyncIterator[PendingFiles]:
+        files = _Pending(self, kind)
+        try:
+            yield files
+        except Exception:
+            await files.discard()
+            raise
+        # Not in a finally: whoever is cancelled may have a write under way that refers to the file.
+        # It stays pending, so only the next run can find it to be an orphan.
+        await files.discard()
+
+    async def delete_orphans(
+        self, kind: FileKind, names: Sequence[str], in_use: InUse, alive: Alive
+    ) -> int:
+        others = await alive() - {self._owner}
+        candidates = [
+            name for name in names if name not in self._pending and owner_of(name) not in others
+        ]
+        # Asked last: a candidate that was pending when it was listed has its row by now, or none.
+        orphans = set(candidates) - await in_use(candidates)
+        await self.delete((kind, name) for name in orphans)
+        return len(orphans)
+
+
+class _Pending:
+    def __init__(self, storage: BaseStorage, kind: FileKind) -> None:
+        self._storage, self._kind, self._names = storage, kind, list[str]()
+
+    async def put(self, content: AsyncIterable[bytes]) -> str:
+        storage = self._storage
+        name = new_name(storage._owner, storage._token)
+        # First: from the moment it can be listed, it must be known to be no orphan.
+        storage._pending.add(name)
+        self._names.append(name)
+        await storage._store(self._kind, name, content)
+        return name
+
+    def commit(self) -> None:
+        self._storage._pending.difference_update(self._names)
+        self._names.clear()
+
+    async def discard(self) -> None:
+        if self._names:
+            await self._storage.delete([(self._kind, name) for name in self._names])
+            self.commit()

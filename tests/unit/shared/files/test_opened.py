@@ -1,0 +1,37 @@
+"""Files that are opened in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from shared.files.opened import opened
+
+
+async def test_a_file_that_is_opened_for_somebody_who_has_gone_is_closed(tmp_path, monkeypatch):
+    files: list[IO[bytes]] = []
+    begun, go_on = threading.Event(), threading.Event()
+    real = Path.open
+
+    def slow(path: Path, mode: str) -> IO[bytes]:
+        begun.set()
+        assert go_on.wait(30)
+        files.append(real(path, mode))
+        return files[0]
+
+    monkeypatch.setattr(Path, "open", slow)
+    opening_file = opened(partial(Path.open, tmp_path / "result", "wb"))
+    storing = asyncio.create_task(opening_file.__aenter__())
+    await asyncio.to_thread(begun.wait, 30)
+    storing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await storing
+    opening = asyncio.all_tasks() - {asyncio.current_task()}
+    go_on.set()
+    await asyncio.gather(*opening)
+    assert files[0].closed
