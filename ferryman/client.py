@@ -260,9 +260,7 @@ class Client:
             NotFound, and as :meth:`submit`
         """
         try:
-            status, job = await self._transport.request(
-                "POST", f"api/v1/jobs/{job_id}/cancel", JobDoc
-            )
+            status, job = await self._transport.post(f"api/v1/jobs/{job_id}/cancel", JobDoc)
         except errors.Refused as problem:
             if problem.status == 409:
                 raise errors.AlreadyEnded(409, problem.code, problem.message) from problem

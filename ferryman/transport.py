@@ -92,47 +92,36 @@ class Transport:
         query: Mapping[str, str] | None = None,
         hold_s: float = 0,
     ) -> M:
-        """GET a JSON document; see :meth:`request`."""
-        _, document = await self.request("GET", path, model, query=query, hold_s=hold_s)
-        return document
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        model: type[M],
-        *,
-        query: Mapping[str, str] | None = None,
-        hold_s: float = 0,
-    ) -> tuple[int, M]:
-        """One request that may be repeated, and its JSON answer.
+        """GET a JSON document, tried again while the server is away.
 
         Args:
             hold_s: the server was asked to wait with its answer for up to so many seconds.
 
-        Returns:
-            HTTP status (below 400) and document.
-
         Raises:
             Unreachable, NotUnderstood, Refused
         """
+        return await self.retry(lambda: self.get_once(path, model, query=query, hold_s=hold_s))
 
-        return await self.retry(
-            lambda: self.request_once(method, path, model, query=query, hold_s=hold_s)
-        )
-
-    async def request_once(
+    async def get_once(
         self,
-        method: str,
         path: str,
         model: type[M],
         *,
         query: Mapping[str, str] | None = None,
         hold_s: float = 0,
-    ) -> tuple[int, M]:
-        """:meth:`request`, tried once."""
-        async with self.answer(method, path, query=query, hold_s=hold_s) as answer:
-            return answer.status, await self.read(answer, model)
+    ) -> M:
+        """:meth:`get`, tried once."""
+        async with self.answer("GET", path, query=query, hold_s=hold_s) as answer:
+            return await self.read(answer, model)
+
+    async def post(self, path: str, model: type[M]) -> tuple[int, M]:
+        """POST nothing, which may be repeated; HTTP status (below 400) and JSON document."""
+
+        async def once() -> tuple[int, M]:
+            async with self.answer("POST", path) as answer:
+                return answer.status, await self.read(answer, model)
+
+        return await self.retry(once)
 
     async def retry(self, once: Callable[[], Awaitable[T]]) -> T:
         """Call ``once`` until it succeeds, fails for good, or the server is away for too long."""

@@ -132,9 +132,7 @@ class Upload:
         query = {"user": self._user, "idempotency_key": self._key}
         while True:
             try:
-                _, page = await self._transport.request_once(
-                    "GET", "api/v1/jobs", JobPage, query=query
-                )
+                page = await self._transport.get_once("api/v1/jobs", JobPage, query=query)
             except TryLater:
                 raise
             except (Refused, NotUnderstood):  # a server that cannot look a key up

@@ -13,44 +13,22 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
-from ferryman.models import (
-    AttemptDoc,
-    AttemptLinks,
-    AttemptPage,
-    EventDoc,
-    EventPage,
-    JobDoc,
-    JobPage,
-    JobState,
-    Limits,
-    Links,
-    Progress,
-    QueueInfo,
-    Reason,
-    StatusBody,
-    Usage,
-    Wire,
-)
-
-__all__ = [
-    "AttemptDoc",
-    "AttemptLinks",
-    "AttemptPage",
-    "EventDoc",
-    "EventPage",
-    "JobDoc",
-    "JobPage",
-    "JobState",
-    "Limits",
-    "Links",
-    "Progress",
-    "QueueInfo",
-    "Reason",
-    "StatusBody",
-    "Usage",
-    "Wire",
-]  # defined elsewhere; what is defined here needs no list
-
+from ferryman.models import AttemptDoc as AttemptDoc
+from ferryman.models import AttemptLinks as AttemptLinks
+from ferryman.models import AttemptPage as AttemptPage
+from ferryman.models import EventDoc as EventDoc
+from ferryman.models import EventPage as EventPage
+from ferryman.models import JobDoc as JobDoc
+from ferryman.models import JobPage as JobPage
+from ferryman.models import JobState as JobState
+from ferryman.models import Limits as Limits
+from ferryman.models import Links as Links
+from ferryman.models import Progress as Progress
+from ferryman.models import QueueInfo as QueueInfo
+from ferryman.models import Reason as Reason
+from ferryman.models import StatusBody as StatusBody
+from ferryman.models import Usage as Usage
+from ferryman.models import Wire as Wire
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """An integer that a database column can hold."""

@@ -9,9 +9,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from ferryman.units import say_duration
-
-__all__ = ["Duration", "parse_duration", "say_duration", "strip_bounded"]
+from ferryman.units import say_duration as say_duration
 
 MAX_LENGTH: Final = 32
 """Characters of a number with units; a longer text is refused before it is parsed."""

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from ferryman.units import say_count, say_size
+from ferryman.units import say_count as say_count
+from ferryman.units import say_size as say_size
 from shared.units.durations import strip_bounded
-
-__all__ = ["Size", "parse_size", "say_count", "say_size"]
 
 LARGEST: Final = (1 << 63) - 1
 """What a database column and the kernel can hold."""
