@@ -32,7 +32,7 @@ OS_ERROR: Final = 71
 CANNOT_CREATE: Final = 73
 IO_ERROR: Final = 74
 TRY_LATER: Final = 75
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 _HELP: Final = """
 Run a compute agent: it takes bundles from servers and runs them in a sandbox.
@@ -87,7 +87,7 @@ def main(
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning, error.")
     ] = None,
 ) -> None:
-    # Jobs' uids must pass through folders that are made for them, whatever the shell's mask was.
+    # The uids of jobs need access to folders that are made for them, whatever the shell's mask was.
     os.umask(0o022)
     flags = {
         "host": host,
@@ -102,7 +102,7 @@ def main(
     try:
         settings = load(config, flags)
     except SettingsError as problem:
-        _leave(USAGE, str(problem))
+        _exit(USAGE, str(problem))
     context.obj = settings
     if context.invoked_subcommand is None:
         logs.configure(settings.log_format, settings.log_level)
@@ -123,7 +123,7 @@ def check(
     try:
         table = asyncio.run(agent.check(settings, RealClock()))
     except OSError as problem:
-        _leave_for(problem, settings)
+        _exit_for(problem, settings)
     if as_json:
         print(json.dumps(dataclasses.asdict(table), default=dict))  # noqa: T201 - the result
     else:
@@ -144,36 +144,36 @@ def _run(settings: AgentSection, ready_fd: int | None) -> None:
     try:
         asyncio.run(agent.serve(settings, RealClock(), ready))
     except (CannotListen, SandboxBroken) as problem:
-        _leave(UNAVAILABLE, str(problem))
+        _exit(UNAVAILABLE, str(problem))
     except FolderInUse as problem:
-        _leave(TRY_LATER, str(problem))
+        _exit(TRY_LATER, str(problem))
     except (DatabaseUnavailable, NewerSchema) as problem:
-        _leave(IO_ERROR, str(problem))
+        _exit(IO_ERROR, str(problem))
     except OSError as problem:
-        _leave_for(problem, settings)
+        _exit_for(problem, settings)
 
 
-def _leave_for(problem: OSError, settings: AgentSection) -> NoReturn:
-    """Only what concerns our folders can be mended by choosing others."""
+def _exit_for(problem: OSError, settings: AgentSection) -> NoReturn:
+    """Another data folder helps only if the problem is in this one, or the disk is full."""
     database = settings.data_dir if settings.database is None else settings.database.parent
     path = Path(os.fsdecode(problem.filename or ""))
-    ours = any(path.is_relative_to(folder) for folder in (settings.data_dir, database))
-    if ours or problem.errno in _FULL:
-        _leave(CANNOT_CREATE, f"{settings.data_dir}: {problem.strerror or problem}")
-    _leave(OS_ERROR, f"the operating system refuses: {problem}")
+    own_folder = any(path.is_relative_to(folder) for folder in (settings.data_dir, database))
+    if own_folder or problem.errno in _DISK_FULL:
+        _exit(CANNOT_CREATE, f"{settings.data_dir}: {problem.strerror or problem}")
+    _exit(OS_ERROR, f"the operating system refuses: {problem}")
 
 
-def _leave(code: int, message: str) -> NoReturn:
+def _exit(code: int, message: str) -> NoReturn:
     print(f"ferryman agent: {message}", file=sys.stderr)  # noqa: T201 - before or after logging
     raise typer.Exit(code)
 
 
 def check_last(words: Sequence[str]) -> list[str]:
-    """The agent's options may stand behind ``check``, too; Typer takes them only before it."""
+    """Move ``check`` behind the agent's options: Typer accepts them only before it."""
     if words[:1] != ["check"] or {"-h", "--help"} & {*words}:
         return [*words]
-    own = [word for word in words if word == "--json"]
-    return [*(word for word in words[1:] if word != "--json"), "check", *own]
+    json_flag = [word for word in words if word == "--json"]
+    return [*(word for word in words[1:] if word != "--json"), "check", *json_flag]
 
 
 if __name__ == "__main__":

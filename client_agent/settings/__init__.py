@@ -1,1 +1,1 @@
-"""What an operator decides about the agent."""
+"""The agent's settings."""

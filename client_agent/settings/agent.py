@@ -1,4 +1,4 @@
-"""Settings of the agent: read once, frozen. Table ``[agent]`` of the file."""
+"""Settings of the agent, table ``[agent]`` of the file: read once, then frozen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shared.units.durations import Duration
 from shared.units.sizes import Size
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_FOREIGN: Final = ("server", "services", "agents")
+_SERVER_TABLES: Final = ("server", "services", "agents")
 """Tables of the file that belong to the server."""
 
 
@@ -31,8 +31,8 @@ def _data_home() -> Path:
 
 
 def _hostname() -> str:
-    found = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip(".-_")
-    return found or "agent"
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64].strip(".-_")
+    return name or "agent"
 
 
 class AgentSection(HttpSection):
@@ -59,9 +59,9 @@ class AgentSection(HttpSection):
     grace: Duration = Field(10.0, ge=0)
     """From SIGTERM to SIGKILL for an attempt that is stopped."""
     shutdown_grace: Duration = Field(10.0, gt=0)
-    """SIGTERM to this process until it has ended; keep it below the supervisor's patience."""
+    """From SIGTERM to this process to its end; less than the supervisor waits before SIGKILL."""
     retention: Duration = Field(7 * 86_400.0, gt=0)
-    """How long results are kept that nobody acknowledged, and then what is remembered of them."""
+    """How long results are kept that are not acknowledged, and after that their rows."""
     min_free: Size = Field(256 << 20, ge=0)
     """Free space that new bundles and running jobs must leave."""
     max_upload: Size = Field(100 << 30, gt=0)
@@ -71,27 +71,28 @@ class AgentSection(HttpSection):
 
     @field_validator("name")
     @classmethod
-    def _name_is_plain(cls, value: str) -> str:
+    def _check_name(cls, value: str) -> str:
         if _NAME.fullmatch(value) is None:
             raise ValueError("a name is 1 to 64 letters, digits, dots, underscores or dashes")
         return value
 
     @field_validator("data_dir", "database", "tokens_file")
     @classmethod
-    def _path_is_absolute(cls, value: Path | None) -> Path | None:
+    def _make_absolute(cls, value: Path | None) -> Path | None:
         return None if value is None else value.expanduser().absolute()
 
     @field_validator("services")
     @classmethod
-    def _services_are_named(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _check_services(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and not value:
             raise ValueError("an empty list offers nothing; leave it out to offer any service")
         return value
 
     @model_validator(mode="after")
-    def _defaults_are_granted(self) -> AgentSection:
-        own = self.services[0] if self.services and len(self.services) == 1 else ""
-        if self.default_limits.network and not self.sandboxing.grants({}).for_service(own).network:
+    def _check_default_network(self) -> AgentSection:
+        service = self.services[0] if self.services and len(self.services) == 1 else ""
+        grant = self.sandboxing.grants({}).for_service(service)
+        if self.default_limits.network and not grant.network:
             raise ValueError(
                 "default_limits.network gives bundles the host's network: "
                 "sandboxing.network must say so, too"
@@ -99,7 +100,7 @@ class AgentSection(HttpSection):
         return self
 
     @model_validator(mode="after")
-    def _data_stays_hidden(self) -> AgentSection:
+    def _check_data_hidden(self) -> AgentSection:
         self.check_hidden(
             data_dir=self.data_dir, database=self.database, tokens_file=self.tokens_file
         )
@@ -115,17 +116,17 @@ class AgentSection(HttpSection):
         return self
 
     @model_validator(mode="after")
-    def _tokens_are_good(self) -> AgentSection:
+    def _check_tokens(self) -> AgentSection:
         self.all_tokens()
         return self
 
     def check_hidden(self, **private: Path | None) -> None:
-        """Raises ValueError where jobs would see one of these files or folders."""
-        shown = {str(source): "sandboxing.read_only: " for source, _ in self.sandboxing.binds()}
+        """Raises ValueError if jobs would see one of these files or folders."""
+        visible = {str(source): "sandboxing.read_only: " for source, _ in self.sandboxing.binds()}
         if self.sandbox != "none":
-            shown |= dict.fromkeys(VISIBLE_HOST_PATHS, "every job sees the host's programs: ")
+            visible |= dict.fromkeys(VISIBLE_HOST_PATHS, "every job sees the host's programs: ")
         for name, path in private.items():
-            for place, why in shown.items():
+            for place, why in visible.items():
                 if path is not None and path.resolve().is_relative_to(Path(place).resolve()):
                     raise ValueError(
                         f"{why}{place} would show jobs the agent's own data, {name} {path}"
@@ -144,7 +145,7 @@ def load(
     """Read the file, the variables and the flags.
 
     Args:
-        flags: keys of ``[agent]``; None: not given.
+        flags: keys of ``[agent]``; a value of None is ignored.
 
     Raises:
         SettingsError
@@ -154,7 +155,7 @@ def load(
         file=file,
         flags={"agent": dict(flags)},
         environ=environ,
-        ignore=_FOREIGN,
+        ignore=_SERVER_TABLES,
         extra={"agent": _orchestrator(environ)},
     )
     try:
@@ -165,16 +166,16 @@ def load(
 
 
 def _orchestrator(environ: Mapping[str, str]) -> dict[str, Any]:
-    """job-orchestrator's own variables, so that its compose file works."""
-    found: dict[str, Any] = {}
+    """The variables of job-orchestrator, so that its compose file works."""
+    values: dict[str, Any] = {}
     for variable, key in (("PORT", "port"), ("MAX_AGE", "retention")):
         text = environ.get(variable, "").strip()
         if text:
             if not (text.isascii() and text.isdigit()):
                 raise SettingsError(f"{variable}: {text!r} is not a whole number")
-            found[key] = int(text)
+            values[key] = int(text)
     for variable, key in (("DATA_PATH", "data_dir"), ("DB_PATH", "database")):
         text = environ.get(variable, "").strip()
         if text:
-            found[key] = text
-    return found
+            values[key] = text
+    return values

@@ -19,12 +19,12 @@ from shared.units.durations import Duration
 from shared.units.sizes import Size
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OURS: Final = "FERRYMAN_"
+_RESERVED_PREFIX: Final = "FERRYMAN_"
 _DEFAULT: Final = SandboxSettings()
 
 
 class GrantSettings(Section):
-    """What a service's jobs are given of the host; None: as every service."""
+    """What the jobs of a service get of the host; None: the same as every service."""
 
     read_only: StringList = None
     """``/path``, or ``/path:/path/inside``."""
@@ -38,28 +38,28 @@ class GrantSettings(Section):
 
     @field_validator("read_only")
     @classmethod
-    def _places_are_free(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _check_mounts(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         try:
             binds = [bind(text) for text in value or ()]
         except SandboxBroken as problem:
             raise ValueError(str(problem)) from None
         places = [place for _, place in binds]
-        twice = next((place for place in places if places.count(place) > 1), None)
-        if twice is not None:
-            raise ValueError(f"{twice} is mounted on twice")
+        repeated = next((place for place in places if places.count(place) > 1), None)
+        if repeated is not None:
+            raise ValueError(f"{repeated} is mounted on twice")
         return value
 
     @field_validator("env", "pass_env")
     @classmethod
-    def _variables_are_named(cls, value: Any) -> Any:
+    def _check_names(cls, value: Any) -> Any:
         for name in value or ():
-            if not _VARIABLE.fullmatch(name) or name.startswith(_OURS):
+            if not _VARIABLE.fullmatch(name) or name.startswith(_RESERVED_PREFIX):
                 raise ValueError(f"{name!r} cannot be the name of a job's variable")
         return value
 
     @field_validator("env")
     @classmethod
-    def _values_are_text(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+    def _check_values(cls, value: dict[str, str] | None) -> dict[str, str] | None:
         for name, text in (value or {}).items():
             if "\0" in text:
                 raise ValueError(f"{name} has a NUL in it")
@@ -67,15 +67,15 @@ class GrantSettings(Section):
 
     @field_validator("allow")
     @classmethod
-    def _relaxations_exist(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _check_relaxations(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         unknown = sorted(set(value or ()) - RELAXATIONS)
         if unknown:
-            there = ", ".join(sorted(RELAXATIONS))
-            raise ValueError(f"there is no {', '.join(unknown)}; there are {there}")
+            known = ", ".join(sorted(RELAXATIONS))
+            raise ValueError(f"there is no {', '.join(unknown)}; there are {known}")
         return value
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """``env``, and what there is of ``pass_env``."""
+        """``env``, and those of ``pass_env`` that are set."""
         passed = {name: environ[name] for name in self.pass_env or () if name in environ}
         return {**passed, **(self.env or {})}
 
@@ -85,7 +85,7 @@ class SandboxingSection(GrantSettings):
 
     uid_base: int = Field(_DEFAULT.uid_base, ge=1)
     uid_count: int = Field(28_000, ge=1)
-    """Uids from ``uid_base`` on that agents of this host may take for their jobs."""
+    """Uids from ``uid_base`` on that the agents of this host may use for their jobs."""
     require_hard_limits: bool = _DEFAULT.require_hard_limits
     log_hard_factor: int = Field(_DEFAULT.log_hard_factor, ge=1)
     start_timeout: Duration = Field(_DEFAULT.start_timeout_s, gt=0)
@@ -99,7 +99,7 @@ class SandboxingSection(GrantSettings):
         """For the sandbox.
 
         Args:
-            uid_base: the lowest of the uids that this agent took; None: as in the file.
+            uid_base: the lowest of the uids that this agent reserved; None: as in the file.
         """
         return SandboxSettings(
             uid_base=self.uid_base if uid_base is None else uid_base,
@@ -116,7 +116,7 @@ class SandboxingSection(GrantSettings):
         )
 
     def grants(self, environ: Mapping[str, str]) -> Grants:
-        """What each service is given. A service's own keys replace those of all; variables add up.
+        """What each service gets. Its own keys replace those of all services; variables add up.
 
         Args:
             environ: the agent's own variables.
@@ -130,7 +130,7 @@ class SandboxingSection(GrantSettings):
         read_only = self.read_only if own.read_only is None else own.read_only
         network = self.network if own.network is None else own.network
         return Grant(
-            # parents first: mounted later, they would hide what is below them
+            # parents first: mounted later, they would hide their children
             read_only=tuple(sorted(map(bind, read_only or ()), key=lambda one: one[1])),
             env={**self.variables(environ), **own.variables(environ)},
             network=bool(network),

@@ -148,7 +148,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "settings/agent.py",
         "                if path is not None and path.resolve().is_relative_to(",
         "                if path is None and Path().resolve().is_relative_to(",
-        f"{_SETTINGS}nothing_of_the_agents_own_lies_where_jobs_can_look",
+        f"{_SETTINGS}data_of_the_agent_cannot_be_where_jobs_can_read",
         f"{_SETTINGS}the_settings_file_is_hidden_from_jobs_too",
     ),
     of(

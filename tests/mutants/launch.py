@@ -78,7 +78,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "RESERVED: Final = (JOB, ",
         "RESERVED: Final = (",
         f"{_UNIT}operators_binds_stay_away_from_what_the_job_can_write[/job/data]",
-        "tests/unit/client_agent/settings/test_grants.py::test_a_mistake_is_told",
+        "tests/unit/client_agent/settings/test_grants.py::test_a_mistake_is_reported",
     ),
     of(
         "2.3",

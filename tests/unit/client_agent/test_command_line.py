@@ -1,4 +1,4 @@
-"""The agent's command line: where its options may stand, what it says, and how it ends."""
+"""The agent's command line: the order of its options, its messages and exit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.fake_sandbox import REPORT, FakeSandbox
 
 
 @pytest.mark.parametrize(
-    ("given", "taken"),
+    ("given", "parsed"),
     [
         ("", ""),
         ("--port 0", "--port 0"),
@@ -30,12 +30,12 @@ from tests.support.fake_sandbox import REPORT, FakeSandbox
         ("--name check", "--name check"),
     ],
 )
-def test_options_of_the_agent_may_stand_behind_check(given, taken):
-    assert check_last(given.split()) == taken.split()
+def test_options_of_the_agent_may_follow_check(given, parsed):
+    assert check_last(given.split()) == parsed.split()
 
 
 @pytest.mark.parametrize(
-    ("problem", "code", "said"),
+    ("problem", "code", "message"),
     [
         (
             OSError(errno.EACCES, "Permission denied", "/data/agent/results"),
@@ -47,7 +47,7 @@ def test_options_of_the_agent_may_stand_behind_check(given, taken):
         (OSError(errno.EACCES, "Permission denied", "/dev/loop-control"), 71, "/dev/loop-control"),
     ],
 )
-def test_only_problems_of_its_folders_are_told_as_such(monkeypatch, capsys, problem, code, said):
+def test_only_problems_of_its_folders_exit_as_such(monkeypatch, capsys, problem, code, message):
     async def fails(*_):
         raise problem
 
@@ -55,10 +55,10 @@ def test_only_problems_of_its_folders_are_told_as_such(monkeypatch, capsys, prob
     with pytest.raises(typer.Exit) as caught:
         __main__._run(AgentSection(data_dir=Path("/data/agent")), None)
     assert caught.value.exit_code == code
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-async def test_limits_that_are_soft_on_this_host_are_told_at_the_start(tmp_path, monkeypatch):
+async def test_limits_that_are_soft_on_this_host_are_logged_at_the_start(tmp_path, monkeypatch):
     report = replace(REPORT, enforcement={"disk": "soft", "pids": "hard"}, advice=("run as root",))
 
     async def self_test(_):

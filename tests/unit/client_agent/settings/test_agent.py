@@ -35,33 +35,33 @@ def loaded(monkeypatch, tmp_path):
 
 
 def test_with_nothing_given_it_is_a_local_agent(loaded, tmp_path):
-    found = loaded()
-    assert (found.host, found.port, found.sandbox) == ("127.0.0.1", 9000, "bubblewrap")
-    assert found.data_dir == tmp_path / "data" / "ferryman" / "agent"
-    assert found.slots >= 1
-    assert (found.services, found.all_tokens()) == (None, [])
-    assert found.name
+    settings = loaded()
+    assert (settings.host, settings.port, settings.sandbox) == ("127.0.0.1", 9000, "bubblewrap")
+    assert settings.data_dir == tmp_path / "data" / "ferryman" / "agent"
+    assert settings.slots >= 1
+    assert (settings.services, settings.all_tokens()) == (None, [])
+    assert settings.name
 
 
-def test_flags_are_stronger_than_variables_and_those_than_the_file(loaded):
+def test_flags_override_variables_and_those_override_the_file(loaded):
     toml = "[agent]\nport = 1\nslots = 1\nname = 'file'\n"
     env = {"FERRYMAN_AGENT__PORT": "2", "FERRYMAN_AGENT__SLOTS": "2"}
-    found = loaded(env, toml, port=3)
-    assert (found.port, found.slots, found.name) == (3, 2, "file")
+    settings = loaded(env, toml, port=3)
+    assert (settings.port, settings.slots, settings.name) == (3, 2, "file")
 
 
-def test_the_references_variables_are_understood_and_weaker_than_ours(loaded, tmp_path):
+def test_variables_of_job_orchestrator_are_read_and_ferrymans_override_them(loaded, tmp_path):
     env = {"PORT": "9001", "DATA_PATH": str(tmp_path / "d"), "DB_PATH": "x.db", "MAX_AGE": "60"}
-    found = loaded(env, "[agent]\nport = 1\nretention = '1h'\n")
-    assert (found.port, found.retention) == (9001, 60)
-    assert found.data_dir == tmp_path / "d"
-    assert found.database == Path("x.db").absolute()
+    settings = loaded(env, "[agent]\nport = 1\nretention = '1h'\n")
+    assert (settings.port, settings.retention) == (9001, 60)
+    assert settings.data_dir == tmp_path / "d"
+    assert settings.database == Path("x.db").absolute()
     assert loaded({"FERRYMAN_AGENT__PORT": "9002"}).port == 9002
 
 
 @pytest.mark.parametrize("key", ["data_dir", "database", "tokens_file"])
 @pytest.mark.parametrize("shown", ["/usr", "/lib", "read_only"])
-def test_nothing_of_the_agents_own_lies_where_jobs_can_look(loaded, tmp_path, key, shown):
+def test_data_of_the_agent_cannot_be_where_jobs_can_read(loaded, tmp_path, key, shown):
     """An unprivileged agent's jobs have its uid, so no mode keeps them out."""
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -75,7 +75,7 @@ def test_nothing_of_the_agents_own_lies_where_jobs_can_look(loaded, tmp_path, ke
         loaded(toml=toml)
 
 
-def test_without_a_sandbox_there_is_nothing_to_hide(loaded):
+def test_without_a_sandbox_data_may_be_anywhere(loaded):
     toml = "[agent]\nsandbox = 'none'\ndata_dir = '/usr/local/ferryman'\n"
     assert loaded(toml=toml).data_dir == Path("/usr/local/ferryman")
 
@@ -89,44 +89,44 @@ def test_the_settings_file_is_hidden_from_jobs_too(loaded, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["http", "9000.5", "-1", "١"])
-def test_a_bad_number_in_the_references_variables_is_told_by_its_name(loaded, text):
+def test_a_bad_number_in_a_variable_of_job_orchestrator_is_refused_with_its_name(loaded, text):
     with pytest.raises(SettingsError, match=r"PORT: .* is not a whole number"):
         loaded({"PORT": text})
 
 
 def test_lists_may_be_written_with_commas(loaded):
     env = {"FERRYMAN_AGENT__SERVICES": "docking, example", "FERRYMAN_AGENT__TOKENS": f"{A},{B}"}
-    found = loaded(env)
-    assert found.services == ("docking", "example")
-    assert found.all_tokens() == [A, B]
+    settings = loaded(env)
+    assert settings.services == ("docking", "example")
+    assert settings.all_tokens() == [A, B]
     assert loaded(services="one").services == ("one",)
     assert loaded({"FERRYMAN_AGENT__SERVICES": '["x", "y"]'}).services == ("x", "y")
 
 
 def test_tokens_come_from_a_file_too_and_are_never_shown(loaded, tmp_path):
     (tmp_path / "tokens").write_text(f"{A}\n\n{B}\n")
-    found = loaded(toml=f"[agent]\ntokens = ['{C}']\ntokens_file = '{tmp_path}/tokens'\n")
-    assert found.all_tokens() == [C, A, B]
-    assert C not in repr(found)
+    settings = loaded(toml=f"[agent]\ntokens = ['{C}']\ntokens_file = '{tmp_path}/tokens'\n")
+    assert settings.all_tokens() == [C, A, B]
+    assert C not in repr(settings)
 
 
 def test_durations_and_sizes_are_written_as_people_write_them(loaded):
-    found = loaded(
+    settings = loaded(
         toml="[agent]\nretention = '3d'\ngrace = '1m30s'\nmin_free = '2GiB'\n"
         "default_limits = { memory = '4GiB', cpus = 2 }\nsandboxing = { scratch = '1GiB' }\n"
     )
-    assert (found.retention, found.grace, found.min_free) == (259_200, 90, 2 << 30)
-    assert found.default_limits.limits() == Limits(memory=4 << 30, cpus=2)
-    assert found.sandboxing.settings(found.min_free).scratch == 1 << 30
-    assert found.sandboxing.settings(found.min_free).free_floor == 2 << 30
+    assert (settings.retention, settings.grace, settings.min_free) == (259_200, 90, 2 << 30)
+    assert settings.default_limits.limits() == Limits(memory=4 << 30, cpus=2)
+    assert settings.sandboxing.settings(settings.min_free).scratch == 1 << 30
+    assert settings.sandboxing.settings(settings.min_free).free_floor == 2 << 30
 
 
-def test_tables_of_the_server_are_none_of_its_business(loaded):
+def test_tables_of_the_server_are_ignored(loaded):
     assert loaded(toml="[server]\nx = 1\n[services.a]\ny = 2\n[agents.b]\nz = 3\n").port == 9000
 
 
 @pytest.mark.parametrize(
-    ("toml", "said"),
+    ("toml", "message"),
     [
         ("[agent]\nslotz = 1\n", "agent.slotz: no such setting; did you mean slots?"),
         ("[agent]\nslots = 0\n", "agent.slots"),
@@ -142,16 +142,16 @@ def test_tables_of_the_server_are_none_of_its_business(loaded):
         ("[agnt]\n", "did you mean agent?"),
     ],
 )
-def test_a_mistake_is_told_with_the_key_and_what_would_be_right(loaded, toml, said):
+def test_a_mistake_is_reported_with_the_key_and_what_would_be_right(loaded, toml, message):
     with pytest.raises(SettingsError) as refusal:
         loaded(toml=toml)
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_every_setting_of_the_sandbox_can_be_set_here():
-    """Times carry their unit in the sandbox's own names; poll_s is not an operator's choice."""
+    """Times carry their unit in the sandbox's own names; poll_s cannot be set."""
     grants = set(GrantSettings.model_fields) - {"scratch", "shm"}
-    ours = set(SandboxingSection.model_fields) - grants - {"uid_count", "services"}
-    ours |= {"free_floor", "poll"}
-    theirs = {name.removesuffix("_s") for name in SandboxSettings.__dataclass_fields__}
-    assert ours == theirs
+    here = set(SandboxingSection.model_fields) - grants - {"uid_count", "services"}
+    here |= {"free_floor", "poll"}
+    sandbox = {name.removesuffix("_s") for name in SandboxSettings.__dataclass_fields__}
+    assert here == sandbox

@@ -1,4 +1,4 @@
-"""What an operator opens for a service: read right, or refused by name."""
+"""The grants of services, as they are read from the settings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def grants(**sandboxing: object) -> Grants:
     return SandboxingSection.model_validate(sandboxing).grants(ENVIRON)
 
 
-def test_with_nothing_said_nothing_is_open():
+def test_without_settings_nothing_is_granted():
     assert grants().for_service("any") == Grant()
     assert grants().doc() == {}
     assert grants().networked == []
 
 
 def test_a_services_own_keys_replace_those_of_all_and_variables_add_up():
-    found = grants(
+    granted = grants(
         read_only=["/opt/common"],
         env={"A": "1", "B": "1"},
         allow=["numa"],
@@ -40,29 +40,29 @@ def test_a_services_own_keys_replace_those_of_all_and_variables_add_up():
             }
         },
     )
-    other, own = found.for_service("other"), found.for_service("gromacs")
+    other, own = granted.for_service("other"), granted.for_service("gromacs")
     assert other.read_only == ((Path("/opt/common"), "/opt/common"),)
     assert (other.network, set(other.allow), other.scratch) == (True, {"numa"}, None)
     refs = (Path("/data/refs"), "/refs")
     assert own.read_only == ((Path("/opt/gromacs"), "/opt/gromacs"), refs)
     assert own.env == {"A": "1", "B": "2", "LICENSE": "27000@host"}
     assert (own.network, set(own.allow), own.scratch) == (False, {"numa"}, 1 << 30)
-    assert found.networked == ["*"]
+    assert granted.networked == ["*"]
 
 
-def test_what_is_told_names_variables_but_no_values():
-    found = grants(services={"a": {"env": {"KEY": "hidden"}, "pass_env": ["SECRET"]}})
-    (doc,) = found.doc().values()
+def test_the_document_names_variables_but_no_values():
+    granted = grants(services={"a": {"env": {"KEY": "hidden"}, "pass_env": ["SECRET"]}})
+    (doc,) = granted.doc().values()
     assert doc == {"read_only": [], "env": ["KEY", "SECRET"], "network": False, "allow": []}
 
 
-def test_parents_are_mounted_before_what_lies_below_them():
-    found = grants(read_only=["/data/a:/x/y", "/data/b:/x"]).for_service("any")
-    assert [place for _, place in found.read_only] == ["/x", "/x/y"]
+def test_parents_are_mounted_before_their_children():
+    grant = grants(read_only=["/data/a:/x/y", "/data/b:/x"]).for_service("any")
+    assert [place for _, place in grant.read_only] == ["/x", "/x/y"]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"read_only": ["opt"]}, "'opt' is not an absolute path below /"),
         ({"read_only": ["/"]}, "not an absolute path below /"),
@@ -80,14 +80,14 @@ def test_parents_are_mounted_before_what_lies_below_them():
     ],
 )
 @pytest.mark.parametrize("service", [False, True])
-def test_a_mistake_is_told(given, said, service):
+def test_a_mistake_is_reported(given, message, service):
     with pytest.raises(ValidationError) as refused:
         SandboxingSection.model_validate({"services": {"a": given}} if service else given)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("path", ["{home}", "{home}/work", "{parent}", "{parent}/link"])
-def test_the_agents_own_data_cannot_be_opened(tmp_path, path):
+def test_the_agents_own_data_cannot_be_granted(tmp_path, path):
     home = tmp_path / "home"
     home.mkdir()
     (tmp_path / "link").symlink_to(home)
@@ -97,7 +97,7 @@ def test_the_agents_own_data_cannot_be_opened(tmp_path, path):
             AgentSection.model_validate({"data_dir": home, "sandboxing": given})
 
 
-def test_without_a_sandbox_nothing_can_be_elsewhere(tmp_path):
+def test_without_a_sandbox_nothing_can_be_mounted_elsewhere(tmp_path):
     given = {"data_dir": tmp_path, "sandbox": "none", "sandboxing": {"read_only": ["/opt:/o"]}}
     with pytest.raises(ValidationError, match="/opt cannot be at /o without a sandbox"):
         AgentSection.model_validate(given)
