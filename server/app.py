@@ -22,8 +22,9 @@ from server.agents.registry import Registry
 from server.api.context import CONTEXT, Context
 from server.api.partials import Partials
 from server.api.problems import answer_problems
-from server.api.receiving import Uploads, UploadThreads
 from server.api.routes import OPEN_PATHS, add_routes
+from server.api.upload_limits import UploadLimits
+from server.api.upload_threads import UploadThreads
 from server.health import Health
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
@@ -146,7 +147,7 @@ async def compose(
     clean = Clean(jobs, storage, services, clock, alive, wakeups.cleaner.set)
     await recover(jobs, scratch, alive)
 
-    uploads = Uploads(
+    upload_limits = UploadLimits(
         clock,
         at_once=table.uploads,
         per_user=table.uploads_per_user,
@@ -160,7 +161,7 @@ async def compose(
             Loop("sender", send, table.sender_interval, wakeups.sender, clock),
             Loop("getter", poll, table.getter_interval, wakeups.getter, clock),
             Loop("canceller", cancel, CANCEL_AGAIN_S, wakeups.canceller, clock),
-            Loop("uploads", uploads, UPLOADS_CHECKED_S, asyncio.Event(), clock),
+            Loop("uploads", upload_limits, UPLOADS_CHECKED_S, asyncio.Event(), clock),
             Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
         ],
         [
@@ -198,7 +199,7 @@ async def compose(
             max_files=table.max_files,
             portable=table.names == "portable",
         ),
-        uploads=uploads,
+        upload_limits=upload_limits,
         upload_threads=upload_threads,
         partials=Partials(scratch, clock),
         cancel_patience_s=table.cancel_patience,

@@ -11,7 +11,8 @@ from aiohttp import web
 
 from server.api import documents
 from server.api.partials import Partials
-from server.api.receiving import Uploads, UploadThreads
+from server.api.upload_limits import UploadLimits
+from server.api.upload_threads import UploadThreads
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import Fleet, Jobs, Scratch, Storage, Watch
@@ -34,7 +35,7 @@ class Context:
     accept: Accept
     cancel: Cancel
     form_limits: FormLimits
-    uploads: Uploads
+    upload_limits: UploadLimits
     upload_threads: UploadThreads
     partials: Partials
     cancel_patience_s: float

@@ -26,16 +26,16 @@ async def upload(request: web.Request) -> web.StreamResponse:
     context, principal = request.app[CONTEXT], request[PRINCIPAL]
     fields = await _refuse_early(request, context)
     with (
-        context.uploads.upload(request.content) as under_way,
+        context.upload_limits.admit(request.content) as in_flight,
         context.scratch.file() as content,
     ):
         if "user_id" in fields:
-            under_way.of(fields["user_id"])
+            in_flight.count_for(fields["user_id"])
 
         def on_field(name: str, value: str, _: dict[str, str]) -> None:
             context.accept.check_field(principal, name, value)
             if name == "user_id":
-                under_way.of(value)
+                in_flight.count_for(value)
 
         too_large: BundleTooLarge | None = None
 
@@ -52,7 +52,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
         await send_continue(request)
         try:
             received = await receive(
-                under_way.body(),
+                in_flight.body(),
                 request.headers.get("Content-Type", ""),
                 request.content_length,
                 staging=content.path,
@@ -61,7 +61,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
                 on_field=on_field,
                 on_first_file=on_first_file,
                 reserve=content.reserve,
-                threads=context.upload_threads.of(fields.get("user_id", "")),
+                threads=context.upload_threads.for_upload(fields.get("user_id", "")),
             )
         except FormRefused as problem:
             if problem.code == "too_large" and too_large is not None:

@@ -85,7 +85,7 @@ class Cancel:
         return 0
 
     async def stop(self) -> None:
-        """Break off; the wishes are written down."""
+        """Break off; the requests to cancel are stored."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
