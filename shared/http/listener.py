@@ -11,7 +11,8 @@ import structlog
 from aiohttp import web
 
 from shared.http.connections import ConnectionLimits, Connections, peer_of
-from shared.http.protocol import Deadlines, HttpServer
+from shared.http.protocol import Connection, Deadlines
+from shared.http.request_body import hide_expect
 from shared.logs import RateLimiter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -20,6 +21,19 @@ BACKLOG: Final = 128
 _MAX_STARTING: Final = 32
 _PAUSE_S: Final = 0.2
 """Pause after a connection could not be accepted."""
+
+
+class _HttpServer(web.Server):
+    """Makes a :class:`Connection` for each socket that was admitted."""
+
+    def __init__(self, server: web.Server, table: Connections, deadlines: Deadlines) -> None:
+        super().__init__(
+            server.request_handler, request_factory=hide_expect(server.request_factory)
+        )
+        self.table, self._deadlines = table, deadlines
+
+    def connection(self, peer: str) -> Connection:
+        return Connection(self, self._loop, self.table, self._deadlines, peer)
 
 
 class _Runner(web.AppRunner):
@@ -32,7 +46,7 @@ class _Runner(web.AppRunner):
         self._table, self._deadlines = table, deadlines
 
     async def _make_server(self) -> web.Server:
-        return HttpServer(await super()._make_server(), self._table, self._deadlines)
+        return _HttpServer(await super()._make_server(), self._table, self._deadlines)
 
 
 class Listener:
@@ -115,7 +129,7 @@ class Listener:
 
         def make() -> web.RequestHandler:
             nonlocal made
-            assert isinstance(server, HttpServer)
+            assert isinstance(server, _HttpServer)
             made = True
             return server.connection(peer)
 

@@ -19,7 +19,6 @@ from aiohttp import web
 from shared.http.access import ANONYMOUS
 from shared.http.authentication import PRINCIPAL
 from shared.http.connections import Connections
-from shared.http.request_body import hide_expect
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -292,16 +291,3 @@ class Connection(web.RequestHandler):
             self._tcp.abort()
         else:
             self._watch_peer()
-
-
-class HttpServer(web.Server):
-    """Makes a :class:`Connection` for each socket that was admitted."""
-
-    def __init__(self, server: web.Server, table: Connections, deadlines: Deadlines) -> None:
-        super().__init__(
-            server.request_handler, request_factory=hide_expect(server.request_factory)
-        )
-        self.table, self._deadlines = table, deadlines
-
-    def connection(self, peer: str) -> Connection:
-        return Connection(self, self._loop, self.table, self._deadlines, peer)

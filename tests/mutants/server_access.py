@@ -167,7 +167,7 @@ MUTANTS: Final = (
     ),
     of(
         "Expect is looked at after the principal, on every path",
-        "shared/http/protocol.py",
+        "shared/http/listener.py",
         "hide_expect(server.request_factory)",
         "server.request_factory",
         f"{_HTTP}where_there_is_no_route_every_request_passes_the_same_way",

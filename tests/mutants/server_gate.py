@@ -56,7 +56,7 @@ MUTANTS: Final = (
     ),
     _of(
         "Expect is answered after the guard, not before",
-        f"{_HTTP}protocol.py",
+        f"{_HTTP}listener.py",
         "request_factory=hide_expect(server.request_factory)",
         "request_factory=server.request_factory",
         "tests/contract/test_upload_http.py::"
