@@ -16,7 +16,7 @@ from shared.wire import JobState, Limits, Reason, Usage
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A sealed bundle in storage."""
+    """A stored bundle."""
 
     file: str
     """Name in the storage."""
@@ -28,7 +28,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A sealed result in storage."""
+    """A stored result."""
 
     file: str
     size: int

@@ -129,7 +129,7 @@ _NAME_MUTANTS: Final = (
     ),
 )
 
-_SPACE: Final = "tests/unit/server/test_space.py::test_"
+_SPACE: Final = "tests/unit/server/storage/test_space.py::test_"
 _LIMITS: Final = "tests/contract/test_upload_limits.py::test_"
 _FIELDS: Final = "tests/unit/server/domain/test_upload_fields.py::test_"
 _PARTIALS: Final = "tests/unit/server/test_partials.py::test_"

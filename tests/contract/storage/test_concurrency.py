@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from server.domain.files import FileKind
 from server.ports import Storage
-from tests.contract.storage.conftest import FIRST, SECOND, Place, alive, names, put
+from tests.contract.storage.conftest import FIRST, SECOND, Place, alive, names, put, sweep
 from tests.support.stored import chunks, read
 
 R = FileKind.RESULT
@@ -31,32 +31,22 @@ async def test_many_read_one_file(storage: Storage) -> None:
 
 
 async def test_sweeps_of_two_servers_take_nothing_from_uploads_under_way(place: Place) -> None:
-    runs = [place.first, place.run(SECOND)]
+    first, second = place.first, place.run(SECOND)
     referred = set[str]()
 
     async def in_use(asked: Sequence[str]) -> set[str]:
         return referred & set(asked)
 
-    async def upload(storage: Storage, number: int) -> None:
+    async def upload(storage: Storage, other: Storage, number: int) -> None:
         async with storage.pending(R) as pending:
             name = await pending.put(chunks(b"%d" % number))
-            await asyncio.to_thread(int)  # the transaction
+            assert await sweep(other, in_use, alive(FIRST, SECOND)) == 0
+            assert await sweep(storage, in_use, alive(FIRST, SECOND)) == 0
             referred.add(name)
             pending.commit()
 
-    async def sweeps(storage: Storage) -> int:
-        deleted = 0
-        while not done.is_set():
-            for name in await names(storage):
-                deleted += await storage.delete_orphans(R, [name], in_use, alive(FIRST, SECOND))
-            await asyncio.to_thread(int)
-        return deleted
-
-    done = asyncio.Event()
-    sweeping = [asyncio.create_task(sweeps(storage)) for storage in runs]
-    for number in range(20):
-        await asyncio.gather(*(upload(storage, number) for storage in runs))
-    done.set()
-    assert await asyncio.gather(*sweeping) == [0, 0]
-    assert set(await names(place.first)) == referred
-    assert len(referred) == 40
+    uploads = [upload(first, second, number) for number in range(10)]
+    uploads += [upload(second, first, number) for number in range(10)]
+    await asyncio.gather(*uploads)
+    assert set(await names(first)) == referred
+    assert len(referred) == 20

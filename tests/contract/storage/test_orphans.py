@@ -30,21 +30,22 @@ async def test_a_pending_file_is_no_orphan(storage: Storage) -> None:
 
 
 async def test_a_row_that_is_written_during_the_sweep_counts(storage: Storage) -> None:
-    referred: list[str] = []
+    referred = set[str]()
 
     async def in_use(asked: Sequence[str]) -> set[str]:
-        return set(referred) & set(asked)
+        return referred & set(asked)
 
     async with storage.pending(R) as pending:
-        referred.append(await pending.put(chunks(b"x")))  # the row is there
+        name = await pending.put(chunks(b"x"))
         listed = await names(storage)
 
-        async def committed_meanwhile() -> set[str]:
+        async def running() -> set[str]:
+            referred.add(name)  # meanwhile the row is written
             pending.commit()
             return {FIRST}
 
-        assert await storage.delete_orphans(R, listed, in_use, committed_meanwhile) == 0
-    assert await names(storage) == referred
+        assert await storage.delete_orphans(R, listed, in_use, running) == 0
+    assert await names(storage) == [name]
 
 
 async def test_what_a_run_that_is_alive_stored_is_left_alone(place: Place) -> None:

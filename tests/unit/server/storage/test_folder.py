@@ -1,0 +1,109 @@
+"""What only the folder promises: durability step by step, modes, no file outside of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from server.domain.files import FileKind
+from server.storage.folder import FolderStorage, stored_path
+from server.storage.scratch import FolderScratch
+from shared.files import durable
+from tests.support.stored import chunks, read
+
+R = FileKind.RESULT
+OWNER = "0000000000a1"
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> FolderScratch:
+    numbers = iter(range(1_000))
+    return FolderScratch(tmp_path / "staging", OWNER, lambda: f"{next(numbers):020x}")
+
+
+@pytest.fixture
+def storage(tmp_path: Path, scratch: FolderScratch) -> FolderStorage:
+    numbers = iter(range(1_000))
+    return FolderStorage(tmp_path, scratch, OWNER, lambda: f"{next(numbers):020x}")
+
+
+async def put(storage: FolderStorage, content: bytes = b"content") -> str:
+    async with storage.pending(R) as pending:
+        name = await pending.put(chunks(content))
+        pending.commit()
+    return name
+
+
+async def test_content_then_name_then_folders_are_durable(
+    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    for step in ("fsync_file", "fsync_folder"):
+        real = getattr(durable, step)
+
+        def noted(path: Path, step: str = step, real: object = real) -> None:
+            steps.append(f"{step} {path.relative_to(tmp_path).parts[0]}/{len(path.name)}")
+            real(path)  # type: ignore[operator]
+
+        monkeypatch.setattr(durable, step, noted)
+    await put(storage)
+    assert steps == ["fsync_folder results/7", "fsync_file staging/32", "fsync_folder results/2"]
+
+
+async def test_a_scratch_file_is_moved_not_copied(
+    tmp_path: Path, storage: FolderStorage, scratch: FolderScratch
+) -> None:
+    with scratch.file() as file:
+        file.path.write_bytes(b"content")
+        inode = file.path.stat().st_ino
+        async with storage.pending(R) as pending:
+            name = await pending.put(file)
+            pending.commit()
+        assert not file.path.exists()
+    assert stored_path(tmp_path, R, name).stat().st_ino == inode
+    async with storage.local_copy(R, name) as path:
+        assert path.stat().st_ino == inode
+
+
+async def test_folders_are_closed_to_others(tmp_path: Path, storage: FolderStorage) -> None:
+    name = await put(storage)
+    folder = stored_path(tmp_path, R, name).parent
+    for path in (folder, folder.parent, tmp_path / "bundles", tmp_path / "staging"):
+        assert path.stat().st_mode & 0o777 == 0o700
+
+
+async def test_what_a_link_leads_to_is_not_listed(tmp_path: Path, storage: FolderStorage) -> None:
+    """Nothing outside the folder is deleted as an orphan."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / ("ab" + "0" * 30)).write_bytes(b"mine")
+    (tmp_path / "results" / "ab").symlink_to(outside)
+    assert await storage.list(R) == []
+
+
+async def test_a_file_that_was_read_is_closed(storage: FolderStorage) -> None:
+    for size in (0, 10, 3 << 20):
+        name = await put(storage, b"x" * size)
+        async with storage.open(R, name) as stream:
+            async for _ in stream:
+                break
+        assert stream._file.closed  # type: ignore[attr-defined]
+
+
+async def test_a_small_file_takes_one_visit_to_a_thread(
+    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await put(storage)
+    visits = 0
+    real = asyncio.to_thread
+
+    async def counted(*args: object) -> object:
+        nonlocal visits
+        visits += 1
+        return await real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    assert await read(storage, R, name) == b"content"
+    assert visits == 1
