@@ -1,4 +1,4 @@
-"""What a server of ours hears of an agent's payloads: the list, and the stream of changes."""
+"""The list of an agent's payloads, and the stream of their changes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ async def test_the_list_holds_what_is_not_acknowledged_of_one_server(agent):
     gone = await agent.completed("2.1")
     await agent.call("DELETE", f"/payloads/{gone}")
     _, other = await agent.submit("1.1", server="other")
-    _, told = await agent.call("GET", f"/payloads?server={SERVER}")
-    assert [one.id for one in PayloadList.model_validate(told).payloads] == [done]
-    _, told = await agent.call("GET", "/payloads")
-    assert [one["id"] for one in told["payloads"]] == [done, other["id"]]
+    _, body = await agent.call("GET", f"/payloads?server={SERVER}")
+    assert [one.id for one in PayloadList.model_validate(body).payloads] == [done]
+    _, body = await agent.call("GET", "/payloads")
+    assert [one["id"] for one in body["payloads"]] == [done, other["id"]]
 
 
 class Stream:
@@ -43,7 +43,7 @@ class Stream:
         return json.loads(line) if line else None
 
 
-async def test_the_stream_tells_each_change_as_it_happens(agent):
+async def test_the_stream_has_each_change_as_it_happens(agent):
     async with agent.http.get(f"/events?after=0&server={SERVER}") as response:
         stream = Stream(response)
         assert (await stream.next())["payload"] is None
@@ -59,7 +59,7 @@ async def test_the_stream_tells_each_change_as_it_happens(agent):
         assert numbers == sorted(set(numbers))
 
 
-async def test_a_stream_that_begins_later_tells_only_the_latest_of_each(agent):
+async def test_a_stream_that_begins_later_has_only_the_latest_of_each(agent):
     ids = [await agent.completed(f"{job}.1") for job in (1, 2)]
     async with agent.http.get("/events?after=0") as response:
         stream = Stream(response)
@@ -71,7 +71,7 @@ async def test_a_stream_that_begins_later_tells_only_the_latest_of_each(agent):
         assert (await Stream(response).next())["payload"]["id"] == ids[1]
 
 
-async def test_a_quiet_stream_says_every_15_seconds_that_it_lives(agent):
+async def test_a_quiet_stream_sends_a_keepalive_every_15_seconds(agent):
     async with agent.http.get("/events") as response:
         stream = Stream(response)
         first = await stream.next()
@@ -81,7 +81,7 @@ async def test_a_quiet_stream_says_every_15_seconds_that_it_lives(agent):
             assert await stream.next() == first
 
 
-async def test_numbers_go_on_after_a_restart_and_nothing_is_told_twice(tmp_path):
+async def test_numbers_go_on_after_a_restart_and_nothing_is_sent_twice(tmp_path):
     async with calling(tmp_path) as agent:
         await agent.completed("1.1")
         _, listed = await agent.call("GET", "/payloads")
@@ -96,14 +96,14 @@ async def test_numbers_go_on_after_a_restart_and_nothing_is_told_twice(tmp_path)
         (await agent.sandbox.process("2.1")).finish()
 
 
-async def test_an_agent_that_lost_its_data_starts_over_instead_of_staying_silent(agent):
+async def test_an_agent_that_lost_its_data_starts_over(agent):
     payload_id = await agent.completed()
     async with agent.http.get("/events?after=999999") as response:
         event = await Stream(response).next()
     assert event["payload"]["id"] == payload_id
 
 
-async def test_acknowledgements_are_not_told_back(agent):
+async def test_acknowledgements_are_not_sent(agent):
     payload_id = await agent.completed()
     async with agent.http.get("/events?after=0") as response:
         stream = Stream(response)
@@ -114,30 +114,30 @@ async def test_acknowledgements_are_not_told_back(agent):
         assert (await stream.next())["payload"]["key"] == "2.1"
 
 
-async def test_a_number_that_is_none_is_refused(agent):
+async def test_an_invalid_number_is_refused(agent):
     for query in ("after=x", "after=-1", "after=nan", "after=inf"):
-        status, told = await agent.call("GET", f"/events?{query}")
-        assert (status, told["code"]) == (400, "invalid_query")
+        status, body = await agent.call("GET", f"/events?{query}")
+        assert (status, body["code"]) == (400, "invalid_query")
 
 
-async def test_stopping_tells_the_last_ends_on_the_open_streams_and_refuses_new_work(tmp_path):
-    told: list[dict[str, Any]] = []
+async def test_stopping_sends_the_last_ends_on_open_streams(tmp_path):
+    events: list[dict[str, Any]] = []
     caught_up = asyncio.Event()
 
-    async def listen(url):
+    async def read(url):
         async with aiohttp.ClientSession() as http, http.get(f"{url}/events") as response:
             async for line in response.content:
-                told.append(json.loads(line))
+                events.append(json.loads(line))
                 caught_up.set()
 
     async with calling(tmp_path, slots=1) as agent:
         await agent.submit("1.1")
         await agent.sandbox.process("1.1")
         await agent.submit("2.1")
-        listening = asyncio.ensure_future(listen(agent.url))
+        reading = asyncio.ensure_future(read(agent.url))
         await caught_up.wait()
-    await listening
-    last = [event["payload"] for event in told if event["payload"]][-1]
+    await reading
+    last = [event["payload"] for event in events if event["payload"]][-1]
     assert (last["key"], last["status"], last["reason"]) == ("1.1", "Failed", "shutdown")
     assert last["interrupted"]
     async with calling(tmp_path, slots=1) as agent:

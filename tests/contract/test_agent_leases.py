@@ -87,24 +87,24 @@ async def test_a_restored_server_speaks_under_its_own_name_for_the_one_before(ag
 
 
 async def test_a_kill_or_an_acknowledgement_of_another_attempt_is_of_an_unknown_payload(agent):
-    _, told = await agent.submit("1.1")
+    _, body = await agent.submit("1.1")
     process = await agent.sandbox.process("1.1")
-    status, answer = await agent.call("POST", f"/kill/{told['id']}?key=1.2")
+    status, answer = await agent.call("POST", f"/kill/{body['id']}?key=1.2")
     assert (status, answer["code"]) == (404, "payload_not_found")
     assert process.alive
     process.finish()
-    await agent.ended(told["id"])
-    status, answer = await agent.call("DELETE", f"/payloads/{told['id']}?key=2.1")
+    await agent.ended(body["id"])
+    status, answer = await agent.call("DELETE", f"/payloads/{body['id']}?key=2.1")
     assert (status, answer["code"]) == (404, "payload_not_found")
-    assert (await agent.call("DELETE", f"/payloads/{told['id']}?key=1.1"))[0] == 204
+    assert (await agent.call("DELETE", f"/payloads/{body['id']}?key=1.1"))[0] == 204
     assert (await agent.call("DELETE", "/payloads/77?key=1.1"))[0] == 204
 
 
 async def test_jobs_of_a_job_orchestrator_server_need_no_lease(agent):
     await settle(agent, lease="3")
-    status, told = await agent.submit_plain({"run.sh": b"true"})
+    status, body = await agent.submit_plain({"run.sh": b"true"})
     assert status == 200
-    assert (await agent.call("POST", f"/kill/{told['id']}"))[0] == 200
+    assert (await agent.call("POST", f"/kill/{body['id']}"))[0] == 200
 
 
 @pytest.mark.parametrize("lease", ["-1", "x", "1.5", "9" * 30])

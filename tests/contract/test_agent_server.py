@@ -1,4 +1,4 @@
-"""What a server of ours sees of an agent of ours."""
+"""The agent's HTTP API, as a Ferryman server uses it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def folders(tmp_path, *names):
     return {name: len(list((tmp_path / "agent" / name).iterdir())) for name in names}
 
 
-# -- taking
+# -- submitting
 
 
 async def test_an_order_is_run_as_ordered(agent):
-    status, told = await agent.submit("17.2", timeout_s=90.0, service="docking")
+    status, payload = await agent.submit("17.2", timeout_s=90.0, service="docking")
     assert status == 200
-    doc = PayloadDoc.model_validate(told)
+    doc = PayloadDoc.model_validate(payload)
     assert (doc.status, doc.server, doc.key) == ("Prepared", SERVER, "17.2")
     process = await agent.sandbox.process("17.2")
     assert process.launch.timeout_s == 90.0
@@ -48,7 +48,7 @@ async def test_an_order_is_run_as_ordered(agent):
     process.finish()
 
 
-async def test_a_repeated_order_is_harmless_in_every_state(agent, tmp_path):
+async def test_a_repeated_submit_is_harmless_in_every_state(agent, tmp_path):
     _, first = await agent.submit()
     process = await agent.sandbox.process("1.1")
     status, again = await agent.submit()
@@ -66,10 +66,10 @@ async def test_a_repeated_order_is_harmless_in_every_state(agent, tmp_path):
     }
 
 
-async def test_of_orders_at_once_with_one_key_one_wins_and_all_hear_of_it(agent, tmp_path):
+async def test_submits_of_one_key_at_once_give_all_the_same_payload(agent, tmp_path):
     answers = await asyncio.gather(*(agent.submit() for _ in range(8)))
     assert {status for status, _ in answers} == {200}
-    assert len({told["id"] for _, told in answers}) == 1
+    assert len({body["id"] for _, body in answers}) == 1
     (await agent.sandbox.process("1.1")).finish()
     await agent.ended(answers[0][1]["id"])
     assert agent.sandbox.starts == {"1.1": 1}
@@ -109,33 +109,33 @@ async def test_a_key_that_is_known_with_another_bundle_gets_nothing_of_it(agent,
     """As after a server was restored from a backup, and used its numbers again."""
     payload_id = await agent.completed("2.1", {"run.sh": b"echo of alice"})
     of_bob = {"run.sh": b"echo of bob", "data": bytes(1 << 20 if large else 1)}
-    status, told = await agent.submit("2.1", of_bob)
-    assert (status, told["code"]) == (409, "digest_mismatch")
-    assert "id" not in told
+    status, payload = await agent.submit("2.1", of_bob)
+    assert (status, payload["code"]) == (409, "digest_mismatch")
+    assert "id" not in payload
     assert agent.sandbox.starts == {"2.1": 1}
     assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
     await agent.call("DELETE", f"/payloads/{payload_id}")
-    status, told = await agent.submit("2.1", of_bob)
-    assert (status, told["code"]) == (409, "digest_mismatch")
+    status, payload = await agent.submit("2.1", of_bob)
+    assert (status, payload["code"]) == (409, "digest_mismatch")
 
 
 async def test_a_payload_names_the_bundle_that_it_was_submitted_with(agent):
     _, digest = agent.bundle()
-    _, told = await agent.submit()
-    assert told["bundle_digest"] == digest
+    _, payload = await agent.submit()
+    assert payload["bundle_digest"] == digest
     _, settled = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
     assert settled["payload"]["bundle_digest"] == digest
     (await agent.sandbox.process("1.1")).finish()
 
 
-async def test_more_files_than_a_bundle_may_have_are_refused_before_they_are_kept(
+async def test_more_files_than_a_bundle_may_have_are_refused_before_they_are_stored(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(submit, "MAX_FILES", 3)
     async with calling(tmp_path) as agent:
-        status, told = await agent.submit_plain(dict.fromkeys(["run.sh", "a", "b", "c"], b"x"))
-        assert (status, told["code"]) == (413, "too_many_files")
-        assert "more than 3 files" in told["message"]
+        status, payload = await agent.submit_plain(dict.fromkeys(["run.sh", "a", "b", "c"], b"x"))
+        assert (status, payload["code"]) == (413, "too_many_files")
+        assert "more than 3 files" in payload["message"]
         assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
 
 
@@ -146,8 +146,8 @@ def test_no_server_takes_more_files_than_an_agent_can_unpack():
 
 async def test_an_older_attempt_than_one_known_is_stale(agent):
     await agent.submit("1.2")
-    status, told = await agent.submit("1.1")
-    assert (status, told["code"]) == (409, "stale_attempt")
+    status, payload = await agent.submit("1.1")
+    assert (status, payload["code"]) == (409, "stale_attempt")
 
 
 @pytest.mark.parametrize(
@@ -160,28 +160,30 @@ async def test_an_older_attempt_than_one_known_is_stale(agent):
         ({"timeout_s": 1.0, "key": "1"}, "invalid_order"),
     ],
 )
-async def test_what_is_not_as_ordered_is_refused_and_leaves_nothing(agent, tmp_path, changed, code):
-    status, told = await agent.submit(**changed)
+async def test_a_bundle_that_does_not_match_its_order_is_refused_and_leaves_nothing(
+    agent, tmp_path, changed, code
+):
+    status, payload = await agent.submit(**changed)
     assert 400 <= status < 500
-    assert told["code"] == code
+    assert payload["code"] == code
     assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
     assert (await agent.call("GET", "/payloads"))[1]["payloads"] == []
 
 
-async def test_a_bundle_that_is_no_bundle_is_refused(agent, tmp_path):
+async def test_a_bundle_that_is_not_a_zip_is_refused(agent, tmp_path):
     order = agent.order("1.1", b"not a zip", "0" * 64)
-    status, told = await agent.post_order(order, b"not a zip")
-    assert (status, told["code"]) == (400, "invalid_bundle")
+    status, payload = await agent.post_order(order, b"not a zip")
+    assert (status, payload["code"]) == (400, "invalid_bundle")
     assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
 
 
-async def test_an_order_that_is_no_order_is_refused(agent):
-    status, told = await agent.post_order("{}", b"x")
-    assert (status, told["code"]) == (400, "invalid_order")
-    assert "server" in told["message"]
+async def test_an_invalid_order_is_refused(agent):
+    status, payload = await agent.post_order("{}", b"x")
+    assert (status, payload["code"]) == (400, "invalid_order")
+    assert "server" in payload["message"]
 
 
-async def test_a_body_that_is_no_form_is_refused(agent):
+async def test_a_body_that_is_not_a_form_is_refused(agent):
     status, _ = await agent.call("POST", "/submit", data=b"x")
     assert status == 415
 
@@ -209,33 +211,33 @@ async def test_an_upload_that_is_cut_short_leaves_nothing(agent, tmp_path):
     (await agent.sandbox.process("1.1")).finish()
 
 
-async def test_what_is_no_route_is_told_as_json(agent):
+async def test_an_unknown_route_is_refused_as_json(agent):
     assert (await agent.call("GET", "/nowhere"))[0] == 404
     assert (await agent.call("GET", "/submit"))[0] == 405
-    status, told = await agent.call("GET", "/retrieve/x")
-    assert (status, told["code"]) == (404, "no_such_route")
+    status, body = await agent.call("GET", "/retrieve/x")
+    assert (status, body["code"]) == (404, "no_such_route")
 
 
 async def test_a_service_that_is_not_offered_is_refused(tmp_path):
     async with calling(tmp_path, services=["example", "docking"]) as agent:
-        status, told = await agent.submit(service="folding")
-        assert (status, told["code"]) == (403, "not_offered")
+        status, payload = await agent.submit(service="folding")
+        assert (status, payload["code"]) == (403, "not_offered")
         assert (await agent.submit())[0] == 200
         (await agent.sandbox.process("1.1")).finish()
 
 
 async def test_a_bundle_over_the_limit_is_413_before_it_is_stored(tmp_path):
     async with calling(tmp_path, max_upload=1000) as agent:
-        status, told = await agent.submit(files={"run.sh": b"x" * 2000})
-        assert (status, told["code"]) == (413, "too_large")
-        assert "max_upload" in told["message"]
+        status, payload = await agent.submit(files={"run.sh": b"x" * 2000})
+        assert (status, payload["code"]) == (413, "too_large")
+        assert "max_upload" in payload["message"]
 
 
-async def test_a_disk_near_its_floor_takes_nothing_and_says_so(tmp_path):
+async def test_an_agent_with_too_little_free_space_refuses_submits(tmp_path):
     async with calling(tmp_path, min_free=1 << 60) as agent:
         async with agent.http.post("/submit", data={"a": "b"}) as response:
-            told = await response.json()
-        assert (response.status, told["code"]) == (507, "disk_full")
+            body = await response.json()
+        assert (response.status, body["code"]) == (507, "disk_full")
         assert int(response.headers["Retry-After"]) > 0
         status, health = await agent.call("GET", "/health")
         assert (status, health["status"]) == (200, "ok")  # its results can be fetched
@@ -245,29 +247,29 @@ async def test_a_disk_near_its_floor_takes_nothing_and_says_so(tmp_path):
 # -- settling
 
 
-async def test_settling_tells_the_payload_of_a_key(agent):
+async def test_settling_a_known_key_gives_its_payload(agent):
     _, first = await agent.submit()
     await agent.sandbox.process("1.1")
-    status, told = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
-    settled = Settled.model_validate(told)
+    status, body = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
+    settled = Settled.model_validate(body)
     assert status == 200
     assert settled.payload is not None
     assert (settled.payload.id, settled.payload.status) == (first["id"], "Running")
 
 
-async def test_settling_an_unknown_key_is_a_promise_that_survives_a_restart(tmp_path):
+async def test_settling_an_unknown_key_refuses_it_even_after_a_restart(tmp_path):
     async with calling(tmp_path) as agent:
-        _, told = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
-        assert told == {"payload": None}
+        _, body = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
+        assert body == {"payload": None}
     async with calling(tmp_path) as agent:
-        status, told = await agent.submit("1.1")
-        assert (status, told["code"]) == (409, "key_refused")
+        status, body = await agent.submit("1.1")
+        assert (status, body["code"]) == (409, "key_refused")
         assert (await agent.submit("1.2"))[0] == 200
         (await agent.sandbox.process("1.2")).finish()
 
 
-class Halting:
-    """An order whose body stops halfway."""
+class StalledSubmit:
+    """A submit whose body stops halfway."""
 
     def __init__(self, agent: Caller) -> None:
         self._agent = agent
@@ -286,7 +288,7 @@ class Halting:
         yield self._data[10:] + b"\r\n--B--\r\n"
 
     async def begin(self, monkeypatch):
-        """The answer to come, once the order is there, and the bundle is not."""
+        """The pending reply, once the order has arrived, and the bundle has not."""
         there, real = asyncio.Event(), Submission.field
 
         def field(*args):
@@ -302,39 +304,37 @@ class Halting:
 
 
 @pytest.mark.parametrize("query", ["", "?kill=1"])
-async def test_settling_refuses_an_order_that_does_not_come_further(
-    agent, tmp_path, query, monkeypatch
-):
-    halting = Halting(agent)
-    posting = await halting.begin(monkeypatch)
+async def test_settling_refuses_a_submit_that_has_stalled(agent, tmp_path, query, monkeypatch):
+    stalled = StalledSubmit(agent)
+    posting = await stalled.begin(monkeypatch)
     settle = agent.call("POST", f"/keys/{SERVER}/1.1/settle{query}")
     settling = asyncio.ensure_future(settle)
-    if not query:  # whoever cancels need not wait
+    if not query:  # a cancel does not wait
         await agent.clock.until_asleep(STALLED_S)
         await agent.clock.advance(STALLED_S)
     assert (await settling)[1] == {"payload": None}
-    halting.go_on.set()
-    status, told = await posting
-    assert (status, told["code"]) == (409, "key_refused")
+    stalled.go_on.set()
+    status, payload = await posting
+    assert (status, payload["code"]) == (409, "key_refused")
     assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
     assert not agent.sandbox.starts
 
 
-async def test_settling_waits_for_an_order_that_comes_to_its_end_meanwhile(agent, monkeypatch):
-    halting = Halting(agent)
-    posting = await halting.begin(monkeypatch)
+async def test_settling_waits_for_a_submit_that_ends_meanwhile(agent, monkeypatch):
+    stalled = StalledSubmit(agent)
+    posting = await stalled.begin(monkeypatch)
     settling = asyncio.ensure_future(agent.call("POST", f"/keys/{SERVER}/1.1/settle"))
     waiting = asyncio.ensure_future(agent.clock.until_asleep(STALLED_S))
     await asyncio.wait({settling, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
-    halting.go_on.set()
-    status, told = await posting
-    assert (status, told["status"]) == (200, "Prepared")
-    assert (await settling)[1]["payload"]["id"] == told["id"]
+    stalled.go_on.set()
+    status, payload = await posting
+    assert (status, payload["status"]) == (200, "Prepared")
+    assert (await settling)[1]["payload"]["id"] == payload["id"]
     (await agent.sandbox.process("1.1")).finish()
 
 
-async def test_settling_promises_nothing_of_an_order_that_is_being_stored(agent, monkeypatch):
+async def test_settling_does_not_refuse_a_submit_that_is_being_stored(agent, monkeypatch):
     """On a slow disk that may take longer than its server waits for the answer."""
     storing, go_on = threading.Event(), threading.Event()
     real = Folders.seal_bundle
@@ -362,31 +362,31 @@ async def test_settling_promises_nothing_of_an_order_that_is_being_stored(agent,
                 assert int(response.headers["Retry-After"]) > 0
     finally:
         go_on.set()
-    status, told = await posting
-    assert (status, told["status"]) == (200, "Prepared")
+    status, payload = await posting
+    assert (status, payload["status"]) == (200, "Prepared")
     _, settled = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
-    assert settled["payload"]["id"] == told["id"]
+    assert settled["payload"]["id"] == payload["id"]
     (await agent.sandbox.process("1.1")).finish()
 
 
-async def test_settling_with_kill_answers_when_it_is_dead(agent):
+async def test_settling_with_kill_replies_when_it_is_dead(agent):
     await agent.submit()
     process = await agent.sandbox.process("1.1")
-    _, told = await agent.call("POST", f"/keys/{SERVER}/1.1/settle?kill=1")
-    assert told["payload"]["status"] == "Killed"
+    _, body = await agent.call("POST", f"/keys/{SERVER}/1.1/settle?kill=1")
+    assert body["payload"]["status"] == "Killed"
     assert not process.alive
 
 
-async def test_settling_a_tombstone_tells_that_it_was_there(agent):
+async def test_settling_the_key_of_a_tombstone_gives_it(agent):
     payload_id = await agent.completed()
     await agent.call("DELETE", f"/payloads/{payload_id}")
-    _, told = await agent.call("POST", f"/keys/{SERVER}/1.1/settle?kill=1")
-    assert (told["payload"]["id"], told["payload"]["status"]) == (payload_id, "Cleaned")
+    _, body = await agent.call("POST", f"/keys/{SERVER}/1.1/settle?kill=1")
+    assert (body["payload"]["id"], body["payload"]["status"]) == (payload_id, "Cleaned")
 
 
-async def test_a_key_that_is_none_cannot_be_settled(agent):
-    status, told = await agent.call("POST", f"/keys/{SERVER}/one/settle")
-    assert (status, told["code"]) == (400, "invalid_key")
+async def test_an_invalid_key_cannot_be_settled(agent):
+    status, body = await agent.call("POST", f"/keys/{SERVER}/one/settle")
+    assert (status, body["code"]) == (400, "invalid_key")
 
 
 # -- results
@@ -399,8 +399,8 @@ async def test_a_result_comes_with_its_length_and_digest_and_in_ranges(agent):
         digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
         assert response.headers["Repr-Digest"] == f"sha-256=:{digest}:"
         assert int(response.headers["Content-Length"]) == len(data)
-    _, told = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
-    assert told["payload"]["result"] == {
+    _, body = await agent.call("POST", f"/keys/{SERVER}/1.1/settle")
+    assert body["payload"]["result"] == {
         "size": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
     }
@@ -411,9 +411,9 @@ async def test_a_result_comes_with_its_length_and_digest_and_in_ranges(agent):
 
 
 async def test_retrieve_waits_for_the_end_when_asked(agent):
-    _, told = await agent.submit()
+    _, payload = await agent.submit()
     process = await agent.sandbox.process("1.1")
-    waiting = asyncio.ensure_future(agent.http.get(f"/retrieve/{told['id']}?wait=30"))
+    waiting = asyncio.ensure_future(agent.http.get(f"/retrieve/{payload['id']}?wait=30"))
     await agent.clock.settle()
     assert not waiting.done()
     process.finish()
@@ -421,28 +421,28 @@ async def test_retrieve_waits_for_the_end_when_asked(agent):
         assert response.content_type == "application/zip"
 
 
-async def test_retrieve_answers_when_the_wait_is_over(agent):
-    _, told = await agent.submit()
+async def test_retrieve_replies_when_the_wait_is_over(agent):
+    _, body = await agent.submit()
     process = await agent.sandbox.process("1.1")
-    waiting = asyncio.ensure_future(agent.call("GET", f"/retrieve/{told['id']}?wait=30"))
+    waiting = asyncio.ensure_future(agent.call("GET", f"/retrieve/{body['id']}?wait=30"))
     await agent.clock.until_asleep(30)
     await agent.clock.advance(30)
-    status, told = await waiting
-    assert (status, told["status"]) == (200, "Running")
+    status, body = await waiting
+    assert (status, body["status"]) == (200, "Running")
     process.finish()
 
 
 async def test_a_completed_payload_that_is_killed_stays_completed_with_its_result(agent):
     payload_id = await agent.completed()
-    status, told = await agent.call("POST", f"/kill/{payload_id}")
-    assert (status, told["status"]) == (200, "Completed")
+    status, body = await agent.call("POST", f"/kill/{payload_id}")
+    assert (status, body["status"]) == (200, "Completed")
     assert "run.sh" in await agent.zip(f"/retrieve/{payload_id}")
 
 
 # -- acknowledging
 
 
-async def test_what_is_acknowledged_is_gone_and_repeats_are_harmless(agent, tmp_path):
+async def test_an_acknowledged_payload_is_cleaned_and_repeats_are_harmless(agent, tmp_path):
     payload_id = await agent.completed()
     for _ in range(2):
         assert await agent.call("DELETE", f"/payloads/{payload_id}") == (204, None)
@@ -456,17 +456,17 @@ async def test_what_is_acknowledged_is_gone_and_repeats_are_harmless(agent, tmp_
     assert await agent.call("DELETE", "/payloads/99") == (204, None)
 
 
-async def test_what_runs_cannot_be_acknowledged(agent):
-    _, told = await agent.submit()
+async def test_a_running_payload_cannot_be_acknowledged(agent):
+    _, payload = await agent.submit()
     await agent.sandbox.process("1.1")
-    status, refusal = await agent.call("DELETE", f"/payloads/{told['id']}")
+    status, refusal = await agent.call("DELETE", f"/payloads/{payload['id']}")
     assert (status, refusal["code"]) == (409, "not_ended")
 
 
 # -- the list
 
 
-async def test_the_list_comes_page_by_page_and_tells_what_changes_meanwhile(agent, monkeypatch):
+async def test_the_list_is_sent_in_pages_and_has_what_changes_meanwhile(agent, monkeypatch):
     ids = [await agent.completed(f"{number}.1") for number in range(1, 6)]
     pages: list[int] = []
     real = Payloads.changed_after
@@ -475,15 +475,15 @@ async def test_the_list_comes_page_by_page_and_tells_what_changes_meanwhile(agen
         rows = await real(self, after, server, 2)
         if not pages:
             await agent.call("DELETE", f"/payloads/{ids[4]}")
-            _, told = await agent.submit("9.1")
-            ids.append(told["id"])
+            _, body = await agent.submit("9.1")
+            ids.append(body["id"])
         pages.append(len(rows))
         return rows
 
     monkeypatch.setattr(routes, "BATCH", 2)
     monkeypatch.setattr(Payloads, "changed_after", two_at_a_time)
-    _, told = await agent.call("GET", f"/payloads?server={SERVER}")
-    listed = PayloadList.model_validate(told)
+    _, body = await agent.call("GET", f"/payloads?server={SERVER}")
+    listed = PayloadList.model_validate(body)
     assert [one.id for one in listed.payloads] == [*ids[:4], ids[5]]
     assert pages == [2, 2, 1]
     (await agent.sandbox.process("9.1")).finish()
@@ -496,12 +496,12 @@ async def test_the_list_of_an_agent_that_holds_nothing_is_empty(agent):
 # -- health and tokens
 
 
-async def test_its_health_names_it_and_what_it_offers(tmp_path):
+async def test_its_health_has_its_name_and_services(tmp_path):
     async with calling(tmp_path, services=["example"]) as agent:
         await agent.submit()
         await agent.sandbox.process("1.1")
-        _, told = await agent.call("GET", "/health")
-        health = AgentHealth.model_validate(told)
+        _, body = await agent.call("GET", "/health")
+        health = AgentHealth.model_validate(body)
         assert (health.agent, health.slots, health.running) == ("node-1", 2, 1)
         assert health.services == ["example"]
         assert health.version
@@ -509,10 +509,10 @@ async def test_its_health_names_it_and_what_it_offers(tmp_path):
         assert health.sandbox["backend"] == "fake"
 
 
-async def test_a_broken_sandbox_is_told_and_nothing_is_taken_until_it_is_mended(agent):
+async def test_with_a_broken_sandbox_it_is_unhealthy_and_refuses_submits(agent):
     agent.sandbox.broken = "no user namespaces: sysctl user.max_user_namespaces"
-    _, told = await agent.submit()
-    assert (await agent.ended(told["id"]))["interrupted"]
+    _, payload = await agent.submit()
+    assert (await agent.ended(payload["id"]))["interrupted"]
     status, health = await agent.call("GET", "/health")
     assert status == 503
     assert "max_user_namespaces" in health["message"]
@@ -525,14 +525,14 @@ async def test_a_broken_sandbox_is_told_and_nothing_is_taken_until_it_is_mended(
     (await agent.sandbox.process("2.1")).finish()
 
 
-async def test_with_tokens_only_who_shows_one_is_answered(tmp_path):
+async def test_with_tokens_requests_need_one(tmp_path):
     async with calling(
         tmp_path, tokens=["a-secret-of-agents", "another-secret-of-agents"]
     ) as agent:
         assert (await agent.call("GET", "/payloads"))[0] == 200
         for headers in ({"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
-            status, told = await agent.call("GET", "/payloads", headers=headers)
-            assert (status, told["code"]) == (401, "unauthorized")
+            status, body = await agent.call("GET", "/payloads", headers=headers)
+            assert (status, body["code"]) == (401, "unauthorized")
             status, _ = await agent.call("POST", "/submit", data=b"x", headers=headers)
             assert status == 401
             assert (await agent.call("GET", "/health", headers=headers))[0] == 200

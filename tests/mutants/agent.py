@@ -1,4 +1,4 @@
-"""The agent around the sandbox: taking orders, shortages, what it keeps and what it shows."""
+"""The agent around the sandbox: submits, shortages, its store and its API."""
 
 from __future__ import annotations
 
@@ -66,32 +66,32 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "agent",
-        "no promise about an order that is being stored",
+        "a submit that is being stored is not refused",
         "api/routes.py",
         "            await self._intake.wait_for_submission(server, key)",
         "            pass",
-        f"{_AGENT}settling_promises_nothing_of_an_order_that_is_being_stored",
-        f"{_AGENT}settling_waits_for_an_order_that_comes_to_its_end_meanwhile",
+        f"{_AGENT}settling_does_not_refuse_a_submit_that_is_being_stored",
+        f"{_AGENT}settling_waits_for_a_submit_that_ends_meanwhile",
     ),
     of(
         "agent",
-        "an order that does not come further is given up",
+        "a submit that has stalled is refused",
         "intake/submission.py",
         "return self.complete or now < self.last_data_at + STALLED_S",
         "return True",
-        f"{_AGENT}settling_refuses_an_order_that_does_not_come_further",
+        f"{_AGENT}settling_refuses_a_submit_that_has_stalled",
     ),
     of(
         "agent",
-        "no more files are taken than can be unpacked",
+        "no more files are accepted than can be unpacked",
         "intake/submit.py",
         "max_files=MAX_FILES)",
         "max_files=1_000_000)",
-        f"{_AGENT}more_files_than_a_bundle_may_have_are_refused_before_they_are_kept",
+        f"{_AGENT}more_files_than_a_bundle_may_have_are_refused_before_they_are_stored",
     ),
     Mutant(
         "agent",
-        "a bundle that came whole is not read again",
+        "a bundle that arrived complete is not read again",
         "shared/multipart/sinks.py",
         "bundle.summary(self._digests)",
         "bundle.summary()",
@@ -102,7 +102,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "agent",
-        "what came is believed only where it is what the bundle lists",
+        "what arrived is compared with what the bundle lists",
         "shared/files/bundles/stream_digests.py",
         "(size, crc) == (entry.size, entry.crc)",
         "size == entry.size",
@@ -170,7 +170,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "agent",
-        "few snapshots are there at once",
+        "few snapshots exist at once",
         "api/snapshots.py",
         "            if len(self._shared) >= MAX_SNAPSHOTS:",
         "            if False:",
@@ -186,7 +186,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "agent",
-        "a snapshot that nobody waits for is not finished",
+        "a snapshot without readers is not finished",
         "api/snapshots.py",
         "            if not shared.readers:\n                raise",
         "            if False:\n                raise",
@@ -202,10 +202,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "agent",
-        "the list of payloads comes page by page",
+        "the list of payloads is sent in pages",
         "api/routes.py",
         "            full = len(rows) == BATCH\n",
         "            full = False\n",
-        f"{_AGENT}the_list_comes_page_by_page_and_tells_what_changes_meanwhile",
+        f"{_AGENT}the_list_is_sent_in_pages_and_has_what_changes_meanwhile",
     ),
 )

@@ -26,36 +26,38 @@ def numbers(seed: int) -> Iterator[int]:
 
 def job_processes(data: Path) -> list[str]:
     """Command lines, anywhere on this host, that show the agent's folder or run its jobs."""
-    found = []
+    lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(data) in words:
-            found.append(words)
-    return found
+            lines.append(words)
+    return lines
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_killed_again_and_again_every_payload_ends_once_and_whole(tmp_path, seed):
+def test_killed_again_and_again_every_payload_ends_once(tmp_path, seed):
     chance = numbers(seed)
-    taken: dict[str, int] = {}
+    ids: dict[str, int] = {}
     job = 0
     for _ in range(KILLS):
         with agent(tmp_path) as running:
             for _ in range(1 + next(chance) % (JOBS // KILLS)):
                 job += 1
-                taken[f"{job}.1"] = running.submit(f"{job}.1", SCRIPT)["id"]
+                ids[f"{job}.1"] = running.submit(f"{job}.1", SCRIPT)["id"]
             log = running.process.stderr
             assert log is not None
-            for _ in range(next(chance) % 5):  # so far into what it tells of: taken, started, ended
+            for _ in range(
+                next(chance) % 5
+            ):  # it is killed after so many events: accepted, started, ended
                 if not log.readline():
                     break
             running.kill()
     with agent(tmp_path) as running:
         outcomes = set()
-        for key, payload_id in taken.items():
+        for key, payload_id in ids.items():
             again = running.submit(key, SCRIPT)
             assert again["id"] == payload_id
             ended = running.ended(payload_id)

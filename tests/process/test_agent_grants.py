@@ -1,4 +1,4 @@
-"""What an operator opens for one service reaches its jobs, and nobody else's."""
+"""The grants of a service reach its jobs, and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.agent_process import LIMITS, AgentProcess, agent, command, environment
 
-LOOK = b"""{ cat /trees/tool/version; touch /trees/tool/mine; } 2>&1
+SCRIPT = b"""{ cat /trees/tool/version; touch /trees/tool/mine; } 2>&1
 echo "A=$A LICENSE=$LICENSE SECRET=$SECRET"
 df -B1 --output=size /tmp /dev/shm | tail -n +2
 """
@@ -34,7 +34,7 @@ def tree() -> Iterator[Path]:
 
 
 def configured(tmp_path: Path, tree: Path) -> dict[str, Any]:
-    """Variables of an agent that opens something for ``gromacs``, and the network for ``fetch``."""
+    """Variables of an agent with grants for ``gromacs``, and the network for ``fetch``."""
     file = tmp_path / "agent.toml"
     file.write_text(
         "[agent.sandboxing.services.gromacs]\n"
@@ -51,19 +51,19 @@ def configured(tmp_path: Path, tree: Path) -> dict[str, Any]:
 
 
 def run(running: AgentProcess, key: str, script: bytes, **order: Any) -> dict[str, Any]:
-    told = running.submit(key, {"run.sh": script}, **order)
-    ended = running.ended(told["id"])
-    _, data = running.call("GET", f"/retrieve/{told['id']}")
+    payload = running.submit(key, {"run.sh": script}, **order)
+    ended = running.ended(payload["id"])
+    _, data = running.call("GET", f"/retrieve/{payload['id']}")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         ended["out"] = archive.read("stdout.log").decode()
         ended["receipt"] = json.loads(archive.read("ferryman.json"))
     return ended
 
 
-def test_a_services_jobs_get_what_the_operator_opened_for_it_and_others_do_not(tmp_path, tree):
+def test_the_jobs_of_a_service_get_its_grants_and_others_do_not(tmp_path, tree):
     with agent(tmp_path, **configured(tmp_path, tree)) as running:
-        own = run(running, "1.1", LOOK, service="gromacs")
-        other = run(running, "2.1", LOOK, service="example")
+        own = run(running, "1.1", SCRIPT, service="gromacs")
+        other = run(running, "2.1", SCRIPT, service="example")
         _, health = running.call("GET", "/health")
     version, refused, variables, *sizes = own["out"].splitlines()
     assert version == "tool 1.2"
@@ -80,7 +80,7 @@ def test_a_services_jobs_get_what_the_operator_opened_for_it_and_others_do_not(t
     assert "27000@host" not in json.dumps(health)
 
 
-def test_the_hosts_network_needs_the_word_of_both_operators_and_is_told(tmp_path, tree):
+def test_the_hosts_network_needs_an_order_and_a_grant_and_is_reported(tmp_path, tree):
     host = socket.create_server(("127.0.0.1", 0))
     port = host.getsockname()[1]
     reach = f"(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo reached\n:\n".encode()
@@ -98,18 +98,18 @@ def test_the_hosts_network_needs_the_word_of_both_operators_and_is_told(tmp_path
     assert health["sandbox"]["warning"] == "jobs of fetch may use this host's network"
 
 
-def test_a_tree_that_is_not_there_keeps_its_own_service_waiting_only(tmp_path, tree):
+def test_a_missing_tree_refuses_only_its_own_service(tmp_path, tree):
     settings = configured(tmp_path, tree)
     away = tree.rename(tree.with_name("away"))
     with agent(tmp_path, **settings) as running:
         with pytest.raises(AssertionError, match="which the jobs of 'gromacs' need"):
-            running.submit("1.1", {"run.sh": LOOK}, service="gromacs")
+            running.submit("1.1", {"run.sh": SCRIPT}, service="gromacs")
         assert run(running, "2.1", b"true\n", service="example")["status"] == "Completed"
         away.rename(tree)
-        assert run(running, "1.1", LOOK, service="gromacs")["out"].startswith("tool 1.2\n")
+        assert run(running, "1.1", SCRIPT, service="gromacs")["out"].startswith("tool 1.2\n")
 
 
-def test_the_check_tries_what_is_opened(tmp_path, tree):
+def test_the_check_tries_the_grants(tmp_path, tree):
     settings = configured(tmp_path, tree)
 
     def check() -> tuple[int, dict[str, dict[str, Any]]]:
@@ -124,8 +124,8 @@ def test_the_check_tries_what_is_opened(tmp_path, tree):
     with agent(tmp_path, **settings) as running:
         assert running.call("GET", "/health")[1]["sandbox"].get("check") is None
         code, rows = check()
-        told = running.call("GET", "/health")[1]["sandbox"]["check"]
-    assert (told["passed"], {row["limit"]: row for row in told["rows"]}) == (True, rows)
+        shown = running.call("GET", "/health")[1]["sandbox"]["check"]
+    assert (shown["passed"], {row["limit"]: row for row in shown["rows"]}) == (True, rows)
     assert (code, [row for row in rows.values() if not row["passed"]]) == (0, [])
     assert rows["service gromacs"]["seen"] == "has /trees/tool, numa, process_vm"
     assert rows["service fetch"]["seen"] == "has the host's network"

@@ -41,12 +41,12 @@ def run(running, script, **files):
         return ended, {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_a_run_killed_hard_ends_and_so_does_one_that_takes_too_long(running):
+def test_a_run_that_is_killed_or_takes_too_long_ends(running):
     ended, _ = run(running, b"kill -9 $$\n")
     assert (ended["status"], ended["exit_code"]) == ("Failed", 137)
     assert ended["reason"] == "exit_code"
-    told = running.submit(key(), {"run.sh": b"sleep 1000\n"}, timeout_s=0.2)
-    assert running.ended(told["id"])["reason"] == "timeout"
+    payload = running.submit(key(), {"run.sh": b"sleep 1000\n"}, timeout_s=0.2)
+    assert running.ended(payload["id"])["reason"] == "timeout"
 
 
 def test_killing_what_is_completed_leaves_its_result(running):
@@ -63,8 +63,8 @@ def test_a_prepared_payload_that_was_killed_does_not_start(running):
     running.call("POST", f"/kill/{blocking['id']}")
     last = running.submit(key(), {"run.sh": b"true\n"})
     running.ended(last["id"])
-    told = running.call("GET", f"/retrieve/{waiting['id']}")[1]
-    assert (told["status"], told["started_at"]) == ("Killed", None)
+    killed = running.call("GET", f"/retrieve/{waiting['id']}")[1]
+    assert (killed["status"], killed["started_at"]) == ("Killed", None)
 
 
 def test_killing_reaches_the_whole_tree_even_what_ignores_sigterm(tmp_path):
@@ -74,10 +74,10 @@ def test_killing_reaches_the_whole_tree_even_what_ignores_sigterm(tmp_path):
     while :; do sleep 1000; done
     """
     with agent(tmp_path, FERRYMAN_AGENT__GRACE="0.2s") as running:
-        told = running.submit(key(), {"run.sh": script})
-        pid = running.until(told["id"], "Running")["pid"]
+        payload = running.submit(key(), {"run.sh": script})
+        pid = running.until(payload["id"], "Running")["pid"]
         with watched(pid) as init:
-            assert running.call("POST", f"/kill/{told['id']}")[1]["status"] == "Killed"
+            assert running.call("POST", f"/kill/{payload['id']}")[1]["status"] == "Killed"
             assert not alive(init)  # the namespace's init: with it every process inside
 
 
@@ -147,7 +147,7 @@ def test_a_harmless_chmod_is_allowed_and_the_agents_environment_is_not_inherited
         assert b"LEAK" not in files["stdout.log"]
 
 
-def test_sigterm_finishes_an_answer_that_is_under_way(tmp_path):
+def test_sigterm_finishes_a_response_that_is_being_sent(tmp_path):
     with agent(tmp_path, FERRYMAN_AGENT__SHUTDOWN_GRACE="60s") as running:
         ended, files = run(running, b"head -c 6000000 /dev/urandom > big\n")
         assert len(files["big"]) == 6_000_000

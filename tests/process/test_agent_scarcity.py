@@ -53,7 +53,7 @@ def fill(folder: Path) -> Path:
     return filler
 
 
-def seen_by(running, tmp_path: Path) -> Path:
+def data_folder(running, tmp_path: Path) -> Path:
     """The data folder in the agent's own mount namespace."""
     return Path(f"/proc/{running.process.pid}/root{tmp_path}/agent")
 
@@ -65,7 +65,7 @@ def test_on_a_full_disk_it_refuses_new_work_keeps_what_it_has_and_recovers(tmp_p
         begun = running.submit("2.1", WAIT)
         running.until(begun["id"], "Running")
 
-        folder = seen_by(running, tmp_path)
+        folder = data_folder(running, tmp_path)
         filler = fill(folder)
         boundary = {"Content-Type": "multipart/form-data; boundary=B"}
         body = (
@@ -82,16 +82,16 @@ def test_on_a_full_disk_it_refuses_new_work_keeps_what_it_has_and_recovers(tmp_p
 
         filler.unlink()
         assert running.call("POST", f"/kill/{begun['id']}")[1]["status"] == "Killed"
-        until(lambda: running.call("GET", "/health")[0] == 200, "it looks at the disk no more")
+        until(lambda: running.call("GET", "/health")[0] == 200, "it is still unhealthy")
         again = running.submit("3.1", HELLO)
         assert running.ended(again["id"])["status"] == "Completed"
 
 
-def test_an_end_that_finds_the_disk_full_is_written_down_once_there_is_space(tmp_path, small):
+def test_an_end_on_a_full_disk_is_stored_once_there_is_space(tmp_path, small):
     with agent(tmp_path, wrap=small, FERRYMAN_AGENT__MIN_FREE="0") as running:
         begun = running.submit("1.1", {"run.sh": b"sleep 1; echo 42 > out\n"})
         running.until(begun["id"], "Running")
-        filler = fill(seen_by(running, tmp_path))
+        filler = fill(data_folder(running, tmp_path))
         assert running.process.stderr is not None
         while "payload.end_not_stored" not in (line := running.process.stderr.readline()):
             assert line, "the agent ended"
@@ -104,7 +104,7 @@ def test_an_end_that_finds_the_disk_full_is_written_down_once_there_is_space(tmp
         assert running.call("GET", "/health")[0] == 200
 
 
-def test_the_floor_is_kept_free(tmp_path, small):
+def test_min_free_is_kept_free(tmp_path, small):
     with agent(tmp_path, wrap=small, FERRYMAN_AGENT__MIN_FREE="1GiB") as running:
         status, health = running.call("GET", "/health")
         assert status == 200  # what it has can be fetched
@@ -114,21 +114,21 @@ def test_the_floor_is_kept_free(tmp_path, small):
         assert (status, refusal["code"]) == (507, "disk_full")
 
 
-def test_too_few_descriptors_hold_it_up_and_break_nothing(tmp_path):
+def test_too_few_descriptors_delay_it_and_break_nothing(tmp_path):
     with agent(tmp_path, wrap=("prlimit", "--nofile=96:")) as running:
         idle = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(150)]
         for one in idle:
             one.close()
-        told = running.submit("1.1", HELLO)
-        assert running.ended(told["id"])["status"] == "Completed"
+        payload = running.submit("1.1", HELLO)
+        assert running.ended(payload["id"])["status"] == "Completed"
         assert running.call("GET", "/health")[0] == 200
 
 
-def test_a_moment_without_descriptors_costs_no_result_and_leaks_nothing(tmp_path):
+def test_a_shortage_of_descriptors_costs_no_result_and_leaks_nothing(tmp_path):
     """The agent can open nothing from when its job runs until it is to be collected."""
     with agent(tmp_path) as running:
-        told = running.submit("1.1", {"run.sh": b"sleep 1000; echo 42 >out.txt\n"})
-        begun = running.until(told["id"], "Running")
+        payload = running.submit("1.1", {"run.sh": b"sleep 1000; echo 42 >out.txt\n"})
+        begun = running.until(payload["id"], "Running")
         before = len(os.listdir(f"/proc/{running.process.pid}/fd"))  # noqa: PTH208 - numbers
         limits = resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
@@ -138,8 +138,8 @@ def test_a_moment_without_descriptors_costs_no_result_and_leaks_nothing(tmp_path
             assert "payload.ended" not in line
             assert "payload.broken" not in line
         resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, limits)
-        assert running.ended(told["id"])["status"] == "Completed"
-        _, result = running.call("GET", f"/retrieve/{told['id']}")
+        assert running.ended(payload["id"])["status"] == "Completed"
+        _, result = running.call("GET", f"/retrieve/{payload['id']}")
         assert zipfile.ZipFile(io.BytesIO(result)).read("out.txt") == b"42\n"
         again = running.submit("2.1", HELLO)
         assert running.ended(again["id"])["status"] == "Completed"

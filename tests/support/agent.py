@@ -162,5 +162,5 @@ class Rig:
         return contents(self.folders.result(payload_id))
 
     def receipt(self, payload_id: int) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.result(payload_id)["ferryman.json"])
-        return found
+        receipt: dict[str, Any] = json.loads(self.result(payload_id)["ferryman.json"])
+        return receipt
