@@ -409,15 +409,15 @@ async def test_more_waits_than_fit_are_sent_away(name, tmp_path):
                 pass
 
 
-async def test_a_full_database_is_507_and_another_trouble_503(name, tmp_path, monkeypatch):
+async def test_a_full_database_is_507_and_another_failure_503(name, tmp_path, monkeypatch):
     async with serving(name, tmp_path) as program:
         for text, status in {"database or disk is full": 507, "disk I/O error": 503}.items():
-            trouble = DatabaseUnavailable(sqlite3.OperationalError(text))
+            failure = DatabaseUnavailable(sqlite3.OperationalError(text))
             for where in (
                 "server.store.jobs.SqlJobs.get",
                 "client_agent.payloads.store.Payloads.get",
             ):
-                monkeypatch.setattr(where, AsyncMock(side_effect=trouble))
+                monkeypatch.setattr(where, AsyncMock(side_effect=failure))
             path = {"server": "/api/v1/jobs/1", "agent": "/retrieve/1"}[name]
             answer = await program.ask("GET", path)
             assert (answer.status, answer.document["code"]) == (status, "database_unavailable")
@@ -426,11 +426,9 @@ async def test_a_full_database_is_507_and_another_trouble_503(name, tmp_path, mo
 
 async def test_a_failure_of_the_database_is_reported_until_it_is_over(name, tmp_path, monkeypatch):
     async with serving(name, tmp_path) as program:
-        trouble = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
-        monkeypatch.setattr(Database, "failure", property(lambda _: trouble))
-        monkeypatch.setattr(
-            "client_agent.payloads.store.Payloads.probe", AsyncMock(side_effect=trouble)
-        )
+        failure = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
+        monkeypatch.setattr(Database, "failure", property(lambda _: failure))
+        monkeypatch.setattr(Database, "write", AsyncMock(side_effect=failure))
         for _ in range(3):  # it does not come and go
             answer = await program.ask("GET", "/health")
             assert (answer.status, answer.document["status"]) == (503, "error")

@@ -301,6 +301,6 @@ MUTANTS: Final = (
         "server/api/problems.py",
         "HTTPStatus.INSUFFICIENT_STORAGE if problem.full else 503",
         "503",
-        f"{_FRONT}a_full_database_is_507_and_another_trouble_503",
+        f"{_FRONT}a_full_database_is_507_and_another_failure_503",
     ),
 )
