@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import structlog
@@ -25,12 +26,14 @@ from server.api.problems import answer_problems
 from server.api.routes import OPEN_PATHS, add_routes
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
+from server.domain.agents import Contact
 from server.health import Health
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
 from server.settings.tables import AgentTable, ServerSettings
 from server.stages.accept import Accept
+from server.stages.agents import Agents
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.deliver import Deliver
@@ -40,6 +43,7 @@ from server.stages.recover import recover
 from server.stages.send import Send
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
+from server.store.agents import SqlAgents
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
@@ -56,6 +60,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 TRANSFERS_PER_HOST: Final = 64
 UPLOADS_CHECKED_S: Final = 5.0
 """Between two looks for uploads that are too slow."""
+AGENTS_EVERY_S: Final = 10.0
+"""Between two looks at what was decided about agents elsewhere."""
 CANCEL_AGAIN_S: Final = 5.0
 """Until a cancel is tried again whose agent could not be reached."""
 
@@ -74,6 +80,7 @@ class Server:
     send: Send
     jobs: SqlJobs
     registry: Registry
+    agents: Agents
     gate: Gate
     clock: Clock
 
@@ -126,6 +133,15 @@ async def compose(
         for name, one in settings.agents.items()
     ]
     registry = Registry(links, clock)
+    agents = Agents(
+        SqlAgents(database),
+        jobs,
+        registry,
+        services,
+        clock,
+        [_contact(name, one) for name, one in settings.agents.items()],
+        on_change=wakeups.agent_changed,
+    )
     accept = Accept(jobs, storage, services, clock, table.stored_per_user)
     get = Get(jobs, storage, scratch, services, clock, on_slot=wakeups.sender.set)
     poll = Poll(
@@ -146,6 +162,7 @@ async def compose(
     cancel = Cancel(jobs, registry, services, clock, wakeups, get.on_payload)
     clean = Clean(jobs, storage, services, clock, alive, wakeups.cleaner.set)
     await recover(jobs, scratch, alive)
+    await agents.start()
 
     upload_limits = UploadLimits(
         clock,
@@ -161,17 +178,18 @@ async def compose(
             Loop("sender", send, table.sender_interval, wakeups.sender, clock),
             Loop("getter", poll, table.getter_interval, wakeups.getter, clock),
             Loop("canceller", cancel, CANCEL_AGAIN_S, wakeups.canceller, clock),
+            Loop("agents", agents, AGENTS_EVERY_S, asyncio.Event(), clock),
             Loop("uploads", upload_limits, UPLOADS_CHECKED_S, asyncio.Event(), clock),
             Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
         ],
         [
             clock.keep_saved,
             *(
-                Follower(link, registry, get, clock, on_change=wakeups.agent_changed).run
+                Follower(link, registry, get, agents, clock, on_change=wakeups.agent_changed).run
                 for link in links
             ),
         ],
-        [deliver.stop, cancel.stop, poll.stop, get.stop],
+        [deliver.stop, cancel.stop, poll.stop, get.stop, agents.stop],
     )
 
     health = Health(database, scratch, supervisor, table.min_free, clock)
@@ -189,6 +207,7 @@ async def compose(
         storage=storage,
         scratch=scratch,
         fleet=registry,
+        agents=agents,
         services=services,
         watch=wakeups,
         clock=clock,
@@ -209,12 +228,20 @@ async def compose(
         version=metadata.version("ferryman"),
     )
     add_routes(application)
-    return Server(application, supervisor, wakeups, send, jobs, registry, gate, clock)
+    return Server(application, supervisor, wakeups, send, jobs, registry, agents, gate, clock)
 
 
 def _session(per_host: int) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(limit=0, limit_per_host=per_host, keepalive_timeout=60)
     return aiohttp.ClientSession(connector=connector, read_bufsize=1 << 18)
+
+
+def _contact(name: str, agent: AgentTable) -> Contact:
+    """What the settings say of an agent; passwords in its address are not shown."""
+    kind = "job-orchestrator" if agent.url is None else "ferryman"
+    address = (agent.url or agent.upload_url or "").rstrip("/")
+    parts = urlsplit(address)
+    return Contact(name, kind, parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
 
 
 def _link(

@@ -13,6 +13,9 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
+from ferryman.models import AgentDoc as AgentDoc
+from ferryman.models import AgentPage as AgentPage
+from ferryman.models import AgentState as AgentState
 from ferryman.models import AttemptDoc as AttemptDoc
 from ferryman.models import AttemptLinks as AttemptLinks
 from ferryman.models import AttemptPage as AttemptPage

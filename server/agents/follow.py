@@ -12,9 +12,11 @@ from server.agents.ferryman import FerrymanAgent
 from server.agents.link import Link
 from server.agents.registry import Registry
 from server.ports import AgentError, RefusedByAgent
+from server.stages.agents import Agents
 from server.stages.get import Get
 from shared.clock import Clock, wait_for
-from shared.wire import AgentHealth
+from shared.sqlite.errors import DatabaseUnavailable
+from shared.wire import AgentHealth, AgentState, PayloadList
 
 log = structlog.get_logger()
 _HEALTH_EVERY_S: Final = 10.0
@@ -31,9 +33,15 @@ class Follower:
     """
 
     def __init__(
-        self, link: Link, registry: Registry, get: Get, clock: Clock, on_change: Callable[[], None]
+        self,
+        link: Link,
+        registry: Registry,
+        get: Get,
+        agents: Agents,
+        clock: Clock,
+        on_change: Callable[[], None],
     ) -> None:
-        self._link, self._registry, self._get = link, registry, get
+        self._link, self._registry, self._get, self._agents = link, registry, get, agents
         self._clock, self._on_change = clock, on_change
         self._reading = False
         """Whether the end of the event stream would be noticed."""
@@ -42,6 +50,11 @@ class Follower:
         """Until ``stop``."""
         link, failures = self._link, 0
         while not stop.is_set():
+            if link.operator_state is AgentState.RETIRED:
+                self._registry.mark_down(link, link.trouble)
+                await link.state_changed.wait()
+                link.state_changed.clear()
+                continue
             was_up, contacts = link.reachable, link.contacts
             since = self._clock.monotonic()
             try:
@@ -66,42 +79,61 @@ class Follower:
 
     async def _poll(self, stop: asyncio.Event) -> None:
         """A job-orchestrator client: whether it answers is all there is to know."""
-        self._mark_up(await self._link.ask_health())
+        await self._contacted(await self._link.ask_health())
         await wait_for(stop, _HEALTH_EVERY_S, self._clock)
 
     async def _follow(self, link: FerrymanAgent) -> None:
-        """Compare, then follow the events; raises AgentError when they end."""
+        """Compare, then follow the events until the agent is retired.
+
+        Raises:
+            AgentError: they ended.
+        """
         health = await link.ask_health()
         await link.end_former()
         listing = await link.payloads()
-        self._mark_up(health)  # first, so that what reconciling starts goes on
+        await self._contacted(health)  # first, so that what reconciling starts goes on
         watch = asyncio.create_task(self._watch_health())
+        read = asyncio.create_task(self._read(link, listing))
         try:
-            await self._get.reconcile(link, listing)
-            self._reading = True
-            async for event in link.events(listing.seq):
-                if event.payload is not None:
-                    self._reading = False
-                    await self._get.receive(link, event.payload)
-                    self._reading = True
+            await asyncio.wait({watch, read}, return_when=asyncio.FIRST_COMPLETED)
+            if read.done():
+                await read
         finally:
             self._reading = False
             watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+            read.cancel()
+            await asyncio.gather(watch, read, return_exceptions=True)
+
+    async def _read(self, link: FerrymanAgent, listing: PayloadList) -> None:
+        await self._get.reconcile(link, listing)
+        self._reading = True
+        async for event in link.events(listing.seq):
+            if event.payload is not None:
+                self._reading = False
+                await self._get.receive(link, event.payload)
+                self._reading = True
         raise AgentError(f"agent {link.name} ended the event stream")
 
     async def _watch_health(self) -> None:
-        """While its events come: whether it may get new work is another question."""
-        while True:
-            await self._clock.sleep(_HEALTH_EVERY_S)
+        """While its events come: whether it may get new work is another question. Returns when the
+        agent is retired.
+        """
+        while self._link.operator_state is not AgentState.RETIRED:
+            if await wait_for(self._link.state_changed, _HEALTH_EVERY_S, self._clock):
+                self._link.state_changed.clear()
+                continue
             try:
-                self._mark_up(await self._link.ask_health())
+                await self._contacted(await self._link.ask_health())
             except AgentError as problem:
                 self._link.unhealthy = str(problem)
                 if not self._reading:
                     self._registry.mark_down(self._link, str(problem))
 
-    def _mark_up(self, health: AgentHealth) -> None:
+    async def _contacted(self, health: AgentHealth) -> None:
+        try:
+            await self._agents.contacted(self._link.name, health)
+        except DatabaseUnavailable as problem:  # its results are still fetched
+            log.warning("agent.not_recorded", agent=self._link.name, error=str(problem))
         link, had = self._link, (self._link.reachable, self._link.accepts_work)
         self._registry.mark_up(link, health)
         if had != (link.reachable, link.accepts_work):

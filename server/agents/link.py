@@ -15,7 +15,7 @@ from server.agents import answers
 from server.agents.forms import Form
 from server.ports import Agent, AgentError, Fetched, ScratchFile, Storage, Unreachable
 from shared.clock import Clock, wait_for
-from shared.wire import AgentHealth
+from shared.wire import AgentHealth, AgentState
 
 PATIENT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
 BRIEF: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)
@@ -49,6 +49,8 @@ class Link(Agent):
         silence: why it cannot be talked to; empty: it can.
         unhealthy: why it cannot take new work, though it can be talked to.
         contacts: how often it has become reachable.
+        operator_state: what its operator wants of it.
+        state_changed: set when that has become another.
         lease: token of the lease under which it is talked to; 0: none.
     """
 
@@ -71,6 +73,8 @@ class Link(Agent):
         self.silence = "it has not been reached yet"
         self.unhealthy = ""
         self.contacts = 0
+        self.operator_state = AgentState.ACTIVE
+        self.state_changed = asyncio.Event()
         self.lease = 0
 
     @property
@@ -83,8 +87,14 @@ class Link(Agent):
 
     @property
     def trouble(self) -> str:
-        drained = f"agent {self.name} gets no new jobs (agents.{self.name}.drain)"
-        return self.silence or (drained if self.drain else self.unhealthy)
+        if self.operator_state is AgentState.RETIRED:
+            return f"agent {self.name} is retired"
+        drained = ""
+        if self.drain:
+            drained = f"agent {self.name} gets no new jobs (agents.{self.name}.drain)"
+        elif self.operator_state is AgentState.DRAINING:
+            drained = f"agent {self.name} gets no new jobs: it is draining"
+        return self.silence or drained or self.unhealthy
 
     @property
     def slots(self) -> int | None:

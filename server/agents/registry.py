@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from server.agents.link import Link
+from server.domain.agents import REPLACED, AgentRecord
 from server.domain.backoff import Backoff
 from server.domain.placement import AgentRoom
 from shared.clock import Clock
-from shared.wire import AgentHealth
+from shared.wire import AgentHealth, AgentState
 
 _PROBE_S: Final = 60.0
 """How long one job tries out an agent that refused the last one, before another may."""
@@ -36,7 +37,7 @@ class Registry:
         self._links = {link.name: link for link in links}
         self._clock = clock
         self._start = clock.monotonic()
-        self._silent_since: dict[str, float] = dict.fromkeys(self._links, self._start)
+        self._silent_since: dict[str, float] = {}
         self._refusals: dict[tuple[str, str], _Refusal] = {}
         self._backoff = Backoff[tuple[str, str]](_REFUSED_FIRST_S, _REFUSED_LONGEST_S)
 
@@ -114,13 +115,23 @@ class Registry:
     def all(self) -> Sequence[Link]:
         return list(self._links.values())
 
+    def remember(self, records: Sequence[AgentRecord]) -> None:
+        for record in records:
+            link = self._links.get(record.name)
+            if record.state is AgentState.RETIRED and record.message == REPLACED:
+                continue
+            if link is not None and link.operator_state is not record.state:
+                link.operator_state = record.state
+                link.state_changed.set()
+            if link is None or not link.reachable:
+                since = self._clock.monotonic() - record.silent_s
+                self._silent_since.setdefault(record.name, since)
+
     def silent_s(self, name: str) -> float | None:
-        since = self._start  # taken out of the settings: never heard of again
-        if name in self._links:
-            if name not in self._silent_since:
-                return None
-            since = self._silent_since[name]
-        return self._clock.monotonic() - since
+        link = self._links.get(name)
+        if link is not None and link.reachable:
+            return None
+        return self._clock.monotonic() - self._silent_since.get(name, self._start)
 
     def mark_up(self, link: Link, health: AgentHealth) -> None:
         """It can be talked to."""

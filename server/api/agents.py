@@ -1,38 +1,125 @@
-"""The agents, as operators see them."""
+"""The agents, as operators see them and decide about them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
 
 from aiohttp import web
 
-from server.api.context import CONTEXT
+from server.api.context import CONTEXT, Context
+from server.domain.agents import REPLACED, AgentRecord
+from server.domain.errors import BadField
 from server.ports import Agent
+from shared.clock import iso
+from shared.units.sizes import say_count
+from shared.wire import AgentDoc, AgentPage, AgentState, Wire
+
+_LONGEST: Final = 200
+"""Characters of a message."""
 
 
 async def listing(request: web.Request) -> web.StreamResponse:
     """The agents, and what each does now."""
     context = request.app[CONTEXT]
+    every = request.query.get("all") in ("1", "true")
+    shown = [one for one in await context.agents.all() if every or _in_use(context, one)]
+    return _json(AgentPage(items=await _documents(context, *shown)))
+
+
+async def read(request: web.Request) -> web.StreamResponse:
+    """One agent, by its name or id."""
+    context = request.app[CONTEXT]
+    return await _answer(context, await context.agents.find(request.match_info["name"]))
+
+
+async def drain(request: web.Request) -> web.StreamResponse:
+    """Give the agent no new jobs; those that it has are followed to their end."""
+    context = request.app[CONTEXT]
+    message = _message(request, "drained by an operator")
+    return await _answer(context, await context.agents.drain(request.match_info["name"], message))
+
+
+async def resume(request: web.Request) -> web.StreamResponse:
+    """Use the agent again, after it was drained, retired or declared lost."""
+    context = request.app[CONTEXT]
+    return await _answer(context, await context.agents.resume(request.match_info["name"]))
+
+
+async def retire(request: web.Request) -> web.StreamResponse:
+    """Use the agent no more: it gets no jobs and is not contacted."""
+    context = request.app[CONTEXT]
+    message = _message(request, "retired by an operator")
+    return await _answer(context, await context.agents.retire(request.match_info["name"], message))
+
+
+async def lost(request: web.Request) -> web.StreamResponse:
+    """End all attempts of an agent that cannot be reached, because it will not come back."""
+    context = request.app[CONTEXT]
+    message = _message(request, "declared lost by an operator")
+    record, ended = await context.agents.declare_lost(request.match_info["name"], message)
+    attempts = f"{say_count(ended, 'attempt')} ended" if ended else "it had no jobs"
+    return await _answer(context, record, f"{record.message}; {attempts}")
+
+
+def _message(request: web.Request, default: str) -> str:
+    text = request.query.get("message", "").strip() or default
+    if len(text) > _LONGEST or not text.isprintable():
+        why = f"message should be at most {_LONGEST} characters on one line"
+        raise BadField("message", "invalid_message", why)
+    return text
+
+
+def _in_use(context: Context, record: AgentRecord) -> bool:
+    """Whether it is an agent of now: not retired, or retired and still in the settings."""
+    if record.state is not AgentState.RETIRED:
+        return True
+    return context.agents.in_settings(record.name) and record.message != REPLACED
+
+
+async def _answer(context: Context, record: AgentRecord, message: str = "") -> web.Response:
+    (document,) = await _documents(context, record)
+    return _json(document.model_copy(update={"message": message}) if message else document)
+
+
+async def _documents(context: Context, *records: AgentRecord) -> list[AgentDoc]:
     jobs, running = Counter[str](), Counter[str]()
     for one in await context.jobs.held():
         jobs[one.agent] += one.slots
         running[one.agent] += one.running
-    items = [
-        {
-            "name": agent.name,
-            "up": agent.accepts_work,
-            "reachable": agent.reachable,
-            "kind": "ferryman" if agent.supports_events else "job-orchestrator",
-            "jobs": jobs[agent.name],
-            "running": running[agent.name],
-            "slots": agent.slots,
-            "trouble": agent.trouble,
-            "health": _health(agent),
-        }
-        for agent in context.fleet.all()
+    return [
+        _document(context, record, jobs[record.name], running[record.name]) for record in records
     ]
-    return web.json_response({"items": items})
+
+
+def _document(context: Context, record: AgentRecord, jobs: int, running: int) -> AgentDoc:
+    found = context.fleet.named(record.name)
+    agent = found if _in_use(context, record) else None
+    silent_s = context.fleet.silent_s(record.name)
+    missing = f"agent {record.name} is not in the server's settings"
+    return AgentDoc(
+        name=record.name,
+        id=record.id,
+        state=record.state,
+        message=record.message,
+        up=agent is not None and agent.accepts_work,
+        reachable=agent is not None and agent.reachable,
+        trouble=agent.trouble if agent else record.message if found else missing,
+        kind=record.kind,
+        address=record.address,
+        in_settings=agent is not None,
+        jobs=jobs,
+        running=running,
+        slots=agent.slots if agent else None,
+        version=record.version,
+        labels=dict(record.labels),
+        resources=dict(record.resources),
+        health=_health(agent) if agent else None,
+        created_at=iso(record.created_at),
+        last_heard_at=None if record.last_heard_at is None else iso(record.last_heard_at),
+        silent_s=None if silent_s is None else round(silent_s, 1),
+    )
 
 
 def _health(agent: Agent) -> dict[str, Any] | None:
@@ -40,3 +127,9 @@ def _health(agent: Agent) -> dict[str, Any] | None:
     if agent.health is None:
         return None
     return agent.health.model_dump(exclude_none=True, exclude={"running"})
+
+
+def _json(body: Wire) -> web.Response:
+    return web.Response(
+        status=HTTPStatus.OK, text=body.model_dump_json(), content_type="application/json"
+    )

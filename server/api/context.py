@@ -17,6 +17,7 @@ from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import Fleet, Jobs, Scratch, Storage, Watch
 from server.stages.accept import Accept
+from server.stages.agents import Agents
 from server.stages.cancel import Cancel
 from shared.clock import Clock
 from shared.multipart.limits import FormLimits
@@ -29,6 +30,7 @@ class Context:
     storage: Storage
     scratch: Scratch
     fleet: Fleet
+    agents: Agents
     services: Mapping[str, Service]
     watch: Watch
     clock: Clock

@@ -11,11 +11,13 @@ import structlog
 from aiohttp import web
 
 from server.domain.errors import (
+    AgentRefusal,
     AlreadyEnded,
     BadField,
     BundleTooLarge,
     FerrymanError,
     KeyReused,
+    NoSuchAgent,
     NoSuchAttempt,
     NoSuchJob,
     NotAllowed,
@@ -32,6 +34,8 @@ from shared.wire import Problem
 log = structlog.get_logger()
 
 _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
+    AgentRefusal: HTTPStatus.CONFLICT,
+    NoSuchAgent: HTTPStatus.NOT_FOUND,
     NoSuchAttempt: HTTPStatus.NOT_FOUND,
     NoSuchJob: HTTPStatus.NOT_FOUND,
     NotAllowed: HTTPStatus.FORBIDDEN,

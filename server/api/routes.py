@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from pydantic import BaseModel
 
 from server.api import agents, attempts, downloads, jobs, openapi, server_status, upload
 from server.api.context import CONTEXT
@@ -17,6 +19,14 @@ from shared.http.authentication import PRINCIPAL
 _ZIP: Final = "application/zip"
 _WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
 _JOB: Final = "/api/v1/jobs/{id}"
+_AGENT: Final = "/api/v1/agents/{name}"
+_CHANGED_AGENT: Final[Mapping[int, type[BaseModel]]] = {
+    200: wire.AgentDoc,
+    400: wire.Problem,
+    404: wire.Problem,
+    409: wire.Problem,
+}
+_AGENT_MESSAGE: Final = {"message": "why, for whoever looks at the agent; one line"}
 _ATTEMPT: Final = f"{_JOB}/attempts/{{attempt}}"
 
 ROUTES: Final = (
@@ -147,7 +157,26 @@ ROUTES: Final = (
         {200: wire.JobDoc, 202: wire.JobDoc, 404: wire.Problem, 409: wire.Problem},
     ),
     Route("GET", "/api/v1/services", Area.STATUS, server_status.services, {200: None}),
-    Route("GET", "/api/v1/agents", Area.AGENTS, agents.listing, {200: None}),
+    Route(
+        "GET",
+        "/api/v1/agents",
+        Area.AGENTS,
+        agents.listing,
+        {200: wire.AgentPage},
+        {"all": "1: those, too, that were retired and are not in the settings"},
+    ),
+    Route("GET", _AGENT, Area.AGENTS, agents.read, {200: wire.AgentDoc, 404: wire.Problem}),
+    *(
+        Route(
+            "POST",
+            f"{_AGENT}/{handler.__name__}",
+            Area.AGENTS,
+            handler,
+            _CHANGED_AGENT,
+            _AGENT_MESSAGE,
+        )
+        for handler in (agents.drain, agents.resume, agents.retire, agents.lost)
+    ),
 )
 
 

@@ -5,26 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 from shared.clock import Micros
+from shared.wire import AgentState
 
 REPLACED: Final = "another agent answers under its name"
 REMOVED: Final = "it was taken out of the server's settings"
 _OWN_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-class AgentState(StrEnum):
-    """What an operator wants of an agent, and what became of it."""
-
-    ACTIVE = "active"
-    DRAINING = "draining"
-    """It gets no new jobs; those that it has are followed to their end."""
-    LOST = "lost"
-    """Given up: its attempts were ended. It is active again once it is reached."""
-    RETIRED = "retired"
-    """Not used any more."""
 
 
 @dataclass(frozen=True, slots=True)

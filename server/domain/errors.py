@@ -44,6 +44,22 @@ class NotAllowed(FerrymanError):
     code = "not_allowed"
 
 
+class NoSuchAgent(FerrymanError):
+    code = "agent_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"this server knows no agent {name[:64]}")
+        self.name = name
+
+
+class AgentRefusal(FerrymanError):
+    """What an operator asked for cannot be done with the agent as it is."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class AlreadyEnded(FerrymanError):
     """The job ended before it could be cancelled."""
 

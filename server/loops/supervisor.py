@@ -50,7 +50,10 @@ class Supervisor:
             if isinstance(problem, Exception):
                 log.error("loop.failed", error=repr(problem))
         for stop in self._stages:
-            await stop()
+            try:
+                await stop()
+            except Exception:  # the others must be stopped, too
+                log.exception("stage.not_stopped")
 
     def stuck_loops(self) -> list[str]:
         """Names of the loops that have not ended a sweep for long."""

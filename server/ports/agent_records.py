@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from server.domain.agents import AgentRecord, AgentState, Contact
+from server.domain.agents import AgentRecord, Contact
 from shared.clock import Micros
+from shared.wire import AgentState
 
 
 class AgentRecords(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from server.domain.agents import AgentRecord
 from server.domain.jobs import Job
 from server.domain.placement import AgentRoom
 from server.ports.scratch import ScratchFile
@@ -187,6 +188,10 @@ class Fleet(Protocol):
     def named(self, name: str) -> Agent | None: ...
 
     def all(self) -> Sequence[Agent]: ...
+
+    def remember(self, records: Sequence[AgentRecord]) -> None:
+        """Take over what the records say: states, and how long agents have been silent."""
+        ...
 
     def silent_s(self, name: str) -> float | None:
         """For how many seconds it could not be talked to; None: it can."""

@@ -113,9 +113,14 @@ class Deliver:
 
     async def _resolve_ambiguous(self, job: Job, what: str) -> None:
         """Ask the agent for the key until it answers: has it, or never will."""
-        agent = self._fleet.named(job.agent or "")
         tries = 0
-        while agent is not None and not self._is_lost(agent.name):
+        while not self._is_lost(job.agent or ""):
+            agent = self._fleet.named(job.agent or "")
+            if agent is None:
+                if (current := await self._still_sending(job, _ASK_AGAIN_S[1])) is None:
+                    return
+                job = current  # its agent may have another name by now
+                continue
             if not agent.supports_events:
                 # It cannot be asked, and a second run at once is worse than a failure.
                 await self._fail(
@@ -131,11 +136,9 @@ class Deliver:
                 if isinstance(problem, RefusedByAgent):
                     delay = max(delay, problem.retry_after_s or 0.0)
                 log.info("delivery.unsettled", job_id=job.id, agent=agent.name, error=str(problem))
-                await self._clock.sleep(delay)
+                if await self._still_sending(job, delay) is None:
+                    return
                 tries += 1
-                current = await self._jobs.get(job.id)
-                if current.state is not JobState.PROCESSING or current.attempt != job.attempt:
-                    return  # cancelled, or the Getter saw it
             else:
                 if payload is None:
                     delay = self._resends.failed(job.id)
@@ -144,6 +147,13 @@ class Deliver:
                     await self._submitted(job, agent, payload)
                 return
         await self._interrupted(job, Reason.AGENT_LOST, f"{what}; agent {job.agent} is gone")
+
+    async def _still_sending(self, job: Job, delay_s: float) -> Job | None:
+        """The job after a while; None: it was cancelled, or the Getter saw it."""
+        await self._clock.sleep(delay_s)
+        current = await self._jobs.get(job.id)
+        sending = current.state is JobState.PROCESSING and current.attempt == job.attempt
+        return current if sending else None
 
     def _is_lost(self, agent: str) -> bool:
         silence_s = self._fleet.silent_s(agent)

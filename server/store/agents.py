@@ -11,13 +11,13 @@ from server.domain.agents import (
     REMOVED,
     REPLACED,
     AgentRecord,
-    AgentState,
     Contact,
     id_by_name,
 )
 from server.store.queue import HELD
 from shared.clock import Micros
 from shared.sql import Database, Row, Transaction
+from shared.wire import AgentState
 
 _ALL: Final = "SELECT * FROM agents ORDER BY name, created_at, id"
 _CURRENT: Final = """

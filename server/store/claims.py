@@ -22,6 +22,12 @@ _NEXT_USER: Final = """
     SELECT user_id FROM jobs WHERE state = 'Queued' AND not_before = 0 AND service = :service
     AND user_id > {after} {bound} ORDER BY user_id LIMIT 1
 """
+_NO_MORE_JOBS: Final = """
+    SELECT name FROM agents GROUP BY name
+    HAVING sum(CASE state WHEN 'active' THEN 1 ELSE 0 END) = 0
+"""
+"""Agents that an operator has drained, retired or declared lost, perhaps since the rooms were made.
+An agent that replaced a retired one has the same name."""
 
 
 class Claims:
@@ -42,7 +48,9 @@ class Claims:
             last_user = await _lock(tx, service.name)
             users, agents = await _held(tx, service.name, ended)
             free = min(most, fairshare.room(service, users))
-            places = placement.place(rooms, agents, free)
+            retired = {row["name"] for row in await tx.rows(_NO_MORE_JOBS)}
+            open_rooms = [room for room in rooms if room.name not in retired]
+            places = placement.place(open_rooms, agents, free)
             chosen = await _due(tx, service, users, len(places), last_user) if places else []
             claimed = []
             for waiting, room in zip(chosen, places, strict=False):

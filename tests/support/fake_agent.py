@@ -77,6 +77,7 @@ class FakeAgent:
     """
 
     name: str = "fake"
+    id: str | None = None
     slots: int = 4
     well: bool = True
     ends: str = "Completed"
@@ -115,6 +116,11 @@ class FakeAgent:
     def held(self, key: str) -> Held:
         return next(one for one in self.payloads.values() if one.key == key)
 
+    @property
+    def streams(self) -> int:
+        """How many event streams are open."""
+        return len(self._streams)
+
     def hang_up(self) -> None:
         """End the event streams."""
         for stream in self._streams:
@@ -139,6 +145,8 @@ class FakeAgent:
             "slots": self.slots,
             "message": "no sandbox",
         }
+        if self.id is not None:
+            document["agent_id"] = self.id
         return web.json_response(document, status=200 if self.well else 503)
 
     async def listing(self, _: web.Request) -> web.StreamResponse:
@@ -156,6 +164,7 @@ class FakeAgent:
                 await answer.write(json.dumps({"seq": 1, "payload": doc}).encode() + b"\n")
         finally:
             self._streams.remove(lines)
+            await self._notify()
         return answer
 
     async def submit(self, request: web.Request) -> web.StreamResponse:

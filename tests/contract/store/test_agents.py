@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from server.domain.agents import REMOVED, REPLACED, AgentRecord, AgentState, Contact
+from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.jobs import Job
+from server.domain.placement import AgentRoom
+from server.domain.service import Service
 from server.store.agents import SqlAgents
 from server.store.jobs import SqlJobs
 from shared.ids import AttemptKey
 from shared.sqlite.database import Database
-from shared.wire import JobState
+from shared.wire import AgentState, JobState
 from tests.contract.store.conftest import claim, new
 from tests.support.jobs import moved
 
@@ -175,3 +177,17 @@ async def test_silence_only_grows_until_the_agent_is_reached(agents: SqlAgents) 
     for seconds, kept in ((50.0, 50.0), (20.0, 50.0), (60.5, 60.5)):
         await agents.add_silence({"name:north": seconds, "nobody": 5.0})
         assert (await agents.all())[0].silent_s == kept
+
+
+async def test_an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_claim_came_about(
+    agents: SqlAgents, jobs: SqlJobs
+) -> None:
+    await reached(agents, replace(NORTH, agent_id="x1"))
+    rooms = [AgentRoom("north", 4), AgentRoom("unknown", 0)]
+    for state in (S.DRAINING, S.LOST, S.RETIRED):
+        await jobs.insert(new(), "queued")
+        await agents.set_state("x1", state, "")
+        assert await jobs.claim_fairly(Service("s"), rooms, 10, 20) == []
+    await agents.set_state("x1", S.RETIRED, REPLACED)
+    await reached(agents, replace(NORTH, agent_id="x2"))
+    assert len(await jobs.claim_fairly(Service("s"), rooms, 10, 20)) == 3

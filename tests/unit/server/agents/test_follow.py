@@ -16,7 +16,9 @@ from server.agents.follow import Follower
 from server.agents.link import Sessions
 from server.agents.registry import Registry
 from server.ports import Storage
+from server.stages.agents import Agents
 from server.stages.get import Get
+from shared.wire import AgentHealth
 from tests.support.fake_agent import FakeAgent, Held, Trick, page
 from tests.support.sim_clock import SimClock
 
@@ -37,8 +39,11 @@ class Following:
         def changed() -> None:
             self.changes += 1
 
-        get = cast(Get, self)
-        self.follower = Follower(self.link, self.registry, get, self.clock, changed)
+        get, agents = cast(Get, self), cast(Agents, self)
+        self.follower = Follower(self.link, self.registry, get, agents, self.clock, changed)
+
+    async def contacted(self, name: str, health: AgentHealth) -> None:
+        assert (name, health.agent) == ("fake", "fake")
 
     async def reconcile(self, _: Any, listing: Any) -> None:
         for payload in listing.payloads:

@@ -1,0 +1,222 @@
+"""The agents: what the server remembers of each, and what operators decide about them.
+
+An agent of the settings appears by itself, and is known by its own id once it was reached. Its
+state is kept in the store, where several servers find it; each of them looks there now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from server.domain import outcome, states
+from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
+from server.domain.errors import AgentRefusal, NoSuchAgent
+from server.domain.service import Service
+from server.ports import AgentRecords, Fleet, Jobs
+from shared.clock import SECOND, Clock, Micros
+from shared.units.sizes import say_count
+from shared.wire import AgentHealth, AgentState, Reason
+
+log = structlog.get_logger()
+S = AgentState
+_HEARD_EVERY_S: Final = 60.0
+"""How old ``last_heard_at`` may get before it is written again."""
+_SILENCE_S: Final = 10.0
+_SILENCE_SHARE: Final = 0.01
+"""By how much a silence has grown before it is written again: whatever a crash forgets is less."""
+
+
+class Agents:
+    """Keeps the records of the agents.
+
+    Args:
+        settings: the agents of the settings, as far as these say what they are.
+        on_change: called when an attempt was ended or an agent may get jobs again.
+    """
+
+    def __init__(
+        self,
+        records: AgentRecords,
+        jobs: Jobs,
+        fleet: Fleet,
+        services: Mapping[str, Service],
+        clock: Clock,
+        settings: Sequence[Contact],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._records, self._jobs, self._fleet = records, jobs, fleet
+        self._services, self._clock, self._on_change = services, clock, on_change
+        self._settings = {one.name: one for one in settings}
+        self._addresses = {one.name: one.address for one in settings}
+        self._contacts: dict[str, Contact] = {}
+        """What each agent said last, as it was written."""
+        self._heard: dict[str, Micros] = {}
+
+    async def start(self) -> None:
+        """Enter the agents of the settings, and take up what is known of all."""
+        entered = await self._records.enter(list(self._settings.values()), self._clock.now())
+        self._fleet.remember(entered)
+
+    async def contacted(self, name: str, health: AgentHealth) -> None:
+        """An agent of the settings was reached."""
+        said = self._settings[name]
+        resources: dict[str, Any] = {"slots": health.slots, "services": health.services}
+        contact = Contact(name, said.kind, said.address, health.agent_id, health.version, resources)
+        now = self._clock.now()
+        written = self._contacts.get(name) == contact and not self._fleet.silent_s(name)
+        if written and now - self._heard[name] < _HEARD_EVERY_S * SECOND:
+            return
+        record = await self._records.contacted(contact, self._addresses, now)
+        if contact.own_id not in (None, record.id):
+            advice = "each agent needs a data folder of its own that was not copied from another"
+            log.warning("agent.same_id", agent=name, agent_id=contact.own_id, advice=advice)
+        self._contacts[name], self._heard[name] = contact, now
+        self._fleet.remember([record])
+
+    # -- the sweep
+
+    async def run_once(self) -> int:
+        """Take up what other servers wrote, keep how long agents have been silent, and do what
+        their states ask for. Returns how many jobs were moved.
+        """
+        records = await self._records.all()
+        self._fleet.remember(records)
+        await self._keep_silence(records)
+        moved = 0
+        for record in records:
+            if record.state is S.LOST:
+                moved += await self._end_attempts(record.name)
+            if record.state is not S.RETIRED and record.name not in self._settings:
+                await self._records.set_state(record.id, S.RETIRED, REMOVED, idle=True)
+        return moved
+
+    async def stop(self) -> None:
+        """Keep how long agents have been silent."""
+        await self._keep_silence(await self._records.all(), 0.0)
+
+    async def _keep_silence(
+        self, records: Sequence[AgentRecord], least_s: float = _SILENCE_S
+    ) -> None:
+        silences: dict[str, float] = {}
+        for record in records:
+            silent_s = None if record.state is S.RETIRED else self._fleet.silent_s(record.name)
+            more = least_s and max(least_s, record.silent_s * _SILENCE_SHARE)
+            if silent_s is not None and silent_s > record.silent_s + more:
+                silences[record.id] = silent_s
+        if silences:
+            await self._records.add_silence(silences)
+
+    # -- operators
+
+    def in_settings(self, name: str) -> bool:
+        return name in self._settings
+
+    async def all(self) -> list[AgentRecord]:
+        """Each agent, retired ones included, by name."""
+        return await self._records.all()
+
+    async def find(self, name: str) -> AgentRecord:
+        """The agent with this name, or else this id.
+
+        Raises:
+            NoSuchAgent
+        """
+        records = await self._records.all()
+        named = [one for one in records if one.name == name]
+        found = named or [one for one in records if one.id == name]
+        if not found:
+            raise NoSuchAgent(name)
+        return max(found, key=lambda one: (one.state is not S.RETIRED, one.message != REPLACED))
+
+    async def drain(self, name: str, message: str) -> AgentRecord:
+        """Give it no new jobs; those that it has are followed to their end.
+
+        Raises:
+            NoSuchAgent, AgentRefusal
+        """
+        record = await self.find(name)
+        if record.state is S.RETIRED:
+            why = f"agent {record.name} is retired: it gets no jobs"
+            raise AgentRefusal("agent_retired", why)
+        return await self._set(record, S.DRAINING, message)
+
+    async def resume(self, name: str) -> AgentRecord:
+        """Make it active again.
+
+        Raises:
+            NoSuchAgent, AgentRefusal
+        """
+        record = await self.find(name)
+        if record.name not in self._settings:
+            why = f"agent {record.name} is not in the server's settings: write it there again"
+            raise AgentRefusal("agent_removed", why)
+        if (await self.find(record.name)).id != record.id:
+            why = f"another agent has the name {record.name} now"
+            raise AgentRefusal("agent_replaced", why)
+        resumed = await self._set(record, S.ACTIVE, "")
+        self._on_change()
+        return resumed
+
+    async def retire(self, name: str, message: str) -> AgentRecord:
+        """Use it no more: it gets no jobs and is not contacted.
+
+        Raises:
+            NoSuchAgent, AgentRefusal: it has jobs.
+        """
+        record = await self.find(name)
+        retired = await self._records.set_state(record.id, S.RETIRED, message, idle=True)
+        if retired is None:
+            held = sum(one.slots for one in await self._jobs.held() if one.agent == record.name)
+            raise AgentRefusal(
+                "agent_has_jobs",
+                f"agent {record.name} has {say_count(held, 'job')}: drain it and wait until they "
+                "have ended, or declare it lost",
+            )
+        self._fleet.remember([retired])
+        log.info("agent.retired", agent=record.name, why=message)
+        return retired
+
+    async def declare_lost(self, name: str, message: str) -> tuple[AgentRecord, int]:
+        """End all attempts that it has, at once: its operator says that it will not come back.
+
+        Returns:
+            Its record, and how many attempts were ended.
+
+        Raises:
+            NoSuchAgent, AgentRefusal: it can be reached, or is retired.
+        """
+        record = await self.find(name)
+        agent = self._fleet.named(record.name)
+        if record.state is S.RETIRED:
+            why = f"agent {record.name} is retired: it has no jobs"
+            raise AgentRefusal("agent_retired", why)
+        if agent is not None and agent.reachable:
+            raise AgentRefusal(
+                "agent_reachable",
+                f"agent {record.name} can be reached, so its jobs are not lost: stop it first, or "
+                "drain it",
+            )
+        lost = await self._set(record, S.LOST, message)
+        ended = await self._end_attempts(record.name)
+        self._on_change()
+        return lost, ended
+
+    async def _set(self, record: AgentRecord, state: AgentState, message: str) -> AgentRecord:
+        changed = await self._records.set_state(record.id, state, message)
+        if changed is None:
+            raise NoSuchAgent(record.name)
+        self._fleet.remember([changed])
+        log.info("agent.state_set", agent=record.name, state=state, why=message)
+        return changed
+
+    async def _end_attempts(self, name: str) -> int:
+        ended = 0
+        message = f"agent {name} was declared lost, whether its processes are dead is not known"
+        for job in await self._jobs.in_states(states.HOLDS_SLOT, name):
+            service = self._services.get(job.service, Service(job.service))
+            move = outcome.interrupted(job, service, self._clock.now(), Reason.AGENT_LOST, message)
+            ended += await self._jobs.move(move) is not None
+        return ended

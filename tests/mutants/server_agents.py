@@ -1,0 +1,105 @@
+"""The records of the agents: who is who, who gets jobs, what is given up and when."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_HTTP: Final = "tests/contract/test_agents_http.py::test_"
+_STORE: Final = "tests/contract/store/test_agents.py::test_"
+_STAGE: Final = "tests/unit/server/stages/test_agents.py::test_"
+
+
+def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("agents", protection, f"server/{file}", old, new, tests)
+
+
+MUTANTS: Final = (
+    _of(
+        "a claim gives no jobs to an agent that was drained meanwhile",
+        "store/claims.py",
+        "if room.name not in retired]",
+        "]",
+        f"{_STORE}an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_claim_came_about",
+    ),
+    _of(
+        "an agent with another name takes its jobs along",
+        "store/agents.py",
+        "await _rename_in_jobs(tx, known.name, contact.name)",
+        "pass",
+        f"{_STORE}a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs",
+        f"{_HTTP}an_agent_under_a_new_name_goes_on_with_its_jobs",
+    ),
+    _of(
+        "of two agents with one id neither takes the other's jobs",
+        "store/agents.py",
+        "own_id = None  # a copy",
+        "pass  # a copy",
+        f"{_STORE}two_names_with_one_id_are_two_agents",
+    ),
+    _of(
+        "who replaces a drained agent gets no jobs",
+        "store/agents.py",
+        "if there.state is AgentState.DRAINING or there.state is AgentState.RETIRED:",
+        "if False:",
+        f"{_STORE}who_replaces_an_agent_that_is_drained_is_drained",
+    ),
+    _of(
+        "an agent that has jobs is not retired",
+        "store/agents.py",
+        '_IDLE if idle else "1 = 1"',
+        '"1 = 1"',
+        f"{_STORE}an_agent_that_has_jobs_is_not_retired",
+        f"{_HTTP}an_agent_is_retired_once_it_has_no_jobs_and_is_then_left_alone",
+    ),
+    _of(
+        "a retired agent is left alone",
+        "agents/follow.py",
+        "            if link.operator_state is AgentState.RETIRED:\n",
+        "            if False:\n",
+        f"{_HTTP}an_agent_is_retired_once_it_has_no_jobs_and_is_then_left_alone",
+    ),
+    _of(
+        "an agent that is retired while it is followed is left",
+        "agents/follow.py",
+        "while self._link.operator_state is not AgentState.RETIRED:",
+        "while True:",
+        f"{_HTTP}a_running_server_leaves_an_agent_that_is_retired",
+    ),
+    _of(
+        "an agent that can be reached is not declared lost",
+        "stages/agents.py",
+        "if agent is not None and agent.reachable:",
+        "if False:",
+        f"{_HTTP}what_a_lost_agent_has_is_tried_again_at_once_or_cancelled",
+    ),
+    _of(
+        "what a crash left of a lost agent is ended",
+        "stages/agents.py",
+        "            if record.state is S.LOST:\n",
+        "            if False:\n",
+        f"{_STAGE}what_a_crash_left_of_a_lost_agent_is_ended_by_the_next_sweep",
+    ),
+    _of(
+        "a silence outlives a restart",
+        "agents/registry.py",
+        "since = self._clock.monotonic() - record.silent_s",
+        "since = self._clock.monotonic()",
+        f"{_STAGE}a_silence_goes_on_over_restarts_without_the_time_in_which_no_server_ran",
+    ),
+    _of(
+        "a delivery to an agent that has another name is not given up",
+        "stages/deliver.py",
+        "            if agent is None:\n                if (current",
+        "            if agent is None:\n                break\n                if (current",
+        f"{_HTTP}a_delivery_to_an_agent_with_a_new_name_is_found_out_there",
+    ),
+    _of(
+        "a password in an address is not shown",
+        "app.py",
+        'parts.netloc.rpartition("@")[2]',
+        "parts.netloc",
+        f"{_HTTP}a_password_in_an_address_is_not_shown",
+    ),
+)

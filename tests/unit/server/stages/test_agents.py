@@ -1,0 +1,157 @@
+"""How long agents have been silent, over restarts; what a sweep takes up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from server.agents.link import Link, Sessions
+from server.agents.orchestrator import OrchestratorClient
+from server.agents.registry import Registry
+from server.domain.agents import Contact
+from server.domain.jobs import Bundle, Move, NewJob
+from server.stages.agents import Agents
+from server.store.agents import SqlAgents
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from shared.sqlite.database import Database
+from shared.steady_clock import PersistentClock
+from shared.wire import AgentHealth, AgentState, JobState, Limits
+from tests.support.sim_clock import SimClock
+
+HEALTH = AgentHealth(status="ok", slots=2)
+DAY_S = 86_400.0
+
+
+@dataclass
+class Run:
+    """One run of a server, with the agent ``north``."""
+
+    agents: Agents
+    registry: Registry
+    link: Link
+    store: SqlAgents
+    jobs: SqlJobs
+
+    async def reached(self) -> None:
+        await self.agents.contacted("north", HEALTH)
+        self.registry.mark_up(self.link, HEALTH)
+
+    def silent_s(self) -> float | None:
+        return self.registry.silent_s("north")
+
+
+@asynccontextmanager
+async def run(folder: Path, machine: SimClock, *settings: str) -> AsyncIterator[Run]:
+    clock = PersistentClock(folder, machine)
+    database = await Database.open(folder / "server.sqlite", MIGRATIONS, clock)
+    links = [
+        OrchestratorClient(name, "", "", "", cast(Sessions, None), clock)
+        for name in settings or ("north",)
+    ]
+    registry, store = Registry(links, clock), SqlAgents(database)
+    jobs = SqlJobs(database, lambda job: None)
+    contacts = [Contact(link.name, "job-orchestrator", "") for link in links]
+    agents = Agents(store, jobs, registry, {}, clock, contacts)
+    try:
+        await agents.start()
+        yield Run(agents, registry, links[0], store, jobs)
+    finally:
+        clock.save()
+        await database.close()
+
+
+async def test_a_silence_goes_on_over_restarts_without_the_time_in_which_no_server_ran(
+    tmp_path: Path,
+) -> None:
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+        await server.reached()
+        server.registry.mark_down(server.link, "it is away")
+        await machine.advance(100.0)
+        await server.agents.stop()
+    await machine.advance(DAY_S)
+    async with run(tmp_path, machine) as server:
+        assert server.silent_s() == 100.0
+        await machine.advance(50.0)
+        await server.agents.run_once()  # as a server that is killed then
+    for settings in (("north",), ("other",)):
+        await machine.advance(DAY_S)
+        async with run(tmp_path, machine, *settings) as server:
+            assert server.silent_s() == 150.0
+    async with run(tmp_path, machine) as server:
+        await server.reached()
+        assert server.silent_s() is None
+    async with run(tmp_path, machine) as server:
+        assert server.silent_s() == 0.0
+
+
+@pytest.mark.parametrize("jump_s", [-10 * DAY_S, 10 * DAY_S])
+async def test_a_clock_that_jumps_makes_no_silence_longer(tmp_path: Path, jump_s: float) -> None:
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+        await server.reached()
+        server.registry.mark_down(server.link, "it is away")
+        await machine.advance(100.0)
+        machine.jump(jump_s)
+        await server.agents.run_once()
+        assert server.silent_s() == 100.0
+    machine.jump(jump_s)
+    async with run(tmp_path, machine) as server:
+        assert server.silent_s() == 100.0
+
+
+async def test_a_long_silence_is_written_seldom(tmp_path: Path) -> None:
+    machine = SimClock()
+    kept = set()
+    async with run(tmp_path, machine) as server:
+        for _ in range(1_000):
+            await machine.advance(10.1)
+            await server.agents.run_once()
+            kept.add((await server.store.all())[0].silent_s)
+    assert max(kept) > 0.98 * 1_000 * 10.1
+    assert len(kept) < 450
+
+
+async def test_an_agent_that_says_nothing_new_is_written_once_a_minute(tmp_path: Path) -> None:
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+        seen = []
+        for _ in range(13):
+            await server.reached()
+            seen.append((await server.store.all())[0].last_heard_at)
+            await machine.advance(10.0)
+        assert len(set(seen)) == 3
+        await server.agents.contacted("north", HEALTH.model_copy(update={"slots": 5}))
+        assert (await server.store.all())[0].resources["slots"] == 5
+
+
+async def test_what_a_crash_left_of_a_lost_agent_is_ended_by_the_next_sweep(
+    tmp_path: Path,
+) -> None:
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+        new = NewJob("ann", "s", Bundle("b", 1, "d"), Limits(), timeout_s=1.0, created_at=1)
+        job, _ = await server.jobs.insert(new, "")
+        before, after, changes = JobState.QUEUED, JobState.PROCESSING, {"agent": "north"}
+        await server.jobs.move(Move(job.id, 0, before, after, 2, "", changes=changes))
+        await server.store.set_state("name:north", AgentState.LOST, "gone")
+        assert await server.agents.run_once() == 1
+        job = await server.jobs.get(job.id)
+        assert (job.state, job.infra_used) == (JobState.QUEUED, 1)
+        assert server.link.operator_state is AgentState.LOST
+
+
+async def test_what_another_server_wrote_is_taken_up(tmp_path: Path) -> None:
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+        await server.reached()
+        assert server.link.accepts_work
+        await server.store.set_state("name:north", AgentState.DRAINING, "")
+        await server.agents.run_once()
+        assert not server.link.accepts_work
