@@ -77,12 +77,12 @@ def main(
         }
     }
     try:
-        found = read(config, flags)
+        settings = read(config, flags)
         if agent_url is not None:
             local = agent_at(agent_url)
-            found = found.model_copy(update={"agents": {"local": local}})
-        logs.configure(found.server.log_format, found.server.log_level)
-        asyncio.run(serve(found, ready_fd))
+            settings = settings.model_copy(update={"agents": {"local": local}})
+        logs.configure(settings.server.log_format, settings.server.log_level)
+        asyncio.run(serve(settings, ready_fd))
     except SettingsError as problem:
         _end(USAGE, str(problem))
     except CannotListen as problem:

@@ -30,17 +30,17 @@ class Health:
 
     async def troubles(self) -> list[str]:
         """What is wrong now, in sentences; empty: all is well."""
-        found = [f"the {name} loop is stuck" for name in self._supervisor.stuck_loops()]
+        problems = [f"the {name} loop is stuck" for name in self._supervisor.stuck_loops()]
         if self._database.failure is not None:
-            found.append(str(self._database.failure))
-        return found + await self._disk.problems()
+            problems.append(str(self._database.failure))
+        return problems + await self._disk.problems()
 
     def _check_disk(self) -> list[str]:
-        found = []
+        problems = []
         try:
             if self._scratch.free_bytes() < self._min_free:
-                found.append("the disk is full")
+                problems.append("the disk is full")
             self._scratch.check_writable()
         except OSError as problem:
-            found.append(f"the data folder cannot be written: {problem.strerror}")
-        return found
+            problems.append(f"the data folder cannot be written: {problem.strerror}")
+        return problems

@@ -68,13 +68,13 @@ async def upload(request: web.Request) -> web.StreamResponse:
                 raise too_large from None
             raise
         asked = context.accept.request(principal, fields | received.fields)
-        job, fresh = await context.accept(principal, asked, content, received.bundle)
+        job, is_new = await context.accept(principal, asked, content, received.bundle)
     request[UPLOADED_ID] = job.id
     headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
     if "text/html" in request.headers.get("Accept", ""):
         # A browser that posted a plain form: on to the job, so that a reload does not post again.
         return web.Response(status=HTTPStatus.SEE_OTHER, headers=headers)
-    if not fresh:
+    if not is_new:
         headers["Idempotent-Replayed"] = "true"
     body = StatusBody(id=job.id, status=job.state, message="Job successfully uploaded")
     return web.Response(

@@ -7,7 +7,7 @@ from shared.wire import JobState
 
 
 class FerrymanError(Exception):
-    """Base of the errors that a caller is told. ``code`` is for programs, the text for people."""
+    """Base of the errors that are answered to a caller: a code for programs, a text for people."""
 
     code = "error"
 

@@ -19,7 +19,7 @@ class Sweep(Protocol):
 
 
 class Loop:
-    """Runs a sweep until told to stop, never stopping in the middle of one.
+    """Runs a sweep again and again; never stops in the middle of one.
 
     Args:
         every_s: longest time between sweeps.

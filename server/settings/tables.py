@@ -151,7 +151,7 @@ class AgentTable(Section):
 
 
 class ServerSettings(Settings):
-    """Everything the server is told."""
+    """All tables."""
 
     server: ServerTable = ServerTable()
     services: dict[str, ServiceTable] = Field(default={"example": ServiceTable()}, min_length=1)

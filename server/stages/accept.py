@@ -114,7 +114,7 @@ class Accept:
             raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
         async with self._storage.pending(FileKind.BUNDLE) as pending:
             file = await pending.put(content)
-            job, fresh = await self._jobs.insert(
+            job, is_new = await self._jobs.insert(
                 NewJob(
                     request.user_id,
                     request.service.name,
@@ -132,13 +132,13 @@ class Accept:
                 request.service.queued_per_user,
                 self._stored_per_user,
             )
-            if fresh and job.bundle is not None and job.bundle.file == file:
+            if is_new and job.bundle is not None and job.bundle.file == file:
                 pending.commit()  # else it shares the file of an earlier upload
-            elif not fresh and not access.scope(principal).has(job):
+            elif not is_new and not access.scope(principal).has(job):
                 raise KeyReused(None)
-            elif not fresh and (
+            elif not is_new and (
                 (job.bundle and job.bundle.digest != bundle.digest)
                 or job.service != request.service.name
             ):
                 raise KeyReused(job.id)
-        return job, fresh
+        return job, is_new

@@ -101,7 +101,7 @@ class Clean:
 
 
 async def delete(jobs: Jobs, storage: Storage, principal: Principal, job_id: int) -> None:
-    """Delete an ended job at its user's wish: row, history and files.
+    """Delete an ended job: its row, history and files.
 
     Raises:
         NotAllowed, NoSuchJob, NotEnded

@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 
 async def recover(jobs: Jobs, scratch: Scratch, alive: Alive) -> None:
-    """Remove the scratch files of earlier runs, and log what is taken up."""
+    """Remove the scratch files of earlier runs, and log what is resumed."""
     removed = await scratch.clear(alive)
     taken_up = await jobs.in_states(states.HOLDS_SLOT)
     sending = sum(job.state is JobState.PROCESSING for job in taken_up)

@@ -17,9 +17,9 @@ from shared.clock import SECOND, Clock
 from shared.units.durations import say_duration
 from shared.wire import Reason
 
-_STUCK_EVERY_S: Final = 2.0
-_OVERDUE_AT_ONCE: Final = 100
-_CLAIMED_AT_ONCE: Final = 100
+_RESUME_EVERY_S: Final = 2.0
+_MAX_GIVEN_UP: Final = 100
+_MAX_CLAIMED: Final = 100
 _REMOVED_EVERY_S: Final = 10.0
 
 
@@ -44,18 +44,18 @@ class Send:
         self._jobs, self._fleet, self._services, self._clock = jobs, fleet, services, clock
         self._deliver, self._get = deliver, get
         self._removed_after_s = removed_after_s
-        self._stuck_due = clock.monotonic()
+        self._resume_due = clock.monotonic()
         self._removed_due = clock.monotonic() + removed_after_s
 
     async def run_once(self) -> int:
-        """Claim what quotas and slots allow and start its delivery; take up deliveries that died.
+        """Claim what quotas and slots allow and deliver it; resume interrupted deliveries.
 
         Returns:
             How many jobs were moved.
         """
-        if self._clock.monotonic() >= self._stuck_due:
+        if self._clock.monotonic() >= self._resume_due:
             await self._deliver.resume_interrupted()
-            self._stuck_due = self._clock.monotonic() + _STUCK_EVERY_S
+            self._resume_due = self._clock.monotonic() + _RESUME_EVERY_S
         queued = await self._jobs.queued_services()
         if not queued:
             return 0
@@ -73,13 +73,13 @@ class Send:
         claimed = 0
         while rooms := self._fleet.rooms(service.name):
             jobs = await self._jobs.claim_fairly(
-                service, rooms, _CLAIMED_AT_ONCE, self._clock.now(), self._get.results.ended()
+                service, rooms, _MAX_CLAIMED, self._clock.now(), self._get.results.ended()
             )
             for job in jobs:
                 self._fleet.claimed(job.agent or "", service.name)
                 self._deliver.start(job)
             claimed += len(jobs)
-            if len(jobs) < _CLAIMED_AT_ONCE:
+            if len(jobs) < _MAX_CLAIMED:
                 break
         return claimed
 
@@ -92,7 +92,7 @@ class Send:
                 continue
             waited = say_duration(self._removed_after_s)
             message = f"the server has had no service {name} in its settings for {waited}"
-            for job in await self._jobs.longest_queued(name, _OVERDUE_AT_ONCE):
+            for job in await self._jobs.longest_queued(name, _MAX_GIVEN_UP):
                 now = self._clock.now()
                 move = outcome.failed(job, Service(name), now, Reason.NOT_OFFERED, message)
                 given_up += await self._jobs.move(move) is not None
@@ -103,7 +103,7 @@ class Send:
             return 0
         now = self._clock.now()
         given_up = 0
-        for job in await self._jobs.longest_queued(service.name, _OVERDUE_AT_ONCE):
+        for job in await self._jobs.longest_queued(service.name, _MAX_GIVEN_UP):
             if now - job.queued_at < service.queue_timeout_s * SECOND:
                 break
             message = (

@@ -8,7 +8,7 @@ from server.domain import states
 from server.domain.attempts import Attempt
 from server.domain.errors import NoSuchAttempt
 from server.domain.jobs import Job, Move, Result
-from server.store import rows
+from server.store import records
 from shared.ids import AttemptKey
 from shared.sql import Database, Transaction
 from shared.wire import JobState
@@ -49,7 +49,7 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
         return
     known = {name: move.changes[name] for name in _FROM_THE_JOB if move.changes.get(name)}
     values: dict[str, Any] = {"state": job.state, "message": move.message, "reason": move.reason}
-    values |= rows.columns(known | dict(move.facts))
+    values |= records.columns(known | dict(move.facts))
     if job.state not in states.HOLDS_SLOT:
         values["ended_at"] = move.at
     if job.state is JobState.QUEUED:
@@ -90,7 +90,7 @@ async def attach_result(tx: Transaction, key: AttemptKey, result: Result) -> Job
         """,
         values,
     )
-    return rows.job((await tx.rows("SELECT * FROM jobs WHERE id = :job_id", values))[0])
+    return records.job((await tx.rows("SELECT * FROM jobs WHERE id = :job_id", values))[0])
 
 
 class Attempts:
@@ -100,16 +100,16 @@ class Attempts:
         self._attempts = database
 
     async def attempts(self, job_id: int) -> list[Attempt]:
-        found = await self._attempts.list_rows(
+        rows = await self._attempts.list_rows(
             "SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number", {"job_id": job_id}
         )
-        return [rows.attempt(row) for row in found]
+        return [records.attempt(row) for row in rows]
 
     async def attempt(self, key: AttemptKey) -> Attempt:
-        found = await self._attempts.list_rows(
+        rows = await self._attempts.list_rows(
             "SELECT * FROM attempts WHERE job_id = :job_id AND number = :number",
             {"job_id": key.job_id, "number": key.attempt},
         )
-        if not found:
+        if not rows:
             raise NoSuchAttempt(key.job_id, key.attempt)
-        return rows.attempt(found[0])
+        return records.attempt(rows[0])

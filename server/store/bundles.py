@@ -13,7 +13,7 @@ from shared.sql import Transaction
 
 async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle:
     """Count one job more; the bundle whose file it shares, which may be its own."""
-    found = await tx.rows(
+    rows = await tx.rows(
         """
         INSERT INTO bundles (file, digest, size, refs, created_at)
         VALUES (:file, :digest, :size, 1, :at)
@@ -22,7 +22,7 @@ async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle:
         """,
         {"file": bundle.file, "digest": bundle.digest, "size": bundle.size, "at": at},
     )
-    return Bundle(found[0]["file"], bundle.size, bundle.digest)
+    return Bundle(rows[0]["file"], bundle.size, bundle.digest)
 
 
 async def stop_sharing(tx: Transaction, file: str) -> None:

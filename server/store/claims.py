@@ -85,14 +85,14 @@ async def _lock(tx: Transaction, service: str) -> str:
     this transaction. It is a statement of its own: what is counted after it cannot change.
     """
     find = "SELECT last_user FROM services WHERE name = :service"
-    found = await tx.locked_rows(find, {"service": service})
-    if not found:
+    rows = await tx.locked_rows(find, {"service": service})
+    if not rows:
         await tx.rows(
             "INSERT INTO services (name) VALUES (:service) ON CONFLICT DO NOTHING",
             {"service": service},
         )
-        found = await tx.locked_rows(find, {"service": service})
-    return str(found[0]["last_user"])
+        rows = await tx.locked_rows(find, {"service": service})
+    return str(rows[0]["last_user"])
 
 
 async def _held(
@@ -100,13 +100,13 @@ async def _held(
 ) -> tuple[Counter[str], Counter[str]]:
     """Jobs of each user of the service, and jobs of each agent that need a slot of it."""
     users, agents = Counter[str](), Counter[str]()
-    found = await tx.rows(
+    rows = await tx.rows(
         f"""
         SELECT service, user_id, agent, count(*) AS jobs FROM jobs
         WHERE {HELD} GROUP BY service, user_id, agent
         """  # noqa: S608 - our own words
     )
-    for row in found:
+    for row in rows:
         agents[row["agent"] or ""] += row["jobs"]
         if row["service"] == service:
             users[row["user_id"]] += row["jobs"]
@@ -126,14 +126,14 @@ async def _due(
     queue: list[Waiting] = []
     after, up_to = last_user, None
     while True:
-        found, last = await _waiting(
+        rows, last = await _waiting(
             tx,
             service.name,
             (after, up_to),
             users=free + len(held),
             each=min(free, service.runs_per_user),
         )
-        queue += found
+        queue += rows
         chosen = fairshare.pick(queue, held, service, free)
         # Nobody gets two while another waits for one.
         if len({one.user_id for one in chosen}) == free:
@@ -160,7 +160,7 @@ async def _waiting(
     """
     after, up_to = between
     bound = "" if up_to is None else "AND user_id <= :up_to"
-    found = await tx.rows(
+    rows = await tx.rows(
         f"""
         WITH RECURSIVE line (user_id, number) AS (
             SELECT ({_NEXT_USER.format(after=":after", bound=bound)}), 1
@@ -177,8 +177,8 @@ async def _waiting(
         """,  # noqa: S608 - our own words
         {"service": service, "after": after, "up_to": up_to, "users": users, "each": each},
     )
-    last = found[-1]["user_id"] if found and found[-1]["number"] == users else None
+    last = rows[-1]["user_id"] if rows and rows[-1]["number"] == users else None
     ready = [
-        Waiting(row["id"], row["user_id"], row["attempt"]) for row in found if row["id"] is not None
+        Waiting(row["id"], row["user_id"], row["attempt"]) for row in rows if row["id"] is not None
     ]
     return ready, last

@@ -76,11 +76,11 @@ def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     connection.execute("COMMIT")
 
 
-async def become_another(database: Database, fresh: str, skip: int, *, follow: bool) -> None:
+async def become_another(database: Database, new: str, skip: int, *, follow: bool) -> None:
     """Give a restored database an identity of its own, and numbers that were never given away.
 
     Args:
-        fresh: the new identity.
+        new: the new identity.
         skip: how many numbers of jobs the former server may have given away since the backup.
         follow: the former server is gone: what agents hold for it is to be ended.
     """
@@ -91,7 +91,7 @@ async def become_another(database: Database, fresh: str, skip: int, *, follow: b
         former = json.loads(found.get("former", "[]"))
         if "server" in found:
             former.append(found["server"])
-        values = {"server": fresh, "former": json.dumps(former if follow else [])}
+        values = {"server": new, "former": json.dumps(former if follow else [])}
         for key, value in values.items():
             await tx.rows(
                 """

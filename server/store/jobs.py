@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from server.domain.errors import QueueFull, StorageFull
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result, Step
-from server.store import bundles, rows
+from server.store import bundles, records
 from server.store.attempts import Attempts, attach_result
 from server.store.claims import Claims
 from server.store.moves import append_event, get_job, make_move
@@ -63,9 +63,9 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
                         :upload_warnings, :submitted_by)
                 RETURNING *
                 """,
-                rows.fresh(new) | {"message": message, "bundle_file": bundle.file},
+                records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file},
             )
-            job = rows.job(row[0])
+            job = records.job(row[0])
             for tag in set(new.tags):
                 await tx.rows(
                     "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)",
@@ -113,7 +113,7 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
         await self._database.write(lambda tx: bundles.stop_sharing(tx, bundle.file))
 
     async def request_cancel(self, job_id: int, at: Micros) -> Job:
-        found = await self._database.write(
+        rows = await self._database.write(
             lambda tx: tx.rows(
                 """
                 UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, :at)
@@ -122,9 +122,9 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
                 {"id": job_id, "at": at},
             )
         )
-        if not found:
+        if not rows:
             return await self.get(job_id)
-        job = rows.job(found[0])
+        job = records.job(rows[0])
         self._changed(job)
         return job
 
@@ -137,51 +137,51 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
         return await _by_key(self._database, user_id, key)
 
     async def events(self, job_id: int, after: int = 0) -> list[Event]:
-        found = await self._database.rows(
+        rows = await self._database.rows(
             "SELECT * FROM events WHERE job_id = :id AND seq > :after ORDER BY seq",
             {"id": job_id, "after": after},
         )
-        if not found:
+        if not rows:
             await self.get(job_id)
-        return [rows.event(row) for row in found]
+        return [records.event(row) for row in rows]
 
     async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
         words = ", ".join(f"'{state.value}'" for state in states)
-        found = await self._database.rows(
+        rows = await self._database.rows(
             # The first condition is the partial index's own, or it is not used.
             f"SELECT * FROM jobs WHERE {HELD} AND state IN ({words})"  # noqa: S608 - our own words
             + (" AND agent = :agent" if agent is not None else ""),
             {"agent": agent},
         )
-        return sorted(map(rows.job, found), key=lambda job: job.id)
+        return sorted(map(records.job, rows), key=lambda job: job.id)
 
     async def to_cancel(self) -> list[Job]:
-        found = await self._database.rows(
+        rows = await self._database.rows(
             """
             SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL ORDER BY
             id
             """
         )
-        return [rows.job(row) for row in found]
+        return [records.job(row) for row in rows]
 
 
 async def _by_key(source: Database | Transaction, user_id: str, key: str) -> Job | None:
-    found = await source.rows(
+    rows = await source.rows(
         """
         SELECT jobs.* FROM idempotency_keys JOIN jobs ON jobs.id = job_id
         WHERE idempotency_keys.user_id = :user_id AND key = :key
         """,
         {"user_id": user_id, "key": key},
     )
-    return rows.job(found[0]) if found else None
+    return records.job(rows[0]) if rows else None
 
 
 async def _stored(source: Database | Transaction, user_id: str) -> int:
-    found = await source.rows(
+    rows = await source.rows(
         """
         SELECT coalesce(sum(bundle_size + results_size), 0) AS bytes
         FROM jobs WHERE user_id = :user_id AND bundle_file IS NOT NULL
         """,
         {"user_id": user_id},
     )
-    return int(found[0]["bytes"])
+    return int(rows[0]["bytes"])

@@ -7,7 +7,7 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
-from server.store import rows
+from server.store import records
 from server.store.attempts import record_attempt
 from shared.sql import Database, Transaction
 from shared.wire import JobState
@@ -28,8 +28,9 @@ _FOLD: Final = """
         WHERE events.job_id = :job_id AND events.seq > same.seq
     )
 """
-"""A send that comes to nothing again as it did before: that one's two events give way, so that the
-history of a job that nobody takes does not grow for ever, and is still without a gap."""
+"""Before a send that failed in the same way as an earlier one is written down, the two events of
+the earlier one are deleted. So the history of a job that no agent takes does not grow for ever, and
+has no gap."""
 
 _SHOWN: Final = ("exit_code", "stderr_tail", "usage", "warnings", "enforcement", "result")
 """Facts of the last attempt that the row of a job that has ended shows, too."""
@@ -43,11 +44,11 @@ between, and writes over what its successor did."""
 async def make_move(tx: Transaction, move: Move) -> Job | None:
     """The conditional write of one move, its attempt's, and an event for each of its steps."""
     values: dict[str, Any] = {"state": move.to, "message": move.message, "reason": move.reason}
-    values |= rows.columns(move.changes)
+    values |= records.columns(move.changes)
     setting = [f"{name} = :{name}" for name in values]
     if move.to in states.ENDED and move.to is not JobState.CLEANED:
         shown = {name: value for name, value in move.facts.items() if name in _SHOWN}
-        values |= (facts := rows.columns(shown))
+        values |= (facts := records.columns(shown))
         setting += [f"{name} = :{name}" for name in facts]
     result = move.facts.get("result")
     if result is not None:
@@ -61,15 +62,15 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
         only_if += f" AND {HOLDS_LEASE}"
         values |= {"_lease": move.lease.name, "_owner": move.lease.owner}
         values["_token"] = move.lease.token
-    found = await tx.rows(
+    rows = await tx.rows(
         f"""
         UPDATE jobs SET {", ".join(setting)} WHERE {only_if} RETURNING *
         """,  # noqa: S608 - names come from Move, values are parameters
         values | {"_id": move.job_id, "_before": move.before, "_attempt": move.attempt},
     )
-    if not found:
+    if not rows:
         return None
-    job = rows.job(found[0])
+    job = records.job(rows[0])
     await record_attempt(tx, job, move)
     before = move.before
     for step in move.steps:
@@ -94,7 +95,7 @@ async def append_event(tx: Transaction, job: Job, before: JobState | None, step:
 
 
 async def get_job(source: Database | Transaction, job_id: int) -> Job:
-    found = await source.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
-    if not found:
+    rows = await source.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
+    if not rows:
         raise NoSuchJob(job_id)
-    return rows.job(found[0])
+    return records.job(rows[0])

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from server.domain.jobs import Job
 from server.ports import Filter
-from server.store import rows
+from server.store import records
 from server.store.placeholders import batches
 from shared.sql import Database
 from shared.wire import JobState
@@ -99,7 +99,7 @@ class Pages:
         for names, params in batches(ids):
             sql = f"SELECT * FROM jobs WHERE id IN ({names})"  # noqa: S608 - placeholders
             for row in await self._lists.list_rows(sql, params):
-                found[row["id"]] = rows.job(row)
+                found[row["id"]] = records.job(row)
         return [found[one] for one in ids if one in found]
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from server.domain.jobs import Job
 from server.ports import Held
-from server.store import rows
+from server.store import records
 from shared.clock import Micros
 from shared.sql import Database, Transaction
 
@@ -27,7 +27,7 @@ async def count_queued(
     source: Database | Transaction, service: str, user_id: str, limit: int
 ) -> int:
     """Jobs of the user that wait, delayed ones too; counts no further than ``limit``."""
-    found = await source.rows(
+    rows = await source.rows(
         """
         SELECT count(*) AS count FROM (
             SELECT 1 FROM jobs WHERE user_id = :user_id AND service = :service
@@ -36,7 +36,7 @@ async def count_queued(
         """,
         {"service": service, "user_id": user_id, "limit": limit},
     )
-    return int(found[0]["count"])
+    return int(rows[0]["count"])
 
 
 class Queue:
@@ -59,7 +59,7 @@ class Queue:
         return len(released)
 
     async def queued_services(self) -> list[str]:
-        found = await self._database.rows(
+        rows = await self._database.rows(
             """
             WITH RECURSIVE line (service) AS (
                 SELECT min(service) FROM jobs
@@ -72,10 +72,10 @@ class Queue:
             )
             """
         )
-        return [row["service"] for row in found]
+        return [row["service"] for row in rows]
 
     async def held(self) -> list[Held]:
-        found = await self._database.rows(
+        rows = await self._database.rows(
             f"""
             SELECT service, user_id, agent, count(*) AS slots,
                    count(CASE WHEN state = 'Running' THEN 1 END) AS running FROM jobs
@@ -84,14 +84,14 @@ class Queue:
         )
         return [
             Held(row["service"], row["user_id"], row["agent"] or "", row["slots"], row["running"])
-            for row in found
+            for row in rows
         ]
 
     async def queued(self, service: str, user_id: str, limit: int) -> int:
         return await count_queued(self._database, service, user_id, limit)
 
     async def queued_before(self, job: Job) -> int:
-        found = await self._database.rows(
+        rows = await self._database.rows(
             """
             SELECT count(*) AS count FROM (
                 SELECT 1 FROM jobs WHERE state = 'Queued' AND not_before = 0
@@ -100,14 +100,14 @@ class Queue:
             """,
             {"service": job.service, "user_id": job.user_id, "id": job.id},
         )
-        return int(found[0]["count"])
+        return int(rows[0]["count"])
 
     async def longest_queued(self, service: str, limit: int) -> list[Job]:
-        found = await self._database.rows(
+        rows = await self._database.rows(
             """
             SELECT * FROM jobs WHERE state = 'Queued' AND service = :service
             ORDER BY queued_at LIMIT :limit
             """,
             {"service": service, "limit": limit},
         )
-        return [rows.job(row) for row in found]
+        return [records.job(row) for row in rows]

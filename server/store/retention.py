@@ -1,4 +1,4 @@
-"""How jobs go: their files, then their rows and histories."""
+"""Retention: an expired job loses its files first, and later its row and history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from server.domain.errors import NoSuchJob, NotEnded
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Move
-from server.store import rows
+from server.store import records
 from server.store.bundles import release_files
 from server.store.moves import make_move
 from server.store.placeholders import batches
@@ -27,20 +27,20 @@ class Retention:
         self._database, self._changed = database, changed
 
     async def expired(self, now: Micros, limit: int) -> list[Job]:
-        found = await self._database.rows(
+        rows = await self._database.rows(
             """
             SELECT * FROM jobs WHERE expires_at IS NOT NULL AND expires_at <= :now
             ORDER BY expires_at LIMIT :limit
             """,
             {"now": now, "limit": limit},
         )
-        return [rows.job(row) for row in found]
+        return [records.job(row) for row in rows]
 
     async def files_in_use(self, names: Sequence[str]) -> set[str]:
-        found: set[str] = set()
+        in_use: set[str] = set()
         for column, table in (("file", "bundles"), ("result_file", "attempts")):
             for placeholders, params in batches(names):
-                found |= {
+                in_use |= {
                     row["file"]
                     for row in await self._database.rows(
                         f"SELECT {column} AS file FROM {table} "  # noqa: S608 - placeholders
@@ -48,7 +48,7 @@ class Retention:
                         params,
                     )
                 }
-        return found
+        return in_use
 
     async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
         async def change(tx: Transaction) -> tuple[list[Job], list[tuple[FileKind, str]]]:
@@ -68,8 +68,8 @@ class Retention:
 
     async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
         async def change(tx: Transaction) -> tuple[Job | None, list[tuple[FileKind, str]]]:
-            found = await tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
-            job = rows.job(found[0]) if found else None
+            rows = await tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
+            job = records.job(rows[0]) if rows else None
             files = []
             if job is not None and job.ended:
                 files = await release_files(tx, [job_id])
@@ -85,18 +85,18 @@ class Retention:
         return files
 
     async def cleaned_services(self) -> list[str]:
-        found: list[str] = []
+        services: list[str] = []
         while True:
             following = await self._database.rows(
                 """
                 SELECT service FROM jobs WHERE state = 'Cleaned' AND service > :after
                 ORDER BY service LIMIT 1
                 """,
-                {"after": found[-1] if found else ""},
+                {"after": services[-1] if services else ""},
             )
             if not following:
-                return found
-            found.append(following[0]["service"])
+                return services
+            services.append(following[0]["service"])
 
     async def forget(self, service: str, ended_before: Micros, limit: int) -> int:
         params = {"service": service, "before": ended_before, "limit": limit}
@@ -112,13 +112,13 @@ class Retention:
         return await self._database.write(change)
 
     async def forget_idempotency_keys(self, before: Micros) -> int:
-        found = await self._database.write(
+        rows = await self._database.write(
             lambda tx: tx.rows(
                 "DELETE FROM idempotency_keys WHERE created_at < :before RETURNING key",
                 {"before": before},
             )
         )
-        return len(found)
+        return len(rows)
 
     async def maintain(self) -> bool:
         return await self._database.maintain()

@@ -117,7 +117,7 @@ MUTANTS: Final = (
     of(
         "a repeated upload gives its job only to who may see it",
         "server/stages/accept.py",
-        "elif not fresh and not access.scope(principal).has(job):",
+        "elif not is_new and not access.scope(principal).has(job):",
         "elif False:",
         f"{_HTTP}a_key_gives_its_job_only_to_who_may_see_it",
     ),
@@ -130,7 +130,7 @@ MUTANTS: Final = (
     ),
     of(
         "who uploaded a job is stored",
-        "server/store/rows.py",
+        "server/store/records.py",
         '"submitted_by": new.submitted_by,',
         '"submitted_by": None,',
         f"{_HTTP}who_uploaded_a_job_is_kept",

@@ -290,7 +290,7 @@ MUTANTS: Final = (
     _of(
         "a restored server has an identity of its own",
         "server/store/copies.py",
-        'values = {"server": fresh,',
+        'values = {"server": new,',
         'values = {"server": found["server"],',
         f"{_BACKUP}the_restored_server_is_another_and_gives_no_number_twice",
         "tests/process/test_backup_process.py::"

@@ -106,7 +106,7 @@ def _result(row: Row) -> Result | None:
     return Result(row["result_file"], row["result_size"], row["result_sha256"])
 
 
-def fresh(new: NewJob) -> dict[str, Any]:
+def new_job_columns(new: NewJob) -> dict[str, Any]:
     """The columns that a new job brings."""
     return {
         "state": states.FIRST,
@@ -140,23 +140,23 @@ def event(row: Row) -> Event:
 
 def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a job as the columns that hold them."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in changes.items():
         match name, value:
             case "result", None:
-                found["result_file"] = None
+                values["result_file"] = None
             case "result", Result():
-                found.update(
+                values.update(
                     result_file=value.file,
                     result_size=value.size,
                     result_sha256=value.sha256,
                 )
             case "usage", Usage():
-                found["usage"] = value.model_dump_json()
+                values["usage"] = value.model_dump_json()
             case (("warnings" | "tags"), _):
-                found[name] = json.dumps(list(value))
+                values[name] = json.dumps(list(value))
             case "enforcement", _:
-                found[name] = json.dumps(dict(value))
+                values[name] = json.dumps(dict(value))
             case _:
-                found[name] = value
-    return found
+                values[name] = value
+    return values
