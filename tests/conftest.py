@@ -21,11 +21,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
 
-# Half of the time of an import of everything goes into looking for garbage that is not there.
+# Half of the time of importing everything would go into garbage collections that find nothing.
 gc.disable()
 
-# deadline: a busy machine is no counterexample. derandomize: `make test` says the same thing twice;
-# `make soak` is where new examples are looked for.
+# deadline: a busy machine is no counterexample. derandomize: `make test` runs the same examples
+# each time; `make soak` tries new ones.
 settings.register_profile("test", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("soak", parent=settings.get_profile("test"), derandomize=False)
 settings.load_profile("soak" if "SOAK_SECONDS" in os.environ else "test")
@@ -50,15 +50,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """What is there by now stays: neither we nor what tests fork from us looks at it again."""
+    """Objects that exist now are never collected, here and in processes that tests fork."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, object, object]:
-    """End a test that ran out of time for certain: what is raised in a task of asyncio ends that
-    task only, so it is raised again and again; and if even that is not enough, the process ends.
+    """Make sure that a test that ran out of time ends. The exception may be raised in a task of
+    asyncio and end that task only, so it is raised again and again; in the end the process exits.
     """
     done = yield
     if settings.timeout:
@@ -72,14 +72,14 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None
 def pytest_runtest_call() -> Generator[None, object, object]:
     try:
         return (yield)
-    except BaseException:  # its fixtures have the rest of KILLED_AFTER_S to clear away
+    except BaseException:  # its fixtures have the rest of KILLED_AFTER_S to clean up
         signal.setitimer(signal.ITIMER_REAL, 0)
         raise
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """After a failure nothing else ends a fixture that hangs while it clears away."""
+    """After a failure nothing else ends a fixture that hangs while it cleans up."""
     stderr = item.config.stash[fault_handler_stderr_fd_key]
     faulthandler.dump_traceback_later(KILLED_AFTER_S, exit=True, file=stderr)
     try:

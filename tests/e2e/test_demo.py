@@ -1,4 +1,4 @@
-"""``make demo`` without make: shows the journey and leaves nothing."""
+"""``make demo`` without make: shows each step and leaves nothing."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ SERVICES = {
 }
 
 
-async def _story(world: World) -> None:
+async def _scenario(world: World) -> None:
     """Each stage at least once: a success, a failure, an interruption, a cancel, an expiry."""
     await world.start()
     first = await world.upload("ann", "example")
@@ -66,7 +66,7 @@ async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(tmp_path: Pa
         with world.inline():
             crashed = False
             try:
-                await _story(world)
+                await _scenario(world)
                 await world.settle()
             except SimulatedCrash:
                 crashed = True
@@ -82,7 +82,7 @@ async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(tmp_path: Pa
             world.database.close()
         if not crashed:
             break
-    assert at > 80, "the story became too short to prove anything"
+    assert at > 80, "the scenario became too short to prove anything"
 
 
 async def test_an_upload_that_was_not_answered_may_be_repeated_under_its_key(

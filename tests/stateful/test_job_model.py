@@ -44,14 +44,14 @@ ENDS = [
 ]
 
 
-class Journey(RuleBasedStateMachine):
+class JobModel(RuleBasedStateMachine):
     """Rules are what happens; invariants what is promised whatever happens."""
 
     lost_after_s = NEVER_S
 
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="journey"))
+        self.folder = Path(tempfile.mkdtemp(prefix="job-model"))
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_ignore_crashes)
         self.world = World(self.folder, SERVICES, lost_after_s=self.lost_after_s)
@@ -221,7 +221,7 @@ def _ignore_crashes(loop: asyncio.AbstractEventLoop, context: dict[str, object])
         loop.default_exception_handler(context)
 
 
-class LosingJourney(Journey):
+class LosingJobModel(JobModel):
     """The same where silent agents are given up for lost."""
 
     lost_after_s = 3_600.0
@@ -234,22 +234,22 @@ HOW = settings(
     suppress_health_check=list(HealthCheck),
     derandomize=True,
 )
-TestJourney = Journey.TestCase
-TestJourney.settings = HOW
-TestLosingJourney = LosingJourney.TestCase
-TestLosingJourney.settings = HOW
+TestJobModel = JobModel.TestCase
+TestJobModel.settings = HOW
+TestLosingJobModel = LosingJobModel.TestCase
+TestLosingJobModel.settings = HOW
 
 
-class LongJourney(Journey):
+class LongJobModel(JobModel):
     """More of the same."""
 
 
-class LongLosingJourney(LosingJourney):
+class LongLosingJobModel(LosingJobModel):
     """More of the same."""
 
 
 LONG = settings(HOW, max_examples=200)
-TestLongJourney = pytest.mark.slow(LongJourney.TestCase)
-TestLongJourney.settings = LONG
-TestLongLosingJourney = pytest.mark.slow(LongLosingJourney.TestCase)
-TestLongLosingJourney.settings = LONG
+TestLongJobModel = pytest.mark.slow(LongJobModel.TestCase)
+TestLongJobModel.settings = LONG
+TestLongLosingJobModel = pytest.mark.slow(LongLosingJobModel.TestCase)
+TestLongLosingJobModel.settings = LONG
