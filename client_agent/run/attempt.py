@@ -189,12 +189,12 @@ class Attempt:
 
     async def _pack(self, workspace: Workspace, outcome: Outcome) -> Outcome:
         """The outcome with its result; without it where it could not be stored."""
-        context, attempted = self._context, self._context.attempted(self.payload)
+        context, source = self._context, self._context.receipt_source(self.payload)
         tries = 0
         while True:
             try:
                 return await context.in_thread(
-                    result.pack, attempted, outcome, context.folders, workspace.fd
+                    result.pack, source, outcome, context.folders, workspace.fd
                 )
             except OSError as problem:
                 log.warning("payload.not_packed", payload=self.payload.id, problem=str(problem))

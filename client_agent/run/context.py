@@ -44,7 +44,7 @@ class AgentContext:
         """Run blocking work in a thread of the attempts."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work, *args)
 
-    def attempted(self, payload: Payload) -> ReceiptSource:
+    def receipt_source(self, payload: Payload) -> ReceiptSource:
         """What the receipt of this payload is made of."""
         return ReceiptSource(
             payload,

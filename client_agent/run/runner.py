@@ -101,11 +101,11 @@ class Runner:
             OSError
         """
         context, loop = self._context, asyncio.get_running_loop()
-        attempt, attempted = self._attempts.get(payload.id), context.attempted(payload)
+        attempt, source = self._attempts.get(payload.id), context.receipt_source(payload)
         runs = attempt is not None and payload.state is PayloadState.RUNNING
         async with attempt.directory() if attempt and runs else contextlib.nullcontext() as fd:
             await loop.run_in_executor(
-                threads, result.snapshot, attempted, context.folders, fd, to, check_space
+                threads, result.snapshot, source, context.folders, fd, to, check_space
             )
 
     async def stop(self, seconds: float) -> bool:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from client_agent.storage.remove_tree import remove_tree
 from tests.mutants.mutant import Mutant
-from tests.mutants.runner import RUNNING, Copy, Run, no_python, problem
+from tests.mutants.runner import RUNNING, Copy, Run, problem, syntax_problem
 from tests.mutants.table import THREAT_MODEL, all_mutants
 
 T = TypeVar("T")
@@ -34,22 +34,22 @@ def scratch() -> Iterator[Path]:
         remove_tree(folder)
 
 
-def each(
+def run_all(
     copies: SimpleQueue[Copy],
     threads: ThreadPoolExecutor,
     things: Iterable[T],
     work: Callable[[Copy, T], Run],
 ) -> Iterator[tuple[T, Run]]:
-    """Do the work for all things, each in a copy that is free; as they are done."""
+    """Do the work for all things, each in a free copy; yields them as they are done."""
 
-    def borrowed(thing: T) -> tuple[T, Run]:
+    def in_copy(thing: T) -> tuple[T, Run]:
         copy = copies.get()
         try:
             return thing, work(copy, thing)
         finally:
             copies.put(copy)
 
-    for future in as_completed([threads.submit(borrowed, thing) for thing in things]):
+    for future in as_completed([threads.submit(in_copy, thing) for thing in things]):
         yield future.result()
 
 
@@ -58,12 +58,12 @@ def line(verdict: str, mutant: Mutant, *more: str) -> str:
 
 
 def run(chosen: Sequence[Mutant], jobs: int) -> list[str]:
-    """Print a line for each as soon as it is known; the lines of all that are not as they should."""
+    """Print a line for each mutant when it is done; returns the lines of those that failed."""
     bad: list[str] = []
 
-    def say(text: str, *, fine: bool = False) -> None:
+    def report(text: str, *, ok: bool = False) -> None:
         print(text, flush=True)
-        if not fine:
+        if not ok:
             bad.append(text)
 
     files: dict[str, set[str]] = defaultdict(set)
@@ -74,34 +74,36 @@ def run(chosen: Sequence[Mutant], jobs: int) -> list[str]:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(jobs):
             copies.put(Copy(folder / str(number)))
-        for tests, outcome in each(copies, threads, files.values(), lambda c, t: c.run(sorted(t))):
+        for tests, outcome in run_all(
+            copies, threads, files.values(), lambda c, t: c.run(sorted(t))
+        ):
             if outcome.error:
-                say(f"BROKEN   {sorted(tests)} cannot be run:\n{outcome.error}")
+                report(f"BROKEN   {sorted(tests)} cannot be run:\n{outcome.error}")
             for test in sorted(tests):
-                if not outcome.error and not outcome.whole(test):
-                    say(f"BROKEN   {test} does not pass although nothing was taken out")
-        for mutant, outcome in each(copies, threads, chosen, Copy.mutated):
-            left = [test for test in mutant.tests if not outcome.noticed(test)]
+                if not outcome.error and not outcome.passed_by(test):
+                    report(f"BROKEN   {test} does not pass without a change")
+        for mutant, outcome in run_all(copies, threads, chosen, Copy.mutated):
+            left = [test for test in mutant.tests if not outcome.failed_by(test)]
             if outcome.error:
-                say(line("BROKEN", mutant, "cannot be run:", "\n", outcome.error))
+                report(line("BROKEN", mutant, "cannot be run:", "\n", outcome.error))
             elif left:
-                say(line("SURVIVED", mutant, "|", *left))
+                report(line("SURVIVED", mutant, "|", *left))
             else:
-                say(line("noticed", mutant, *(["(hangs)"] if outcome.hung else [])), fine=True)
+                report(line("noticed", mutant, *(["(hangs)"] if outcome.hung else [])), ok=True)
     return bad
 
 
 def lines() -> list[str]:
     """The table of the threat model."""
-    found = ["| rule | protection | where | fails without it |", "|---|---|---|---|"]
+    rows = ["| rule | protection | where | fails without it |", "|---|---|---|---|"]
     for mutant in THREAT_MODEL:
         names = []
         for test in mutant.tests:
             file, _, name = test.partition("::")
             names.append(f"`{name}` ({Path(file).name})")
         where = mutant.file.removeprefix("client_agent/")
-        found.append(f"| {mutant.rule} | {mutant.protection} | `{where}` | {', '.join(names)} |")
-    return found
+        rows.append(f"| {mutant.rule} | {mutant.protection} | `{where}` | {', '.join(names)} |")
+    return rows
 
 
 def _end(number: int, _: object) -> None:
@@ -131,7 +133,7 @@ def main() -> None:
     wrong = [
         line("WRONG", mutant, "|", why)
         for mutant in chosen
-        if (why := problem(mutant) or no_python(mutant))
+        if (why := problem(mutant) or syntax_problem(mutant))
     ]
     if wrong or not chosen:
         raise SystemExit("\n".join(wrong) or "no mutant is like this")

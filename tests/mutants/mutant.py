@@ -1,4 +1,4 @@
-"""One protection, and what must fail without it."""
+"""One protection, and the tests that must fail without it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RACES: Final = "tests/unit/client_agent/collect/test_pack_races.py::test_"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A change that takes one protection out."""
+    """A change that removes one protection."""
 
     rule: str
     """As the threat model numbers them, such as "2.4"."""
     protection: str
-    """What is taken out, a phrase for the threat model."""
+    """What is removed, a phrase for the threat model."""
     file: str
     old: str
     """Occurs exactly once in ``file``."""

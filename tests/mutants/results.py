@@ -23,7 +23,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "nor the links of /proc",
+        "the kernel is asked not to follow the links of /proc",
         _BENEATH,
         "0x01 | 0x02 | 0x04 | 0x08",
         "0x01 | 0x04 | 0x08",
@@ -31,7 +31,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "nor to leave the directory",
+        "the kernel is asked not to leave the directory",
         _BENEATH,
         "0x01 | 0x02 | 0x04 | 0x08",
         "0x01 | 0x02 | 0x04",
@@ -39,7 +39,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "nor to enter a mount",
+        "the kernel is asked not to enter a mount",
         _BENEATH,
         "0x01 | 0x02 | 0x04 | 0x08",
         "0x02 | 0x04 | 0x08",
@@ -81,7 +81,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "no terminal becomes the agent's (O_NOCTTY)",
+        "no terminal becomes the controlling one of the agent (O_NOCTTY)",
         _BENEATH,
         "os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY",
         "os.O_RDONLY | os.O_NONBLOCK",
@@ -89,7 +89,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "what is open is not passed on (O_CLOEXEC)",
+        "descriptors are not inherited by other programs (O_CLOEXEC)",
         _BENEATH,
         "os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC",
         "os.O_NOCTTY | os.O_NOFOLLOW",
@@ -105,7 +105,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "what was opened is a regular file",
+        "an opened file is a regular file",
         _BENEATH,
         "    if not stat.S_ISREG(actual.st_mode) or (actual.st_ino",
         "    if (actual.st_ino",
@@ -113,7 +113,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "and the one that was looked at",
+        "an opened file is the one that was listed",
         _BENEATH,
         "(actual.st_ino, actual.st_dev) != (\n        expected.st_ino,\n        expected.st_dev,\n    ):",
         "False:",
@@ -154,7 +154,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "and to what was looked at, not to a name",
+        "permission is given to the opened file, not to a name",
         _BENEATH,
         'os.chmod(f"/proc/self/fd/{fd}", mode)',
         "os.chmod(name, mode, dir_fd=parent)",
@@ -162,7 +162,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "and only to a file or a folder",
+        "permission is given only to files and folders",
         _BENEATH,
         "        if not kind(os.fstat(fd).st_mode):",
         "        if False:",
@@ -179,7 +179,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "their targets do not count",
+        "the targets of symlinks do not count",
         _WALK,
         "                    status = os.stat(name, dir_fd=level.fd, follow_symlinks=False)\n                except",
         "                    status = os.stat(name, dir_fd=level.fd)\n                except",
@@ -213,7 +213,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "disks, too",
+        "block devices are skipped and listed",
         _WALK,
         '    (stat.S_ISBLK, "a device"),\n',
         "",
@@ -230,7 +230,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "by apparent size",
+        "bytes are counted by apparent size",
         _WALK,
         "total += status.st_size",
         "total += status.st_blocks * 512",
@@ -271,7 +271,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "also when composition makes them longer",
+        "the length of paths is limited after composition, too",
         _WALK,
         "elif len(path.encode()) > bounds.path_bytes:",
         "elif False:",
@@ -279,7 +279,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "bytes that come after the count cannot pass the limit",
+        "bytes that are written after the count cannot exceed the limit",
         _COLLECT,
         "        elif entry.size > self._bytes_left:",
         "        elif False:",
@@ -287,7 +287,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "nor entries",
+        "entries that are made after the count cannot exceed the limit",
         _WALK,
         "elif left < 0 or len(stack) > bounds.depth:",
         "elif len(stack) > bounds.depth:",
@@ -295,7 +295,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "nor depth",
+        "folders that are made after the count cannot exceed the depth",
         _WALK,
         "elif left < 0 or len(stack) > bounds.depth:",
         "elif left < 0:",
@@ -303,7 +303,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "nor are a million new names read into memory",
+        "a million new names are not read into memory",
         _WALK,
         "itertools.islice(self._names, max_names)",
         "self._names",
@@ -311,7 +311,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "nor does a new file get the name of one of ours",
+        "a new file does not get the name of one of the agent's files",
         _COLLECT,
         "contents.skip, ours, contents.not_portable.add",
         "contents.skip, (), contents.not_portable.add",
@@ -319,7 +319,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "who else reads the directory takes no names away",
+        "another reader of the directory takes no names away",
         _WALK,
         'return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)',
         "return os.dup(self._fd)",

@@ -26,7 +26,7 @@ RUNNING: set[int] = set()
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of pytest came to; names are node ids."""
+    """The outcome of one run of pytest; names are node ids."""
 
     passed: frozenset[str]
     failed: frozenset[str]
@@ -34,16 +34,16 @@ class Run:
     error: str
     """Why the tests could not be run at all; "" if they could."""
 
-    def noticed(self, test: str) -> bool:
+    def failed_by(self, test: str) -> bool:
         return self.hung or any(belongs(name, test) for name in self.failed)
 
-    def whole(self, test: str) -> bool:
+    def passed_by(self, test: str) -> bool:
         """Whether it ran and passed: a test that is skipped proves nothing."""
-        return not self.noticed(test) and any(belongs(name, test) for name in self.passed)
+        return not self.failed_by(test) and any(belongs(name, test) for name in self.passed)
 
 
 def belongs(name: str, test: str) -> bool:
-    """Whether a test that ran is one of those that ``test`` names: itself, or its parameters."""
+    """Whether a test that ran is ``test``, or one of its parameters."""
     return name == test or name.startswith((f"{test}[", f"{test}::"))
 
 
@@ -114,11 +114,11 @@ class Copy:
         )
 
     def mutated(self, mutant: Mutant) -> Run:
-        """Run the mutant's tests without what it takes out."""
+        """Run the mutant's tests with its change."""
         path = self.root / mutant.file
         text, stat = path.read_text(), path.stat()
         path.write_text(text.replace(mutant.old, mutant.new))
-        # Python takes compiled code for current if seconds and size are the same.
+        # Python uses compiled code again if the seconds of the time and the size are the same.
         self._changes += 1
         os.utime(path, (stat.st_atime, int(stat.st_mtime) + self._changes))
         try:
@@ -129,7 +129,7 @@ class Copy:
 
 
 def problem(mutant: Mutant) -> str:
-    """Why this is no mutant; "" if it is one."""
+    """Why the mutant cannot be used; "" if it can."""
     if not (ROOT / mutant.file).is_file():
         return f"there is no {mutant.file}"
     text = (ROOT / mutant.file).read_text()
@@ -146,26 +146,26 @@ def problem(mutant: Mutant) -> str:
     return ""
 
 
-def no_python(mutant: Mutant) -> str:
+def syntax_problem(mutant: Mutant) -> str:
     """Why the file with the mutant cannot be compiled; "" if it can."""
     if mutant.file.endswith(".py"):
         try:
             ast.parse((ROOT / mutant.file).read_text().replace(mutant.old, mutant.new))
         except SyntaxError as error:
-            return f"{mutant.file} is no Python with it: {error}"
+            return f"{mutant.file} is not valid Python with it: {error}"
     return ""
 
 
 @functools.cache
 def functions(path: Path) -> set[str]:
     """The tests of a file: ``name``, ``Class::name``, or what a machine's TestCase is assigned to."""
-    found = set()
+    names = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.ClassDef):
             kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-            found |= {f"{node.name}::{one.name}" for one in node.body if isinstance(one, kinds)}
-    return found
+            names |= {f"{node.name}::{one.name}" for one in node.body if isinstance(one, kinds)}
+    return names

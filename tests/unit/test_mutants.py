@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.mutants.runner import Run, no_python, problem
+from tests.mutants.runner import Run, problem, syntax_problem
 from tests.mutants.table import THREAT_MODEL, all_mutants
 
 FINE = THREAT_MODEL[0]
@@ -24,18 +24,18 @@ def test_every_mutant_can_be_made_and_names_tests_that_are_there() -> None:
         ({"new": FINE.old}, "it changes nothing"),
         ({"old": "no such text"}, "occurs 0 times"),
         ({"old": "\n"}, "times in"),
-        ({"new": "    if (:\n"}, "is no Python with it"),
+        ({"new": "    if (:\n"}, "is not valid Python with it"),
         ({"tests": ()}, "it names no test"),
         ({"tests": ("tests/unit/test_mutants.py::test_no_such",)}, "there is no test"),
     ],
 )
 def test_what_is_no_mutant_is_an_error(change, why) -> None:
     mutant = replace(FINE, **change)
-    assert why in (problem(mutant) or no_python(mutant))
+    assert why in (problem(mutant) or syntax_problem(mutant))
 
 
 @pytest.mark.parametrize(
-    ("test", "noticed", "whole"),
+    ("test", "failed", "passed"),
     [
         ("t.py::test_a", True, False),
         ("t.py::test_a[1]", False, True),
@@ -46,11 +46,11 @@ def test_what_is_no_mutant_is_an_error(change, why) -> None:
         ("t.py", True, False),
     ],
 )
-def test_a_test_has_noticed_if_any_of_its_cases_failed(test, noticed, whole) -> None:
+def test_a_test_has_failed_if_any_of_its_cases_failed(test, failed, passed) -> None:
     run = Run(
         passed=frozenset({"t.py::test_a[1]", "t.py::test_b"}),
         failed=frozenset({"t.py::test_a[2]"}),
         hung=False,
         error="",
     )
-    assert (run.noticed(test), run.whole(test)) == (noticed, whole)
+    assert (run.failed_by(test), run.passed_by(test)) == (failed, passed)
