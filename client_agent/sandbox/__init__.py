@@ -1,1 +1,1 @@
-"""How a bundle is run without trusting it."""
+"""The sandboxes in which untrusted bundles run."""

@@ -1,19 +1,19 @@
-"""What a sandbox promises; a backend is one implementation of :class:`Sandbox`.
+"""The interface of a sandbox. A backend is one implementation of :class:`Sandbox`.
 
-The life of one attempt::
+The steps of one attempt::
 
     workspace = await sandbox.prepare(name, slot, limits)   # directory, cgroups, image
     ... the runner unpacks the bundle below workspace.fd ...
     process = await workspace.start(launch)                 # everything up to the closed gate
     ... the runner commits Running ...
     process.go()                                            # run.sh starts
-    ended = await process.wait()                            # after certain death
+    ended = await process.wait()                            # all of its processes are dead
     ... the runner collects from workspace.fd ...
     await workspace.destroy()
 
-Death of the agent at any point must leave nothing running: before ``go`` the gate sees its pipe
-close, after it the processes die with their parent, and :meth:`Sandbox.clear` at the next start
-makes sure.
+If the agent dies, nothing may keep running. Before ``go``, the gate ends when its pipe is closed.
+After ``go``, the processes die with their parent. :meth:`Sandbox.clear` kills at the next start
+whatever is left nevertheless.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SandboxBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SelfTestReport:
-    """What the self-test found; goes into ``/health`` and receipts."""
+    """The result of the self-test, for ``/health`` and receipts."""
 
     backend: str
     """"bubblewrap" or "none"."""
@@ -45,7 +45,7 @@ class SelfTestReport:
     enforcement: Mapping[str, str]
     """limit -> "hard", "soft" or "none"."""
     checks: Mapping[str, bool] = field(default_factory=dict)
-    """Assertions of the canary, e.g. "no_new_privs"."""
+    """What the canary checked, such as "no_new_privs" -> whether it holds."""
     advice: Sequence[str] = ()
     """How to make soft limits hard on this host."""
 
@@ -55,78 +55,78 @@ class Launch:
     """What to run, and how long."""
 
     argv: Sequence[str]
-    """Program and arguments as seen inside; never a shell string made of user data."""
+    """Program and arguments as seen inside. Never a shell command that contains user data."""
     env: Mapping[str, str]
-    """Our own variables."""
+    """Variables that the agent sets."""
     timeout_s: float
     """Wall time until SIGTERM."""
     grace_s: float
     """Between SIGTERM and SIGKILL."""
     stdout: Path
     stderr: Path
-    """Where the logs are stored, outside the workspace; at most ``limits.log`` bytes each, then a
-    marker."""
+    """Files for the logs, outside the workspace; at most ``limits.log`` bytes each, and a marker
+    line."""
     grant: Grant = field(default_factory=Grant)
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """Those of the grant, and ours, which win."""
+        """The variables of the grant and of ``env``, which has priority."""
         return {**self.grant.env, **self.env}
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an attempt ended, told only after every process of it is dead for certain."""
+    """How an attempt ended. It is reported only after all of its processes are dead."""
 
     exit_code: int | None
-    """As run.sh gave it; None if it gave none (killed, sandbox broken)."""
+    """Of run.sh; None if there is none (it was killed, or the sandbox broke)."""
     reason: Reason | None
     """None: exit code 0. EXIT_CODE: another exit code. Otherwise the first cause."""
     message: str
-    """A sentence for people; empty where reason is None."""
+    """A sentence for people; empty if the reason is None."""
     usage: Usage
     warnings: Sequence[str] = ()
-    """Later causes, events such as pids_limit or log_truncated."""
+    """Later causes, and events such as pids_limit or log_truncated."""
     certain: bool = True
-    """False: death could not be confirmed in time; nothing may be collected, the directory is
-    quarantined."""
+    """False: it is not known in time whether all processes are dead. Then nothing may be collected,
+    and the directory is quarantined."""
 
 
 class Process(Protocol):
-    """One started, gated attempt."""
+    """A started attempt, which waits behind its gate until :meth:`go`."""
 
     pid: int
-    """Of the sandbox's init on the host."""
+    """Pid of the sandbox's init, as the host sees it."""
 
     def go(self) -> None:
         """Open the gate: run.sh starts. The timeout counts from here."""
         ...
 
     def stop(self, reason: Reason | None, message: str, *, grace: bool = True) -> None:
-        """Ask for the end, for this cause (reason None: cancelled); the first cause wins. Returns
-        at once.
+        """Start ending it, for this reason (None: cancelled). The first reason counts. Returns at
+        once.
 
-        With ``grace``: SIGTERM and SIGCONT to the processes inside, the grace time, then SIGKILL.
-        Without: SIGKILL. Works before ``go`` too: then run.sh never starts.
+        With ``grace``, the processes inside get SIGTERM and SIGCONT, and after the grace time
+        SIGKILL. Without it they get SIGKILL. Before ``go`` it works, too: run.sh never starts.
         """
         ...
 
     async def wait(self) -> Ended:
-        """Return how it ended, once nothing of it is alive and its pipes are drained. May be
-        called repeatedly."""
+        """Return how it ended, once all of its processes are dead and its pipes are read to the
+        end. May be called repeatedly."""
         ...
 
 
 class Workspace(Protocol):
-    """The directory of one attempt, with the limits that hold for it."""
+    """The directory of one attempt, and its limits."""
 
     path: Path
-    """For messages, and ``loc`` of the payload; work goes through ``fd``."""
+    """For messages, and ``loc`` of the payload. Files are opened through ``fd``."""
     fd: int
-    """Directory descriptor, opened before anything runs; the bundle is unpacked here and results
-    are read from here."""
+    """Descriptor of the directory, opened before anything runs. The bundle is unpacked and results
+    are read through it."""
     uid: int | None
-    """Owner that files unpacked here must be given; None: the agent's own."""
+    """Owner of the files that are unpacked here; None: the agent's own uid."""
     gid: int | None
     enforcement: Mapping[str, str]
 
@@ -134,12 +134,12 @@ class Workspace(Protocol):
         """Start everything up to the closed gate.
 
         Raises:
-            SandboxBroken: the sandbox did not come up; nothing is left running.
+            SandboxBroken: the sandbox did not start; nothing is left running.
         """
         ...
 
     async def destroy(self) -> None:
-        """Remove the directory and everything made for it. Survives any tree a job can make."""
+        """Remove the directory and everything made for it, whatever tree the job made."""
         ...
 
 
@@ -150,20 +150,20 @@ class Sandbox(Protocol):
         """Run a canary through the whole chain.
 
         Raises:
-            SandboxBroken: with the fix in its text.
+            SandboxBroken: it failed. The text says how to repair it.
         """
         ...
 
     async def clear(self) -> None:
-        """At start: kill and remove whatever an earlier run of this agent left (processes,
-        cgroups, mounts, directories)."""
+        """At start: kill and remove what an earlier run of this agent left (processes, cgroups,
+        mounts, directories)."""
         ...
 
     async def close(self) -> None:
-        """At the end: give back what is held between attempts (mounts, images, cgroups).
+        """At the end: release what is kept between attempts (mounts, images, cgroups).
 
-        Nothing may be running, every workspace is destroyed. What is not given back, because the
-        agent was killed, the next start's :meth:`clear` finds.
+        Nothing may be running, and every workspace must be destroyed. If the agent is killed
+        before, :meth:`clear` does this at the next start.
         """
         ...
 
@@ -171,9 +171,9 @@ class Sandbox(Protocol):
         """Make the directory of one attempt.
 
         Args:
-            name: ``[a-z0-9-]+``, unique within the agent at a time.
-            slot: 0 ≤ slot < slots; never in use twice at once. A root agent derives the job's uid
-                from it.
+            name: ``[a-z0-9-]+``; no other attempt of the agent has it at the same time.
+            slot: 0 ≤ slot < slots; no other attempt has it at the same time. A root agent derives
+                the job's uid from it.
 
         Raises:
             SandboxBroken, OSError: e.g. no space.

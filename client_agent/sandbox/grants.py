@@ -1,4 +1,4 @@
-"""What an operator gives the jobs of a service beyond what every job has."""
+"""Grants: what an operator gives the jobs of a service beyond what every job has."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ class Grant:
     """What an operator gives the jobs of one service."""
 
     read_only: tuple[tuple[Path, str], ...] = ()
-    """(host path, path inside): software trees, data sets. Mounted before /job, never
-    under it."""
+    """(host path, path inside) of folders such as software and data sets. They are mounted before
+    /job, and never below it."""
     env: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
-    """Jobs whose limits ask for it get the host's network."""
+    """Jobs whose limits request it get the host's network."""
     allow: frozenset[str] = frozenset()
-    """Seccomp relaxations, see :data:`client_agent.sandbox.bubblewrap.seccomp.RELAXATIONS`."""
+    """Relaxations of the system call filter, see
+    :data:`client_agent.sandbox.bubblewrap.seccomp.RELAXATIONS`."""
     scratch: int | None = None
-    """Bytes of /tmp inside; None: as the settings of the sandbox say. It is memory."""
+    """Bytes of /tmp inside, which is memory; None: the sandbox's setting."""
     shm: int | None = None
-    """Bytes of /dev/shm inside; likewise."""
+    """Bytes of /dev/shm inside, which is memory; None: the sandbox's setting."""
 
     def doc(self) -> dict[str, Any]:
-        """For ``/health`` and receipts. Of variables only the names: values may be secrets."""
+        """For ``/health`` and receipts. Only names of variables: their values may be secret."""
         return {
-            "read_only": [place for _, place in self.read_only],
+            "read_only": [target for _, target in self.read_only],
             "env": sorted(self.env),
             "network": self.network,
             "allow": sorted(self.allow),
@@ -39,7 +40,7 @@ class Grants:
     """The grants of one agent.
 
     Args:
-        common: for services without one of their own.
+        common: the grant of services without one of their own.
     """
 
     def __init__(self, common: Grant, services: Mapping[str, Grant]) -> None:
@@ -50,19 +51,19 @@ class Grants:
 
     @property
     def sources(self) -> list[Path]:
-        """The host paths that some jobs can read."""
-        every = (self._common, *self._services.values())
-        return sorted({path for grant in every for path, _ in grant.read_only})
+        """The host paths of all grants."""
+        grants = (self._common, *self._services.values())
+        return sorted({path for grant in grants for path, _ in grant.read_only})
 
     def doc(self) -> dict[str, Any]:
-        """Service (``*``: all others) -> what it is given, for ``/health``."""
+        """Service (``*``: all others) -> its grant as JSON, for ``/health``."""
         return {name: grant.doc() for name, grant in self.granted.items()}
 
     @property
     def granted(self) -> dict[str, Grant]:
-        """Service (``*``: all others) -> its grant, where that is not empty."""
-        every = {"*": self._common, **self._services}
-        return {name: grant for name, grant in sorted(every.items()) if any(grant.doc().values())}
+        """Service (``*``: all others) -> its grant, unless that is empty."""
+        grants = {"*": self._common, **self._services}
+        return {name: grant for name, grant in sorted(grants.items()) if any(grant.doc().values())}
 
     @property
     def networked(self) -> list[str]:

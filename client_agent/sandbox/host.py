@@ -1,4 +1,4 @@
-"""What this host can enforce, found out once, and the reasons for what it cannot."""
+"""Which limits this host can enforce, and why it cannot enforce the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROBE_DISK: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Means of enforcement."""
+    """What this host offers to enforce limits."""
 
     hierarchy: Hierarchy | None
     images: ImagePool | None
@@ -49,7 +49,7 @@ class Host:
 def probe_host(
     name: str, image_folder: Path, mount_points: Path, settings: SandboxSettings, *, root: bool
 ) -> Host:
-    """Try each means for real. Blocking; makes the agent's own cgroup.
+    """Try out cgroups and disk images. Blocking; makes the agent's own cgroup.
 
     Args:
         name: of the agent's cgroup.

@@ -1,4 +1,4 @@
-"""What the attempts of one agent share on this host: folders, threads, means of enforcement."""
+"""What the attempts of one agent share on this host: folders, threads, cgroups, disk images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Removable(Protocol):
-    """A workspace that was put aside."""
+    """A quarantined workspace."""
 
     name: str
 
@@ -35,35 +35,35 @@ class Removable(Protocol):
 
 
 class HostResources:
-    """Given back by :meth:`close`.
+    """Released by :meth:`close`.
 
     Args:
-        home: the agent's directory; ``work/``, ``images/`` and ``quarantine/`` in it are ours.
+        home: the agent's directory. ``work/``, ``images/`` and ``quarantine/`` in it are used here.
     """
 
     def __init__(self, clock: Clock, home: Path, settings: SandboxSettings | None = None) -> None:
         self.settings = settings or SandboxSettings()
         self.clock = clock
         self.separate_uids = os.geteuid() == 0
-        """The agent is root: jobs run as a uid of their slot."""
+        """The agent is root: each job runs as the uid of its slot."""
         self.work_folders = WorkFolders(home, separate_uids=self.separate_uids)
         self._threads: ThreadPoolExecutor | None = None
         self.log_threads = ThreadPoolExecutor(2, "sandbox-logs")
-        """Apart from other work, some of which takes seconds."""
+        """Separate threads, because other work may take seconds."""
         self._host: Host | None = None
         self._removals: set[asyncio.Task[None]] = set()
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work in a thread that sees the mounts of :attr:`work_folders`."""
         if self._threads is None:
-            _ = self.work_folders.base  # threads inherit the mount namespace of whoever starts them
+            _ = self.work_folders.base  # new threads inherit this thread's mount namespace
             self._threads = ThreadPoolExecutor(4, "sandbox")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
 
     @property
     def host(self) -> Host:
-        """What can be enforced here.
+        """What this host can enforce.
 
         Raises:
             SandboxBroken
@@ -80,11 +80,9 @@ class HostResources:
         return self._host
 
     def remove_when_dead(self, workspace: Removable) -> None:
-        """Remove what was put aside as soon as its processes are dead after all: whoever waits for
-        a slow disk may just need longer than we do, and what is put aside takes space."""
-        task = asyncio.create_task(
-            self._poll_until_removed(workspace), name=f"remove {workspace.name} late"
-        )
+        """Remove a quarantined workspace, which takes space, once its processes are dead. A process
+        that waits for a slow disk dies later than the agent waits for it."""
+        task = asyncio.create_task(self._poll_until_removed(workspace), name="remove when dead")
         self._removals.add(task)
         task.add_done_callback(self._removals.discard)
 
@@ -111,7 +109,7 @@ class HostResources:
             if host.images is not None:
                 await self.in_thread(host.images.close)
             if host.hierarchy is not None:
-                # in use: processes that would not die, see the quarantine
+                # a group is busy if its processes would not die
                 with contextlib.suppress(OSError):
                     for folder in dict.fromkeys(host.hierarchy.folders.values()):
                         cgroups.remove_group(folder)

@@ -1,4 +1,4 @@
-"""What backends that run their processes on this very host have in common."""
+"""What the backends have in common that run jobs as processes of this host."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _NAME: Final = re.compile(r"[a-z0-9-]{1,100}")
 _SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 SELF_TEST_SLOT: Final = -1
-"""Its uid is nobody else's, so that the test can run beside jobs."""
+"""No job has its uid, so the self-test can run at the same time as jobs."""
 
 
 class HostSandbox(HostResources, ABC):
-    """Clears what the last run left, and makes workspaces."""
+    """Removes what the previous run left, and makes workspaces."""
 
     def __init__(self, clock: Clock, home: Path, settings: SandboxSettings | None = None) -> None:
         super().__init__(clock, home, settings)
         self._clearing = asyncio.Lock()
         self.cleared = False
-        """What the last run left is gone."""
+        """Whether what the previous run left is removed."""
 
     @abstractmethod
     async def self_test(self) -> SelfTestReport: ...
 
     @abstractmethod
     def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
-        """The workspace of one attempt, not made yet."""
+        """The workspace of one attempt; its folder is not made yet."""
 
     async def clear(self) -> None:
-        """Once in a life, before anything else: kill, then unmount, then remove. In that order
-        nothing is pulled from under a live job.
+        """Kill the processes, then remove the cgroups and folders of the previous run. This is done
+        once, before anything else.
 
-        What would not die (it waits for a disk, say, with its SIGKILL before it) keeps its folder
-        and its cgroup until the next start, and does not keep the agent from working.
+        A process that does not die, for example because it waits for a disk, keeps its folder and
+        its cgroup until the next start. The agent works nevertheless.
         """
         async with self._clearing:
             if self.cleared:
@@ -74,16 +74,16 @@ class HostSandbox(HostResources, ABC):
         return workspace
 
     async def check_required_limits(self) -> None:
-        """Raises SandboxBroken where the operator wants hard limits and some are soft."""
-        await self.clear()  # before the host is examined, which leaves files that stay
+        """Raises SandboxBroken if the operator requires hard limits and some are soft."""
+        await self.clear()  # before the host is probed, because that makes files that stay
         if self.settings.require_hard_limits and self.host.soft_limits:
             soft = ", ".join(self.host.soft_limits)
             advice = " ".join(self.host.advice)
             raise SandboxBroken(f"require_hard_limits is set, but soft here are {soft}. {advice}")
 
     async def _kill_recorded_init(self, folder: Path) -> bool:
-        """Whether it is dead."""
-        fd = self.work_folders.recorded_init(folder)
+        """Kill the init recorded in ``folder``; whether it is dead."""
+        fd = self.work_folders.open_recorded_init(folder)
         if fd is None:
             return True
         try:
@@ -97,7 +97,7 @@ class HostSandbox(HostResources, ABC):
             pidfd.close(fd)
 
     async def _clear_cgroups(self) -> None:
-        """Kill what is left in the cgroups of the last run, and remove them."""
+        """Kill what is left in the cgroups of the previous run, and remove them."""
         recorded, current = self.work_folders.recorded_groups(), list[Path]()
         with contextlib.suppress(cgroup_tree.CgroupsUnavailable):
             hierarchy = cgroup_tree.find_hierarchy(self.work_folders.name)
@@ -117,7 +117,7 @@ class HostSandbox(HostResources, ABC):
         self.work_folders.record_groups(current)
 
     def _removed(self, folder: Path) -> bool:
-        """The last process leaves its cgroup a moment after its death."""
+        """Try to remove a cgroup. The last process leaves it a moment after its death."""
         try:
             cgroups.remove_group(folder)
         except OSError:
@@ -131,9 +131,9 @@ def find_program(program: str, package: str) -> str:
     Raises:
         SandboxBroken: it is not installed.
     """
-    found = shutil.which(program, path=_SAFE_PATH)
-    if found is None:
+    path = shutil.which(program, path=_SAFE_PATH)
+    if path is None:
         raise SandboxBroken(
             f"{program} is not installed: apt install {package}, or dnf install {package}"
         )
-    return found
+    return path

@@ -1,11 +1,10 @@
-"""No sandbox: only for an operator who says so, where whoever uploads is trusted like a
-colleague.
+"""No sandbox: only if the operator chooses it, because everybody who uploads is trusted.
 
-A job can read and write what its uid can, and reach the network. What is left of the protocol
-holds: gate, limits as far as the host enforces them, timeouts, and death before collecting. That
-death is certain where there is a cgroup or a uid per slot (a root agent); else it covers every
-process that descends from the job, kept its session or its environment, or was adopted by the
-agent.
+A job can read and write what its uid can, and reach the network. The rest is the same: the gate,
+the limits that the host enforces, timeouts, and that all processes are dead before results are
+collected. All of them are found if there is a cgroup or a uid per slot (a root agent). Otherwise a
+process is found if it descends from the job, has its session or its environment, or became a child
+of the agent.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from shared.clock import Clock
 from shared.wire import Limits
 
 ATTEMPT_VARIABLE: Final = "FERRYMAN_ATTEMPT_OF"
-"""Variable by which processes are found that left their session."""
+"""Variable that identifies processes of an attempt that left its session."""
 _KILL_INTERVAL_S: Final = 0.01
 
 
@@ -41,7 +40,7 @@ class NoSandbox(HostSandbox):
     def __init__(self, clock: Clock, home: Path, settings: SandboxSettings | None = None) -> None:
         super().__init__(clock, home, settings)
         self.leaders: set[int] = set()
-        """Pids of the attempts under way: children of ours that are not adopted."""
+        """Pids of the running attempts, which are children of the agent from the start."""
 
     async def self_test(self) -> SelfTestReport:
         await self.check_required_limits()
@@ -53,16 +52,16 @@ class NoSandbox(HostSandbox):
     @property
     def enforcement(self) -> Mapping[str, str]:
         """limit -> "hard", "soft" or "none"."""
-        found = {**self.host.enforcement, "network": NONE, "isolation": NONE}
-        if not self.separate_uids and found["pids"] == SOFT:
-            found["pids"] = NONE  # RLIMIT_NPROC would count everything of this user
-        return found
+        enforcement = {**self.host.enforcement, "network": NONE, "isolation": NONE}
+        if not self.separate_uids and enforcement["pids"] == SOFT:
+            enforcement["pids"] = NONE  # RLIMIT_NPROC would count all processes of this user
+        return enforcement
 
     async def clear(self) -> None:
-        """As any backend, and processes that carry our marker."""
+        """As in any backend; before that, kill the processes with the variable of this agent."""
         if not self.cleared:
-            start = f"{ATTEMPT_VARIABLE}={self.work_folders.name}/".encode()
-            for pid in _with_variable(lambda variable: variable.startswith(start)):
+            prefix = f"{ATTEMPT_VARIABLE}={self.work_folders.name}/".encode()
+            for pid in _with_variable(lambda variable: variable.startswith(prefix)):
                 _kill(pid)
         await super().clear()
 
@@ -81,7 +80,7 @@ class UnsandboxedWorkspace(HostWorkspace):
 
     async def start(self, launch: Launch) -> Process:
         sandbox, settings = self._sandbox, self._sandbox.settings
-        if any(str(source) != place for source, place in launch.grant.read_only):
+        if any(str(source) != target for source, target in launch.grant.read_only):
             raise SandboxBroken("read_only binds to other places need a sandbox")
         marker = f"{ATTEMPT_VARIABLE}={sandbox.work_folders.name}/{self.name}"
         pidfd.become_subreaper()
@@ -138,8 +137,8 @@ class UnsandboxedWorkspace(HostWorkspace):
 
 
 class ProcessSet:
-    """Everything that an attempt without a namespace has started. A gauge: its last look
-    kills."""
+    """The processes of an attempt that has no pid namespace. A gauge whose final reading kills
+    them."""
 
     cpu_s = peak_memory = None
 
@@ -165,7 +164,7 @@ class ProcessSet:
     async def read_final(self) -> bool:
         deadline = self._clock.monotonic() + self._timeout_s
         while self._clock.monotonic() <= deadline:
-            with contextlib.suppress(OSError):  # not known, perhaps for want of descriptors
+            with contextlib.suppress(OSError):  # for example, no descriptor is left
                 if not self.kill_all():
                     return True
             await self._clock.sleep(_KILL_INTERVAL_S)
@@ -178,34 +177,31 @@ class ProcessSet:
         return ()
 
     def kill_all(self) -> bool:
-        """Kill what is there; whether there was anything."""
-        found = False
-        if self._workspace.group is not None:
-            for folder in self._workspace.group.folders:
-                found = kill_group(folder) or found
-        for pid in self._members() - self._leaders:
-            found = _kill(pid) or found
-        return found
+        """Kill all processes; whether there were any."""
+        groups = [] if self._workspace.group is None else self._workspace.group.folders
+        killed = [kill_group(folder) for folder in groups]
+        killed += [_kill(pid) for pid in self._members() - self._leaders]
+        return any(killed)
 
     def _members(self) -> set[int]:
         uid = self._workspace.uid
         if uid is not None:
             return _with_uid(uid)
-        found = _with_variable(self._marker.__eq__)
+        members = _with_variable(self._marker.__eq__)
         started, own = self._started, os.getpid()
         for pid in _pids():
             fields = pidfd.stat_fields(pid)
             if fields is None:
                 continue
             parent, session, birth = int(fields[1]), int(fields[3]), int(fields[19])
-            # adopted: its parent died, and we are the subreaper; our own children keep our
-            # session
+            # adopted: its parent died, and the agent is the subreaper. Other children of the
+            # agent have the agent's session.
             adopted = parent == own and session != self._session and birth >= started
             if session == self._leader or adopted:
-                found.add(pid)
-        for pid in list(found):
-            found.update(pidfd.descendants(pid))
-        return found
+                members.add(pid)
+        for pid in list(members):
+            members.update(pidfd.descendants(pid))
+        return members
 
 
 def _pids() -> list[int]:
@@ -213,35 +209,35 @@ def _pids() -> list[int]:
 
 
 def _with_uid(uid: int) -> set[int]:
-    found: set[int] = set()
+    pids: set[int] = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text(errors="replace")
             line = next(line for line in status.splitlines() if line.startswith("Uid:"))
             if line.split()[1] == str(uid):
-                found.add(pid)
-    return found
+                pids.add(pid)
+    return pids
 
 
-def _with_variable(wanted: Callable[[bytes], bool]) -> set[int]:
-    """Processes with a variable (``NAME=value``) that is wanted."""
-    found: set[int] = set()
+def _with_variable(matches: Callable[[bytes], bool]) -> set[int]:
+    """Processes with a variable (``NAME=value``) that matches."""
+    pids: set[int] = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if any(wanted(variable) for variable in variables):
-                found.add(pid)
-    return found
+            if any(matches(variable) for variable in variables):
+                pids.add(pid)
+    return pids
 
 
 def _kill(pid: int) -> bool:
-    """Whether there was something to kill: the dead that nobody has reaped yet do not count."""
+    """Kill a process; whether it was alive. A dead one is reaped if it is a child of the agent."""
     fields = pidfd.stat_fields(pid)
     if fields is None or pid == os.getpid():
         return False
     if fields[0] == "Z":
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)  # adopted: ours to reap
+            os.waitpid(pid, os.WNOHANG)
         return False
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)

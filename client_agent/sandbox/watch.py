@@ -1,4 +1,4 @@
-"""Whether the sandbox works, as of its last self-test and of every start since."""
+"""Whether the sandbox works, according to its last self-test and every start since then."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from shared.clock import Clock, wait_for
 RETEST_S: Final = 10.0
 """Between two self-tests of a sandbox that broke while the agent ran."""
 TEST_WAIT_S: Final = 0.5
-"""A question waits so long for a test under way, then gets the answer of the one before."""
+"""How long :meth:`SandboxWatch.problem` waits for a running self-test. Then it returns the result
+of the one before."""
 _SHORTAGE_ERRNOS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-"""The host has too little of something, which says nothing about the sandbox."""
+"""The host has too little of something. That says nothing about the sandbox."""
 
 
 class SandboxWatch:
-    """Remembers that the sandbox broke, and tries it again from time to time.
+    """Remembers that the sandbox broke, and runs the self-test again from time to time.
 
     Attributes:
         report: of the last self-test that passed.
@@ -34,11 +35,11 @@ class SandboxWatch:
         self._retest_done = asyncio.Event()
 
     async def self_test(self) -> None:
-        """The self-test at the start. A host that is short of something does not keep the agent
-        from handing out the results that fill its disk, but from taking work.
+        """Run the self-test. If the host is short of something, such as disk space, the agent
+        starts nevertheless, so that servers can fetch results, but it takes no work.
 
         Raises:
-            SandboxBroken: it does not hold, or could not be tested.
+            SandboxBroken: the self-test failed, or could not be run.
         """
         before = self._problem
         try:
@@ -50,13 +51,14 @@ class SandboxWatch:
             self._set_problem(message)
             return
         self.report = report
-        if self._problem is before:  # else it broke again while this test was under way
+        if self._problem is before:  # otherwise it broke again during this test
             self._problem = None
 
     def mark_broken(self, problem: SandboxBroken) -> None:
-        """A start failed for a reason that is the host's, not the bundle's.
+        """A start failed because of the host, not because of the bundle.
 
-        Perhaps only that service's, whose read-only trees were not there: the next question tests.
+        It may concern one service only, whose read-only folders were missing. So the next call of
+        :meth:`problem` runs a self-test.
         """
         self._set_problem(str(problem), wait_s=0.0)
 
@@ -65,7 +67,7 @@ class SandboxWatch:
         self._retest_at = self._clock.monotonic() + wait_s
 
     async def problem(self) -> str | None:
-        """Why it cannot be used; None: it can. There is one test at a time."""
+        """Why the sandbox cannot be used; None: it can. There is one self-test at a time."""
         if self._problem is not None:
             if self._retest_task is None and self._clock.monotonic() >= self._retest_at:
                 self._retest_done.clear()
@@ -84,7 +86,7 @@ class SandboxWatch:
             self._retest_done.set()
 
     async def close(self) -> None:
-        """End a test that is under way."""
+        """Cancel a self-test that is running."""
         if self._retest_task is not None:
             retest = self._retest_task
             retest.cancel()

@@ -1,4 +1,4 @@
-"""The directory of one attempt on this host, with the limits that hold for it."""
+"""The directory of one attempt on this host, and its limits."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from shared.wire import Limits, Reason
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 MAX_IDLE_IMAGES: Final = 4
-"""Idle images kept for the next attempts; each holds a loop device and some cache."""
+"""Idle images kept for later attempts. Each uses a loop device and some cache."""
 NPROC_MARGIN: Final = 64
-"""RLIMIT_NPROC above ``pids.max``: the cgroup, whose refusals are counted, is to be met first."""
+"""RLIMIT_NPROC is so much above ``pids.max``, because only the cgroup counts its refusals."""
 CPU_MARGIN_S: Final = 10
-"""RLIMIT_CPU above the budget: the agent, which can say why, is to be first."""
+"""RLIMIT_CPU is so much above the budget, because only the agent reports the reason."""
 
 
 class HostWorkspace(ABC):
-    """Implements :class:`client_agent.sandbox.base.Workspace` but for :meth:`start`."""
+    """Implements :class:`client_agent.sandbox.base.Workspace` except :meth:`start`."""
 
     path: Path
     max_idle_images = MAX_IDLE_IMAGES
     scratch: Sequence[str] = ()
-    """Where file systems in memory are mounted, as the job sees them."""
+    """Mount points of file systems in memory, as the job sees them."""
 
     def __init__(
         self, resources: HostResources, name: str, uid: int | None, limits: Limits
@@ -67,21 +67,21 @@ class HostWorkspace(ABC):
         """Make directory, image and cgroups.
 
         Raises:
-            SandboxBroken, OSError: nothing is left.
+            SandboxBroken, OSError: nothing is left behind.
         """
-        places, host = self._resources.work_folders, self._resources.host
+        folders, host = self._resources.work_folders, self._resources.host
         try:
-            self.folder = places.make(self.name)
+            self.folder = folders.make(self.name)
             if host.images is not None and self.uid is not None:
                 image = host.images.take_idle(self.limits.disk)
                 if image is None:
                     make = host.images.make
-                    image = await self._resources.in_thread(make, self.limits.disk, places.base)
+                    image = await self._resources.in_thread(make, self.limits.disk, folders.base)
                 self._image = image
                 image.make_job_folder(self.uid)
                 self.path = image.job
             else:
-                self.path = places.make_job(self.folder, self.uid)
+                self.path = folders.make_job_folder(self.folder, self.uid)
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             self.fd = os.open(self.path, flags)
             if host.hierarchy is not None:
@@ -100,17 +100,16 @@ class HostWorkspace(ABC):
             if self.process is None or (await self.process.wait()).certain:
                 await self.remove()
                 return
-        except Exception as problem:  # noqa: BLE001 - what is left is removed later
+        except Exception as problem:  # noqa: BLE001 - it is removed later
             log.warning("attempt.not_removed", attempt=self.name, problem=repr(problem))
-        if self.folder is not None:  # its image and its cgroup stay, too: they are in use
+        if self.folder is not None:  # its image and its cgroup stay, because they are in use
             self.folder = self._resources.work_folders.quarantine(self.folder)
         self._resources.remove_when_dead(self)
 
     def is_dead(self) -> bool:
-        """Of a quarantined attempt: whether its processes have died since."""
-        init = (
-            None if self.folder is None else self._resources.work_folders.recorded_init(self.folder)
-        )
+        """Whether the processes of a quarantined attempt are dead now."""
+        folders = self._resources.work_folders
+        init = None if self.folder is None else folders.open_recorded_init(self.folder)
         if init is None:
             return True
         try:
@@ -121,9 +120,9 @@ class HostWorkspace(ABC):
             os.close(init)
 
     async def remove(self) -> None:
-        """Remove what was made for an attempt of which nothing is alive. After an error the next
-        call goes on with what is left."""
-        places, images = self._resources.work_folders, self._resources.host.images
+        """Remove what was made for an attempt whose processes are dead. After an error, the next
+        call removes the rest."""
+        folders, images = self._resources.work_folders, self._resources.host.images
         if self.group is not None:
             await self._remove_group(self.group)
             self.group = None
@@ -133,7 +132,7 @@ class HostWorkspace(ABC):
                 images.give_back(self._image, keep_idle=self.max_idle_images)
             self._image = None
             if self.folder is not None:
-                places.remove(self.folder)
+                folders.remove(self.folder)
             self.folder = None
 
         await self._resources.in_thread(remove)
@@ -145,50 +144,50 @@ class HostWorkspace(ABC):
                 group.remove()
             except OSError:
                 for folder in group.folders:
-                    kill_group(folder)  # of a start that was given up
+                    kill_group(folder)  # processes of a start that was given up
                 await self._resources.clock.sleep(0.005)
             else:
                 return
         log.warning("cgroup.not_removed", attempt=self.name)
 
     def record_init(self, init: int) -> None:
-        """Note who must die should the agent be killed."""
+        """Note the init, so that the next run of the agent can kill it."""
         if self.folder is not None:
             self._resources.work_folders.record_init(self.folder, init)
 
     def rlimits(self, launch: Launch) -> dict[str, int]:
         """For :func:`client_agent.sandbox.process.chain.gated`."""
         limits, hard = self.limits, {k for k, how in self.enforcement.items() if how == HARD}
-        found = {
+        rlimits = {
             "nproc": limits.pids + (NPROC_MARGIN if "pids" in hard else 0),
             "nofile": self._resources.settings.nofile,
             "core": 0,
         }
         if "memory" not in hard:
-            found["as"] = limits.memory
+            rlimits["as"] = limits.memory
         if "disk" not in hard:
-            found["fsize"] = limits.disk
+            rlimits["fsize"] = limits.disk
         if "cpu" not in hard:
-            found["cpu"] = math.ceil(self._cpu_budget_s(launch)) + CPU_MARGIN_S
-        return found
+            rlimits["cpu"] = math.ceil(self._cpu_budget_s(launch)) + CPU_MARGIN_S
+        return rlimits
 
     def logs(self) -> LogSettings:
-        """How much of the output is kept, and what happens to a flood."""
+        """How much of the output is stored, and at which size the job is ended."""
         factor = self._resources.settings.log_hard_factor
-        most = self.limits.log * factor
+        hard_limit = self.limits.log * factor
 
         def on_flood(stream: str) -> None:
             if self.process is not None:
                 message = (
-                    f"the job wrote more than {say_size(most)} to {stream}, {factor} times its log "
-                    f"limit of {say_size(self.limits.log)}"
+                    f"the job wrote more than {say_size(hard_limit)} to {stream}, {factor} times "
+                    f"its log limit of {say_size(self.limits.log)}"
                 )
                 self.process.stop(Reason.LOG_LIMIT, message, grace=False)
 
-        return LogSettings(self.limits.log, most, on_flood, self._resources.log_threads)
+        return LogSettings(self.limits.log, hard_limit, on_flood, self._resources.log_threads)
 
     def meter(self, launch: Launch, *more: Gauge) -> Meter:
-        """Everything that watches the attempt."""
+        """The gauges of the attempt."""
         resources, settings, limits = self._resources, self._resources.settings, self.limits
         all_dead = threading.Event()
         gauges: list[Gauge] = [HostDiskGauge(resources.work_folders.free, settings.free_floor)]

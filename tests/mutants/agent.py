@@ -116,7 +116,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "a look that fails does not end the watch",
         "sandbox/limits/meter.py",
-        "                except Exception as problem:  # noqa: BLE001 - the next look may succeed\n",
+        "                except Exception as problem:  # noqa: BLE001 - the next poll may succeed\n",
         "                except ZeroDivisionError as problem:\n",
         f"{_METER}a_look_that_fails_ends_neither_the_watch_nor_the_looks_of_others",
     ),

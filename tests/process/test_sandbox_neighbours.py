@@ -117,7 +117,7 @@ def test_a_restart_in_the_middle_clears_everything(who: Who) -> None:
         (home / "agent" / "images" / "7.img").write_bytes(bytes(100))
         for name, pid in (("old-1", recorded.pid), ("old-2", stranger.pid)):
             folder = work_folders.make(name)
-            work_folders.make_job(folder, None)
+            work_folders.make_job_folder(folder, None)
             work_folders.record_init(folder, pid)
         record = home / "agent/work/old-2/init"
         boot, pid_text, started = record.read_text().split()

@@ -173,7 +173,7 @@ def test_a_process_that_will_not_die_keeps_no_agent_from_starting(who: Who) -> N
         work_folders = WorkFolders(agent, separate_uids=os.geteuid() == 0)
         for name, pid in (("undying", undying.pid), ("dead", 2**22 - 1)):
             folder = work_folders.make(name)
-            work_folders.make_job(folder, None)
+            work_folders.make_job_folder(folder, None)
             work_folders.record_init(folder, pid)
         work_folders.close()
         real, pidfd.kill = pidfd.kill, lambda *_: None

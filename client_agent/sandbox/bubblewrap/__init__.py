@@ -1,1 +1,1 @@
-"""The default backend: what bubblewrap is asked for, and which system calls are refused."""
+"""The default backend: bubblewrap, its options, and the filter of system calls."""

@@ -1,4 +1,4 @@
-"""The default backend: bubblewrap, as root (drops to one uid per slot) or unprivileged."""
+"""The default backend: bubblewrap. A root agent runs it as the uid of the slot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Bubblewrap(HostSandbox):
 
     async def self_test(self) -> SelfTestReport:
         await self.check_required_limits()
-        async with self._testing:  # two tests would have the same name and uid
+        async with self._testing:  # two self-tests would have the same name and uid
             return await selftest.run(self, self.tools.bwrap)
 
     def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
@@ -58,8 +58,7 @@ class Bubblewrap(HostSandbox):
         return self._tools
 
     def constant(self, name: str, content: bytes) -> int:
-        """A new read-only descriptor at the start of ``content``, which is kept under
-        ``name``."""
+        """A new read-only descriptor of ``content``. The content is kept under ``name``."""
         if name not in self._constants:
             fd = os.memfd_create(name, os.MFD_CLOEXEC)
             os.write(fd, content)

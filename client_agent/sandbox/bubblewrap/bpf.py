@@ -1,4 +1,4 @@
-"""A tiny assembler for classic BPF, as seccomp runs it (linux/filter.h, linux/seccomp.h)."""
+"""An assembler for classic BPF, as seccomp uses it (linux/filter.h, linux/seccomp.h)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def errno(number: int) -> int:
 
 
 def if_equal(value: int, body: Sequence[Instruction]) -> list[Instruction]:
-    """Run ``body`` where the accumulator is ``value``; skip it otherwise."""
+    """Run ``body`` if the accumulator is ``value``, otherwise skip it."""
     return [(_JEQ, 0, _short(body), value), *body]
 
 

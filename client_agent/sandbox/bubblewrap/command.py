@@ -1,6 +1,6 @@
-"""The command lines of a start: pure text, so that every rule can be read and tested here.
+"""The command lines of a start. This module only makes text, so every rule can be tested easily.
 
-Chain: ``sh JOIN → [setpriv] → bwrap --args FD → sh GATE → program``.
+The chain is: ``sh JOIN → [setpriv] → bwrap --args FD → sh GATE → program``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY
 
 JOB: Final = "/job"
-SHM: Final = "/dev/shm"  # noqa: S108  # inside
+SHM: Final = "/dev/shm"  # noqa: S108  # inside the sandbox
 INIT_PROC: Final = "/proc/1"
 HIDDEN_PROC_FILES: Final = ("keys", "cmdline", "diskstats", "locks", "partitions")
-"""Of ``/proc``: keyrings of the agent's user, how the host was booted, what its disks and other
-jobs do."""
+"""Files of ``/proc`` that are empty inside. They show keyrings of the agent's user, the boot
+parameters, and what the host's disks and other jobs do."""
 PROC_FS: Final = "/proc/fs"
-"""Tells of each mounted ext4, the disks of other jobs included, how much of it is free."""
+"""Shows the free space of each mounted ext4, also of the disks of other jobs."""
 UID: Final = 1000
-"""Of the job, as it sees itself."""
+"""Uid of the job, as it sees itself."""
 PASSWD: Final = f"job:x:{UID}:{UID}:job:{JOB}:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/false\n"
 GROUP: Final = f"job:x:{UID}:\nnogroup:x:65534:\n"
 HOSTS: Final = "127.0.0.1 localhost sandbox\n::1 localhost\n"
@@ -41,13 +41,13 @@ READ_ONLY_ETC: Final = (
 )
 MERGED_USR: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 VISIBLE_HOST_PATHS: Final = ("/usr", *MERGED_USR, *READ_ONLY_ETC)
-"""Of the host, to every job: nothing of the agent's own may lie in there."""
+"""Paths of the host that every job sees. No file of the agent may be below them."""
 RESERVED: Final = (JOB, "/proc", "/dev", "/sys", *TEMPORARY, "/etc/passwd", "/etc/group")
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Numbers of the descriptors that bwrap gets; the same numbers on both sides of the exec."""
+    """Descriptors that bwrap inherits. They have the same numbers before and after the exec."""
 
     args: int
     job: int
@@ -58,13 +58,13 @@ class Descriptors:
     seccomp: int | None
 
     def passed(self) -> tuple[int, ...]:
-        every = (self.args, self.job, self.status, self.passwd, self.group, self.hosts)
-        return every if self.seccomp is None else (*every, self.seccomp)
+        fds = (self.args, self.job, self.status, self.passwd, self.group, self.hosts)
+        return fds if self.seccomp is None else (*fds, self.seccomp)
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Absolute paths of the programs of the chain (nothing is looked up in a PATH later)."""
+    """Absolute paths of the programs of the chain."""
 
     sh: str
     bwrap: str
@@ -74,13 +74,13 @@ class Tools:
 def chain(
     tools: Tools, args_fd: int, inside: Sequence[str], *, uid: int | None, join: Iterable[str] = ()
 ) -> list[str]:
-    """What the agent executes.
+    """The command that the agent executes.
 
     Args:
         inside: the command inside, see :func:`client_agent.sandbox.process.chain.gated`.
-        uid: the host uid and gid to become; None: stay. Never 0: with ``--uid 1000`` a job of
-            root's could still write the host's ``core_pattern``.
-        join: files to write 0 to, see
+        uid: change to this uid and gid of the host; None: do not change. Never 0: also with
+            ``--uid 1000``, a job of root could write the host's ``core_pattern``.
+        join: write 0 to these files, see
             :attr:`client_agent.sandbox.kernel.cgroups.Cgroup.join_files`.
     """
     if uid == 0:
@@ -100,17 +100,17 @@ def bwrap_options(
     read_only: Sequence[tuple[Path, str]] = (),
     network: bool = False,
 ) -> list[str]:
-    """Options of bwrap, in the order in which it acts on them.
+    """Options of bwrap, in the order in which it applies them.
 
     Raises:
-        SandboxBroken: an operator's bind has an impossible target.
+        SandboxBroken: the target of an operator's mount is not allowed.
     """
     options = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"]
     if not network:
         options.append("--unshare-net")
     options += ["--unshare-cgroup-try", "--disable-userns", "--uid", str(UID), "--gid", str(UID)]
     options += ["--hostname", "sandbox", "--cap-drop", "ALL", "--new-session", "--die-with-parent"]
-    # --clearenv alone would leak: the agent starts the chain with an empty environment, too
+    # --clearenv alone is not enough: the agent also starts the chain with an empty environment
     options.append("--clearenv")
     for name, value in {
         "PATH": PATH,
@@ -130,8 +130,8 @@ def bwrap_options(
         options += ["--perms", "0444", "--file", str(fd), f"/etc/{name}"]
 
     options += ["--proc", "/proc", "--dev", "/dev"]
-    # Through the memory of its init a job could take it over, although ptrace is refused: and have
-    # it outlive the agent, or forge exit codes. Its other files tell what is the sandbox's own.
+    # By writing to the memory of its init, a job could control it, although ptrace is refused. Then
+    # the job could outlive the agent, or forge exit codes. Other files of the init show internals.
     options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT_PROC]
     options += ["--perms", "0555", "--size", "4096", "--tmpfs", PROC_FS]
     options += _hide_proc_files()
@@ -141,9 +141,9 @@ def bwrap_options(
     for source, target in read_only:
         options += ["--ro-bind", str(source), checked_mount_target(target)]
 
-    # Last, and nothing below it: a destination under a directory that the job can write follows
-    # the job's symlinks to the host (CVE-2026-87766). Its parents are bwrap's own tmpfs, made
-    # read-only, because / and /dev are tmpfs without a limit.
+    # This is the last mount, and nothing is mounted below it: if the job can write the directory of
+    # a mount point, bwrap would follow the job's symlinks to the host (CVE-2026-87766). / and /dev
+    # are tmpfs without a size limit, so they are made read-only.
     options += ["--bind-fd", str(fds.job), JOB]
     options += ["--remount-ro", PROC_FS]
     options += ["--remount-ro", INIT_PROC, "--remount-ro", "/dev", "--remount-ro", "/"]
@@ -155,14 +155,14 @@ def bwrap_options(
 
 @cache
 def _hide_proc_files() -> list[str]:
-    """Files of ``/proc`` that are empty inside."""
+    """Options that make files of ``/proc`` empty inside."""
     there = [path for name in HIDDEN_PROC_FILES if (path := Path("/proc", name)).exists()]
     return [word for path in there for word in ("--dev-bind", os.devnull, str(path))]
 
 
 @cache
 def _host_programs() -> tuple[str, ...]:
-    """The host's programs and the little of /etc that they need. What is not there is left out."""
+    """Mount the host's programs and the files of /etc that they need, if they exist."""
     options = ["--ro-bind", "/usr", "/usr"]
     for name in MERGED_USR:
         path = Path(name)
@@ -177,14 +177,14 @@ def _host_programs() -> tuple[str, ...]:
 
 
 def checked_mount_target(target: str) -> str:
-    """The destination of an operator's bind, normalised.
+    """The target of an operator's mount, normalised.
 
     Raises:
-        SandboxBroken: it is relative, or lies where the job or the sandbox itself lives.
+        SandboxBroken: it is relative, or the job or the sandbox uses that path.
     """
     path = PurePosixPath(os.path.normpath(target))
-    above = {str(path), *map(str, path.parents)}
-    inside = next((reserved for reserved in RESERVED if reserved in above), None)
+    prefixes = {str(path), *map(str, path.parents)}
+    inside = next((reserved for reserved in RESERVED if reserved in prefixes), None)
     if not path.is_absolute() or str(path) in ("/", "//") or ".." in path.parts or inside:
         raise SandboxBroken(
             f"read_only: cannot mount on {target!r} in the sandbox"
@@ -194,6 +194,6 @@ def checked_mount_target(target: str) -> str:
 
 
 def encode_args(options: Sequence[str]) -> bytes:
-    """For ``--args FD``: on the command line they would show host paths in
+    """The input for ``--args FD``. On the command line, host paths would be visible in
     ``/proc/1/cmdline``."""
     return b"".join(os.fsencode(option) + b"\0" for option in options)

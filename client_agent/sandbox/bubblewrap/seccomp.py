@@ -1,8 +1,8 @@
-"""The system calls that a job is refused, each group with its reason.
+"""The system calls that the filter refuses to jobs, with the reason for each group.
 
-A list of refusals, not of permissions: bundles bring programs that we do not know, and
-namespaces, dropped capabilities and no_new_privs already hold. The filter takes away what those
-leave open, and the parts of the kernel that have been a way out before.
+It lists refused calls, not permitted ones, because bundles contain unknown programs. Namespaces,
+dropped capabilities and no_new_privs already protect the host. The filter refuses what they still
+permit, and parts of the kernel through which sandboxes were escaped before.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Rule:
     error: int
     reason: str
     relaxation: str | None = None
-    """An operator may lift the rule for a service by this name; None: never."""
+    """An operator may turn the rule off for a service by this name; None: never."""
 
 
 RULES: Final = (
     Rule(
         ("unshare", "setns"),
         errno.EPERM,
-        "new namespaces give a job capabilities inside them, and with those most of the "
-        "kernel's attack surface; --disable-userns is the first lock, this is the second",
+        "in a namespace of its own a job has capabilities, and with those it reaches most of the "
+        "kernel's attack surface; --disable-userns prevents that, too",
     ),
     Rule(
         ("clone3",),
         errno.ENOSYS,
-        "its flags lie in memory, where a filter cannot see the namespaces asked for; C "
+        "its flags are in memory, so a filter cannot see whether it makes namespaces; C "
         "libraries then use clone, whose flags are checked",
     ),
     Rule(
@@ -49,47 +49,45 @@ RULES: Final = (
             *("move_mount", "mount_setattr", "statmount", "listmount"),
         ),
         errno.EPERM,
-        "the file system that the sandbox built is not to be changed, and listing its mounts "
-        "shows the host's paths",
+        "a job must not change the sandbox's file system, and a list of its mounts shows paths of "
+        "the host",
     ),
     Rule(
         ("ptrace", "kcmp", "pidfd_getfd"),
         errno.EPERM,
-        "tracing the sandbox's init stopped the run for good, and would let a job forge its "
-        "exit code",
+        "a job that traces the sandbox's init can stop it for ever, or forge the exit code",
         "ptrace",
     ),
     Rule(
         ("process_vm_readv", "process_vm_writev", "process_madvise"),
         errno.EPERM,
-        "writes into other processes of the sandbox, its init included; MPI uses it for "
-        "single copies",
+        "they write to other processes of the sandbox, also to its init; MPI uses them to copy "
+        "data once",
         "process_vm",
     ),
     Rule(
         ("add_key", "request_key", "keyctl"),
         errno.EPERM,
-        "keyrings belong to the uid, not to a namespace: jobs could meet there, and "
+        "keyrings belong to the uid, not to a namespace, so jobs could exchange data there; "
         "request_key starts a program on the host",
     ),
-    Rule(("bpf",), errno.EPERM, "loads code into the kernel"),
+    Rule(("bpf",), errno.EPERM, "it loads code into the kernel"),
     Rule(
         ("perf_event_open",),
         errno.EPERM,
-        "measures other jobs through shared hardware; profilers need it",
+        "it measures other jobs through shared hardware; profilers need it",
         "perf",
     ),
     Rule(
         ("io_uring_setup", "io_uring_enter", "io_uring_register"),
         errno.ENOSYS,
-        "does work that no filter sees, and was the way into the kernel in most exploits of "
-        "its years",
+        "a filter does not see its operations, and many exploits of the kernel used it",
         "io_uring",
     ),
     Rule(
         ("userfaultfd",),
         errno.EPERM,
-        "stops the kernel in the middle of a copy, which makes races in it winnable",
+        "it stops the kernel in the middle of a copy, which makes its race conditions easy to use",
         "userfaultfd",
     ),
     Rule(
@@ -98,27 +96,25 @@ RULES: Final = (
             "set_mempolicy_home_node",
         ),
         errno.EPERM,
-        "steers memory between nodes past the host's placement; OpenMP and MPI run times may "
-        "ask for it",
+        "they override the host's placement of memory on NUMA nodes; OpenMP and MPI may use them",
         "numa",
     ),
     Rule(
         ("inotify_init", "inotify_init1", "inotify_add_watch"),
         errno.ENOSYS,
-        "tells which programs of /usr the host and other jobs run; file watchers ask for it, "
-        "most of them look by themselves where there is none",
+        "it shows which programs of /usr the host and other jobs run; file watchers use it, but "
+        "most of them can poll instead",
         "inotify",
     ),
     Rule(
         ("ustat", "sysfs"),
         errno.ENOSYS,
-        "ustat tells of any file system by its number, those of other jobs included, how full "
-        "it is",
+        "ustat shows how full any file system is, also those of other jobs",
     ),
     Rule(
         ("name_to_handle_at", "open_by_handle_at"),
         errno.EPERM,
-        "handles open files by number, outside every mount (the Shocker escape)",
+        "they open files of the host by number, outside all mounts (the Shocker exploit)",
     ),
     Rule(
         (
@@ -128,7 +124,7 @@ RULES: Final = (
             *("settimeofday", "clock_settime", "nfsservctl", "fanotify_init"),
         ),
         errno.EPERM,
-        "runs the host, not a job; a capability guards each, this guards the guard",
+        "they administer the host; they need capabilities, and the filter is a second protection",
     ),
 )
 
@@ -138,17 +134,17 @@ NAMESPACES: Final = (
 """CLONE_NEW{CGROUP,UTS,IPC,USER,PID,NET,NS}."""
 AF_UNIX: Final = 1
 FAMILIES: Final = (AF_UNIX, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others are not kept apart by namespaces (VSOCK reaches
-the hypervisor) or are rarely used code (ALG, TIPC, CAN)."""
+"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Network namespaces do not isolate all others (VSOCK
+reaches the hypervisor), or their code is rarely used (ALG, TIPC, CAN)."""
 UNIX_SOCKETS: Final = "unix_sockets"
-"""Relaxation: AF_UNIX for a job with the host's network. The names of abstract sockets belong to
-the network's namespace, so such a job could call on the host's desktops and buses, with the rights
-of the agent's user, and be handed descriptors of the host's files. Pairs are always allowed: they
-lead nowhere."""
+"""Relaxation: AF_UNIX for a job with the host's network. Abstract sockets belong to the network
+namespace, so such a job could connect to desktop and bus services of the host, as the agent's user,
+and receive descriptors of the host's files. socketpair is always permitted: it makes no connection
+to the outside."""
 F_NOTIFY: Final = 1026
-"""Watches a directory as inotify does; a command of fcntl."""
+"""Command of fcntl that watches a directory, like inotify."""
 TERMINAL: Final = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX put words into the mouth of a terminal."""
+"""TIOCSTI and TIOCLINUX, which insert input into a terminal."""
 
 RELAXATIONS: Final = frozenset(
     {UNIX_SOCKETS, *(rule.relaxation for rule in RULES if rule.relaxation is not None)}
@@ -159,15 +155,15 @@ RELAXATIONS: Final = frozenset(
 def program(
     allow: frozenset[str] = frozenset(), machine: str | None = None, *, network: bool = False
 ) -> bytes:
-    """The filter, assembled.
+    """The assembled filter.
 
     Args:
         allow: relaxations, of :data:`RELAXATIONS`.
         network: for a job in the host's network namespace.
-        machine: as ``uname -m`` says; None: this one.
+        machine: as printed by ``uname -m``; None: this one.
 
     Raises:
-        SandboxBroken: an unknown relaxation, or a machine without a table of calls.
+        SandboxBroken: an unknown relaxation, or a machine without a table of system calls.
     """
     machine = machine or platform.machine()
     if machine not in AUDIT_ARCH:
@@ -181,7 +177,7 @@ def program(
             f"there are {', '.join(sorted(RELAXATIONS))}"
         )
     number = NUMBERS[machine]
-    # a foreign ABI has other numbers for the same calls: every rule below would miss
+    # Another ABI has other numbers for the same calls, so no rule below would match.
     lines = [bpf.load(bpf.ARCH)]
     lines += bpf.unless_equal(AUDIT_ARCH[machine], [bpf.ret(bpf.KILL_PROCESS)])
     lines += [bpf.load(bpf.NR)]
@@ -204,11 +200,11 @@ def program(
         watch = bpf.if_equal(F_NOTIFY, refuse)
         lines += bpf.if_equal(number["fcntl"], [bpf.load(bpf.low(1)), *watch, *permit])
     for call in ("socket", "socketpair"):
-        closed = {AF_UNIX} if network and UNIX_SOCKETS not in allow and call == "socket" else set()
+        refused = {AF_UNIX} if network and UNIX_SOCKETS not in allow and call == "socket" else set()
         families = [
             line
             for family in FAMILIES
-            if family not in closed
+            if family not in refused
             for line in bpf.if_equal(family, permit)
         ]
         lines += bpf.if_equal(

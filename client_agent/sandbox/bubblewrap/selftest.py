@@ -1,4 +1,4 @@
-"""Asks, before any job does, whether the sandbox of this host holds."""
+"""The self-test: checks that the sandbox works on this host before any job runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from client_agent.sandbox.kernel.pidfd import stat_fields
 from shared.wire import Limits
 
 LIMITS: Final = Limits(memory=256 << 20, pids=32, disk=(16 << 20) + 4096)
-"""No job has a disk of that size: the test does not get an idle image where no new one can be
-made."""
+"""No job has a disk limit of that size, so the test never gets an idle image: it shows whether new
+ones can be made."""
 REQUIRED_OPTIONS: Final = ("--disable-userns", "--bind-fd", "--json-status-fd")
 
 CANARY: Final = r"""
@@ -43,12 +43,12 @@ async def run(sandbox: HostSandbox, bwrap: str) -> SelfTestReport:
         bwrap: path of the binary.
 
     Raises:
-        SandboxBroken: with the fix in its text.
+        SandboxBroken: it failed. The text says how to repair it.
     """
     version = check_binary(bwrap)
     name = f"self-test-{os.getpid()}"
     workspace = await sandbox.prepare(name, SELF_TEST_SLOT, LIMITS)
-    workspace.max_idle_images = 0  # the next test shall have to make one, too
+    workspace.max_idle_images = 0  # the next test must make a new image, too
     try:
         with tempfile.TemporaryDirectory() as folder:
             launch = Launch(
@@ -72,31 +72,32 @@ async def run(sandbox: HostSandbox, bwrap: str) -> SelfTestReport:
         await workspace.destroy()
     if ended.exit_code != 0:
         raise SandboxBroken(f"the sandbox's canary failed: {ended.message}: {stderr}")
-    seen = dict(line.split("=", 1) for line in stdout.splitlines() if "=" in line)
-    checks = evaluate(seen, host_uid, allowed_uid=None if sandbox.separate_uids else os.geteuid())
+    values = dict(line.split("=", 1) for line in stdout.splitlines() if "=" in line)
+    checks = evaluate(values, host_uid, allowed_uid=None if sandbox.separate_uids else os.geteuid())
     failed = [check for check, passed in checks.items() if not passed]
     if failed:
         raise SandboxBroken(
-            f"the sandbox does not hold on this host: {', '.join(failed)} (the canary saw {seen}, "
-            f"uid {host_uid} on the host)"
+            f"the sandbox does not hold on this host: {', '.join(failed)} (the canary saw "
+            f"{values}, uid {host_uid} on the host)"
         )
     enforcement, advice = dict(workspace.enforcement), sandbox.host.advice
     return SelfTestReport("bubblewrap", version, enforcement, checks, advice)
 
 
-def evaluate(seen: dict[str, str], host_uid: int, *, allowed_uid: int | None) -> dict[str, bool]:
-    """What must be true of the canary; assertion -> whether it is.
+def evaluate(values: dict[str, str], host_uid: int, *, allowed_uid: int | None) -> dict[str, bool]:
+    """What must hold for the canary -> whether it does.
 
     Args:
-        allowed_uid: of an unprivileged agent; None: the agent is root, so any other uid will do.
+        allowed_uid: uid of an unprivileged agent; None: the agent is root, so any uid but 0 is
+            allowed.
     """
     return {
-        "no_new_privs": seen.get("NoNewPrivs") == "1",
-        "no_capabilities": int(seen.get("CapEff", "1"), 16) == 0,
-        "seccomp": seen.get("Seccomp") == "2",
-        "no_network": seen.get("interfaces") == "lo",
-        "core_pattern_closed": seen.get("core_pattern") == "closed",
-        "init_hidden": seen.get("init") == "hidden",
+        "no_new_privs": values.get("NoNewPrivs") == "1",
+        "no_capabilities": int(values.get("CapEff", "1"), 16) == 0,
+        "seccomp": values.get("Seccomp") == "2",
+        "no_network": values.get("interfaces") == "lo",
+        "core_pattern_closed": values.get("core_pattern") == "closed",
+        "init_hidden": values.get("init") == "hidden",
         "not_root_on_host": host_uid != 0 and allowed_uid in (None, host_uid),
     }
 
@@ -144,7 +145,7 @@ def _output_of(bwrap: str, option: str) -> str:
 
 
 def in_container(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is Docker, Podman, Kubernetes, systemd-nspawn or another that says so."""
+    """Whether this is a container of Docker, Podman, Kubernetes, systemd-nspawn or similar."""
     marks = (".dockerenv", "run/.containerenv", "run/systemd/container")
     names = ("container", "KUBERNETES_SERVICE_HOST")
     return any((root / mark).exists() for mark in marks) or any(name in environ for name in names)
@@ -156,7 +157,7 @@ def advise(
     root: Path = Path("/"),
     environ: Mapping[str, str] = os.environ,
 ) -> str:
-    """What to do about a bwrap that does not come up, judged by the host's own switches."""
+    """How to repair a bwrap that does not start, according to the settings of the host."""
     limits = {
         "user/max_user_namespaces": (
             "0",
@@ -172,21 +173,21 @@ def advise(
             "with `userns,` in /etc/apparmor.d/bwrap and load it with apparmor_parser -r",
         ),
     }
-    found = []
+    fixes = []
     for name, (bad, fix) in limits.items():
         try:
             value = (proc / name).read_text().strip()
         except OSError:
             continue
         if value == bad:
-            found.append(fix)
-    if not found and "not permitted" in message and in_container(root, environ):
-        found.append(
+            fixes.append(fix)
+    if not fixes and "not permitted" in message and in_container(root, environ):
+        fixes.append(
             "this looks like a container: it needs --security-opt seccomp=unconfined (or a profile "
             "that allows unshare and mount) and --security-opt systempaths=unconfined (Kubernetes: "
             "procMount: Unmasked), because a /proc with masked files cannot be mounted again; or "
             "use a host of its own"
         )
     if shutil.which("bwrap") is None:
-        found.append("install it: apt install bubblewrap")
-    return "To mend it: " + ("; ".join(found) or "see the message above, it is bubblewrap's own")
+        fixes.append("install it: apt install bubblewrap")
+    return "To mend it: " + ("; ".join(fixes) or "see the message above, it is bubblewrap's own")

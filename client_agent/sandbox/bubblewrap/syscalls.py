@@ -1,4 +1,4 @@
-"""Numbers of the system calls that the filter names (asm/unistd_64.h, asm-generic/unistd.h)."""
+"""Numbers of the system calls in the filter (asm/unistd_64.h, asm-generic/unistd.h)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 AUDIT_ARCH: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32: Final = 0x40000000
-"""x86_64 calls with this bit are x32's, another ABI under the same AUDIT_ARCH."""
+"""Calls with this bit use the x32 ABI, which has the same AUDIT_ARCH as x86_64."""
 
 _SINCE_5_0: Final = {
     "io_uring_setup": 425,
@@ -28,7 +28,7 @@ _SINCE_5_0: Final = {
     "listmount": 458,
     "open_tree_attr": 467,
 }
-"""From Linux 5.0 on a call has the same number everywhere."""
+"""Since Linux 5.0, new calls have the same number on all architectures."""
 
 NUMBERS: Final[dict[str, dict[str, int]]] = {
     "x86_64": {

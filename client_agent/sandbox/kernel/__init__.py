@@ -1,1 +1,1 @@
-"""What Linux offers a sandbox: cgroups, pidfds, mounts, loop devices, uids."""
+"""Linux features that the sandboxes use: cgroups, pidfds, mounts, loop devices, uids."""

@@ -1,4 +1,4 @@
-"""Where the groups of an agent's jobs are made: below the group that the agent is in."""
+"""The cgroup below which the groups of an agent's jobs are made."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ CONTROLLERS: Final = ("memory", "pids", "cpu")
 
 
 class CgroupsUnavailable(Exception):
-    """Limits cannot be hard here. The text says why, and what would help."""
+    """Cgroups cannot be used on this host. The text says why, and what would help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where the groups of one agent are made."""
+    """The agent's own groups, parents of the attempts' groups."""
 
     version: int
     folders: Mapping[str, Path]
-    """Controller -> the agent's own group, parent of the attempts'. In version 2 all the same."""
+    """Controller -> the agent's own group. In version 2 it is the same one for all."""
 
 
 def find_hierarchy(name: str, *, proc: Path = Path("/proc/self")) -> Hierarchy:
-    """Find, and make, the parent of the attempts' groups: ``NAME`` below the group that the agent
-    was started in, so that the limits of whoever put it there hold for its jobs.
+    """Make the parent of the attempts' groups: ``NAME`` below the group that the agent was started
+    in, so that the limits of that group hold for its jobs.
 
-    Version 2: that group must be delegated to the agent (or be the root); its own processes move
-    to a leaf beside ``NAME``, because a group that gives controllers away may hold none itself.
+    Version 2: that group must be delegated to the agent, or be the root. The agent's own processes
+    move to a leaf beside ``NAME``, because a group that delegates controllers may hold no process.
 
     Raises:
         CgroupsUnavailable
@@ -68,14 +68,14 @@ def _find_v1(name: str, own: Mapping[str, Path]) -> Hierarchy:
 
 def _find_v2(name: str, own: Path) -> Hierarchy:
     if own.name == "agent" and read_file(own.parent / "cgroup.subtree_control"):
-        own = own.parent  # a former call moved us into the leaf
+        own = own.parent  # a call in an earlier run moved the agent into the leaf
     help_text = (
         "run the agent as a systemd service with Delegate=memory pids cpu "
         "(or: systemd-run --user --scope -p Delegate=yes ferryman agent …)"
     )
     jobs = own / name
     try:
-        if (own / "cgroup.type").exists():  # the root alone has none, and may hold processes
+        if (own / "cgroup.type").exists():  # only the root has none, and it may hold processes
             leaf = own / "agent"
             leaf.mkdir(exist_ok=True)
             (leaf / "cgroup.procs").write_text("0")
@@ -94,31 +94,32 @@ def _find_v2(name: str, own: Path) -> Hierarchy:
 
 
 def enable_controllers(folder: Path) -> set[str]:
-    """Give the controllers to the groups below; those of ``CONTROLLERS`` among them.
+    """Enable the controllers for the groups below; those of ``CONTROLLERS`` that are offered.
 
-    ``io``, where it is offered, needs no limit: the kernel shares the disks between groups.
+    ``io`` is enabled, too, if it is offered: without a limit, the kernel shares the disks fairly
+    between groups.
     """
     offered = set(read_file(folder / "cgroup.controllers").split())
-    given = set(read_file(folder / "cgroup.subtree_control").split())
-    for controller in sorted((offered & set(CONTROLLERS)) - given):
+    enabled = set(read_file(folder / "cgroup.subtree_control").split())
+    for controller in sorted((offered & set(CONTROLLERS)) - enabled):
         (folder / "cgroup.subtree_control").write_text(f"+{controller}")
-    if "io" in offered - given:
+    if "io" in offered - enabled:
         with contextlib.suppress(OSError):
             (folder / "cgroup.subtree_control").write_text("+io")
     return offered & set(CONTROLLERS)
 
 
 def _own_groups(mountinfo: str, cgroup: str) -> dict[str, tuple[Path, Path]]:
-    """Controller (or ``cgroup2``) -> where its hierarchy is mounted, and our group in it."""
+    """Controller (or ``cgroup2``) -> mount point of its hierarchy, and the agent's group in it."""
     paths: dict[str, str] = {}
     for line in cgroup.splitlines():
         _, controllers, path = line.split(":", 2)
         paths |= dict.fromkeys(controllers.split(",") if controllers else ["cgroup2"], path)
-    found: dict[str, tuple[Path, Path]] = {}
+    groups: dict[str, tuple[Path, Path]] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
-        root, place = before.split(" ")[3:5]
+        root, mount_point = before.split(" ")[3:5]
         names: Iterable[str] = ()
         if kind == "cgroup2":
             names = ("cgroup2",)
@@ -126,14 +127,14 @@ def _own_groups(mountinfo: str, cgroup: str) -> dict[str, tuple[Path, Path]]:
             names = options.split(",")
         for name in names:
             own = PurePosixPath(paths.get(name, "/"))
-            # a container may be shown a part of the hierarchy only
+            # a container may see only a part of the hierarchy
             inside = own.relative_to(root) if own.is_relative_to(root) else ""
-            found.setdefault(name, (Path(place), Path(place) / inside))
-    return found
+            groups.setdefault(name, (Path(mount_point), Path(mount_point) / inside))
+    return groups
 
 
 def remove_empty_groups(hierarchy: Hierarchy) -> None:
-    """Remove the empty groups of other agents: most are dead, the others make them again."""
+    """Remove the empty groups of other agents. An agent that still runs makes its group again."""
     for folder in dict.fromkeys(hierarchy.folders.values()):
         for other in folder.parent.glob(f"{folder.name.partition('-')[0]}-*"):
             if other != folder:

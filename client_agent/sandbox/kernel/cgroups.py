@@ -1,7 +1,7 @@
-"""Cgroups: limits that the kernel enforces over all processes of an attempt, and its counters.
+"""Cgroups: limits that the kernel enforces for all processes of an attempt, and its counters.
 
-Version 2 where it offers controllers to us, else version 1. A group is made per attempt and per
-hierarchy, and removed after it: counters start at zero and belong to nobody else.
+Version 2 is used if it offers its controllers to the agent, otherwise version 1. Each attempt has
+groups of its own, so its counters start at zero and count nothing else.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, enable_controller
 from shared.wire import Limits
 
 OVERHEAD_PIDS: Final = 4
-"""Processes of the chain itself that count in the group: bwrap twice, with room for two more."""
+"""Processes of the chain itself that count in the group: bwrap twice, and up to two more."""
 PERIOD_US: Final = 100_000
 LIMIT_MARGIN: Final = 1 << 16
-"""Bytes below the limit at which the kernel may have refused the next few pages."""
+"""When so few bytes are left, the kernel may have refused the next pages."""
 
 
 class Cgroup:
     """The cgroups of one attempt."""
 
     def __init__(self, hierarchy: Hierarchy, name: str, limits: Limits) -> None:
-        """Make them and set their limits.
+        """Make the groups and set their limits.
 
         Raises:
-            OSError: nothing is left.
+            OSError: nothing is left behind.
         """
         self._version, self._memory = hierarchy.version, limits.memory
         self._folder_of = {controller: top / name for controller, top in hierarchy.folders.items()}
@@ -51,25 +51,26 @@ class Cgroup:
 
     @property
     def join_files(self) -> list[str]:
-        """Files that a process of a single thread enters the group by writing 0 to.
+        """A process with a single thread enters the group by writing 0 to these files.
 
-        Version 1: ``tasks``. A thread that moves itself needs no lock; for ``cgroup.procs`` the
-        kernel takes one against every fork and exit on the host, and waits for an RCU grace
-        period first: 10 ms. Version 2 has no such file for a group with controllers.
+        Version 1: ``tasks``, because a thread that moves itself needs no lock. For
+        ``cgroup.procs`` the kernel takes a lock against every fork and exit on the host, and waits
+        for an RCU grace period before: 10 ms. Version 2 has only ``cgroup.procs``.
         """
         file = "tasks" if self._version == 1 else "cgroup.procs"
         return [str(folder / file) for folder in self.folders]
 
     def oom_kills(self) -> int:
-        """Processes that the kernel killed for memory, whoever ran out of it: the group, a group
-        above it, or the host."""
+        """Processes that the kernel killed because the group, a group above it, or the host ran
+        out of memory."""
         file = "memory.events" if self._version == 2 else "memory.oom_control"
         return self._counter("memory", file, "oom_kill")
 
     def at_memory_limit(self) -> bool:
-        """Whether the group itself met its limit.
+        """Whether the group itself reached its limit.
 
-        Version 1: as its peak shows; ``memory.failcnt`` stays 0 on some kernels (seen: 6.18).
+        In version 1, its peak shows that. ``memory.failcnt`` stays 0 on some kernels (such as
+        6.18).
         """
         if self._version == 2:
             return self._counter("memory", "memory.events", "oom") > 0
@@ -81,7 +82,7 @@ class Cgroup:
         return max(peaks) >= self._memory - LIMIT_MARGIN
 
     def refused_forks(self) -> int:
-        """How often a process or thread was refused."""
+        """How often the kernel refused to start a process or thread."""
         return self._counter("pids", "pids.events", "max")
 
     def throttled(self) -> int:
@@ -89,7 +90,7 @@ class Cgroup:
         return self._counter("cpu", "cpu.stat", "nr_throttled")
 
     def cpu_s(self) -> float | None:
-        """CPU time of everything that was ever in the group; None: not counted."""
+        """CPU time of all processes that were ever in the group; None: not counted."""
         if "cpu" not in self._folder_of:
             return None
         if self._version == 2:
@@ -99,7 +100,7 @@ class Cgroup:
         return int(text) / 1e9 if text else None
 
     def peak_memory(self) -> int | None:
-        """The most that was used at once, in bytes, page cache included; None: not counted."""
+        """Peak memory in bytes, page cache included; None: not counted."""
         if "memory" not in self._folder_of:
             return None
         file = "memory.peak" if self._version == 2 else "memory.max_usage_in_bytes"
@@ -110,7 +111,7 @@ class Cgroup:
         """Remove the group; it must be empty.
 
         Raises:
-            OSError: EBUSY: something is still in it.
+            OSError: EBUSY: a process is still in it.
         """
         for folder in self.folders:
             remove_group(folder)
@@ -126,7 +127,8 @@ class Cgroup:
 
 
 def limit_files(version: int, limits: Limits) -> list[tuple[str, str, str]]:
-    """(controller, file, value) in the order in which they must be set. Optional files: ``?``."""
+    """(controller, file, value), in the order in which they must be written. ``?`` marks an
+    optional file."""
     pids = str(limits.pids + OVERHEAD_PIDS)
     quota = str(max(1000, round(limits.cpus * PERIOD_US)))
     memory = str(limits.memory)
@@ -134,15 +136,15 @@ def limit_files(version: int, limits: Limits) -> list[tuple[str, str, str]]:
         return [
             ("memory", "memory.max", memory),
             ("memory", "memory.swap.max?", "0"),
-            # all or nothing: a job that lost a process to the limit is not worth finishing
+            # kill all processes at once: a job that lost one would be of no use
             ("memory", "memory.oom.group", "1"),
             ("pids", "pids.max", pids),
             ("cpu", "cpu.max", f"{quota} {PERIOD_US}"),
         ]
     return [
         ("memory", "memory.limit_in_bytes", memory),
-        ("memory", "memory.memsw.limit_in_bytes?", memory),  # there only with swap accounting
-        ("memory", "memory.swappiness?", "0"),  # without it, what is swapped out is not counted
+        ("memory", "memory.memsw.limit_in_bytes?", memory),  # exists only with swap accounting
+        ("memory", "memory.swappiness?", "0"),  # otherwise swapped memory is not counted
         ("pids", "pids.max", pids),
         ("cpu", "cpu.cfs_period_us", str(PERIOD_US)),
         ("cpu", "cpu.cfs_quota_us", quota),
@@ -150,10 +152,10 @@ def limit_files(version: int, limits: Limits) -> list[tuple[str, str, str]]:
 
 
 def kill_group(folder: Path) -> bool:
-    """Kill everything in a group that an earlier run left.
+    """Kill all processes in a group.
 
     Returns:
-        Whether there was anything.
+        Whether there were any.
     """
     switch = folder / "cgroup.kill"
     if not read_file(folder / "cgroup.procs"):
@@ -184,7 +186,7 @@ def remove_group(folder: Path) -> None:
 
 
 def subgroups(folder: Path) -> list[Path]:
-    """The groups in a group; none where another agent tidied it away while it was empty."""
+    """The groups in a group; none if another agent removed it while it was empty."""
     try:
         return [entry for entry in folder.iterdir() if entry.is_dir()]
     except FileNotFoundError:
@@ -195,7 +197,7 @@ def _make_folder(folder: Path, version: int) -> None:
     for _ in range(5):
         try:
             folder.mkdir()
-        except FileNotFoundError:  # another agent tidied our own group away while it was empty
+        except FileNotFoundError:  # another agent removed the parent while it was empty
             folder.parent.mkdir(exist_ok=True)
             if version == 2:
                 enable_controllers(folder.parent)

@@ -1,12 +1,12 @@
-"""Disk limits by the kernel: each attempt of a root agent gets a small ext4 of its own.
+"""Disk images: each attempt of a root agent gets a small ext4 of its own as its disk limit.
 
-A file system in a loop-mounted file counts bytes and inodes, deleted-but-open files included, and
-can be thrown away whole. What it costs, measured on a virtual machine: copying an empty
-template 0.2 ms (mkfs: 10 ms), loop 0.6, mount 0.7, unmount 0.9, unlink 0.8, and some RCU waits
-between. So an image is used again where that is provably the same as a new one: nobody of the
-last attempt is alive, its directory is deleted, and the kernel's own count of free blocks and
-inodes is what it was when the image was new. Anything else, and every image that has grown, is
-discarded.
+A file system in a loop-mounted file counts bytes and inodes, also those of deleted files that are
+still open, and can be deleted as a whole. Times measured on a virtual machine: copying an empty
+template 0.2 ms (mkfs: 10 ms), loop 0.6, mount 0.7, unmount 0.9, unlink 0.8, and some RCU waits.
+
+So an image is used again if it is the same as a new one: all processes of the last attempt are
+dead, its directory is deleted, and the kernel counts as many free blocks and inodes as when the
+image was new. All other images, and those whose file has grown, are discarded.
 """
 
 from __future__ import annotations
@@ -37,59 +37,59 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 MIB: Final = 1 << 20
 FULL_BELOW_BLOCKS: Final = 512
-"""An image with fewer free blocks than this is full: the kernel refuses a write whose next piece of
-page cache, up to 2 MiB, does not fit as a whole (seen: ENOSPC with 233 blocks free)."""
+"""An image with fewer free blocks than this is full. The kernel refuses a write if the next piece
+of page cache, up to 2 MiB, does not fit as a whole (seen: ENOSPC with 233 blocks free)."""
 MAX_REUSED_BYTES: Final = 64 * MIB
-"""An image whose file has grown beyond this is discarded: blocks do not go back by themselves."""
+"""An image whose file is larger than this is discarded, because files of images never shrink."""
 MAX_REUSED_FILES: Final = 2000
-"""More files than this are discarded with their image rather than deleted one by one."""
+"""An image with more files than this is discarded, because deleting them one by one takes long."""
 
 MAX_TEMPLATES: Final = 8
-"""Sizes remembered. Uploads choose theirs: what is kept for them must not grow for ever."""
+"""Templates kept, one per size. Uploads choose the sizes, so their number must be limited."""
 
 _SAFE_PATH: Final = "/usr/sbin:/sbin:/usr/bin:/bin"
 _OPTIONS: Final = "noinit_itable,errors=remount-ro"
 
 
 class DiskImage:
-    """One mounted image. Blocking methods.
+    """One mounted image. Its methods block.
 
     Attributes:
-        job: the directory inside for an attempt; made by :meth:`make_job_folder`.
+        job: the directory in it for an attempt, made by :meth:`make_job_folder`.
     """
 
     def __init__(self, file: Path, mount_point: Path, disk: int) -> None:
         self.file, self.mount_point, self.disk = file, mount_point, disk
         self.job = mount_point / "job"
         self._device = mount_point.stat().st_dev
-        found = os.statvfs(mount_point)
-        self._free_when_new = (found.f_bfree, found.f_ffree)
+        fs = os.statvfs(mount_point)
+        self._free_when_new = (fs.f_bfree, fs.f_ffree)
 
     def make_job_folder(self, uid: int) -> None:
-        """An empty directory that belongs to ``uid``; the root of the file system stays
-        root's."""
+        """Make an empty directory that belongs to ``uid``. The root of the file system still
+        belongs to root."""
         self.job.mkdir(mode=0o700)
         os.chown(self.job, uid, uid)
 
     def full(self) -> str | None:
-        """What has run out, "bytes" or "files", as the kernel counts; None: nothing."""
-        found = os.statvfs(self.mount_point)
-        if found.f_ffree == 0:
+        """What is used up according to the kernel, "bytes" or "files"; None: nothing."""
+        fs = os.statvfs(self.mount_point)
+        if fs.f_ffree == 0:
             return "files"
-        most = min(FULL_BELOW_BLOCKS, self.disk // BLOCK // 16)
-        return "bytes" if found.f_bavail < most else None
+        threshold = min(FULL_BELOW_BLOCKS, self.disk // BLOCK // 16)
+        return "bytes" if fs.f_bavail < threshold else None
 
     def used(self) -> tuple[int, int]:
         """Bytes and files in use."""
-        found = os.statvfs(self.mount_point)
+        fs = os.statvfs(self.mount_point)
         blocks, files = self._free_when_new
-        return max(0, blocks - found.f_bfree) * found.f_frsize, max(0, files - found.f_ffree)
+        return max(0, blocks - fs.f_bfree) * fs.f_frsize, max(0, files - fs.f_ffree)
 
     def reset(self) -> bool:
-        """Delete what the attempt left.
+        """Delete the attempt's directory.
 
         Returns:
-            Whether the image is as good as new, by the kernel's own count.
+            Whether the image is the same as a new one, according to the kernel's count.
         """
         used, files = self.used()
         if (
@@ -100,16 +100,16 @@ class DiskImage:
             return False
         try:
             remove_tree(self.job)
-            found = os.statvfs(self.mount_point)
+            fs = os.statvfs(self.mount_point)
         except OSError:
             return False
-        return (found.f_bfree, found.f_ffree) == self._free_when_new
+        return (fs.f_bfree, fs.f_ffree) == self._free_when_new
 
     def discard(self) -> None:
-        """Unmount without writing anything back, and delete.
+        """Unmount the image without writing anything back, and delete it.
 
         Raises:
-            OSError: EBUSY: something still uses it.
+            OSError: EBUSY: a process still uses it.
         """
         shut_down(self.mount_point, self._device)
         mounts.unmount(self.mount_point)
@@ -121,22 +121,22 @@ class ImagePool:
     """The images of one agent.
 
     Args:
-        files: folder for the files, closed to everybody else.
-        inode_every: one inode for so many bytes.
+        files: folder for the files, which only root may read.
+        inode_every: bytes per inode.
     """
 
     def __init__(self, files: Path, inode_every: int) -> None:
         self._files, self._inode_every = files, inode_every
         self._idle: list[DiskImage] = []
         self._undiscarded: list[DiskImage] = []
-        """Idle once; they could not be discarded yet."""
+        """Idle images that could not be discarded yet."""
         self._serial = 0
         self._make_lock = threading.Lock()
         self._idle_lock = threading.Lock()
         self._templates: dict[int, Path] = {}
 
     def take_idle(self, disk: int) -> DiskImage | None:
-        """An image that is as good as new, if there is one."""
+        """An idle image of that size, if there is one."""
         with self._idle_lock:
             for image in self._idle:
                 if image.disk == disk:
@@ -145,24 +145,24 @@ class ImagePool:
         return None
 
     def make(self, disk: int, mount_points: Path) -> DiskImage:
-        """A new image of ``disk`` usable bytes. Blocking.
+        """Make an image of ``disk`` usable bytes. Blocking.
 
         Args:
             mount_points: folder in which to mount it.
 
         Raises:
-            DiskImagesUnavailable: this host cannot, or has no loop device left.
-            OSError: no space.
+            DiskImagesUnavailable: this host has no disk images, or no free loop device.
+            OSError: no space is left.
         """
         try:
             return self._make(disk, mount_points)
         except DiskImagesUnavailable:
-            if not self._discard_idle():  # of other sizes: they may hold the last loop devices
+            if not self._discard_idle():  # they may use the last loop devices
                 raise
             return self._make(disk, mount_points)
 
     def _make(self, disk: int, mount_points: Path) -> DiskImage:
-        with self._make_lock:  # slots come from threads of their own, and one mkfs is enough
+        with self._make_lock:  # several threads may call this, and one mkfs is enough
             template = self._open_template(disk)
             self._serial += 1
             serial = self._serial
@@ -182,7 +182,7 @@ class ImagePool:
                 mounts.mount(device, mount_point, "ext4", mounts.NOSUID | mounts.NODEV, _OPTIONS)
                 mount_point.chmod(0o711)
             finally:
-                os.close(loop)  # from now on the mount alone holds it
+                os.close(loop)  # from now on the mount keeps it
         except OSError as problem:
             with suppress(OSError):
                 mount_point.rmdir()
@@ -193,34 +193,35 @@ class ImagePool:
         return DiskImage(file, mount_point, disk)
 
     def give_back(self, image: DiskImage, *, keep_idle: int) -> None:
-        """Take an image after its attempt: keep it where that is safe, else discard it. Blocking.
+        """Give an image back after its attempt: keep it if that is safe, or discard it. Blocking.
 
         Args:
-            keep_idle: how many idle images are worth keeping.
+            keep_idle: keep at threshold so many idle images.
         """
         if not keep_idle or not image.reset():
             image.discard()
             return
         with self._idle_lock:
             self._idle.append(image)
-            # The oldest goes: sizes that nobody asks for any more must not keep out those in use.
+            # The oldest is discarded, because its size may not be used any more.
             oldest = self._idle.pop(0) if len(self._idle) > keep_idle else None
-        # An error here would have the caller put back again what may be the next attempt's already.
+        # No error is raised here: the caller would give back the image again, which the next
+        # attempt may use already.
         if oldest is not None and not self._discard(oldest):
             log.warning("image.not_discarded", image=str(oldest.mount_point))
 
     def close(self) -> None:
-        """Discard what is idle."""
+        """Discard the idle images."""
         self._discard_idle()
 
     def _discard_idle(self) -> bool:
-        """Whether there was one that could be."""
+        """Discard the idle images; whether there were any."""
         with self._idle_lock:
             idle, self._idle, self._undiscarded = [*self._undiscarded, *self._idle], [], []
         return sum(self._discard(image) for image in idle) > 0
 
     def _discard(self, image: DiskImage) -> bool:
-        """Discard what nobody uses; what cannot be discarded is tried again later."""
+        """Discard an idle image. If that fails, it is tried again later."""
         try:
             image.discard()
         except OSError:
@@ -230,9 +231,9 @@ class ImagePool:
         return True
 
     def _open_template(self, disk: int) -> int:
-        """A descriptor of an empty file system of that size."""
+        """Open the template, an empty file system of that size."""
         file = self._templates.pop(disk, None) or self._make_template(disk)
-        self._templates[disk] = file  # the latest used is the last
+        self._templates[disk] = file  # the last one is the threshold recently used
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         while len(self._templates) > MAX_TEMPLATES:
             self._templates.pop(next(iter(self._templates))).unlink(missing_ok=True)
@@ -243,9 +244,9 @@ class ImagePool:
         if mkfs is None:
             raise DiskImagesUnavailable("mkfs.ext4 is not installed: apt install e2fsprogs")
         self._files.mkdir(mode=0o700, exist_ok=True)
-        inodes = max(256, disk // self._inode_every + 16)  # ext4 keeps a dozen for itself
+        inodes = max(256, disk // self._inode_every + 16)  # ext4 uses a dozen itself
         file = self._files / f"template-{disk}.ext4"
-        # a first guess, then what mkfs really took for its tables is known
+        # The first one shows how many blocks mkfs needs for its tables.
         blocks = disk // BLOCK + inodes * 256 // BLOCK + 1024
         for _ in range(2):
             make_file_system(mkfs, file, blocks, inodes)

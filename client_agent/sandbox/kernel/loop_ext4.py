@@ -1,4 +1,4 @@
-"""Small ext4 file systems in files, attached to loop devices: the means of :mod:`.disk_images`."""
+"""Small ext4 file systems in files, and loop devices for them. Used by :mod:`.disk_images`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CTL_GET_FREE: Final = 0x4C82
 _CONFIGURE: Final = 0x4C0A
 _AUTOCLEAR: Final = 4
 _DIRECT_IO: Final = 16
-"""Without it every page of a job is cached twice, and unmounting has to write the second copy."""
+"""Without it, every page is cached twice, and unmounting has to write the second copy."""
 _SHUTDOWN: Final = 0x8004587D
 _NO_FLUSH: Final = struct.pack("<I", 2)
 
 
 class DiskImagesUnavailable(SandboxBroken):
-    """This host has no loop-mounted images for us, or none at the moment. The text says why."""
+    """Disk images cannot be made on this host, or not at the moment. The text says why."""
 
 
 def make_file_system(mkfs: str, file: Path, blocks: int, inodes: int) -> None:
@@ -37,7 +37,7 @@ def make_file_system(mkfs: str, file: Path, blocks: int, inodes: int) -> None:
     file.unlink(missing_ok=True)
     with file.open("wb") as out:
         out.truncate(blocks * BLOCK)
-    # no journal: what a crash leaves is deleted anyway
+    # no journal: after a crash the image is deleted anyway
     features = ["-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"]
     size = ["-m", "0", "-b", str(BLOCK), "-N", str(inodes)]
     command = [mkfs, "-q", "-F", *size, *features, str(file)]
@@ -70,15 +70,15 @@ def shut_down(mount_point: Path, device: int) -> None:
         parent_device = mount_point.parent.stat().st_dev
         fd = os.open(mount_point, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            found = os.fstat(fd).st_dev
-            if found == device and found != parent_device:
+            mounted = os.fstat(fd).st_dev
+            if mounted == device and mounted != parent_device:
                 fcntl.ioctl(fd, _SHUTDOWN, _NO_FLUSH)
         finally:
             os.close(fd)
 
 
 def copy_sparse(source: int, dest: Path) -> int:
-    """Copy data, leave holes; a read-write descriptor of the copy."""
+    """Copy the data and keep the holes; a read-write descriptor of the copy."""
     out = os.open(dest, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         _copy_data(source, out, os.fstat(source).st_size)
@@ -95,7 +95,7 @@ def _copy_data(source: int, out: int, size: int) -> None:
         try:
             at = os.lseek(source, at, os.SEEK_DATA)
         except OSError:
-            return  # only a hole is left
+            return  # the rest is a hole
         end = os.lseek(source, at, os.SEEK_HOLE)
         while at < end:
             copied = os.copy_file_range(source, out, end - at, at, at)
@@ -108,7 +108,7 @@ def attach(fd: int) -> tuple[int, str]:
     """Attach a file to a free loop device, which detaches itself after its last user.
 
     Returns:
-        A descriptor that keeps it until it is mounted, and its path.
+        A descriptor that keeps the device until it is mounted, and its path.
     """
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     invalid = 0
@@ -124,10 +124,10 @@ def attach(fd: int) -> tuple[int, str]:
                 except OSError as problem:
                     os.close(loop)
                     if problem.errno == errno.EBUSY:
-                        continue  # somebody else was faster
+                        continue  # another process was faster
                     if problem.errno == errno.EINVAL:
                         invalid += 1
-                        break  # no direct I/O on that disk
+                        break  # that disk has no direct I/O
                     raise
                 return loop, device
     finally:

@@ -1,4 +1,4 @@
-"""Mounting without a helper process: a fork costs more than the mount."""
+"""Mounts, made without a helper process, because a fork takes longer than the mount."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def unmount(target: Path, *, detach: bool = False) -> None:
     """umount2(2); a symlink is not followed.
 
     Args:
-        detach: take it out of sight now, free it when nobody uses it any more.
+        detach: unmount it lazily: it disappears now, and is freed when nothing uses it any more.
 
     Raises:
         OSError
@@ -53,11 +53,11 @@ def unmount(target: Path, *, detach: bool = False) -> None:
 
 
 def enter_private_namespace(mount_root: Path) -> None:
-    """Give the calling thread, and those that it starts from now on, mounts of their own.
+    """Move the calling thread, and threads that it starts later, to a mount namespace of their own.
 
-    They end with the process, however it ends, so a killed agent leaves no mount and no loop
-    device. What the host mounts later is seen; what is mounted here the host does not see. On
-    ``mount_root``, which stays on the host as an empty folder, lies a small tmpfs for mount points.
+    It ends with the process, so a killed agent leaves no mount and no loop device. Later mounts of
+    the host appear in it, but its own mounts do not appear on the host. A small tmpfs for mount
+    points is mounted on ``mount_root``, which stays on the host as an empty folder.
 
     Raises:
         OSError: not permitted.
@@ -76,7 +76,7 @@ def enter_private_namespace(mount_root: Path) -> None:
 
 
 def _namespace() -> tuple[int, int]:
-    """Of this thread; with the process, as a fork begins in its parent's."""
+    """The mount namespace of this thread, and the pid, because a fork starts in its parent's."""
     return os.getpid(), Path("/proc/thread-self/ns/mnt").stat().st_ino
 
 

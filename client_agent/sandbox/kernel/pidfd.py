@@ -1,4 +1,4 @@
-"""Processes by descriptor: a pid can be reused between two looks at it, a pidfd cannot."""
+"""Processes by descriptor: the kernel can use a pid again for another process, but not a pidfd."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from client_agent.sandbox.base import SandboxBroken
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _KILL_BATCH: Final = 64
-"""Descriptors that a kill may take."""
+"""Pidfds that are open at the same time for a kill."""
 
 
 def become_subreaper() -> None:
-    """Let orphans of our children become our children, so that none escapes to the host's
-    init."""
+    """Make orphans of the agent's descendants its children, not children of the host's init."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise SandboxBroken(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")
 
@@ -41,7 +40,7 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def has_seccomp_filter(pid: int) -> bool | None:
-    """Whether a seccomp filter holds for a process; None: there is no such process."""
+    """Whether a process has a seccomp filter; None: there is no such process."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             line = next((line for line in file if line.startswith("Seccomp:")), "Seccomp: 0")
@@ -51,11 +50,11 @@ def has_seccomp_filter(pid: int) -> bool | None:
 
 
 def open_child(pid: int, parent: int) -> int | None:
-    """A pidfd of ``pid``, the init of a pid namespace, if it is a child of ``parent``, or ours
-    because ``parent`` has died.
+    """A pidfd of ``pid``, the init of a pid namespace, if it is a child of ``parent``, or of this
+    process because ``parent`` is dead.
 
-    ``parent`` must be a child of ours that we have not reaped: then its own pid cannot have been
-    reused, and the descriptor is of the right process for certain.
+    ``parent`` must be a child of this process that is not reaped yet. So its pid was not used
+    again, and the pidfd is certainly of the right process.
 
     Returns:
         None if that process is gone.
@@ -73,7 +72,7 @@ def open_child(pid: int, parent: int) -> int | None:
 
 
 def _is_init(pid: int) -> bool:
-    """Whether it is the first process of a pid namespace below ours."""
+    """Whether it is the first process of a pid namespace below this one."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             line = next((line for line in file if line.startswith("NSpid:")), "")
@@ -84,12 +83,12 @@ def _is_init(pid: int) -> bool:
 
 
 def open_orphans(pipe: int) -> list[int]:
-    """pidfds of our children whose standard error is a pipe.
+    """pidfds of children of this process whose standard error is a given pipe.
 
     Args:
-        pipe: number of its inode.
+        pipe: inode number of the pipe.
     """
-    found = []
+    orphans = []
     for pid in _children(os.getpid()):
         try:
             fd = os.pidfd_open(pid)
@@ -97,13 +96,13 @@ def open_orphans(pipe: int) -> list[int]:
             continue
         try:
             same = Path(f"/proc/{pid}/fd/2").stat().st_ino == pipe
-        except OSError:  # it has died, or is nobody's that we may look at
+        except OSError:  # it is dead, or its descriptors may not be read
             same = False
         if same:
-            found.append(fd)
+            orphans.append(fd)
         else:
             os.close(fd)
-    return found
+    return orphans
 
 
 def open_if_started_at(pid: int, start_time: str) -> int | None:
@@ -120,7 +119,7 @@ def open_if_started_at(pid: int, start_time: str) -> int | None:
 
 
 def kill(pidfd: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Send a signal; a process that is already dead is no error."""
+    """Send a signal. It is no error if the process is dead."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, number)
 
@@ -147,7 +146,7 @@ def kill_listed(listed: Callable[[], Iterable[int]]) -> None:
 
 
 def is_our_zombie(pidfd: int) -> bool:
-    """Whether it has died, and is ours to reap."""
+    """Whether it is dead, and a child of this process that is not reaped yet."""
     with contextlib.suppress(ChildProcessError):
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PIDFD, pidfd, flags) is not None
@@ -155,7 +154,7 @@ def is_our_zombie(pidfd: int) -> bool:
 
 
 def reap(pidfd: int) -> None:
-    """Take a process that has died out of the process table, if it became our child: an orphan."""
+    """Reap a dead process if it is a child of this process."""
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
 
@@ -163,9 +162,9 @@ def reap(pidfd: int) -> None:
 def watch(pidfd: int) -> asyncio.Future[None]:
     """A future that is done when the process is dead; of an init: when its whole namespace is.
 
-    The kernel marks the init of a pid namespace as dead only after it has killed and reaped
-    everything else in it (``zap_pid_ns_processes``). The descriptor stays the caller's, who ends
-    it with :func:`close`.
+    The kernel marks the init of a pid namespace as dead only after it has killed and reaped all
+    other processes in it (``zap_pid_ns_processes``). The caller still owns the descriptor, and
+    closes it with :func:`close`.
     """
     loop = asyncio.get_running_loop()
     dead: asyncio.Future[None] = loop.create_future()
@@ -180,21 +179,21 @@ def watch(pidfd: int) -> asyncio.Future[None]:
 
 
 def close(pidfd: int) -> None:
-    """Close a descriptor that may be watched. The loop forgets it first: its number may be another
-    attempt's the next moment."""
+    """Close a descriptor that may be watched. The event loop stops watching it before, because its
+    number may be used again at once."""
     asyncio.get_running_loop().remove_reader(pidfd)
     os.close(pidfd)
 
 
 def descendants(init: int) -> list[int]:
-    """Pids of all processes below ``init``, not itself; a snapshot."""
-    found: list[int] = []
-    waiting = [init]
-    while waiting:
-        children = _children(waiting.pop())
-        found += children
-        waiting += children
-    return found
+    """Pids of all processes below ``init``, without itself; a snapshot."""
+    pids: list[int] = []
+    pending = [init]
+    while pending:
+        children = _children(pending.pop())
+        pids += children
+        pending += children
+    return pids
 
 
 def _children(pid: int) -> list[int]:
@@ -202,18 +201,18 @@ def _children(pid: int) -> list[int]:
         tasks = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # names, not paths
     except (FileNotFoundError, ProcessLookupError):
         return []
-    found: list[int] = []
+    pids: list[int] = []
     for task in tasks:
         try:
             with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:  # noqa: PTH123
-                found += [int(child) for child in file.read().split()]
+                pids += [int(child) for child in file.read().split()]
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return found
+    return pids
 
 
 def signal_descendants(init: int, *numbers: signal.Signals) -> int:
-    """Send signals to everything below ``init``, not to itself.
+    """Send signals to all processes below ``init``, not to itself.
 
     Returns:
         How many processes got them.
@@ -229,7 +228,7 @@ def signal_descendants(init: int, *numbers: signal.Signals) -> int:
         try:
             fields = stat_fields(pid)
             if fields is None or int(fields[1]) not in parents:
-                continue  # it died, and its pid became a stranger's
+                continue  # it died, and its pid was used again
             for number in numbers:
                 kill(fd, number)
             reached += 1

@@ -1,4 +1,4 @@
-"""The uids of a root agent's jobs: no account has them, and no other agent of this host."""
+"""The uids of a root agent's jobs, which no account and no other agent of this host has."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Where attempts live on the host: a folder ``HOME/work/NAME`` each.
+"""The folders of attempts on the host. Each attempt has ``HOME/work/NAME``.
 
-In it: ``init``, the record of the sandbox's init; and ``job``, where there are no disk images.
+It contains ``init``, the record of the sandbox's init, and ``job``, the job's directory, if there
+are no disk images.
 
-``work`` is closed to everybody else on the host, whatever the folders above it let through: in its
-directory a job can make programs with the set-uid bit, and sockets at which somebody outside could
-hand descriptors in. But bwrap opens that directory by its path, with the rights of the job's uid.
-For a root agent, whose jobs have uids of their own, it is therefore bound to an open folder below
-``/run``, in a mount namespace that nobody but the agent is in.
+Only the agent may enter ``work``, because a job can make programs with the set-uid bit in its
+directory, and sockets through which another user of the host could pass descriptors to it. But
+bwrap opens the job's directory by its path, as the job's uid. If the jobs have uids of their own
+(a root agent), that path is therefore a bind mount below ``/run``, in a mount namespace that only
+the agent is in.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class WorkFolders:
     """The folders of one agent.
 
     Args:
-        home: the agent's directory, for this agent alone.
+        home: the agent's directory. No other agent uses it.
         separate_uids: the jobs run as other uids than the agent.
 
     Attributes:
-        name: of whatever the agent makes outside its home; the same in its next life.
+        name: of what the agent makes outside its home. It is the same after a restart.
     """
 
     def __init__(self, home: Path, *, separate_uids: bool) -> None:
@@ -49,8 +50,8 @@ class WorkFolders:
 
     @property
     def base(self) -> Path:
-        """Where the jobs' directories are, under a path that the jobs' uids can follow: for a
-        root agent a folder for mount points, else ``work`` itself.
+        """Folder of the jobs' directories, under a path that the jobs' uids can open: for a root
+        agent a folder of bind mounts, otherwise ``work`` itself.
 
         Raises:
             SandboxBroken
@@ -68,7 +69,7 @@ class WorkFolders:
             mount_folder.mkdir(mode=0o711)
         except OSError as problem:
             closed = [p for p in self.work.parents if not p.stat().st_mode & 0o001]
-            if not closed:  # without a mount, whoever is on this host can follow them, too
+            if not closed:  # without a mount, other users of the host can open them, too
                 self.work.chmod(0o711)
                 return self.work
             raise SandboxBroken(
@@ -79,8 +80,8 @@ class WorkFolders:
         return mount_folder
 
     def clear(self, alive: Collection[Path] = ()) -> None:
-        """Remove what an earlier run left, but for folders of what is still alive. Its mounts died
-        with it. Blocking."""
+        """Remove what an earlier run left, except the folders of processes that are still alive.
+        The mounts ended with that run. Blocking."""
         for folder in self.leftovers():
             if folder not in alive:
                 remove_tree(folder)
@@ -89,15 +90,17 @@ class WorkFolders:
                 file.unlink()
 
     def close(self) -> None:
-        """Take the mounts away; the files stay. Blocking."""
+        """Unmount the bind mounts; the files stay. Blocking."""
         mount_folder, self._base = self._base, None
         if mount_folder is not None and mount_folder != self.work:
-            for bind_mount in list(mount_folder.iterdir()):  # of attempts that would not die
+            for bind_mount in list(
+                mount_folder.iterdir()
+            ):  # of attempts whose processes did not die
                 _remove_bind_mount(bind_mount)
             mount_folder.rmdir()
 
     def check_free(self, floor: int) -> None:
-        """Raises OSError (ENOSPC) where the disk has less than ``floor`` bytes left."""
+        """Raises OSError (ENOSPC) if fewer than ``floor`` bytes are free on the disk."""
         free = self.free()
         if free < floor:
             raise OSError(
@@ -107,11 +110,11 @@ class WorkFolders:
     def free(self) -> int:
         """Bytes that are free on the agent's disk."""
         self.work.mkdir(parents=True, exist_ok=True)
-        found = os.statvfs(self.work)
-        return found.f_bavail * found.f_frsize
+        disk = os.statvfs(self.work)
+        return disk.f_bavail * disk.f_frsize
 
     def make(self, name: str) -> Path:
-        """The folder of one attempt.
+        """Make the folder of one attempt.
 
         Raises:
             FileExistsError: the name is in use.
@@ -120,11 +123,11 @@ class WorkFolders:
         _ = self.base
         folder = self.work / name
         folder.mkdir()
-        folder.chmod(0o711)  # the job's uid passes through, and cannot list, add or move
+        folder.chmod(0o711)  # the job's uid may pass through it, not list or change it
         return folder
 
-    def make_job(self, folder: Path, uid: int | None) -> Path:
-        """An empty directory for the job in the attempt's folder, which belongs to ``uid``.
+    def make_job_folder(self, folder: Path, uid: int | None) -> Path:
+        """Make an empty directory for the job in the attempt's folder. It belongs to ``uid``.
 
         Returns:
             The path under which that uid can open it.
@@ -141,10 +144,11 @@ class WorkFolders:
         return bind_mount
 
     def record_init(self, folder: Path, init: int) -> None:
-        """Note the sandbox's init, so that a later life of the agent can kill it and nothing
-        else.
+        """Record the sandbox's init, so that the next run of the agent can kill it, and no other
+        process that has its pid.
 
-        Written before the gate can open. It need not survive a power cut: nothing runs after one.
+        It is written before the gate can open. It is not fsynced: after a power failure nothing
+        runs.
         """
         fields = pidfd.stat_fields(init)
         started = "0" if fields is None else fields[19]
@@ -156,8 +160,8 @@ class WorkFolders:
             os.close(fd)
 
     def record_groups(self, folders: Collection[Path]) -> None:
-        """Note the parents of the jobs' cgroups: an agent that is started in another cgroup would
-        not find them."""
+        """Record the parents of the jobs' cgroups. If the agent is started in another cgroup next
+        time, it could not find them otherwise."""
         if folders:
             self._groups.parent.mkdir(parents=True, exist_ok=True)
             self._groups.write_text("".join(f"{folder}\n" for folder in folders))
@@ -165,7 +169,7 @@ class WorkFolders:
             self._groups.unlink(missing_ok=True)
 
     def recorded_groups(self) -> list[Path]:
-        """As noted in an earlier run; they may be gone."""
+        """The groups that an earlier run recorded; they may be gone."""
         try:
             lines = self._groups.read_text().splitlines()
         except FileNotFoundError:
@@ -173,7 +177,7 @@ class WorkFolders:
         return [Path(line) for line in lines if Path(line).name == self.name]
 
     def leftovers(self) -> list[Path]:
-        """Folders of attempts, the quarantined ones included."""
+        """Folders of attempts, with the quarantined ones."""
         return [
             entry
             for top in (self.work, self._quarantine)
@@ -181,8 +185,8 @@ class WorkFolders:
             for entry in sorted(top.iterdir())
         ]
 
-    def recorded_init(self, folder: Path) -> int | None:
-        """A pidfd of the init noted in ``folder``, if it is still that process."""
+    def open_recorded_init(self, folder: Path) -> int | None:
+        """A pidfd of the init recorded in ``folder``, if it is still that process."""
         try:
             boot_id, pid, started = (folder / _INIT_RECORD).read_text(encoding="ascii").split()
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -190,7 +194,7 @@ class WorkFolders:
         return pidfd.open_if_started_at(int(pid), started) if boot_id == _boot_id() else None
 
     def quarantine(self, folder: Path) -> Path:
-        """Keep a folder apart whose processes would not die; the next start tries again."""
+        """Move a folder whose processes did not die; the next start tries again to remove it."""
         if folder.parent == self._quarantine:
             return folder
         self._quarantine.mkdir(mode=0o700, exist_ok=True)
@@ -203,16 +207,16 @@ class WorkFolders:
         return target
 
     def remove(self, folder: Path) -> None:
-        """Delete the folder of an attempt. Blocking: a tree can be large."""
+        """Delete the folder of an attempt. Blocking."""
         if self.base != self.work:
             _remove_bind_mount(
                 self.base / folder.name.partition(".")[0]
-            )  # in quarantine it has a serial
+            )  # a quarantined folder may have a number
         remove_tree(folder)
 
 
 def _remove_bind_mount(bind_mount: Path) -> None:
-    """Take a mount point away, if it is there; whoever still uses it keeps the mount."""
+    """Remove a bind mount, if it exists. Processes that still use it keep it."""
     with suppress(OSError):
         mounts.unmount(bind_mount, detach=True)
     with suppress(FileNotFoundError):

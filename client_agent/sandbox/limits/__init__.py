@@ -1,1 +1,1 @@
-"""What an attempt may use: counted by the kernel where it can, else looked up."""
+"""Limits: what an attempt uses, counted by the kernel or sampled by the agent."""

@@ -1,4 +1,4 @@
-"""Hard limits: the kernel enforces them, and its counters say that they were met."""
+"""Hard limits: the kernel enforces them, and its counters show that they were reached."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 
 MIN_THROTTLED_PERIODS: Final = 10
-"""Periods of 0.1 s; a shorter wait for CPU is not worth a word."""
+"""Periods of 0.1 s. If a job was throttled in fewer, there is no warning."""
 
 
 class CgroupGauge:
-    """Memory, processes and CPU by the kernel's counters: hard."""
+    """Memory, processes and CPU, from the counters of the job's cgroups."""
 
     def __init__(self, group: Cgroup, limits: Limits) -> None:
         self._group, self._limits = group, limits
@@ -71,7 +71,7 @@ class CgroupGauge:
 
 
 class ImageGauge:
-    """Disk by a file system of its own: hard."""
+    """Disk, from the job's own file system."""
 
     cpu_s = peak_memory = None
 
@@ -81,7 +81,7 @@ class ImageGauge:
         self._was_full = False
 
     async def poll(self, attempt: Process) -> None:
-        del attempt  # the job has seen ENOSPC; what it makes of that is its own affair
+        del attempt  # the job got ENOSPC, and may handle it
         self._was_full = self._was_full or self._image.full() is not None
 
     async def read_final(self) -> bool:
@@ -106,12 +106,12 @@ class ImageGauge:
 
 
 class HostDiskGauge:
-    """The free space that jobs leave to the host. An image is a file there: it fills that disk,
-    too, and a job whose image cannot grow any more sees nothing but I/O errors.
+    """The free space on the agent's disk. Disk images are files there. If they cannot grow any
+    more, their jobs get I/O errors.
 
     Args:
-        free: bytes free on the host's disk.
-        floor: below this nothing of ours may go on.
+        free: bytes free on the agent's disk.
+        floor: with fewer free bytes, jobs are ended.
     """
 
     cpu_s = peak_memory = None
@@ -121,19 +121,19 @@ class HostDiskGauge:
         self._short: bool | None = None
 
     async def poll(self, attempt: Process) -> None:
-        # in a thread: on a file server that is gone it takes for ever
+        # in a thread, because it may block for ever on a file server
         self._short = await asyncio.to_thread(self._free) < self._floor
         if self._short:
             message = f"the agent's disk has less than {say_size(self._floor)} left"
             attempt.stop(Reason.AGENT_ERROR, message, grace=False)
 
     async def read_final(self) -> bool:
-        if self._short is None:  # too short a job to have been looked at
+        if self._short is None:  # the job was too short for a poll
             self._short = self._free() < self._floor
         return True
 
     def end_cause(self) -> EndCause | None:
-        return None  # not the job's fault, and perhaps it did not even notice
+        return None  # not caused by the job, which may have ended normally
 
     def warnings(self) -> Sequence[str]:
         if not self._short:

@@ -1,4 +1,4 @@
-"""What the host measures about an attempt while it runs, and what that means for its limits."""
+"""Measures what an attempt uses while it runs, and compares it with its limits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from shared.wire import Reason
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 FINAL_READ_TRIES: Final = 10
-"""At the end each gauge is read so often before its limit is called unknown."""
+"""At the end, each gauge is read at most so often. Then its reading is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndCause:
-    """A cause of an end that the kernel's own counters prove."""
+    """Why an attempt ended, according to the kernel's counters."""
 
     reason: Reason
     message: str
 
 
 class Gauge(Protocol):
-    """Watches one kind of limit."""
+    """Measures one kind of limit."""
 
     @property
     def cpu_s(self) -> float | None: ...
@@ -39,30 +39,30 @@ class Gauge(Protocol):
     def peak_memory(self) -> int | None: ...
 
     async def poll(self, attempt: Process) -> None:
-        """Look while it runs; call ``attempt.stop`` where a limit is passed."""
+        """Measure while it runs. Calls ``attempt.stop`` if a limit is exceeded."""
         ...
 
     async def read_final(self) -> bool:
-        """It has ended: read for the last time; whether nothing of it is alive, as far as
+        """Read for the last time, after the end; whether all of its processes are dead, as far as
         known."""
         ...
 
     def end_cause(self) -> EndCause | None:
-        """The limit that was the end of it."""
+        """The limit that ended it, if one did."""
         ...
 
     def warnings(self) -> Sequence[str]:
-        """Limits that were met without ending it."""
+        """Limits that were reached, but did not end it."""
         ...
 
 
 class Meter:
-    """The gauges of one attempt. A gauge that cannot be read, perhaps for want of descriptors,
-    costs no attempt its result: it is read again, and what stays unknown is a warning.
+    """The gauges of one attempt. If a gauge cannot be read, for example because there is no free
+    descriptor, it is read again. What stays unknown is a warning; the attempt keeps its result.
 
     Args:
-        poll_s: between two looks; the kernel's hard limits do not wait for one.
-        all_dead: set when everything is dead, for gauges that look from a thread.
+        poll_s: time between two polls. The kernel enforces its hard limits all the time.
+        all_dead: set when all processes are dead, for gauges that work in a thread.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Meter:
         self._unread: list[str] = []
 
     def start(self, attempt: Process) -> None:
-        """The gate opens."""
+        """Start polling, when the gate opens."""
         if self._gauges:
             self._poll_task = asyncio.create_task(self._poll_until_stopped(attempt))
 
@@ -86,46 +86,46 @@ class Meter:
             for gauge in self._gauges:
                 try:
                     await gauge.poll(attempt)
-                except Exception as problem:  # noqa: BLE001 - the next look may succeed
+                except Exception as problem:  # noqa: BLE001 - the next poll may succeed
                     _failed(gauge, problem)
             self._polling = False
 
     async def stop(self) -> bool:
-        """It has ended: take the last readings.
+        """Take the final readings, after its end.
 
         Returns:
-            Whether nothing of it is alive, as far as the gauges know.
+            Whether all of its processes are dead, as far as the gauges know.
         """
         self._stopping = True
         self._all_dead.set()
         if self._poll_task is not None:
-            if not self._polling:  # a look under way ends by itself: it may be in a thread
+            if not self._polling:  # a running poll ends by itself, because it may be in a thread
                 self._poll_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._poll_task
         return all([await self._read_final(gauge) for gauge in self._gauges])
 
     async def _read_final(self, gauge: Gauge) -> bool:
-        trouble = ""
+        error = ""
         for _ in range(FINAL_READ_TRIES):
             try:
                 return await gauge.read_final()
-            except Exception as problem:  # noqa: BLE001 - not worth the attempt's result
+            except Exception as problem:  # noqa: BLE001 - the attempt keeps its result
                 _failed(gauge, problem)
-                trouble = str(problem)
+                error = str(problem)
                 await self._clock.sleep(self._poll_s)
-        self._unread.append(f"limits: what it used at its end is not known: {trouble}")
+        self._unread.append(f"limits: what it used at its end is not known: {error}")
         return True
 
     def end_cause(self) -> EndCause | None:
-        return next((v for gauge in self._gauges if (v := gauge.end_cause()) is not None), None)
+        return next((cause for gauge in self._gauges if (cause := gauge.end_cause())), None)
 
     def warnings(self) -> list[str]:
         warnings = [warning for gauge in self._gauges for warning in gauge.warnings()]
         return warnings + self._unread
 
     def usage(self) -> tuple[float | None, int | None]:
-        """CPU seconds and peak memory in bytes; None where nobody counted."""
+        """CPU seconds and peak memory in bytes; None: not measured."""
         cpu = [gauge.cpu_s for gauge in self._gauges if gauge.cpu_s is not None]
         peak = [gauge.peak_memory for gauge in self._gauges if gauge.peak_memory is not None]
         return max(cpu, default=None), max(peak, default=None)

@@ -1,4 +1,4 @@
-"""Soft limits: what an attempt uses is looked up now and then, where no kernel limit counts it."""
+"""Soft limits: the agent samples what an attempt uses, if the kernel does not count it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class SampleThrottle:
-    """Looks from a thread, and not too often: how long a look takes is up to the job, which can
-    have thousands of files, descriptors and mappings.
+    """Runs samples in a thread, and limits how often. A job can make a sample slow by having
+    thousands of files, descriptors or mappings.
 
     Args:
-        pause_factor: so many times as long as a look took, there is no other.
+        pause_factor: after a sample, there is a pause of so many times its duration.
     """
 
     def __init__(self, clock: Clock, pause_factor: float) -> None:
@@ -36,19 +36,19 @@ class SampleThrottle:
 
     async def sample(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         started = self._clock.monotonic()
-        found = await asyncio.to_thread(work, *args, **kwargs)
+        result = await asyncio.to_thread(work, *args, **kwargs)
         ended = self._clock.monotonic()
         self._not_before = ended + self._pause_factor * (ended - started)
-        return found
+        return result
 
 
 class ProcessGauge:
-    """Memory and CPU by adding up what ``/proc`` says: soft, a job can be faster than a look.
+    """Memory and CPU, summed from ``/proc``. A job can exceed them between two samples.
 
     Args:
-        memory, cpu: whether to look at them; not where a cgroup does.
-        budget_s: CPU time of all processes together.
-        scratch: where file systems in memory are mounted inside, which count as memory.
+        memory, cpu: whether to measure them; False if a cgroup limits them.
+        budget_s: CPU time that all processes together may use.
+        scratch: mount points of file systems in memory, which count as memory.
     """
 
     def __init__(
@@ -69,18 +69,17 @@ class ProcessGauge:
         self.peak_memory: int | None = None
 
     def _sample(self, init: int) -> tuple[usage.ProcessUsage, bool]:
-        """What is used, and whether that is too much memory."""
+        """What is used, and whether it is too much memory."""
         used = usage.process_usage(init)
         if not self._memory:
             return used, False
-        held = usage.deleted_file_bytes(init, usage.memfd_device()) + usage.tmpfs_memory(
-            init, self._scratch
-        )
-        most = self._limits.memory
-        if used.memory + held <= most:
+        files = usage.tmpfs_memory(init, self._scratch)
+        files += usage.deleted_file_bytes(init, usage.memfd_device())
+        limit = self._limits.memory
+        if used.memory + files <= limit:
             return used, False
-        # Twice: while processes end one after another, what they shared is counted several times.
-        return used, all(usage.exact_memory(init, held) > most for _ in range(2))
+        # Twice, because shared memory is counted several times while processes end.
+        return used, all(usage.exact_memory(init, files) > limit for _ in range(2))
 
     async def poll(self, attempt: Process) -> None:
         if not self._throttle.due:
@@ -112,7 +111,7 @@ class ProcessGauge:
 
 
 class DirectoryGauge:
-    """Disk by walking the directory: soft.
+    """Disk, measured by walking the job's directory.
 
     Args:
         fd: descriptor of the directory; stays open until :meth:`Meter.stop` has returned.
@@ -138,9 +137,9 @@ class DirectoryGauge:
     async def poll(self, attempt: Process) -> None:
         if not self._throttle.due:
             return
-        found = await self._throttle.sample(self._sample, attempt.pid)
-        if found is not None:
-            attempt.stop(found.reason, found.message, grace=False)
+        cause = await self._throttle.sample(self._sample, attempt.pid)
+        if cause is not None:
+            attempt.stop(cause.reason, cause.message, grace=False)
 
     def _sample(self, init: int) -> EndCause | None:
         stored = usage.directory_usage(self._fd, self._max_files, self._all_dead.is_set)

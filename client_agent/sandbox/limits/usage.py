@@ -1,5 +1,4 @@
-"""What a running attempt uses, looked up in ``/proc`` and its directory: for hosts without hard
-limits."""
+"""What a running attempt uses, read from ``/proc`` and its directory, for soft limits."""
 
 from __future__ import annotations
 
@@ -16,25 +15,25 @@ from client_agent.sandbox.kernel.pidfd import descendants, stat_fields
 from client_agent.storage import open_beneath
 
 MAX_DEPTH: Final = 400
-"""Levels that are walked, each with a descriptor. A result may be much less deep."""
+"""Levels of folders that are walked; each needs a descriptor. Results may be much less deep."""
 _INODE_BYTES: Final = 1024
-"""Bytes of the kernel's memory for a file in memory and its name."""
+"""Bytes of kernel memory for one file in memory and its name."""
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """Of the processes below one init."""
+    """What the processes of a sandbox use."""
 
     cpu_s: float
-    """Including children that were waited for."""
+    """With that of children that were waited for."""
     memory: int
-    """Bytes of memory that no file backs. What a fork shares with its parent counts for both, so
-    this may be too much; see :func:`exact_memory`."""
+    """Bytes of memory without that of mapped files. What a fork shares with its parent counts
+    twice, so this may be too much; see :func:`exact_memory`."""
 
 
 def process_usage(init: int) -> ProcessUsage:
-    """Sum over the processes in a sandbox; a snapshot, cheap."""
+    """Sum over the processes of a sandbox. Takes little time."""
     ticks = kib = 0
     for pid in (init, *descendants(init)):
         fields = stat_fields(pid)
@@ -44,40 +43,38 @@ def process_usage(init: int) -> ProcessUsage:
     return ProcessUsage(ticks / _TICKS_PER_S, kib * 1024)
 
 
-def exact_memory(init: int, held: int) -> int:
-    """Bytes of memory used by the processes in a sandbox; what is shared counts once. Not
-    cheap.
+def exact_memory(init: int, file_bytes: int) -> int:
+    """Bytes of memory of the processes of a sandbox; shared memory counts once. Takes longer.
 
     Args:
-        held: bytes of files in memory that are open, mapped or not.
+        file_bytes: bytes of open files in memory, mapped or not.
     """
     own = shared = 0
     for pid in (init, *descendants(init)):
         mapped = _kib(Path(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:", b"Pss_Shmem:")
         own += mapped[0]
         shared += mapped[1]
-    return own * 1024 + max(shared * 1024, held)
+    return own * 1024 + max(shared * 1024, file_bytes)
 
 
 def tmpfs_memory(init: int, mount_points: Sequence[str]) -> int:
-    """Bytes of memory that the file systems in memory of a sandbox use, with what the kernel keeps
-    for each of their files.
+    """Bytes of memory that file systems in memory use, with the kernel's memory for each file.
 
     Args:
-        mount_points: where they are mounted inside.
+        mount_points: of these file systems, as the job sees them.
     """
     total = 0
     for mount_point in mount_points:
-        with suppress(OSError):  # gone meanwhile
-            found = os.statvfs(f"/proc/{init}/root{mount_point}")
-            total += (found.f_blocks - found.f_bfree) * found.f_frsize
-            total += (found.f_files - found.f_ffree) * _INODE_BYTES
+        with suppress(OSError):  # it is gone
+            fs = os.statvfs(f"/proc/{init}/root{mount_point}")
+            total += (fs.f_blocks - fs.f_bfree) * fs.f_frsize
+            total += (fs.f_files - fs.f_ffree) * _INODE_BYTES
     return total
 
 
 @cache
 def memfd_device() -> int:
-    """The device on which files of memfd_create(2) lie, for :func:`deleted_file_bytes`."""
+    """The device of files of memfd_create(2), for :func:`deleted_file_bytes`."""
     fd = os.memfd_create("probe", os.MFD_CLOEXEC)
     try:
         return os.fstat(fd).st_dev
@@ -86,18 +83,18 @@ def memfd_device() -> int:
 
 
 def _kib(file: Path, *keys: bytes) -> list[int]:
-    """The numbers behind these words; 0 where there are none."""
+    """The numbers after these keys; 0 for those that are missing."""
     try:
         lines = [line.split() for line in file.read_bytes().splitlines()]
     except OSError:
-        lines = []  # gone meanwhile
-    found = {words[0]: int(words[1]) for words in lines if words and words[0] in keys}
-    return [found.get(key, 0) for key in keys]
+        lines = []  # it is gone
+    values = {words[0]: int(words[1]) for words in lines if words and words[0] in keys}
+    return [values.get(key, 0) for key in keys]
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryUsage:
-    """In a directory of a running job."""
+    """What a directory contains."""
 
     bytes: int
     """On disk, not apparent."""
@@ -108,14 +105,14 @@ class DirectoryUsage:
 def directory_usage(
     fd: int, max_entries: int, cancelled: Callable[[], bool] = lambda: False
 ) -> DirectoryUsage:
-    """Walk a directory that changes meanwhile. Blocking.
+    """Walk a directory that changes at the same time. Blocking.
 
     Args:
         max_entries: stop once there are more.
-        cancelled: asked now and then; True: stop with what was found.
+        cancelled: called from time to time; True: stop, and return what was counted so far.
     """
     total = entries = 0
-    seen: set[int] = set()  # inodes with several names count once: disk, not archive
+    seen: set[int] = set()  # an inode with several names counts once
     stack = [(os.dup(fd), os.scandir(fd))]
     try:
         while stack:
@@ -130,15 +127,15 @@ def directory_usage(
             if entries > max_entries or (entries % 256 == 0 and cancelled()):
                 return DirectoryUsage(total, entries, too_deep=False)
             try:
-                found = os.stat(entry.name, dir_fd=parent, follow_symlinks=False)
+                status = os.stat(entry.name, dir_fd=parent, follow_symlinks=False)
             except OSError:
                 continue
-            if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
-                if found.st_ino in seen:
+            if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                if status.st_ino in seen:
                     continue
-                seen.add(found.st_ino)
-            total += found.st_blocks * 512
-            if stat.S_ISDIR(found.st_mode):
+                seen.add(status.st_ino)
+            total += status.st_blocks * 512
+            if stat.S_ISDIR(status.st_mode):
                 if len(stack) >= MAX_DEPTH:
                     return DirectoryUsage(total, entries, too_deep=True)
                 with suppress(OSError):
@@ -160,9 +157,9 @@ def deleted_file_bytes(init: int, device: int) -> int:
         with suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  # numbers
                 with suppress(OSError):
-                    found = Path(f"/proc/{pid}/fd/{name}").stat()
-                    held = found.st_nlink == 0 and stat.S_ISREG(found.st_mode)
-                    if held and found.st_dev == device and found.st_ino not in seen:
-                        seen.add(found.st_ino)
-                        total += found.st_blocks * 512
+                    status = Path(f"/proc/{pid}/fd/{name}").stat()
+                    deleted = status.st_nlink == 0 and stat.S_ISREG(status.st_mode)
+                    if deleted and status.st_dev == device and status.st_ino not in seen:
+                        seen.add(status.st_ino)
+                        total += status.st_blocks * 512
     return total

@@ -1,1 +1,1 @@
-"""The processes of one attempt: started, watched, and dead for certain."""
+"""The processes of one attempt: how they are started, supervised and ended."""

@@ -1,4 +1,4 @@
-"""What every chain has, with bubblewrap or without: ``sh JOIN`` before it and ``sh GATE`` in it."""
+"""The shell scripts of every chain of programs: JOIN runs before the sandbox, GATE inside it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108  # inside, each sandbox has its own
+TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108  # each sandbox has its own
 
 JOIN: Final = (
     'read -r score </proc/self/oom_score_adj; [ "$score" -lt 500 ] && score=500 || score=1000; '
     'echo "$score" >/proc/self/oom_score_adj || exit 126; '
     'while [ "$1" != -- ]; do echo 0 >"$1" || exit 126; shift; done; shift; exec "$@"'
 )
-"""Has the kernel take the job before the agent where memory runs out (with CAP_SYS_RESOURCE a job
-cannot lower that again; an agent that has more already, as in Kubernetes, could not lower it
-either), then enters each cgroup or gives up: a job never runs outside its
-limits."""
+"""Raises the OOM score, so that the kernel kills the job before the agent when memory runs out. If
+the agent has CAP_SYS_RESOURCE, the job cannot lower the score again. An agent that has a higher
+score already, as in Kubernetes, could not lower it either. Then JOIN enters each cgroup, or ends if
+it cannot, so that no job runs without its limits."""
 
 GATE: Final = (
     'while [ "$1" != -- ]; do { case $1 in '
@@ -26,10 +26,10 @@ GATE: Final = (
     "exit 124; }; shift 2; done; shift; "
     'echo; read -r word && [ "$word" = go ] || exit 125; exec "$@" </dev/null'
 )
-"""Sets the limits of each process, says with one line that the sandbox is up, then waits for
-``go``. If the agent dies first, its end of stdin closes and nothing of the user's ever runs
-(``--block-fd`` fails open: 30 of 30). Limits come before that line: where one cannot be set, the
-sandbox did not come up, and the bundle is not to blame."""
+"""Sets the limits of each process, writes one line, which says that the sandbox is ready, and waits
+for ``go``. If the agent dies before that, stdin is at its end, and nothing of the user runs. (With
+bwrap's ``--block-fd`` it would run: 30 of 30 times.) The limits are set before the line is written:
+if one cannot be set, the start fails, and not the bundle."""
 
 _ULIMITS: Final = {
     "nproc": ("-u", 1),
@@ -39,14 +39,14 @@ _ULIMITS: Final = {
     "fsize": ("-f", 512),
     "cpu": ("-t", 1),
 }
-"""RLIMIT -> option of ``ulimit`` in a POSIX shell, and its unit."""
+"""RLIMIT -> option of ``ulimit`` in a POSIX shell, and its unit in bytes or seconds."""
 
 
 def gated(argv: Sequence[str], rlimits: Mapping[str, int]) -> list[str]:
     """The command inside: limits, gate, program.
 
-    The limits are set inside, where ``nproc`` counts this sandbox only; outside it would count
-    everything of the uid.
+    The limits are set inside, where ``nproc`` counts the processes of this sandbox only. Outside,
+    it would count all processes of the uid.
 
     Args:
         rlimits: of each process, "nproc", "nofile", "core", "as", "fsize" in bytes or "cpu" in s.

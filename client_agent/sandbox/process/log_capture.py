@@ -1,9 +1,9 @@
-"""Reads a job's stdout or stderr for as long as it writes, and keeps a bounded part.
+"""Log capture: reads a job's stdout or stderr to its end, and stores a part of limited size.
 
-The pipe is always emptied, so a job never stands still for good because of its own output; what is
-stored and what is held in memory is bounded, whatever it writes. A job that writes byte by byte is
-read in larger pieces, a little later: it must not cost the agent a core. Files are written in a
-thread, because a disk that hangs must hold up its own jobs only.
+The pipe is always read, so a job does not block because of its own output. What is stored and what
+is kept in memory is limited. If a job writes single bytes, they are read a little later in larger
+pieces, so that reading takes little CPU time. Files are written in a thread, because a slow disk
+must delay only the jobs that write to it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ from shared.files.durable import write_all
 READ_SIZE: Final = 1 << 16
 TAIL_SIZE: Final = 1 << 13
 SMALL_READ: Final = 1 << 12
-"""A read of fewer bytes is a small one,"""
+"""A read of fewer bytes is a small read."""
 MAX_SMALL_READS: Final = 32
-"""and after so many of them the pipe is left alone"""
+"""After so many small reads, reading pauses for PAUSE_S."""
 PAUSE_S: Final = 0.02
-"""for so long."""
 MAX_UNWRITTEN: Final = 1 << 18
-"""Bytes that wait for the disk; with more, the pipe is not read."""
+"""While more bytes wait for the disk, the pipe is not read."""
 
 
 class LogCapture:
-    """Drains one pipe into one file, on the event loop.
+    """Copies one pipe to one file, on the event loop.
 
     Args:
         fd: read end of the pipe, non-blocking; owned by the capture from now on.
         path: the file; made here, must not exist.
-        limit: bytes stored: the start, and where that is not all, a marker line and the end.
-        hard_limit: bytes read until ``on_flood`` is called, once.
-        ready_byte: the first byte is not the job's but the gate's: it is not stored, see
+        limit: bytes stored. If there are more, the start, a marker line and the end are stored.
+        hard_limit: when more bytes are read, ``on_flood`` is called, once.
+        ready_byte: the first byte is written by the gate, not by the job. It is not stored; see
             ``ready``.
         threads: where the file is written.
     """
@@ -59,7 +58,7 @@ class LogCapture:
         self._fd = fd
         self._limit, self._hard_limit = limit, hard_limit
         self._tail_reserve = TAIL_SIZE if limit >= 4 * TAIL_SIZE else 0
-        """Bytes at the end that are stored only when it is known whether something is left out."""
+        """So many bytes are stored only at the end, when it is known what is left out."""
         self._stored = 0
         self._on_flood: Callable[[], None] | None = on_flood
         self._tail = b""
@@ -71,7 +70,7 @@ class LogCapture:
         self._ended = False
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[bool] = self._loop.create_future()
-        """Whether the gate spoke, once that is known."""
+        """Whether the gate wrote its first byte; done when that is known."""
         if not ready_byte:
             self.ready.set_result(True)
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -81,7 +80,7 @@ class LogCapture:
 
     @property
     def closed(self) -> asyncio.Future[None]:
-        """Done when every writer has closed the pipe and all of it is read."""
+        """Done when all writers have closed the pipe, it is read, and the file is written."""
         return self._closed
 
     def tail(self, lines: int = 20) -> str:
@@ -90,8 +89,8 @@ class LogCapture:
         return "\n".join(text.splitlines()[-lines:])
 
     def stop(self) -> None:
-        """Give up before the end of the pipe. May be called at any time. What was read is still
-        written."""
+        """Stop reading before the end of the pipe. May be called at any time. What was read is
+        still written."""
         if not self._ended:
             self._end()
 
@@ -125,7 +124,7 @@ class LogCapture:
             on_flood()
 
     def _limit_reading(self, size: int) -> None:
-        """Leave the pipe alone for a while where reading on is not worth it."""
+        """Stop reading for a while after many small reads, or while the disk is behind."""
         self._small_reads += size < SMALL_READ
         if self._small_reads >= MAX_SMALL_READS:
             self._small_reads = 0
@@ -160,7 +159,7 @@ class LogCapture:
     def _written(self, writing: asyncio.Future[None]) -> None:
         self._writing = None
         problem = None if writing.cancelled() else writing.exception()
-        if problem is not None:  # the disk is full: go on reading, or the job would hang
+        if problem is not None:  # go on reading, or the job would block
             self.store_error = getattr(problem, "strerror", None) or str(problem)
             self._unwritten.clear()
         if self._unwritten:
@@ -191,7 +190,7 @@ class LogCapture:
         self._close()
 
     def _close(self) -> None:
-        """Unless something is still to be written."""
+        """Close the file, unless something is still to be written."""
         if self._writing is None:
             os.close(self._file)
             self._closed.set_result(None)

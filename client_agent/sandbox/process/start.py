@@ -1,4 +1,4 @@
-"""Starts a chain up to its closed gate, and leaves nothing behind where that fails."""
+"""Starts a chain of programs up to its closed gate. If that fails, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ class LogSettings:
     limit: int
     hard_limit: int
     on_flood: Callable[[str], None]
-    """Gets "stdout" or "stderr" when that has passed ``hard_limit``."""
+    """Called with "stdout" or "stderr" when that has passed ``hard_limit``."""
     threads: Executor
-    """Where they are written."""
+    """Threads in which the files are written."""
 
 
 class Pipes:
-    """Gate, stdout, stderr, status: both ends of each, until they are given away or closed."""
+    """Both ends of the pipes for gate, stdout, stderr and status, until they are handed over or
+    closed."""
 
     def __init__(self) -> None:
         self._open: list[int] = []
@@ -61,7 +62,7 @@ class Pipes:
         return fd
 
     def close(self, *fds: int) -> None:
-        """Close these, or all that are still here."""
+        """Close these descriptors, or all that were not handed over."""
         for fd in fds or list(self._open):
             if fd in self._open:
                 self._open.remove(fd)
@@ -69,14 +70,14 @@ class Pipes:
 
 
 class Start:
-    """One chain on its way up.
+    """A chain that is being started.
 
     Args:
-        record: gets the pid that must die, before the gate can open.
-        without_bwrap: there is no bwrap: what is spawned becomes the job.
+        record: called with the pid of the init before the gate can open.
+        without_bwrap: there is no bwrap: the spawned process becomes the job.
 
     Raises:
-        OSError: a log cannot be made; nothing is left open.
+        OSError: a log file cannot be made; nothing is left open.
     """
 
     def __init__(
@@ -121,12 +122,12 @@ class Start:
         return capture
 
     def spawn(self, argv: Sequence[str], passed: Iterable[int], cwd: Path = Path("/")) -> None:
-        """Execute the chain: empty environment, a session of its own (a terminal sends its SIGINT
-        to the agent alone), and no descriptors but the named ones.
+        """Execute the chain with an empty environment, only the named descriptors, and a session
+        of its own, so that a terminal sends its SIGINT to the agent alone.
 
-        Only on the event loop's thread: the parent-death signal belongs to the *thread* that
-        spawned. No ``preexec_fn`` and no ``user=``: both make Python fork instead of vfork, which
-        costs 40 ms in a process of 1 GiB.
+        Must be called on the event loop's thread, because the parent-death signal is sent when the
+        *thread* that spawned ends. ``preexec_fn`` and ``user=`` are not used: with them Python
+        forks instead of using vfork, which takes 40 ms in a process of 1 GiB.
 
         Raises:
             SandboxBroken: the first program of the chain cannot be executed.
@@ -152,10 +153,10 @@ class Start:
     async def wait_until_ready(
         self, clock: Clock, timeout_s: float, death_timeout_s: float
     ) -> SpawnedProcesses:
-        """Wait until the sandbox is up and its gate waits.
+        """Wait until the sandbox is ready and its gate waits for ``go``.
 
         Raises:
-            SandboxBroken: it did not come up; it is dead.
+            SandboxBroken: it did not start; its processes are dead.
         """
         if self._outer is None or self._outer_dead is None:
             raise RuntimeError("spawn first")
@@ -179,18 +180,18 @@ class Start:
                 )
             await self._abandon(clock, death_timeout_s)
         except BaseException:
-            # on its own task: a second cancellation must not leave a chain behind
+            # in a task of its own, so that a second cancellation does not stop it
             await asyncio.shield(asyncio.create_task(self._abandon(clock, death_timeout_s)))
             raise
         finally:
             timer.cancel()
             gate_ready.cancel()
         why = f"not up within {timeout_s:g} s" if late else f"exit code {self._outer.returncode}"
-        said = self._stderr.tail(5) or "no message"
-        raise SandboxBroken(f"the sandbox did not start ({why}): {said}")
+        stderr = self._stderr.tail(5) or "no message"
+        raise SandboxBroken(f"the sandbox did not start ({why}): {stderr}")
 
     async def _wait_for_gate(self, outer: subprocess.Popen[bytes], clock: Clock) -> int | None:
-        """The pid of the init once the gate waits; None where it will not."""
+        """The pid of the init, once the gate waits; None if the start failed."""
         if self._status is None:
             init: int | None = outer.pid
             self._init_fd = os.dup(self._outer_fd)
@@ -202,9 +203,9 @@ class Start:
         self._record(init)
         if not await self._stdout.ready:
             return None
-        # The gate is the init's child, and may run first. Only then does the init tie its life to
-        # bwrap's, and so to ours; its filter comes after that, and can be seen. An agent killed
-        # before, with the gate open, would leave the job running.
+        # The gate is the init's child, and may run first. The init sets its parent-death signal
+        # and then its filter, which can be seen. If the agent opened the gate earlier and were
+        # killed, the job would keep running.
         while self._status is not None and not (filtered := pidfd.has_seccomp_filter(init)):
             if filtered is None:
                 return None
@@ -212,24 +213,26 @@ class Start:
         return init
 
     async def _abandon(self, clock: Clock, death_timeout_s: float) -> None:
-        """End the chain. With the gate closed it ends by itself, and runs nothing of the user's.
+        """End the chain. When its pipe is closed, the gate ends by itself and runs nothing of the
+        user's.
 
-        It is killed only where that takes too long: a bwrap that is killed while it makes its
-        sandbox leaves an orphan behind.
+        The chain is killed only if that takes too long, because a bwrap that is killed while it
+        makes its sandbox leaves an orphan behind.
         """
         if self._outer is None or self._outer_dead is None:
             raise RuntimeError("spawn first")
         self.pipes.close()
-        # stderr is held by every process of the chain
+        # every process of the chain has stderr open
         ends = [self._outer_dead, self._stderr.closed]
         if self._init_fd is not None:
             ends.append(pidfd.watch(self._init_fd))
-        for kill in (False, True, True):  # only what bwrap's death left behind is ours to find
+        for kill in (False, True, True):  # twice: orphans appear only after the death of bwrap
             if kill and not all(end.done() for end in ends):
                 for fd in (self._init_fd, self._outer_fd):
                     if fd is not None:
                         pidfd.kill(fd)
-                # of a bwrap that was killed before it said who its child is, or its child cared
+                # children of a bwrap that was killed before it reported its child, or before the
+                # child set its parent-death signal
                 for fd in pidfd.open_orphans(self.pipes.err_inode):
                     self._orphans.append(fd)
                     pidfd.kill(fd)
@@ -249,10 +252,10 @@ class Start:
         self.close()
 
     def close(self) -> None:
-        """Close everything; for a chain that was not spawned."""
+        """Close all descriptors."""
         self.pipes.close()
-        for part in self._owned:
-            part.stop()
+        for reader in self._owned:
+            reader.stop()
         for fd in (self._outer_fd, self._init_fd, *self._orphans):
             if fd is not None and fd >= 0:
                 pidfd.close(fd)

@@ -11,7 +11,7 @@ _MAX_LINE: Final = 1 << 16
 
 
 class StatusPipe:
-    """Follows one status pipe on the event loop.
+    """Reads one status pipe on the event loop.
 
     Args:
         fd: read end, non-blocking; owned by this object from now on.
@@ -19,16 +19,16 @@ class StatusPipe:
 
     def __init__(self, fd: int) -> None:
         self.exit_code: int | None = None
-        """Of the program inside; None until, and unless, bwrap tells it."""
+        """Of the program inside; None until bwrap reports it."""
         loop = asyncio.get_running_loop()
         self.child_pid: asyncio.Future[int | None] = loop.create_future()
-        """The init of the sandbox; None if bwrap ended without making one."""
+        """Pid of the sandbox's init; None if bwrap ended without starting one."""
         self.closed: asyncio.Future[None] = loop.create_future()
         self._loop, self._fd, self._buffer = loop, fd, b""
         loop.add_reader(fd, self._on_readable)
 
     def stop(self) -> None:
-        """Give up before the end. May be called at any time."""
+        """Stop reading before the end. May be called at any time."""
         if not self.closed.done():
             self._end()
 

@@ -1,4 +1,4 @@
-"""One attempt under way: gate, timers, the first cause of its end, and death for certain."""
+"""Supervises the processes of a running attempt: gate, timeouts, reason of its end, and death."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _KILLED: Final = 128 + signal.SIGKILL
 
 @dataclass(slots=True)
 class SpawnedProcesses:
-    """What a started chain consists of; the descriptors are the attempt's from now on."""
+    """The processes and descriptors of a started chain, which :class:`SupervisedProcess` owns."""
 
     outer: subprocess.Popen[bytes]
     outer_fd: int
-    """pidfd of the process that we spawned. It is never signalled while the sandbox lives:
-    killing it early leaves orphans, and SIGTERM to it gives the job no grace."""
+    """pidfd of the process that the agent spawned. It gets no signal while the sandbox lives: if it
+    were killed, orphans would be left, and if it got SIGTERM, the job would have no grace time."""
     outer_dead: asyncio.Future[None]
     """:func:`client_agent.sandbox.kernel.pidfd.watch` of it."""
     init: int
     init_fd: int
-    """pidfd of the namespace's init: its death is the death of all."""
+    """pidfd of the namespace's init. When it is dead, all processes of the namespace are."""
     gate: int
     """Write end of the gate's stdin."""
     status: StatusPipe | None
-    """None: there is no sandbox; the process that we spawned became the job."""
+    """None: there is no sandbox, and the spawned process became the job."""
     stdout: LogCapture
     stderr: LogCapture
 
@@ -93,21 +93,23 @@ class SupervisedProcess:
         if self._cause is None:
             self._cause = (reason, message)
         elif reason != self._cause[0] and message:
-            self._later_causes.setdefault(reason, message)  # gauges find it again at each look
+            self._later_causes.setdefault(
+                reason, message
+            )  # a gauge may report it again at each poll
         if self._killed:
             return
         if not grace or self._started_at is None:
             self._kill()
         elif not self._terminating:
             self._terminating = True
-            self._after(self._launch.grace_s, self._kill)  # whatever becomes of the signals
+            self._after(self._launch.grace_s, self._kill)  # even if SIGTERM cannot be sent
             try:
                 self._terminate()
             except OSError as problem:
                 log.warning("attempt.not_terminated", init=self.pid, problem=str(problem))
 
     def _terminate(self) -> None:
-        # SIGCONT, too: a stopped process could not act on SIGTERM
+        # SIGCONT, because a stopped process does not handle SIGTERM
         pidfd.signal_descendants(self.pid, signal.SIGTERM, signal.SIGCONT)
         if self._spawned.status is None:
             pidfd.kill(self._spawned.init_fd, signal.SIGTERM)
@@ -153,15 +155,15 @@ class SupervisedProcess:
         return self._make_ended(usage, certain)
 
     async def _until_dead(self) -> tuple[Usage, bool]:
-        """What it used, and whether its death is certain."""
+        """What it used, and whether all of its processes are dead."""
         spawned = self._spawned
         certain = await self._wait_or_give_up(self._init_dead)
         ended_at = self._clock.monotonic()
         if certain:
-            if self._give_up_timer is not None:  # what is left has a time of its own
+            if self._give_up_timer is not None:  # the rest has a timeout of its own
                 self._give_up_timer.cancel()
             certain = await self._meter.stop()
-            # bwrap itself, and every pipe: all writers are dead, so these end by themselves
+            # bwrap and the pipes: all writers are dead, so these end by themselves
             self._after(self._death_timeout_s, self._give_up)
             rest = [spawned.outer_dead, spawned.stdout.closed, spawned.stderr.closed]
             if spawned.status is not None:
@@ -184,22 +186,22 @@ class SupervisedProcess:
         return future.done()
 
     def _reap(self) -> tuple[float | None, int | None]:
-        """Take the dead out of the process table; what the kernel counted for them.
+        """Reap the dead processes; what the kernel counted for them.
 
         Returns:
             CPU seconds of all, and the peak memory in bytes of the largest one; None: unknown.
         """
         cpu_s, peak = 0.0, 0
         if self._spawned.status is not None and pidfd.is_our_zombie(self._spawned.init_fd):
-            # bwrap ends before its child, the init, does: then that is ours, and so is the account
-            # of everything that it has reaped. If not, it is part of bwrap's.
+            # If bwrap ended before its child, the init, then the init is the agent's child now, and
+            # counts for all processes that it reaped. Otherwise bwrap counts for it.
             _, _, used = os.wait4(self.pid, 0)
             cpu_s, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
         pid, status, used = os.wait4(self._spawned.outer.pid, os.WNOHANG)
         if pid == 0:
             return None, None
         self._spawned.outer.returncode = os.waitstatus_to_exitcode(status)
-        # a child of ours starts with our own size on its account: smaller peaks are not seen
+        # A child starts with the agent's own size as its peak, so smaller peaks are unknown.
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if used.ru_maxrss > own:
             peak = max(peak, used.ru_maxrss * 1024)
@@ -222,10 +224,9 @@ class SupervisedProcess:
             code = self._spawned.status.exit_code
         else:
             code = self._spawned.outer.returncode
-            code = (
-                128 - code if code is not None and code < 0 else code
-            )  # as a shell tells a signal
-        # bwrap tells our own SIGKILL of the init like an exit code; run.sh gave none
+            if code is not None and code < 0:
+                code = 128 - code  # as a shell reports a signal
+        # If the agent killed the init, bwrap reports that as an exit code, but run.sh had none.
         return None if self._killed and code == _KILLED else code
 
     def _make_ended(self, usage: Usage, certain: bool) -> Ended:
