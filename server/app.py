@@ -119,7 +119,7 @@ async def compose(
     scratch = FolderScratch(table.data_dir / "staging", owner, token, table.min_free)
     storage = FolderStorage(table.data_dir, scratch, owner, token)
 
-    async def alive() -> set[str]:
+    async def running_servers() -> set[str]:
         return {owner}  # the lock on the folder proves that there is no other
 
     sessions = Sessions(
@@ -160,8 +160,8 @@ async def compose(
         jobs, registry, services, clock, deliver, get, removed_after_s=table.agent_lost_after
     )
     cancel = Cancel(jobs, registry, services, clock, wakeups, get.on_payload)
-    clean = Clean(jobs, storage, services, clock, alive, wakeups.cleaner.set)
-    await recover(jobs, scratch, alive)
+    clean = Clean(jobs, storage, services, clock, running_servers, wakeups.cleaner.set)
+    await recover(jobs, scratch, running_servers)
     await agents.start()
 
     upload_limits = UploadLimits(

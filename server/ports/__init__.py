@@ -15,14 +15,13 @@ from server.ports.agents import (
 from server.ports.jobs import Filter, Held, Jobs
 from server.ports.leases import Leases
 from server.ports.scratch import Scratch, ScratchFile
-from server.ports.storage import Alive, FileStream, InUse, PendingFiles, Storage
+from server.ports.storage import FileStream, InUse, PendingFiles, RunningServers, Storage
 from server.ports.wakeups import Watch
 
 __all__ = [
     "Agent",
     "AgentError",
     "AgentRecords",
-    "Alive",
     "Fetched",
     "FileStream",
     "Filter",
@@ -34,6 +33,7 @@ __all__ = [
     "NoSuchPayload",
     "PendingFiles",
     "RefusedByAgent",
+    "RunningServers",
     "Scratch",
     "ScratchFile",
     "Storage",

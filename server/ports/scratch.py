@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from server.ports.storage import Alive
+from server.ports.storage import RunningServers
 
 
 class ScratchFile(Protocol):
@@ -50,10 +50,10 @@ class Scratch(Protocol):
         """Raises OSError if a file cannot be made and written."""
         ...
 
-    async def clear(self, alive: Alive) -> int:
+    async def clear(self, running_servers: RunningServers) -> int:
         """At start: remove the files of earlier runs of a server; how many.
 
         Args:
-            alive: names the runs that still go on; their files are left alone.
+            running_servers: names the runs that still go on; their files are left alone.
         """
         ...

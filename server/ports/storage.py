@@ -9,7 +9,7 @@ from typing import Protocol
 
 from server.domain.files import FileKind
 
-Alive = Callable[[], Awaitable[set[str]]]
+RunningServers = Callable[[], Awaitable[set[str]]]
 """The owners (runs of servers) that still go on."""
 InUse = Callable[[Sequence[str]], Awaitable[set[str]]]
 """Those of the files' names that a row refers to."""
@@ -27,7 +27,7 @@ class PendingFiles(Protocol):
             Its name: 32 hex digits, of which the last 12 name the run of the server (its owner).
 
         Raises:
-            OSError: nothing was stored; or it was, and cannot be made durable.
+            OSError: it was not stored.
         """
         ...
 
@@ -99,7 +99,7 @@ class Storage(Protocol):
         ...
 
     async def delete_orphans(
-        self, kind: FileKind, names: Sequence[str], in_use: InUse, alive: Alive
+        self, kind: FileKind, names: Sequence[str], in_use: InUse, running_servers: RunningServers
     ) -> int:
         """Delete those of the listed files that no row refers to, nor will; how many.
 

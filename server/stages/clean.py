@@ -15,7 +15,7 @@ from server.domain import outcome
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.ports import Alive, Jobs, Storage
+from server.ports import Jobs, RunningServers, Storage
 from server.stages.read import read_job
 from shared.clock import SECOND, Clock
 from shared.http.access import Principal
@@ -31,7 +31,7 @@ class Clean:
     """The Cleaner.
 
     Args:
-        alive: names the runs of servers that still go on; what they store is no orphan.
+        running_servers: names the runs of servers that still go on; what they store is no orphan.
         more: called when a sweep has left something to the next one, which should come at once.
     """
 
@@ -41,11 +41,11 @@ class Clean:
         storage: Storage,
         services: Mapping[str, Service],
         clock: Clock,
-        alive: Alive,
+        running_servers: RunningServers,
         more: Callable[[], None] = lambda: None,
     ) -> None:
         self._jobs, self._storage, self._services = jobs, storage, services
-        self._clock, self._alive, self._more = clock, alive, more
+        self._clock, self._running_servers, self._more = clock, running_servers, more
         self._orphans_due = clock.monotonic()
         self._unlisted: list[tuple[FileKind, str]] = []
         """Kinds of files that are still to be looked through for orphans, each behind a name."""
@@ -93,7 +93,7 @@ class Clean:
                 self._unlisted.append((kind, names[-1]))
                 looked_at += len(names)
                 removed += await self._storage.delete_orphans(
-                    kind, names, self._jobs.files_in_use, self._alive
+                    kind, names, self._jobs.files_in_use, self._running_servers
                 )
         if removed:
             log.info("orphans.removed", files=removed)

@@ -11,15 +11,15 @@ from __future__ import annotations
 import structlog
 
 from server.domain import states
-from server.ports import Alive, Jobs, Scratch
+from server.ports import Jobs, RunningServers, Scratch
 from shared.wire import JobState
 
 log = structlog.get_logger()
 
 
-async def recover(jobs: Jobs, scratch: Scratch, alive: Alive) -> None:
+async def recover(jobs: Jobs, scratch: Scratch, running_servers: RunningServers) -> None:
     """Remove the scratch files of earlier runs, and log what is resumed."""
-    removed = await scratch.clear(alive)
+    removed = await scratch.clear(running_servers)
     taken_up = await jobs.in_states(states.HOLDS_SLOT)
     sending = sum(job.state is JobState.PROCESSING for job in taken_up)
     log.info("server.recovered", jobs=len(taken_up), sending=sending, half_files=removed)

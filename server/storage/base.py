@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from server.domain.files import FileKind
-from server.ports import Alive, InUse, PendingFiles
+from server.ports import InUse, PendingFiles, RunningServers
 
 NAME: Final = re.compile(r"[0-9a-f]{32}")
 _OWNER_LEN: Final = 12
@@ -21,9 +21,11 @@ def owner_of(name: str) -> str:
 
 
 def new_name(owner: str, token: Callable[[], str]) -> str:
-    """Args:
-    owner: 12 hex digits.
-    token: gives 20 hex digits that were never given before.
+    """A name that was never given before.
+
+    Args:
+        owner: the run of a server that makes the file; 12 hex digits.
+        token: gives 20 hex digits, others each time.
     """
     name = token() + owner
     assert NAME.fullmatch(name), name
@@ -62,9 +64,9 @@ class BaseStorage(ABC):
         await files.discard()
 
     async def delete_orphans(
-        self, kind: FileKind, names: Sequence[str], in_use: InUse, alive: Alive
+        self, kind: FileKind, names: Sequence[str], in_use: InUse, running_servers: RunningServers
     ) -> int:
-        others = await alive() - {self._owner}
+        others = await running_servers() - {self._owner}
         candidates = [
             name for name in names if name not in self._pending and owner_of(name) not in others
         ]

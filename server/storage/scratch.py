@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from server.ports import Alive
+from server.ports import RunningServers
 from server.storage.base import new_name, owner_of
 from server.storage.space import Reservation, Space
 from server.storage.stream import LocalStream
@@ -82,10 +82,10 @@ class FolderScratch:
         with self.file() as file:
             file.path.write_bytes(b"ferryman")
 
-    async def clear(self, alive: Alive) -> int:
+    async def clear(self, running_servers: RunningServers) -> int:
         names = await asyncio.to_thread(os.listdir, self._folder)
-        living = await alive()
-        left = [name for name in names if owner_of(name) not in living]
+        running = await running_servers()
+        left = [name for name in names if owner_of(name) not in running]
         for name in left:
             durable.remove_quietly(self._folder / name)
         return len(left)

@@ -58,9 +58,11 @@ class Place:
 
     def __post_init__(self) -> None:
         self.jobs = SqlJobs(self.database, self.changed.append)
-        self.clean = Clean(self.jobs, self.storage, SERVICES, self.clock, self.alive, self._more)
+        self.clean = Clean(
+            self.jobs, self.storage, SERVICES, self.clock, self.running_servers, self._more
+        )
 
-    async def alive(self) -> set[str]:
+    async def running_servers(self) -> set[str]:
         return {OWNER}
 
     def _more(self) -> None:
@@ -155,7 +157,7 @@ async def test_a_stop_does_not_wait_for_all_that_has_expired(place: Place) -> No
         stop.set()  # while the first sweep is under way
         wakeup.set()
 
-    clean = Clean(place.jobs, place.storage, SERVICES, place.clock, place.alive, more)
+    clean = Clean(place.jobs, place.storage, SERVICES, place.clock, place.running_servers, more)
     await Loop("cleaner", clean, 60.0, wakeup, place.clock).run(stop)
     assert len(await place.jobs.expired(place.clock.now(), 1_000)) == 250
 
@@ -176,7 +178,7 @@ async def test_a_crash_before_the_files_are_removed_leaves_orphans_only(
             await place.clean.run_once()
     assert (await place.jobs.get(job.id)).state is S.CLEANED
     assert len(place.stored()) == 1
-    await Clean(place.jobs, place.storage, SERVICES, place.clock, place.alive).run_once()
+    await Clean(place.jobs, place.storage, SERVICES, place.clock, place.running_servers).run_once()
     assert place.stored() == set()
 
 

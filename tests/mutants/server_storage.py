@@ -38,16 +38,16 @@ MUTANTS: Final = (
     _of(
         "a run knows its own files, whatever its lease says",
         "base.py",
-        "others = await alive() - {self._owner}",
-        "others = await alive()",
+        "others = await running_servers() - {self._owner}",
+        "others = await running_servers()",
         *_both("orphans.py::test_this_run_is_asked_about_its_own_files_not_its_lease"),
     ),
     _of(
         "rows are asked for last",
         "base.py",
-        "        others = await alive() - {self._owner}\n",
+        "        others = await running_servers() - {self._owner}\n",
         "        used = await in_use(names)\n"
-        "        others = await alive() - {self._owner}\n"
+        "        others = await running_servers() - {self._owner}\n"
         "        async def in_use(_): return used\n",
         *_both("orphans.py::test_a_row_that_is_written_during_the_sweep_counts"),
     ),
@@ -125,14 +125,14 @@ MUTANTS: Final = (
     _of(
         "scratch files of a run that is alive stay",
         "scratch.py",
-        " if owner_of(name) not in living]",
+        " if owner_of(name) not in running]",
         "]",
         *_both("crashes.py::test_scratch_files_go_with_their_run"),
     ),
     _of(
         "those of a dead one go",
         "scratch.py",
-        " if owner_of(name) not in living]",
+        " if owner_of(name) not in running]",
         " if False]",
         *_both("crashes.py::test_scratch_files_go_with_their_run"),
     ),

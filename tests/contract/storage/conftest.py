@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 
 from server.domain.files import FileKind
-from server.ports import Alive, InUse, Storage
+from server.ports import InUse, RunningServers, Storage
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from tests.support.memory_storage import Contents, MemoryStorage
@@ -137,14 +137,14 @@ def rows(*referred: str) -> InUse:
     return in_use
 
 
-def alive(*owners: str) -> Alive:
-    async def running() -> set[str]:
+def running(*owners: str) -> RunningServers:
+    async def running_servers() -> set[str]:
         return set(owners)
 
-    return running
+    return running_servers
 
 
-async def sweep(storage: Storage, in_use: InUse, running: Alive) -> int:
+async def sweep(storage: Storage, in_use: InUse, running_servers: RunningServers) -> int:
     """Delete the orphans among all results."""
     listed = await names(storage)
-    return await storage.delete_orphans(FileKind.RESULT, listed, in_use, running)
+    return await storage.delete_orphans(FileKind.RESULT, listed, in_use, running_servers)

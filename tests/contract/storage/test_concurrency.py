@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from server.domain.files import FileKind
 from server.ports import Storage
-from tests.contract.storage.conftest import FIRST, SECOND, Place, alive, names, put, sweep
+from tests.contract.storage.conftest import FIRST, SECOND, Place, names, put, running, sweep
 from tests.support.stored import chunks, read
 
 R = FileKind.RESULT
@@ -40,8 +40,8 @@ async def test_sweeps_of_two_servers_take_nothing_from_uploads_under_way(place: 
     async def upload(storage: Storage, other: Storage, number: int) -> None:
         async with storage.pending(R) as pending:
             name = await pending.put(chunks(b"%d" % number))
-            assert await sweep(other, in_use, alive(FIRST, SECOND)) == 0
-            assert await sweep(storage, in_use, alive(FIRST, SECOND)) == 0
+            assert await sweep(other, in_use, running(FIRST, SECOND)) == 0
+            assert await sweep(storage, in_use, running(FIRST, SECOND)) == 0
             referred.add(name)
             pending.commit()
 

@@ -9,7 +9,7 @@ import pytest
 
 from server.domain.files import FileKind
 from server.ports import Storage
-from tests.contract.storage.conftest import FIRST, SECOND, Place, alive, names, put, rows, sweep
+from tests.contract.storage.conftest import FIRST, SECOND, Place, names, put, rows, running, sweep
 from tests.support.inline_database import SimulatedCrash
 from tests.support.stored import chunks, read
 
@@ -41,7 +41,7 @@ async def test_a_crash_before_the_row_leaves_an_orphan_for_the_next_run(place: P
         await dies_after_storing(place.first, stored)
     following = place.run(SECOND)
     assert await read(following, R, stored[0]) == b"whole"
-    assert await sweep(following, rows(), alive(SECOND)) == 1
+    assert await sweep(following, rows(), running(SECOND)) == 1
     assert await names(following) == []
 
 
@@ -50,7 +50,7 @@ async def test_a_crash_after_the_row_loses_nothing(place: Place) -> None:
     with pytest.raises(SimulatedCrash):
         await dies_after_storing(place.first, stored)  # the row is there; nobody was told
     following = place.run(SECOND)
-    assert await sweep(following, rows(*stored), alive(SECOND)) == 0
+    assert await sweep(following, rows(*stored), running(SECOND)) == 0
     assert await read(following, R, stored[0]) == b"whole"
 
 
@@ -66,7 +66,7 @@ async def test_a_cancelled_write_may_still_come_so_its_file_stays(storage: Stora
     await stored.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert await sweep(storage, rows(), alive(FIRST)) == 0
+    assert await sweep(storage, rows(), running(FIRST)) == 0
     assert len(await names(storage)) == 1
 
 
@@ -77,7 +77,7 @@ async def test_scratch_files_go_with_their_run(place: Place) -> None:
             file.path.write_bytes(b"half")
         archive = dead.path.with_name(f"{dead.path.name}.archive")
         archive.write_bytes(b"half an archive")
-        assert await place.scratch("0000000000c3").clear(alive(SECOND)) == 2
+        assert await place.scratch("0000000000c3").clear(running(SECOND)) == 2
         assert (dead.path.exists(), archive.exists(), living.path.exists()) == (False, False, True)
 
 

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from server.domain.files import FileKind
-from tests.contract.storage.conftest import FIRST, Place, alive, names, put, rows, sweep
+from tests.contract.storage.conftest import FIRST, Place, names, put, rows, running, sweep
 from tests.support.stored import chunks, read
 
 R = FileKind.RESULT
@@ -41,4 +41,4 @@ async def test_there_is_room_again_after_a_deletion(place: Place) -> None:
         await place.first.delete([(R, name)])
     assert await names(place.first) == []
     assert await read(place.first, R, await put(place.first, b"again")) == b"again"
-    assert await sweep(place.first, rows(), alive(FIRST)) == 1
+    assert await sweep(place.first, rows(), running(FIRST)) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from server.domain.files import FileKind
 from server.ports import Storage
-from tests.contract.storage.conftest import FIRST, Place, alive, put
+from tests.contract.storage.conftest import FIRST, Place, put, running
 from tests.support.stored import chunks, read
 
 B, R = FileKind.BUNDLE, FileKind.RESULT
@@ -41,7 +41,7 @@ async def test_a_scratch_file_is_stored_with_its_content(place: Place) -> None:
             name = await pending.put(file)
         pending.commit()
     assert await read(place.first, B, name) == LARGE
-    assert await scratch.clear(alive()) == 0  # nothing of it is left over
+    assert await scratch.clear(running()) == 0  # nothing of it is left over
 
 
 async def test_a_name_says_who_stored_the_file_and_is_never_given_again(storage: Storage) -> None:
