@@ -14,7 +14,7 @@ from typing import Final
 
 from server.domain.errors import NotAllowed
 from server.domain.jobs import Job
-from shared.http.access import Principal, Role
+from shared.principals import Principal, Role
 
 
 class Area(Enum):

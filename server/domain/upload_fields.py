@@ -11,7 +11,7 @@ from typing import Final
 from server.domain.access import check_upload
 from server.domain.errors import BadField
 from server.domain.service import Service
-from shared.http.access import Principal
+from shared.principals import Principal
 from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit
 from shared.units.durations import parse_duration, say_duration
 from shared.units.sizes import say_size

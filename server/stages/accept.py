@@ -18,7 +18,7 @@ from server.domain.upload_fields import UploadRequest, check_field, given, uploa
 from server.ports import Jobs, ScratchFile, Storage
 from shared.clock import Clock
 from shared.files.bundles.format import BundleSummary
-from shared.http.access import Principal
+from shared.principals import Principal
 from shared.settings.limits import lowered
 
 QUEUED: Final = "Job successfully uploaded"

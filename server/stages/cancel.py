@@ -24,7 +24,7 @@ from server.domain.service import Service
 from server.ports import Agent, AgentError, Fleet, Jobs, NoSuchPayload, Watch
 from server.stages.read import read_job
 from shared.clock import Clock, wait_for
-from shared.http.access import Principal
+from shared.principals import Principal
 from shared.wire import JobState, PayloadDoc, PayloadState
 
 log = structlog.get_logger()

@@ -18,7 +18,7 @@ from server.domain.service import Service
 from server.ports import Jobs, RunningServers, Storage
 from server.stages.read import read_job
 from shared.clock import SECOND, Clock
-from shared.http.access import Principal
+from shared.principals import Principal
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200

@@ -10,7 +10,7 @@ from server.domain import access
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Event, Job
 from server.ports import Filter, Jobs
-from shared.http.access import Principal
+from shared.principals import Principal
 
 
 async def read_job(jobs: Jobs, principal: Principal, job_id: int) -> Job:

@@ -9,7 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
-from shared.http.access import ANONYMOUS, LOCAL, Principal, Role
+from shared.principals import ANONYMOUS, LOCAL, Principal, Role
 
 PRINCIPAL: Final = web.RequestKey("principal", Principal)
 

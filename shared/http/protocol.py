@@ -16,9 +16,9 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
-from shared.http.access import ANONYMOUS
 from shared.http.authentication import PRINCIPAL
 from shared.http.connections import Connections
+from shared.principals import ANONYMOUS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from server.api.route import Route
 from server.api.routes import ROUTES
 from server.domain.access import Area
-from shared.http.access import Principal, Role
+from shared.principals import Principal, Role
 from tests.support.fake_orchestrator import Orchestrator
 from tests.support.raw_http import Answer, ask, holding
 from tests.support.server_http import Caller, driving

@@ -19,7 +19,7 @@ from server.domain.files import FileKind
 from server.domain.service import Service
 from server.store.migrations import MIGRATIONS
 from shared.files import durable
-from shared.http.access import LOCAL
+from shared.principals import LOCAL
 from shared.sqlite.database import Database
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import CrashPoint, SimulatedCrash

@@ -23,7 +23,7 @@ from server.storage.scratch import FolderScratch
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
-from shared.http.access import LOCAL
+from shared.principals import LOCAL
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.support.fake_orchestrator import Orchestrator

@@ -66,7 +66,7 @@ MUTANTS: Final = (
     ),
     of(
         "a user has a user_id",
-        "shared/http/access.py",
+        "shared/principals.py",
         "if (self.role is Role.USER) != bool(self.user_id):",
         "if False:",
         f"{_RULES}a_user_without_a_user_id_cannot_be_made",

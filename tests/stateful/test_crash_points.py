@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from server.domain.service import Service
-from shared.http.access import LOCAL
+from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import CrashPoint, SimulatedCrash
 from tests.support.simulation import World

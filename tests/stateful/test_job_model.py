@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from server.domain.errors import AlreadyEnded
 from server.domain.service import Service
-from shared.http.access import LOCAL
+from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import CrashPoint, SimulatedCrash
 from tests.support.simulation import FAULTS, NEVER_S, World

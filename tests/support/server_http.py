@@ -13,12 +13,12 @@ from server.app import Server, compose
 from server.settings import load
 from server.settings.tables import ServerSettings
 from shared.clock import Clock
-from shared.http.access import Principal
 from shared.http.authentication import Tokens
 from shared.http.connections import connection_limits
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
 from shared.http.sockets import listen
+from shared.principals import Principal
 from tests.support.fake_orchestrator import Orchestrator
 
 RUN = b"echo hello\n"

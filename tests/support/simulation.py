@@ -35,8 +35,8 @@ from server.storage import folder, scratch
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import BundleSummary
-from shared.http.access import LOCAL
 from shared.ids import AttemptKey
+from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, JobState, PayloadDoc, PayloadList, PayloadState, Reason
 from tests.support.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads

@@ -16,8 +16,8 @@ from server.api.requested_job import wait_for_job
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
 from server.loops.wakeups import JobWakeups
-from shared.http.access import LOCAL
 from shared.http.authentication import PRINCIPAL
+from shared.principals import LOCAL
 from shared.wire import JobState
 from tests.support.jobs import job
 from tests.support.sim_clock import SimClock

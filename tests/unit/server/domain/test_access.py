@@ -7,7 +7,7 @@ import pytest
 from server.domain import access
 from server.domain.access import Area
 from server.domain.errors import NotAllowed
-from shared.http.access import ANONYMOUS, LOCAL, Principal, Role
+from shared.principals import ANONYMOUS, LOCAL, Principal, Role
 from tests.support.jobs import job
 
 ANN = Principal("ann-laptop", Role.USER, "ann")

@@ -7,7 +7,7 @@ import pytest
 from server.domain.errors import BadField
 from server.domain.service import Service
 from server.domain.upload_fields import check_field, given, upload_request
-from shared.http.access import LOCAL
+from shared.principals import LOCAL
 from shared.wire import Limits
 
 SERVICES = {"s": Service("s", timeout_s=3600, limits=Limits(memory=1 << 30, cpus=2, pids=100))}

@@ -16,8 +16,8 @@ from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
 from server.stages import get
 from server.store import claims
-from shared.http.access import LOCAL
 from shared.ids import AttemptKey
+from shared.principals import LOCAL
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 from tests.support.simulation import World
 

@@ -11,12 +11,12 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from shared.http.access import ANONYMOUS, LOCAL
 from shared.http.authentication import PRINCIPAL
 from shared.http.connections import connection_limits
 from shared.http.listener import Listener
 from shared.http.protocol import SMALL, Connection, Deadlines
 from shared.http.sockets import listen
+from shared.principals import ANONYMOUS, LOCAL
 
 LATER = 600.0
 SOON = 0.05
