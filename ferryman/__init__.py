@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Unreachable,
         WaitedTooLong,
     )
-    from ferryman.models import EventDoc, JobDoc, JobState, Reason, Usage
+    from ferryman.models import AttemptDoc, EventDoc, JobDoc, JobState, Reason, Usage
     from ferryman.sync import SyncClient
 
     __version__: str
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Accepted",
     "AlreadyEnded",
+    "AttemptDoc",
     "BadArgument",
     "BadBundle",
     "BadDownload",
@@ -79,6 +80,7 @@ __all__ = [
 
 _ELSEWHERE: Final = {
     "Accepted": "answers",
+    "AttemptDoc": "models",
     "Client": "client",
     "Downloaded": "download",
     "EventDoc": "models",

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from ferryman.errors import KINDS, FerrymanError, NotUnderstood, Refused
+from ferryman.errors import KINDS, FerrymanError, NoResult, NotReady, NotUnderstood, Refused
 
 UNAVAILABLE: Final = frozenset({502, 503, 504})
 """A proxy without its server, or a server that starts or stops: treated as unreachable."""
@@ -48,6 +48,14 @@ async def refusal_of(answer: aiohttp.ClientResponse) -> FerrymanError:
         request_id=document.get("request_id") or answer.headers.get("X-Request-ID"),
         retry_after=_seconds(answer.headers.get("Retry-After")),
     )
+
+
+def no_result(problem: Refused) -> Refused:
+    """The refusal of a result or a log; its class says whether there will be one."""
+    if problem.status not in {409, 410}:
+        return problem
+    kind = NotReady if problem.code == "not_ended" else NoResult
+    return kind(problem.status, problem.code, problem.message, request_id=problem.request_id)
 
 
 def error_of_body(problem: BaseException) -> FerrymanError | None:

@@ -16,7 +16,16 @@ from ferryman.defaults import DEFAULT_URL
 from ferryman.download import Download, Downloaded, target_path
 from ferryman.fields import RequestedLimits, upload_fields
 from ferryman.form import ProgressCallback
-from ferryman.models import EventDoc, EventPage, JobDoc, JobPage, JobState
+from ferryman.logs import Stream, fetch_log
+from ferryman.models import (
+    AttemptDoc,
+    AttemptPage,
+    EventDoc,
+    EventPage,
+    JobDoc,
+    JobPage,
+    JobState,
+)
 from ferryman.transport import Transport
 from ferryman.upload import submit
 
@@ -220,12 +229,30 @@ class Client:
             query["cursor"] = page.next
             left = None if left is None else left - len(page.items)
 
+    async def attempts(self, job_id: int) -> list[AttemptDoc]:
+        """Every attempt that an agent took, the first one first."""
+        return (await self._transport.get(f"api/v1/jobs/{job_id}/attempts", AttemptPage)).items
+
+    async def log(self, job_id: int, attempt: int | None = None, stream: Stream = "stdout") -> str:
+        """What an attempt wrote; bytes that are not UTF-8 are replaced.
+
+        Args:
+            attempt: None: the latest one that has logs.
+
+        Raises:
+            NotReady: the attempt has not ended, or there is none yet.
+            NoResult: it left no logs, or they have been cleaned.
+            NotFound, and as :meth:`submit`
+        """
+        return await fetch_log(self._transport, job_id, attempt, stream)
+
     async def download(
         self,
         job_id: int,
         to: str | Path = ".",
         *,
         partial: bool = False,
+        attempt: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> Downloaded:
         """Fetch the result, a ZIP; a file appears only when it is whole and its digest is right.
@@ -235,18 +262,24 @@ class Client:
                 it is there. A path that ends with a slash is a folder; missing folders are made.
             partial: what there is by now, whatever the state: of a running job a snapshot, of a
                 failed job what it left, logs included.
+            attempt: what this attempt left, whatever became of it.
             progress: called with bytes received and bytes in all.
 
         Raises:
-            NotReady: the job has not ended.
+            NotReady: the job, or the attempt, has not ended.
             NoResult: it did not complete (the text says why), or it has been cleaned.
             BadDownload, NotFound, and as :meth:`submit`
             OSError: the file cannot be written.
         """
-        target = await asyncio.to_thread(
-            target_path, to, f"job-{job_id}{'-partial' if partial else ''}.zip"
-        )
-        path = f"download_partial/{job_id}" if partial else f"api/v1/jobs/{job_id}/result"
+        name, path = f"job-{job_id}", f"api/v1/jobs/{job_id}/result"
+        if partial:
+            name, path = f"{name}-partial", f"download_partial/{job_id}"
+        if attempt is not None:
+            if partial:
+                raise errors.BadArgument("partial is of the job as it is now, not of an attempt")
+            name = f"{name}-attempt-{attempt}"
+            path = f"api/v1/jobs/{job_id}/attempts/{attempt}/result"
+        target = await asyncio.to_thread(target_path, to, f"{name}.zip")
         return await Download(self._transport, path, target, on_progress=progress).run()
 
     async def cancel(self, job_id: int) -> JobDoc:

@@ -15,10 +15,10 @@ from typing import IO, Final
 
 import aiohttp
 
+from ferryman.answer_errors import no_result
 from ferryman.errors import (
     BadDownload,
     FerrymanError,
-    NoResult,
     NotReady,
     NotUnderstood,
     Refused,
@@ -82,9 +82,8 @@ class Download:
         except BaseException as problem:
             file.close()
             self._partial.unlink(missing_ok=True)
-            if isinstance(problem, Refused) and problem.status in {409, 410}:
-                refusal = (problem.status, problem.code, problem.message)
-                raise NoResult(*refusal, request_id=problem.request_id) from problem
+            if isinstance(problem, Refused):
+                raise no_result(problem) from None
             raise
         return Downloaded(
             self._target, self._received, self._hash.hexdigest(), self._expected is not None

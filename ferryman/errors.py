@@ -91,7 +91,7 @@ class Refused(FerrymanError):
 
 
 class NotFound(Refused):
-    """404: there is no such job."""
+    """404: there is no such job, or no such attempt."""
 
 
 class NotAllowed(Refused):
@@ -107,7 +107,7 @@ class AlreadyEnded(Refused):
 
 
 class NotReady(Refused):
-    """202: the job has not ended, so there is no result yet."""
+    """202 or 409: the job, or the attempt, has not ended, so there is no result yet."""
 
 
 class NoResult(Refused):

@@ -132,6 +132,8 @@ class SyncClient:
     wait = _blocking(Client.wait)
     events = _iterating(Client.events)
     jobs = _iterating(Client.jobs)
+    attempts = _blocking(Client.attempts)
+    log = _blocking(Client.log)
     download = _blocking(Client.download)
     cancel = _blocking(Client.cancel)
     health = _blocking(Client.health)

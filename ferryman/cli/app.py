@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ferryman.cli import jobs, programs, results
+from ferryman.cli import attempts, jobs, programs, results
 from ferryman.cli.submit import submit
 
 _PASSED_ON: Final = {
@@ -27,6 +27,8 @@ app = typer.Typer(
 
 app.command("submit")(submit)
 app.command("status")(jobs.status)
+app.command("attempts")(attempts.attempts)
+app.command("logs")(attempts.logs)
 app.command("download")(results.download)
 app.command("cancel")(jobs.cancel)
 app.command("list")(jobs.list_jobs)

@@ -51,7 +51,8 @@ def status(
             if json:
                 show.print_json(job)
             else:
-                for line in (*show.details(job), *show.stderr_lines(job)):
+                about = show.details(job, server.command(f"attempts {job_id}"))
+                for line in (*about, *show.stderr_lines(job)):
                     typer.echo(show.printable(line))
             return exit_code_of_job(job) if wait else 0
 
@@ -133,7 +134,7 @@ def list_jobs(
             more = bool(most) and len(listed) > most
             listed = listed[:most] if most else listed
             if json:
-                typer.echo("[" + ",\n".join(job.model_dump_json() for job in listed) + "]")
+                show.print_json_list(listed)
             else:
                 show.print_jobs(listed, await _why_waiting(client, listed))
             if more:

@@ -65,6 +65,11 @@ JobId: TypeAlias = Annotated[
     typer.Argument(metavar="ID", parser=_job_id, hidden=True),
 ]
 
+Attempt: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--attempt", min=1, metavar="N", help="Of this attempt, whatever became of it."),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Server:

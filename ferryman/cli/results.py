@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -12,15 +13,17 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import exit_code_for
-from ferryman.cli.options import JobId, Output, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.cli.options import Attempt, JobId, Output, Quiet, Server, Token, TokenFile, Url, run
 from ferryman.defaults import DEFAULT_URL
-from ferryman.errors import BadArgument, NoResult
+from ferryman.errors import BadArgument, NoResult, NotReady
 from ferryman.units import say_size
 
 if TYPE_CHECKING:
     from ferryman.client import Client
 
 STDOUT: Final = "-"
+_HTTP_PATH: Final = re.compile(r"(\. What it left: |; )/download_partial.*")
+"""At the end of a refusal, for those who use HTTP."""
 
 
 def download(
@@ -33,6 +36,7 @@ def download(
             help="What there is by now, whatever the state: also of a job that runs or failed.",
         ),
     ] = False,
+    attempt: Attempt = None,
     quiet: Quiet = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
@@ -51,40 +55,64 @@ def download(
         async with server.client() as client:
             try:
                 if output == STDOUT:
-                    await _print_zip(client, job_id, partial=partial, quiet=quiet)
+                    await _print_zip(client, job_id, partial, attempt, quiet=quiet)
                 else:
                     to = output or "."
-                    typer.echo(await fetch(client, job_id, to, partial=partial, quiet=quiet))
-            except NoResult as problem:
-                # The server ends with a path, which is for those who use HTTP.
-                show.print_error(str(problem).partition(". What it left: ")[0])
-                if problem.status == 409:
-                    show.print_message(partial_hint(server, job_id))
-                return exit_code_for(problem)
+                    typer.echo(await fetch(client, job_id, to, partial, attempt, quiet=quiet))
+            except (NoResult, NotReady) as problem:
+                return explain(problem, server, job_id, attempt)
             return 0
 
     run(work())
 
 
-async def fetch(client: Client, job_id: int, to: str, *, partial: bool, quiet: bool) -> Path:
+def explain(problem: NoResult | NotReady, server: Server, job_id: int, attempt: int | None) -> int:
+    """Say why there is no result or log, and which command shows what there is.
+
+    Returns:
+        The exit code.
+    """
+    show.print_error(_HTTP_PATH.sub("", str(problem)))
+    if problem.code == "no_attempt":
+        show.print_message(f"how it stands: {server.command(f'status {job_id}')}")
+    elif isinstance(problem, NotReady):
+        show.print_message(partial_hint(server, job_id, "what there is now"))
+    elif problem.status == 409 and attempt is None:
+        show.print_message(partial_hint(server, job_id))
+    return exit_code_for(problem)
+
+
+async def fetch(
+    client: Client,
+    job_id: int,
+    to: str,
+    partial: bool = False,
+    attempt: int | None = None,
+    *,
+    quiet: bool,
+) -> Path:
     with show.progress_bar("fetching", quiet=quiet) as on_progress:
-        done = await client.download(job_id, to, partial=partial, progress=on_progress)
+        done = await client.download(
+            job_id, to, partial=partial, attempt=attempt, progress=on_progress
+        )
     if not quiet:
         show.print_message(f"saved {done.path} ({say_size(done.size)})")
     return done.path
 
 
-async def _print_zip(client: Client, job_id: int, *, partial: bool, quiet: bool) -> None:
+async def _print_zip(
+    client: Client, job_id: int, partial: bool, attempt: int | None, *, quiet: bool
+) -> None:
     """To stdout, once it has arrived whole."""
     with tempfile.TemporaryDirectory(prefix="ferryman-") as folder:
         with show.progress_bar("fetching", quiet=quiet) as on_progress:
             done = await client.download(
-                job_id, f"{folder}/", partial=partial, progress=on_progress
+                job_id, f"{folder}/", partial=partial, attempt=attempt, progress=on_progress
             )
         with done.path.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()
 
 
-def partial_hint(server: Server, job_id: int) -> str:
-    return f"what it left, logs included: {server.command(f'download {job_id} --partial')}"
+def partial_hint(server: Server, job_id: int, what: str = "what it left") -> str:
+    return f"{what}, logs included: {server.command(f'download {job_id} --partial')}"

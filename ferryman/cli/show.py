@@ -14,7 +14,7 @@ from ferryman.units import say_duration, say_size
 
 if TYPE_CHECKING:
     from ferryman.form import ProgressCallback
-    from ferryman.models import EventDoc, JobDoc
+    from ferryman.models import AttemptDoc, EventDoc, JobDoc
 
 _STYLE: Final = {
     "Running": "cyan",
@@ -86,8 +86,12 @@ def _progress(job: JobDoc) -> str:
     return f"{job.progress.current:g}{total}"
 
 
-def details(job: JobDoc) -> Iterator[str]:
-    """A job, in a few lines."""
+def details(job: JobDoc, attempts_command: str) -> Iterator[str]:
+    """A job, in a few lines.
+
+    Args:
+        attempts_command: shows its attempts.
+    """
     reason = f" ({job.reason})" if job.reason else ""
     yield f"job {job.id}: {job.status}{reason}"
     if job.message:
@@ -98,7 +102,9 @@ def details(job: JobDoc) -> Iterator[str]:
     if job.queue is not None:
         yield f"  waiting at position {job.queue.position}: {job.queue.reason}"
     if job.attempt:
-        yield f"  attempt {job.attempt}" + (f" on {job.agent}" if job.agent else "")
+        where = f" on {job.agent}" if job.agent else ""
+        others = f"; all attempts: {attempts_command}" if job.attempt > 1 else ""
+        yield f"  attempt {job.attempt}{where}{others}"
     if job.cancel_requested_at and not job.ended:
         yield f"  cancel asked for {local(job.cancel_requested_at)}, not confirmed by the agent yet"
     if job.progress is not None:
@@ -159,14 +165,40 @@ def print_jobs(listed: Iterable[JobDoc], waiting: Mapping[int, str]) -> None:
         )
         for job in listed
     ]
+    _print_table(heads, rows, drop=("NAME", "ACCEPTED", "SERVICE", "USER"))
+
+
+def print_attempts(attempts: Iterable[AttemptDoc]) -> None:
+    """A table on a terminal, tab-separated lines elsewhere."""
+    heads = ("ATTEMPT", "STATUS", "AGENT", "STARTED", "TOOK", "EXIT", "REASON")
+    rows = [
+        (
+            str(one.number),
+            str(one.status),
+            one.agent,
+            local(one.started_at) if one.started_at else "",
+            say_duration(since(one.started_at, one.ended_at))
+            if one.started_at and one.ended_at
+            else "",
+            "" if one.exit_code is None else str(one.exit_code),
+            str(one.reason or ""),
+        )
+        for one in attempts
+    ]
+    _print_table(heads, rows, drop=("STARTED", "AGENT"))
+
+
+def _print_table(
+    heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], drop: Sequence[str]
+) -> None:
     if sys.stdout.isatty():
-        _table(heads, rows)
+        _table(heads, rows, drop)
         return
     for row in (heads, *rows):
         typer.echo("\t".join(printable(cell).replace("\t", " ").replace("\n", " ") for cell in row))
 
 
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], drop: Sequence[str]) -> None:
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -176,11 +208,11 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(cell_len, column)) for column in zip(heads, *rows, strict=True)]
     last = len(heads) - 1
     shown = list(range(len(heads)))
-    for drop in ("NAME", "ACCEPTED", "SERVICE", "USER"):
-        # On a narrow terminal columns are dropped, then messages are cut; ids are always whole.
+    for name in drop:
+        # On a narrow terminal columns are dropped, then the last is cut; numbers are always whole.
         needed = sum(widths[at] + 2 for at in shown[:-1]) + min(widths[last], _MIN_MESSAGE_WIDTH)
         if needed > console.width:
-            shown.remove(heads.index(drop))
+            shown.remove(heads.index(name))
     table = Table(box=None, pad_edge=False, expand=True)
     for at in shown:
         table.add_column(
@@ -188,7 +220,7 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
             overflow="ellipsis",
             no_wrap=True,
             ratio=1 if at == last else None,
-            min_width=widths[at] if heads[at] == "ID" else None,
+            min_width=widths[at] if at == 0 else None,
         )
     for row in rows:
         style = _STYLE.get(row[1], "")
@@ -199,6 +231,11 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 def print_json(model: Any) -> None:
     """JSON on stdout."""
     typer.echo(model.model_dump_json(indent=2))
+
+
+def print_json_list(models: Iterable[Any]) -> None:
+    """A list in JSON on stdout, an item a line."""
+    typer.echo("[" + ",\n".join(model.model_dump_json() for model in models) + "]")
 
 
 @contextmanager

@@ -160,7 +160,7 @@ def submit(
                 for warning in job.warnings:
                     show.print_message(f"warning: {warning}")
             if job.status == "Completed" and output is not None:
-                await fetch(client, job.id, output, partial=False, quiet=quiet)
+                await fetch(client, job.id, output, quiet=quiet)
             else:
                 _conclude(job, server, quiet=quiet)
             return exit_code_of_job(job)

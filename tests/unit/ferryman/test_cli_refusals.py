@@ -185,7 +185,10 @@ async def test_what_cannot_be_a_bundle_is_65(ferryman, tmp_path):
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["submit", "status", "download", "cancel", "list", "dev"])
+COMMANDS = ("submit", "status", "attempts", "logs", "download", "cancel", "list", "dev")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 async def test_help_has_words_for_values_and_none_for_switches(ferryman, command):
     short, long = await ferryman(command, "-h"), await ferryman(command, "--help")
     assert short == long
