@@ -15,9 +15,9 @@ from server.api.route import Route
 from server.api.routes import ROUTES
 from server.domain.access import Area
 from shared.principals import Principal, Role
-from tests.support.fake_orchestrator import Orchestrator
+from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.raw_http import Answer, ask, holding
-from tests.support.server_http import Caller, driving
+from tests.support.server_http import ServerClient, driving
 
 PRINCIPALS = {
     principal.name: principal
@@ -51,7 +51,7 @@ RUN = (
 class World:
     """A server, and everybody who has a token for it."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: ServerClient) -> None:
         self.caller, self.jobs = caller, caller.server.jobs
         self.port = int(caller.url.rpartition(":")[2])
 
@@ -98,7 +98,7 @@ def token(name: str) -> str:
 @contextlib.asynccontextmanager
 async def serving(tmp_path, then: str = "Completed", **settings) -> AsyncIterator[World]:
     principals = {token(name): principal for name, principal in PRINCIPALS.items()}
-    client = Orchestrator(then=then)
+    client = FakeOrchestrator(then=then)
     async with driving(tmp_path, client, principals=principals, **settings) as caller:
         yield World(caller)
 

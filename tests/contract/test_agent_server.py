@@ -18,7 +18,7 @@ from server.settings.tables import ServerTable
 from shared.files.bundles.reader import MAX_FILES
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, Settled
 from tests.support.agent import LIMITS, SERVER
-from tests.support.agent_http import HELLO, Caller, calling
+from tests.support.agent_http import HELLO, AgentClient, calling
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ async def test_settling_an_unknown_key_refuses_it_even_after_a_restart(tmp_path)
 class StalledSubmit:
     """A submit whose body stops halfway."""
 
-    def __init__(self, agent: Caller) -> None:
+    def __init__(self, agent: AgentClient) -> None:
         self._agent = agent
         self._data, digest = agent.bundle()
         self._order = agent.order("1.1", self._data, digest).model_dump_json().encode()

@@ -9,29 +9,29 @@ import pytest
 from aiohttp import web
 
 from tests.support.fake_agent import FakeAgent, page, serving
-from tests.support.server_http import Caller
+from tests.support.server_http import ServerClient
 
 SLOW: dict[str, Any] = {"agent_unreachable_after": 3_600.0, "agent_lost_after": 86_400.0}
 
 
-async def ask(caller: Caller, method: str, path: str = "", **query: str) -> tuple[int, Any]:
+async def ask(caller: ServerClient, method: str, path: str = "", **query: str) -> tuple[int, Any]:
     url = f"{caller.url}/api/v1/agents{path}"
     async with caller.session.request(method, url, params=query) as answer:
         return answer.status, await answer.json()
 
 
-async def agent_of(caller: Caller, name: str) -> dict[str, Any]:
+async def agent_of(caller: ServerClient, name: str) -> dict[str, Any]:
     status, found = await ask(caller, "GET", f"/{name}")
     assert status == 200, found
     return dict(found)
 
 
-async def names(caller: Caller, **query: str) -> dict[str, str]:
+async def names(caller: ServerClient, **query: str) -> dict[str, str]:
     _, found = await ask(caller, "GET", **query)
     return {one["name"]: one["state"] for one in found["items"]}
 
 
-async def up(caller: Caller, agent: FakeAgent) -> dict[str, Any]:
+async def up(caller: ServerClient, agent: FakeAgent) -> dict[str, Any]:
     """The document of the agent, once it may get jobs."""
     await agent.until(lambda: agent.streams == 1)
     found = await agent_of(caller, agent.name)
@@ -39,7 +39,7 @@ async def up(caller: Caller, agent: FakeAgent) -> dict[str, Any]:
     return found
 
 
-async def unreachable(caller: Caller, agent: FakeAgent) -> None:
+async def unreachable(caller: ServerClient, agent: FakeAgent) -> None:
     """Whatever answers at its address is not the agent any more, and the server knows it."""
     agent.trick = page(502)
     agent.hang_up()

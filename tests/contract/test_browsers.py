@@ -14,14 +14,14 @@ from aiohttp.test_utils import TestServer
 
 from ferryman import Client
 from shared.settings.limits import FIELDS
-from tests.support.fake_orchestrator import Orchestrator
-from tests.support.server_http import RUN, Caller, driving
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.server_http import RUN, ServerClient, driving
 
 PREFIX = "/jobs/of-ours"
 
 
 @contextlib.asynccontextmanager
-async def proxied(caller: Caller) -> AsyncIterator[str]:
+async def proxied(caller: ServerClient) -> AsyncIterator[str]:
     """A proxy that shows the server below PREFIX; the address there."""
 
     async def forward(request: web.Request) -> web.StreamResponse:
@@ -62,7 +62,7 @@ def form() -> aiohttp.FormData:
 
 
 async def test_a_plain_form_is_sent_on_to_its_job(tmp_path):
-    async with driving(tmp_path, Orchestrator()) as caller:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
         shown = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
         async with caller.session.post(
             f"{caller.url}/upload", data=form(), headers=shown, allow_redirects=False
@@ -76,7 +76,7 @@ async def test_a_plain_form_is_sent_on_to_its_job(tmp_path):
 
 async def test_behind_a_proxy_with_a_path_everything_works(tmp_path):
     async with (
-        driving(tmp_path, Orchestrator(), url_prefix=PREFIX) as caller,
+        driving(tmp_path, FakeOrchestrator(), url_prefix=PREFIX) as caller,
         proxied(caller) as base,
     ):
         async with caller.session.post(f"{base}/upload", data=form()) as answer:
@@ -97,7 +97,7 @@ async def test_behind_a_proxy_with_a_path_everything_works(tmp_path):
 
 async def test_the_description_can_be_tried_behind_a_proxy(tmp_path):
     async with (
-        driving(tmp_path, Orchestrator(), url_prefix=PREFIX) as caller,
+        driving(tmp_path, FakeOrchestrator(), url_prefix=PREFIX) as caller,
         proxied(caller) as base,
     ):
         async with caller.session.get(f"{base}/swagger") as answer:
@@ -113,14 +113,14 @@ async def test_the_description_can_be_tried_behind_a_proxy(tmp_path):
         assert urljoin(url, document["servers"][0]["url"]) == f"{base}/"
 
 
-async def _text(caller: Caller, url: str) -> str:
+async def _text(caller: ServerClient, url: str) -> str:
     async with caller.session.get(url) as answer:
         assert answer.status == 200, url
         return await answer.text()
 
 
 async def test_the_description_is_open_and_names_how_to_show_a_token(tmp_path):
-    async with driving(tmp_path, Orchestrator(), tokens=["a-token-of-somebody"]) as caller:
+    async with driving(tmp_path, FakeOrchestrator(), tokens=["a-token-of-somebody"]) as caller:
         for path in ("/swagger", "/swagger/start.js", "/openapi.json"):
             assert (await caller.get(path))[0] == 200
         document = json.loads((await caller.get("/openapi.json"))[2])
@@ -130,7 +130,7 @@ async def test_the_description_is_open_and_names_how_to_show_a_token(tmp_path):
 
 @pytest.fixture
 async def upload(tmp_path):
-    async with driving(tmp_path, Orchestrator()) as caller:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
         document = json.loads((await caller.get("/openapi.json"))[2])
         again = (await caller.get("/openapi.json"))[2]
         assert json.loads(again) == document

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from ferryman import BadArgument, Client, JobState, Refused
-from tests.support.fake_orchestrator import Orchestrator
-from tests.support.server_http import Caller, driving
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.server_http import ServerClient, driving
 
 S = JobState
 
 
-def client_of(caller: Caller) -> Client:
+def client_of(caller: ServerClient) -> Client:
     return Client(caller.url, user="ada", patience=0)
 
 
 @pytest.fixture
 async def caller(tmp_path: Path):
-    async with driving(tmp_path, Orchestrator()) as caller:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
         yield caller
 
 

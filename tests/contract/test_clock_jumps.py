@@ -8,7 +8,7 @@ from client_agent.run.retention import INTERVAL_S
 from shared.clock import SECOND, from_iso
 from tests.support.agent import SERVER
 from tests.support.agent_http import calling
-from tests.support.fake_orchestrator import Orchestrator
+from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 from tests.support.sim_clock import JumpingClock, SimClock
 
@@ -20,7 +20,7 @@ SHORT = '[services.short]\nexpires_after = "10ms"\n'
 async def test_the_server_cleans_nothing_after_a_jump(tmp_path, days):
     machine = JumpingClock()
     async with driving(
-        tmp_path, Orchestrator(), extra=SHORT, machine=machine, cleaner_interval=0.02
+        tmp_path, FakeOrchestrator(), extra=SHORT, machine=machine, cleaner_interval=0.02
     ) as caller:
         job_id = await caller.upload()
         before = await caller.job(job_id)

@@ -21,7 +21,7 @@ from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from tests.support import raw_http
 from tests.support.agent_http import calling
-from tests.support.fake_orchestrator import Orchestrator
+from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.raw_http import Answer
 from tests.support.server_http import driving
 
@@ -83,7 +83,7 @@ async def serving(name: str, tmp_path, **settings) -> AsyncIterator[Program]:
     async with contextlib.AsyncExitStack() as stack:
         if name == "server":
             caller: Any = await stack.enter_async_context(
-                driving(tmp_path, Orchestrator(then="Running"), **settings)
+                driving(tmp_path, FakeOrchestrator(then="Running"), **settings)
             )
         else:
             caller = await stack.enter_async_context(calling(tmp_path, **settings))
@@ -439,7 +439,7 @@ async def test_a_failure_of_the_database_is_reported_until_it_is_over(name, tmp_
 
 async def test_a_download_that_is_broken_off_is_one_line_without_a_traceback(tmp_path):
     """The result does not fit into what the kernel keeps for a reader who reads nothing."""
-    client = Orchestrator(result=os.urandom(24 << 20))
+    client = FakeOrchestrator(result=os.urandom(24 << 20))
     async with driving(tmp_path, client) as caller:
         job = await caller.upload()
         assert (await caller.job(job))["status"] == "Completed"

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tests.support.fake_agent import (
     FakeAgent,
-    Held,
+    HeldPayload,
     Trick,
     elsewhere,
     page,
@@ -25,7 +25,7 @@ from tests.support.fake_agent import (
     serving,
     zipped,
 )
-from tests.support.server_http import Caller
+from tests.support.server_http import ServerClient
 
 STRANGERS = {
     "404 page": page(404),
@@ -55,13 +55,13 @@ def on(part: str, answer: Callable[[web.Request], Awaitable[web.StreamResponse] 
     return trick
 
 
-async def result(caller: Caller, job_id: int) -> str:
+async def result(caller: ServerClient, job_id: int) -> str:
     status, kind, body = await caller.get(f"/download/{job_id}")
     assert (status, kind) == (200, "application/zip"), body
     return said(body)
 
 
-async def terminate(caller: Caller, job_id: int) -> int:
+async def terminate(caller: ServerClient, job_id: int) -> int:
     async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
         await answer.read()
         return answer.status
@@ -190,7 +190,7 @@ async def test_an_agent_cannot_end_a_job_that_another_has(tmp_path, digest):
         job_id = await caller.upload()
         await caller.job(job_id, until="Running")
         server = honest.held(f"{job_id}.1").server
-        forged = Held(77, server, f"{job_id}.1", digest, "Completed", zipped("forged"))
+        forged = HeldPayload(77, server, f"{job_id}.1", digest, "Completed", zipped("forged"))
         await liar.say(forged)
         await liar.until(lambda: forged.status == "Cleaned")
         assert (await caller.job(job_id, until="Running"))["status"] == "Running"
@@ -239,7 +239,9 @@ async def test_payloads_of_others_are_left_alone(tmp_path):
         for number, (server, key) in enumerate(
             [("another", f"{job_id}.1"), (held.server, "no key"), (held.server, "0.0")]
         ):
-            await agent.say(Held(90 + number, server, key, None, "Completed", zipped("of others")))
+            await agent.say(
+                HeldPayload(90 + number, server, key, None, "Completed", zipped("of others"))
+            )
         agent.hang_up()
         await agent.end(held)
         assert (await caller.job(job_id))["status"] == "Completed"
@@ -257,7 +259,9 @@ async def test_a_partial_result_is_that_of_the_job_whatever_its_number_is_by_now
         held.result = zipped("so far")
         status, _, body = await caller.get(f"/download_partial/{job_id}")
         assert (status, said(body)) == (200, "so far")
-        agent.payloads[held.id] = Held(held.id, "another", "5.1", None, result=zipped("of others"))
+        agent.payloads[held.id] = HeldPayload(
+            held.id, "another", "5.1", None, result=zipped("of others")
+        )
         status, _, body = await caller.get(f"/download_partial/{job_id}")
         assert zipfile.ZipFile(io.BytesIO(body)).namelist() == ["ferryman.json"]
 
@@ -452,7 +456,7 @@ async def test_a_number_that_an_agent_gave_again_ends_and_forgets_nothing_else(
         job_id = await caller.upload()
         await caller.job(job_id)
         server = agent.held(f"{job_id}.1").server
-        again = Held(77, server, "998.1", None, status)
+        again = HeldPayload(77, server, "998.1", None, status)
 
         async def give_again(request: web.Request) -> None:
             if request.path == f"{route}77":
@@ -460,7 +464,7 @@ async def test_a_number_that_an_agent_gave_again_ends_and_forgets_nothing_else(
                 done.set()
 
         agent.trick = give_again
-        await agent.say(Held(77, server, "999.1", None, status))
+        await agent.say(HeldPayload(77, server, "999.1", None, status))
         await done.wait()
         await agent.until(lambda: agent.payloads.get(77) is again)
         await caller.job(await caller.upload())

@@ -8,7 +8,7 @@ import hashlib
 import json
 
 from server.api.routes import ROUTES
-from tests.support.fake_orchestrator import Orchestrator
+from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 
 KEYS = {
@@ -20,7 +20,7 @@ KEYS = {
 
 
 async def test_the_reference_routes_keep_their_shapes(tmp_path):
-    client = Orchestrator(then="Running")
+    client = FakeOrchestrator(then="Running")
     async with driving(tmp_path, client) as caller:
         assert json.loads((await caller.get("/"))[2]) == {"message": "pong"}
         health = json.loads((await caller.get("/health"))[2])
@@ -46,14 +46,14 @@ async def test_the_reference_routes_keep_their_shapes(tmp_path):
 
 
 async def test_the_job_document_has_every_key_of_the_design(tmp_path):
-    async with driving(tmp_path, Orchestrator()) as caller:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
         job = await caller.job(await caller.upload())
         assert set(job) >= KEYS
         assert (job["ended"], job["user_id"], job["service"]) == (True, "7", "my_service")
 
 
 async def test_errors_below_api_are_problems(tmp_path):
-    async with driving(tmp_path, Orchestrator()) as caller:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
         for path, status, code in [
             ("/api/v1/jobs/99", 404, "job_not_found"),
             ("/api/v1/nothing", 404, "not_found"),
@@ -71,7 +71,7 @@ async def test_errors_below_api_are_problems(tmp_path):
 
 
 async def test_a_wait_ends_with_the_change_it_waits_for(tmp_path):
-    client = Orchestrator(then="Running")
+    client = FakeOrchestrator(then="Running")
     async with driving(tmp_path, client) as caller:
         job_id = await caller.upload()
         await caller.job(job_id, until="Running")
@@ -82,7 +82,7 @@ async def test_a_wait_ends_with_the_change_it_waits_for(tmp_path):
 
 
 async def test_a_result_has_validators_ranges_and_its_digest(tmp_path):
-    async with driving(tmp_path, Orchestrator()) as caller:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
         job_id = await caller.upload()
         await caller.job(job_id)
         url = f"{caller.url}/api/v1/jobs/{job_id}/result"
@@ -113,7 +113,7 @@ async def test_a_result_has_validators_ranges_and_its_digest(tmp_path):
 
 
 async def test_where_there_is_no_result_the_status_says_why(tmp_path):
-    client = Orchestrator(then="Running")
+    client = FakeOrchestrator(then="Running")
     async with driving(tmp_path, client) as caller:
         first, second = await caller.upload(), await caller.upload()
         for job_id in (first, second):
@@ -135,7 +135,7 @@ async def test_where_there_is_no_result_the_status_says_why(tmp_path):
 
 async def test_what_has_expired_is_gone(tmp_path):
     soon = '[services.my_service]\nexpires_after = "0s"\n'
-    async with driving(tmp_path, Orchestrator(), extra=soon, cleaner_interval=0.02) as caller:
+    async with driving(tmp_path, FakeOrchestrator(), extra=soon, cleaner_interval=0.02) as caller:
         job_id = await caller.upload()
         seen: list[str] = []
         while "Cleaned" not in seen:
@@ -147,7 +147,7 @@ async def test_what_has_expired_is_gone(tmp_path):
 
 
 async def test_the_description_names_every_route(tmp_path):
-    async with driving(tmp_path, Orchestrator()) as caller:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
         told = json.loads((await caller.get("/openapi.json"))[2])
         assert told["openapi"].startswith("3.1")
         for route in ROUTES:

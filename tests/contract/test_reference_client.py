@@ -10,13 +10,13 @@ import pytest
 
 from server.settings import load
 from shared.settings.base import SettingsError
-from tests.support.fake_orchestrator import Orchestrator
+from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import RUN, driving
 
 
 @pytest.fixture
-def client() -> Orchestrator:
-    return Orchestrator()
+def client() -> FakeOrchestrator:
+    return FakeOrchestrator()
 
 
 async def test_a_job_goes_there_and_its_result_comes_back(tmp_path, client):

@@ -26,7 +26,7 @@ from shared.clock import SECOND
 from shared.principals import LOCAL
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
-from tests.support.fake_orchestrator import Orchestrator
+from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 from tests.support.sim_clock import SimClock
 from tests.support.stored import chunks
@@ -298,7 +298,7 @@ async def test_an_ended_job_can_be_deleted_and_its_number_is_not_given_again(pla
 
 
 async def test_a_job_is_deleted_over_http_once_it_has_ended(tmp_path: Path) -> None:
-    client = Orchestrator(then="Running")
+    client = FakeOrchestrator(then="Running")
     async with driving(tmp_path, client) as caller:
 
         async def remove(job_id: int) -> tuple[int, str]:

@@ -12,26 +12,26 @@ from server.settings import load
 from shared.files.locks import FolderInUse
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.support.fake_orchestrator import Orchestrator
-from tests.support.server_http import Caller, driving
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.server_http import ServerClient, driving
 
 KEPT = '[services.my_service]\nqueued_per_user = 3\nexpires_after = "1d"\n'
 
 
-async def page(caller: Caller, query: str) -> tuple[list[int], str | None]:
+async def page(caller: ServerClient, query: str) -> tuple[list[int], str | None]:
     status, _, body = await caller.get(f"/api/v1/jobs?{query}")
     assert status == 200, body
     found = json.loads(body)
     return [job["id"] for job in found["items"]], found["next"]
 
 
-async def uploads(caller: Caller, count: int) -> None:
+async def uploads(caller: ServerClient, count: int) -> None:
     for _ in range(count):
         await caller.upload()
 
 
 async def test_the_pages_of_a_list_follow_each_other_to_the_last(tmp_path: Path) -> None:
-    async with driving(tmp_path, Orchestrator(then="Running"), gone=True) as caller:
+    async with driving(tmp_path, FakeOrchestrator(then="Running"), gone=True) as caller:
         await uploads(caller, 5)
         assert await page(caller, "limit=2") == ([5, 4], "4")
         assert await page(caller, "limit=2&cursor=4") == ([3, 2], "2")
@@ -41,7 +41,7 @@ async def test_the_pages_of_a_list_follow_each_other_to_the_last(tmp_path: Path)
 
 
 async def test_a_place_in_the_queue_is_told(tmp_path: Path) -> None:
-    async with driving(tmp_path, Orchestrator(then="Running")) as caller:
+    async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
         first, second, *rest = [await caller.upload() for _ in range(5)]
         for job_id in (first, second):
             await caller.job(job_id, until="Running")  # two at once for one user
@@ -52,7 +52,7 @@ async def test_a_place_in_the_queue_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_full_queue_refuses_and_takes_again_when_there_is_room(tmp_path: Path) -> None:
-    async with driving(tmp_path, Orchestrator(), gone=True, extra=KEPT) as caller:
+    async with driving(tmp_path, FakeOrchestrator(), gone=True, extra=KEPT) as caller:
         await uploads(caller, 3)
         with pytest.raises(AssertionError, match="queue_full"):
             await caller.upload()
@@ -72,7 +72,7 @@ async def test_a_full_database_is_told_as_507_and_health_recovers_by_itself(
         return opened[-1]
 
     monkeypatch.setattr(Database, "open", keep)
-    async with driving(tmp_path, Orchestrator(), gone=True, cleaner_interval=0.02) as caller:
+    async with driving(tmp_path, FakeOrchestrator(), gone=True, cleaner_interval=0.02) as caller:
         (database,) = opened
         kept = await caller.upload()
         (used,) = (await database.rows("PRAGMA page_count"))[0]
@@ -98,7 +98,7 @@ async def test_a_full_database_is_told_as_507_and_health_recovers_by_itself(
 async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes: str, status: int, code: str
 ) -> None:
-    async with driving(tmp_path, Orchestrator()) as caller:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
         job_id = await caller.upload()
         await caller.job(job_id)
         jobs = caller.server.jobs
@@ -120,9 +120,9 @@ async def test_two_servers_cannot_share_a_database_that_lies_elsewhere(tmp_path:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     shared = tmp_path / "shared.sqlite"
-    async with driving(tmp_path / "a", Orchestrator(), gone=True, db_path=shared):
+    async with driving(tmp_path / "a", FakeOrchestrator(), gone=True, db_path=shared):
         with pytest.raises(FolderInUse, match=r"shared\.sqlite is in use by another process"):
-            async with driving(tmp_path / "b", Orchestrator(), gone=True, db_path=shared):
+            async with driving(tmp_path / "b", FakeOrchestrator(), gone=True, db_path=shared):
                 pass
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_orchestrator import Orchestrator
-from tests.support.server_http import RUN, Caller, driving
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.server_http import RUN, ServerClient, driving
 
 FIELDS = {"user_id": "7", "service": "my_service"}
 HEAD = b'--b\r\nContent-Disposition: form-data; name="user_id"\r\n\r\n7\r\n'
@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 
 
 def server(folder: Path, extra: str = ""):
-    return driving(folder, Orchestrator(then="Running"), extra=extra, max_files=50)
+    return driving(folder, FakeOrchestrator(then="Running"), extra=extra, max_files=50)
 
 
 def left(folder: Path) -> list[str]:
@@ -143,7 +143,7 @@ def left(folder: Path) -> list[str]:
 
 
 async def post(
-    caller: Caller, body: bytes, path: str = "/upload", **headers: str
+    caller: ServerClient, body: bytes, path: str = "/upload", **headers: str
 ) -> tuple[int, dict[str, str], dict[str, object]]:
     kind = {"Content-Type": "multipart/form-data; boundary=b"}
     async with caller.session.post(
@@ -219,7 +219,7 @@ async def test_limits_of_an_upload_lower_the_services_and_never_raise_them(tmp_p
         assert (limits["disk"], job["timeout_s"]) == (1 << 30, 90.0)
 
 
-async def raw(caller: Caller, request: bytes, *, close: bool = False) -> bytes:
+async def raw(caller: ServerClient, request: bytes, *, close: bool = False) -> bytes:
     """Send bytes as they are; all that comes back."""
     port = int(caller.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -325,7 +325,7 @@ async def test_a_key_makes_one_job_and_another_body_under_it_is_422(tmp_path):
 
 
 async def test_folders_and_archives_become_the_bundle_that_was_meant(tmp_path):
-    client = Orchestrator()
+    client = FakeOrchestrator()
     bodies = [
         form(part("mine/run.sh"), part("mine/data/in.pdb", b"ATOM")),
         bundle(zipped(("run.sh", RUN), ("data/in.pdb", b"ATOM")), "b.zip"),
@@ -341,7 +341,7 @@ async def test_folders_and_archives_become_the_bundle_that_was_meant(tmp_path):
 
 
 async def test_with_tokens_only_who_shows_one_is_answered(tmp_path):
-    async with driving(tmp_path, Orchestrator(), tokens=("a-secret-of-users",)) as caller:
+    async with driving(tmp_path, FakeOrchestrator(), tokens=("a-secret-of-users",)) as caller:
         status, kind, _ = await caller.get("/api/v1/jobs")
         assert (status, kind) == (401, "application/problem+json")
         assert (await caller.get("/health"))[0] == 200

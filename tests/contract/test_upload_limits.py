@@ -15,8 +15,8 @@ from server.api.context import CONTEXT
 from server.storage.scratch import FolderScratch
 from shared.files.bundles.expand import expand
 from tests.contract.test_upload_http import HEAD, bundle, field, form, left, part, post, zipped
-from tests.support.fake_orchestrator import Orchestrator
-from tests.support.server_http import RUN, Caller, driving
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.server_http import RUN, ServerClient, driving
 from tests.support.sim_clock import SimClock
 
 MIB = 1 << 20
@@ -25,7 +25,7 @@ MIB = 1 << 20
 class Sender:
     """An upload whose sender stops in the middle."""
 
-    def __init__(self, caller: Caller, head: bytes = HEAD, query: str = "") -> None:
+    def __init__(self, caller: ServerClient, head: bytes = HEAD, query: str = "") -> None:
         self._caller, self._head, self._query = caller, head, query
 
     async def __aenter__(self) -> Sender:
@@ -52,7 +52,7 @@ class Sender:
         self.writer.close()
 
 
-def scratch_of(caller: Caller) -> FolderScratch:
+def scratch_of(caller: ServerClient) -> FolderScratch:
     scratch = caller.server.application[CONTEXT].scratch
     assert isinstance(scratch, FolderScratch)
     return scratch
@@ -62,7 +62,7 @@ def open_file(name: str = "run.sh") -> bytes:
     return part(name, b"")[:-2]
 
 
-async def under_way(caller: Caller, count: int) -> None:
+async def under_way(caller: ServerClient, count: int) -> None:
     """Until so many half uploads have been begun on the disk."""
     folder = scratch_of(caller)._folder
     while len(list(folder.iterdir())) < count:
@@ -71,7 +71,7 @@ async def under_way(caller: Caller, count: int) -> None:
 
 async def test_only_so_many_uploads_at_once(tmp_path):
     async with driving(
-        tmp_path, Orchestrator(then="Running"), uploads=3, uploads_per_user=2
+        tmp_path, FakeOrchestrator(then="Running"), uploads=3, uploads_per_user=2
     ) as caller:
         big = open_file() + bytes(MIB)
         other = field("user_id", "8") + field("service", "my_service")
@@ -99,7 +99,7 @@ async def until_left(tmp_path: Path, count: int) -> None:
 
 async def test_an_upload_that_stalls_is_cut_off_and_leaves_nothing(tmp_path):
     clock = SimClock()
-    async with driving(tmp_path, Orchestrator(then="Running"), machine=clock) as caller:
+    async with driving(tmp_path, FakeOrchestrator(then="Running"), machine=clock) as caller:
         async with Sender(caller, HEAD + open_file() + bytes(MIB)) as sender:
             await under_way(caller, 1)
             answer = asyncio.create_task(sender.answer())
@@ -120,7 +120,7 @@ async def test_an_upload_that_is_slow_but_steady_goes_on(tmp_path):
     clock = SimClock()
     half = HEAD + open_file() + bytes(70_000)
     async with (
-        driving(tmp_path, Orchestrator(then="Running"), machine=clock) as caller,
+        driving(tmp_path, FakeOrchestrator(then="Running"), machine=clock) as caller,
         Sender(caller, half) as sender,
     ):
         await under_way(caller, 1)
@@ -138,7 +138,7 @@ async def test_an_upload_that_is_slow_but_steady_goes_on(tmp_path):
         assert (await sender.answer())[0] == 201
 
 
-def sender_bytes(caller: Caller) -> int:
+def sender_bytes(caller: ServerClient) -> int:
     folder = scratch_of(caller)._folder
     return sum(path.stat().st_size for path in folder.iterdir())
 
@@ -164,7 +164,7 @@ async def test_archives_wait_for_each_other_and_nobody_for_them(tmp_path, monkey
 
     monkeypatch.setattr("shared.multipart.sinks.expand", slow)
     archive = zipped(("run.sh", RUN))
-    async with driving(tmp_path, Orchestrator(then="Completed")) as caller:
+    async with driving(tmp_path, FakeOrchestrator(then="Completed")) as caller:
         try:
             sent = []
             for number in range(24):
@@ -216,7 +216,7 @@ class Disk:
 
 async def test_uploads_that_fit_one_by_one_do_not_fill_the_disk_together(tmp_path, monkeypatch):
     disk = Disk(monkeypatch, 16 * MIB)
-    async with driving(tmp_path, Orchestrator(then="Running"), min_free=4 * MIB) as caller:
+    async with driving(tmp_path, FakeOrchestrator(then="Running"), min_free=4 * MIB) as caller:
         body = form(part("run.sh"), part("big", bytes(7 * MIB)))
         chunks = [body[at : at + 100_000] for at in range(0, len(body), 100_000)]
 
@@ -245,7 +245,7 @@ async def test_uploads_that_fit_one_by_one_do_not_fill_the_disk_together(tmp_pat
 
 async def test_an_archive_stops_expanding_before_the_disk_is_full(tmp_path, monkeypatch):
     disk = Disk(monkeypatch, 12 * MIB)
-    async with driving(tmp_path, Orchestrator(then="Running"), min_free=4 * MIB) as caller:
+    async with driving(tmp_path, FakeOrchestrator(then="Running"), min_free=4 * MIB) as caller:
         packed = zipped(("run.sh", RUN), ("zeros", bytes(12 * MIB)))
         assert len(packed) < 100_000
         status, _, told = await post(caller, bundle(packed, "b.zip"))
@@ -256,7 +256,7 @@ async def test_an_archive_stops_expanding_before_the_disk_is_full(tmp_path, monk
 
 async def test_a_result_that_does_not_fit_is_not_fetched_to_the_end(tmp_path, monkeypatch):
     disk = Disk(monkeypatch, 6 * MIB)
-    client = Orchestrator(then="Completed", result=bytes(4 * MIB))
+    client = FakeOrchestrator(then="Completed", result=bytes(4 * MIB))
     async with driving(tmp_path, client, min_free=4 * MIB, agent_unreachable_after=0.1) as caller:
         status, _, told = await post(caller, form(part("run.sh")))
         assert status == 201
@@ -271,7 +271,7 @@ async def test_a_result_that_does_not_fit_is_not_fetched_to_the_end(tmp_path, mo
 
 async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp_path):
     own = "[services.my_service]\nlimits = { disk = '8MiB' }\n"
-    async with driving(tmp_path, Orchestrator(then="Running"), extra=own) as caller:
+    async with driving(tmp_path, FakeOrchestrator(then="Running"), extra=own) as caller:
         files = part("big", bytes(9 * MIB)) + part("run.sh")
         fields = field("user_id", "7") + field("service", "my_service")
         for body in (fields + files, files + fields):  # as it comes, or once all is known

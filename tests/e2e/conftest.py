@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from ferryman import cli
-from tests.support.dev_program import System, environment, started
+from tests.support.dev_program import DevProgram, environment, started
 
 
 @pytest.fixture(scope="session")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
     """One for all tests of this process."""
     if shutil.which("bwrap") is None:
         pytest.fail("bubblewrap is missing: scripts/setup installs it")
@@ -37,7 +37,7 @@ Ferryman = Callable[..., Said]
 
 @pytest.fixture
 def ferryman(
-    system: System,
+    system: DevProgram,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],

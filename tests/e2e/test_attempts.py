@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ferryman import JobState, SyncClient
-from tests.support.dev_program import System, started
+from tests.support.dev_program import DevProgram, started
 
 RETRIED = """
 [services.example]
@@ -26,7 +26,7 @@ touch "left-by-$FERRYMAN_ATTEMPT.txt"
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
+def system(tmp_path: Path) -> Iterator[DevProgram]:
     """One whose service repeats what ends with 3."""
     config = tmp_path / "retried.toml"
     config.write_text(RETRIED)
@@ -39,7 +39,7 @@ def names(path: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_each_attempt_can_be_looked_at(ferryman, bundle, system: System, tmp_path):
+def test_each_attempt_can_be_looked_at(ferryman, bundle, system: DevProgram, tmp_path):
     waited = ferryman("submit", bundle(SCRIPT), "-s", "example", "--wait")
     assert waited.code == 0, waited.err
     number = int(waited.out)
@@ -76,7 +76,7 @@ def test_each_attempt_can_be_looked_at(ferryman, bundle, system: System, tmp_pat
     assert names(tmp_path / "1.zip") == left
 
 
-def test_a_running_attempt_has_no_logs_yet(ferryman, bundle, system: System):
+def test_a_running_attempt_has_no_logs_yet(ferryman, bundle, system: DevProgram):
     number = int(ferryman("submit", bundle("sleep 600"), "-s", "example").out)
     with SyncClient(system.url) as client:
         next(event for event in client.events(number) if event.status is JobState.RUNNING)

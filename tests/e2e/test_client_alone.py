@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.dev_program import ROOT, System, environment
+from tests.support.dev_program import ROOT, DevProgram, environment
 
 ALONE = """
 import importlib, pkgutil, sys
@@ -118,7 +118,7 @@ def link(distribution: metadata.Distribution, site: Path) -> None:
 
 @pytest.mark.slow
 def test_the_wheel_alone_sends_bundles_and_says_what_a_server_needs(
-    system: System, folder, tmp_path_factory
+    system: DevProgram, folder, tmp_path_factory
 ):
     programs = client_only(tmp_path_factory.mktemp("alone"))
     python, ferryman = programs / "python", programs / "ferryman"

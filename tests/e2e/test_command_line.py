@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dev_program import EXAMPLES, System, environment
+from tests.support.dev_program import EXAMPLES, DevProgram, environment
 
 
 def content(path: Path) -> dict[str, str]:
@@ -140,7 +140,7 @@ def test_cancelling_a_running_job(ferryman, bundle):
     assert ferryman("cancel", number).code == 0
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_so(system: System, ferryman, bundle):
+def test_ctrl_c_leaves_the_job_running_and_says_so(system: DevProgram, ferryman, bundle):
     process = subprocess.Popen(
         [
             *(sys.executable, "-P", "-m", "ferryman", "submit", str(bundle("sleep 600"))),
@@ -166,7 +166,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_so(system: System, ferryman, bun
     assert ferryman("cancel", number).code == 0
 
 
-def test_lists_can_be_cut_short_by_a_pipe(system: System):
+def test_lists_can_be_cut_short_by_a_pipe(system: DevProgram):
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from ferryman import Client, JobState, Reason
-from tests.support.dev_program import EXAMPLES, ROOT, System
+from tests.support.dev_program import EXAMPLES, ROOT, DevProgram
 
 PDB = ROOT / "tests" / "data"
 
 
-async def run(system: System, tmp_path: Path, files) -> tuple[zipfile.ZipFile, dict[str, Any]]:
+async def run(system: DevProgram, tmp_path: Path, files) -> tuple[zipfile.ZipFile, dict[str, Any]]:
     """Upload, wait, download."""
     async with Client(system.url, user="ada") as client:
         accepted = await client.submit(files, service="example")

@@ -18,10 +18,10 @@ from ferryman import (
     SyncClient,
     WaitedTooLong,
 )
-from tests.support.dev_program import System, descendants
+from tests.support.dev_program import DevProgram, descendants
 
 
-def test_the_synchronous_client_does_it_all(system: System, tmp_path):
+def test_the_synchronous_client_does_it_all(system: DevProgram, tmp_path):
     with SyncClient(system.url, user="ada") as client:
         assert client.health().status == "ok"
         assert "example" in [service["name"] for service in client.services()]
@@ -42,7 +42,7 @@ def test_the_synchronous_client_does_it_all(system: System, tmp_path):
         assert archive.read("hi.txt") == b"hi\n"
 
 
-async def test_many_jobs_at_once_each_get_their_own_result(system: System, tmp_path):
+async def test_many_jobs_at_once_each_get_their_own_result(system: DevProgram, tmp_path):
     async with Client(system.url, user="grace") as client:
 
         async def one(number: int) -> bytes:
@@ -57,7 +57,7 @@ async def test_many_jobs_at_once_each_get_their_own_result(system: System, tmp_p
     assert results == [b"%d\n" % number for number in range(12)]
 
 
-async def test_what_a_running_job_has_so_far_can_be_fetched(system: System, tmp_path):
+async def test_what_a_running_job_has_so_far_can_be_fetched(system: DevProgram, tmp_path):
     async with Client(system.url, user="ada") as client:
         job = await client.submit(
             {"run.sh": b"echo so far > so-far.txt; sleep 600"}, service="example"
@@ -76,7 +76,9 @@ async def test_what_a_running_job_has_so_far_can_be_fetched(system: System, tmp_
         await client.cancel(job.id)
 
 
-async def test_a_cancelled_jobs_processes_are_dead_when_the_answer_comes(system: System, tmp_path):
+async def test_a_cancelled_jobs_processes_are_dead_when_the_answer_comes(
+    system: DevProgram, tmp_path
+):
     script = b"trap '' TERM; (sleep 601 &) ; setsid sleep 602 & sleep 603"
     async with Client(system.url, user="ada") as client:
         before = descendants(system.process.pid)
@@ -95,7 +97,7 @@ async def test_a_cancelled_jobs_processes_are_dead_when_the_answer_comes(system:
             await client.download(job.id, tmp_path)
 
 
-async def test_what_ended_cannot_be_cancelled(system: System):
+async def test_what_ended_cannot_be_cancelled(system: DevProgram):
     async with Client(system.url, user="ada") as client:
         job = await client.submit({"run.sh": b"true"}, service="example")
         await client.wait(job.id, timeout=60)
@@ -103,7 +105,7 @@ async def test_what_ended_cannot_be_cancelled(system: System):
             await client.cancel(job.id)
 
 
-async def test_refusals_carry_codes(system: System):
+async def test_refusals_carry_codes(system: DevProgram):
     async with Client(system.url, user="ada") as client:
         with pytest.raises(NotFound) as missing:
             await client.status(10**12)
@@ -124,7 +126,7 @@ async def test_refusals_carry_codes(system: System):
         assert reused.value.status == 422
 
 
-async def test_a_bundle_larger_than_every_buffer_arrives_whole(system: System, tmp_path):
+async def test_a_bundle_larger_than_every_buffer_arrives_whole(system: DevProgram, tmp_path):
     block = bytes(range(256)) * 4096  # 1 MiB
     big = tmp_path / "big.bin"
     with big.open("wb") as file:

@@ -25,7 +25,7 @@ from tests.support import generated_folders as folders
 from tests.support import generated_uploads as uploads
 from tests.support.fake_sandbox import FakeProcess
 from tests.support.generated_bundles import Item
-from tests.support.generated_folders import Thing
+from tests.support.generated_folders import FileSpec
 from tests.support.in_process_system import Driver, calling, driven
 from tests.support.program_pair import Pair
 from tests.support.real_sandbox import until
@@ -183,8 +183,8 @@ def test_each_fault_alone_is_refused_by_name(driver: Driver, way: str, times: fl
 def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driver: Driver, times: float) -> None:
     @settings(max_examples=int(40 * times))
     @given(folders.things())
-    def run(things: list[Thing]) -> None:
-        made: list[folders.Found] = []
+    def run(things: list[FileSpec]) -> None:
+        made: list[folders.StoredFile] = []
 
         def script(process: FakeProcess) -> None:
             folders.make(process.workspace.path, things)
@@ -246,7 +246,7 @@ def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(
 ) -> None:
     @settings(max_examples=int(10 * times))
     @given(folders.things())
-    def run(things: list[Thing]) -> None:
+    def run(things: list[FileSpec]) -> None:
         wanted = b"".join(
             LETTERS.get(one.kind, "f").encode() + b"./" + b"/".join(one.parts) + b"\0"
             for one in things
@@ -262,7 +262,7 @@ def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(
             kind = {b"f": stat.S_IFREG, b"d": stat.S_IFDIR}.get(letter, stat.S_IFLNK)
             content = contents.get(path, b"./" + path) if letter == b"f" else b""
             fine = folders.is_fine(path, things)
-            made.append(folders.Found(path, fine, kind | int(mode, 8), content))
+            made.append(folders.StoredFile(path, fine, kind | int(mode, 8), content))
         assert len(made) >= len(bundle)
         folders.check(result, made)
 

@@ -22,7 +22,7 @@ from tests.support.sim_clock import SimClock
 HELLO: Mapping[str, bytes] = {"run.sh": b"echo hello\n"}
 
 
-class Caller:
+class AgentClient:
     """Speaks to one agent."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Caller:
 @contextlib.asynccontextmanager
 async def calling(
     home: Path, clock: SimClock | None = None, **settings: Any
-) -> AsyncIterator[Caller]:
+) -> AsyncIterator[AgentClient]:
     """A started agent and a caller of it."""
     clock = clock or SimClock()
     data_dir = home / "agent"
@@ -137,7 +137,7 @@ async def calling(
     async with app.running(section, clock, sandbox) as agent:
         base = f"http://127.0.0.1:{agent.port}"
         async with aiohttp.ClientSession(base, headers=headers) as http:
-            yield Caller(base, http, sandbox, clock, home)
+            yield AgentClient(base, http, sandbox, clock, home)
 
 
-__all__ = ["HELLO", "LIMITS", "Caller", "Limits", "calling"]
+__all__ = ["HELLO", "LIMITS", "AgentClient", "Limits", "calling"]

@@ -29,7 +29,7 @@ def environment(mark: str = "") -> dict[str, str]:
 
 
 @dataclass
-class System:
+class DevProgram:
     """``ferryman dev`` in a folder of its own."""
 
     process: subprocess.Popen[str]
@@ -54,7 +54,7 @@ class System:
         return code
 
 
-def launch(folder: Path, *words: str, **variables: str) -> System:
+def launch(folder: Path, *words: str, **variables: str) -> DevProgram:
     """Start it; do not wait for it to be ready."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
@@ -69,10 +69,10 @@ def launch(folder: Path, *words: str, **variables: str) -> System:
             text=True,
             process_group=0,
         )
-    return System(process, folder, mark)
+    return DevProgram(process, folder, mark)
 
 
-def ready(system: System) -> System:
+def ready(system: DevProgram) -> DevProgram:
     """Wait until it takes work."""
     assert system.process.stdout is not None
     line = system.process.stdout.readline()
@@ -84,7 +84,7 @@ def ready(system: System) -> System:
 
 
 @contextmanager
-def started(folder: Path, *words: str, **variables: str) -> Iterator[System]:
+def started(folder: Path, *words: str, **variables: str) -> Iterator[DevProgram]:
     """A system on free ports; afterwards its processes, mounts and cgroups must be gone."""
     flags = ("--port", "0", "--agent-port", "0", "--data-dir", str(folder / "data"))
     system = launch(folder, *flags, *words, **variables)
@@ -143,7 +143,7 @@ def cgroups_of(name: str) -> list[Path]:
     return [Path(folder) / name for folder, inside, _ in os.walk(top) if name in inside]
 
 
-def traces(system: System) -> list[str]:
+def traces(system: DevProgram) -> list[str]:
     """What the agent has outside its folder: mounts and cgroups. It may while it runs."""
     name = WorkFolders(system.folder / "data" / "agent", separate_uids=False).name
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()

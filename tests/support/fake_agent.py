@@ -18,14 +18,14 @@ from typing import Any, TypeAlias
 from aiohttp import BodyPartReader, web
 
 from server.settings import load
-from tests.support.server_http import Caller, hosted
+from tests.support.server_http import ServerClient, hosted
 
 Trick: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 """Answers in place of the agent; None: the agent answers itself."""
 
 
 @dataclass
-class Held:
+class HeldPayload:
     """A payload."""
 
     id: int
@@ -83,7 +83,7 @@ class FakeAgent:
     ends: str = "Completed"
     says_digest: bool = True
     trick: Trick | None = None
-    payloads: dict[int, Held] = field(default_factory=dict)
+    payloads: dict[int, HeldPayload] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     calls: Counter[str] = field(default_factory=Counter)
     starts: Counter[str] = field(default_factory=Counter)
@@ -102,18 +102,18 @@ class FakeAgent:
         async with self._changed:
             await self._changed.wait_for(condition)
 
-    async def say(self, held: Held) -> None:
+    async def say(self, held: HeldPayload) -> None:
         """Send an event about a payload to the servers."""
         self.payloads[held.id] = held
         for stream in self._streams:
             stream.put_nowait(held.doc())
         await self._notify()
 
-    async def end(self, held: Held, status: str = "Completed") -> None:
+    async def end(self, held: HeldPayload, status: str = "Completed") -> None:
         held.status, held.result = status, zipped(f"result of {held.key}")
         await self.say(held)
 
-    def held(self, key: str) -> Held:
+    def held(self, key: str) -> HeldPayload:
         return next(one for one in self.payloads.values() if one.key == key)
 
     @property
@@ -126,8 +126,8 @@ class FakeAgent:
         for stream in self._streams:
             stream.put_nowait(None)
 
-    def new(self, server: str, key: str, digest: str | None) -> Held:
-        held = Held(next(self._ids), server, key, digest)
+    def new(self, server: str, key: str, digest: str | None) -> HeldPayload:
+        held = HeldPayload(next(self._ids), server, key, digest)
         self.payloads[held.id] = held
         return held
 
@@ -283,7 +283,7 @@ def said(result: bytes) -> str:
 @asynccontextmanager
 async def serving(
     folder: Path, *agents: FakeAgent, extra: str = "", url: str = "url", **server: Any
-) -> AsyncIterator[Caller]:
+) -> AsyncIterator[ServerClient]:
     """A server of ours with these agents, and one service ``my_service``.
 
     Args:

@@ -15,7 +15,7 @@ from aiohttp import BodyPartReader, web
 
 
 @dataclass
-class Held:
+class HeldRun:
     """A payload of the client."""
 
     id: int
@@ -37,7 +37,7 @@ class Held:
 
 
 @dataclass
-class Orchestrator:
+class FakeOrchestrator:
     """Keeps what it is sent, and answers as a test sets it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Orchestrator:
         silent: takes a submit and cuts the connection instead of answering.
     """
 
-    payloads: dict[int, Held] = field(default_factory=dict)
+    payloads: dict[int, HeldRun] = field(default_factory=dict)
     then: str = "Completed"
     broken: bool = False
     page: str = ""
@@ -71,19 +71,19 @@ class Orchestrator:
             assert part.name is not None
             files[part.name] = bytes(await part.read())
             names[part.name] = part.filename
-        held = Held(next(self._ids), files, names, self.then)
+        held = HeldRun(next(self._ids), files, names, self.then)
         self.payloads[held.id] = held
         if self.silent:
             assert request.transport is not None
             request.transport.abort()
         return web.json_response(held.doc() | {"status": "Prepared"})
 
-    def _held(self, request: web.Request) -> Held:
+    def _held(self, request: web.Request) -> HeldRun:
         self.asked.append(request.path)
         try:
             return self.payloads[int(request.match_info["id"])]
         except KeyError:
-            empty = Held(0, {}, {}, "Unknown").doc()
+            empty = HeldRun(0, {}, {}, "Unknown").doc()
             text = json.dumps(empty)
             raise web.HTTPNotFound(text=text, content_type="application/json") from None
 
@@ -132,7 +132,7 @@ class Orchestrator:
             await runner.cleanup()
 
 
-def _zip(held: Held, result: bytes, cut: int = 0) -> web.Response:
+def _zip(held: HeldRun, result: bytes, cut: int = 0) -> web.Response:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in held.files.items():

@@ -22,7 +22,7 @@ KINDS: Final = ("file",) * 8 + ("folder", "symlink", "FIFO", "socket", "hard lin
 
 
 @dataclass(frozen=True)
-class Thing:
+class FileSpec:
     """Something that ``run.sh`` makes, with the folders above it."""
 
     parts: tuple[bytes, ...]
@@ -36,7 +36,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredFile:
     """Something that lies in the directory in the end."""
 
     raw: bytes
@@ -71,9 +71,9 @@ def _components(draw: st.DrawFn) -> tuple[bytes, bool]:
 
 
 @st.composite
-def things(draw: st.DrawFn) -> list[Thing]:
+def things(draw: st.DrawFn) -> list[FileSpec]:
     """Up to eight, some of them in folders of others."""
-    found: list[Thing] = []
+    found: list[FileSpec] = []
     for _ in range(draw(st.integers(0, 8))):
         drawn = draw(st.lists(_components(), min_size=1, max_size=3))
         parts = tuple(one[0] for one in drawn)
@@ -85,7 +85,7 @@ def things(draw: st.DrawFn) -> list[Thing]:
         elif beside is not None and way == 2:
             parts, fine = (*beside.parts[:-1], _twin(beside.parts[-1])), beside.fine
         found.append(
-            Thing(
+            FileSpec(
                 parts,
                 fine,
                 draw(st.sampled_from(KINDS)),
@@ -104,7 +104,7 @@ def _twin(name: bytes) -> bytes:
     return os.fsencode(text.swapcase() if decomposed == text else decomposed)
 
 
-def make(folder: Path, wanted: Sequence[Thing]) -> None:
+def make(folder: Path, wanted: Sequence[FileSpec]) -> None:
     """Make what can be made."""
     top = os.fsencode(folder)
     for thing in wanted:
@@ -115,7 +115,7 @@ def make(folder: Path, wanted: Sequence[Thing]) -> None:
             os.utime(path, (thing.modified, thing.modified), follow_symlinks=False)
 
 
-def _make(path: bytes, thing: Thing) -> None:
+def _make(path: bytes, thing: FileSpec) -> None:
     match thing.kind:
         case "file":
             with open(path, "xb") as file:  # noqa: PTH123
@@ -141,10 +141,10 @@ def _make(path: bytes, thing: Thing) -> None:
                 os.close(folder)
 
 
-def look(folder: Path, wanted: Sequence[Thing]) -> list[Found]:
+def look(folder: Path, wanted: Sequence[FileSpec]) -> list[StoredFile]:
     """Everything that lies below the folder."""
     top = os.fsencode(folder)
-    found: list[Found] = []
+    found: list[StoredFile] = []
     for above, folders, files in os.walk(top):
         for name in [*folders, *files]:
             full = os.path.join(above, name)  # noqa: PTH118
@@ -154,20 +154,20 @@ def look(folder: Path, wanted: Sequence[Thing]) -> list[Found]:
             if stat.S_ISREG(mode):
                 with open(full, "rb") as file:  # noqa: PTH123
                     content = file.read()
-            found.append(Found(raw, is_fine(raw, wanted), mode, content))
+            found.append(StoredFile(raw, is_fine(raw, wanted), mode, content))
     return found
 
 
-def is_fine(raw: bytes, wanted: Sequence[Thing]) -> bool:
+def is_fine(raw: bytes, wanted: Sequence[FileSpec]) -> bool:
     """Whether it is a fine thing, or a folder that one lies in."""
     parts = tuple(raw.split(b"/"))
     return any(thing.fine and thing.parts[: len(parts)] == parts for thing in wanted)
 
 
-def check(result: Result, made: Sequence[Found]) -> None:
+def check(result: Result, made: Sequence[StoredFile]) -> None:
     """Each thing is in the result, whole and under its own name, or listed with the reason."""
     assert result.skipped.keys() <= {one.listed_as for one in made}
-    kept: dict[str, Found] = {}
+    kept: dict[str, StoredFile] = {}
     for one in made:
         if _listed(one, made, result):
             clashes = [x for x in made if x is not one and _rivals(x.path, one.path)]
@@ -186,7 +186,7 @@ def check(result: Result, made: Sequence[Found]) -> None:
     assert result.folders == empty - files.keys()
 
 
-def _listed(one: Found, made: Sequence[Found], result: Result) -> bool:
+def _listed(one: StoredFile, made: Sequence[StoredFile], result: Result) -> bool:
     """It, or a folder that it lies in."""
     return one.listed_as in result.skipped or any(
         one.raw.startswith(x.raw + b"/") and x.listed_as in result.skipped for x in made

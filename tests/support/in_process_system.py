@@ -24,7 +24,7 @@ T = TypeVar("T")
 BOUNDARY = "----fuzzed"
 
 
-class System:
+class InProcessSystem:
     """What a user sees of a server, and what its folder holds.
 
     Args:
@@ -83,7 +83,7 @@ class System:
 
 
 @asynccontextmanager
-async def together(folder: Path) -> AsyncIterator[System]:
+async def together(folder: Path) -> AsyncIterator[InProcessSystem]:
     """Both, on free ports."""
     clock = RealClock()
     home = folder / "agent"
@@ -102,7 +102,7 @@ async def together(folder: Path) -> AsyncIterator[System]:
         composed.supervisor.start()
         http = await stack.enter_async_context(aiohttp.ClientSession())
         try:
-            yield System(f"http://127.0.0.1:{runner.addresses[0][1]}", http, data, sandbox)
+            yield InProcessSystem(f"http://127.0.0.1:{runner.addresses[0][1]}", http, data, sandbox)
         finally:
             composed.wakeups.close()
             await runner.cleanup()
@@ -112,7 +112,7 @@ async def together(folder: Path) -> AsyncIterator[System]:
 class Driver:
     """Calls a system from functions that are not async, such as Hypothesis's."""
 
-    def __init__(self, runner: asyncio.Runner, system: System) -> None:
+    def __init__(self, runner: asyncio.Runner, system: InProcessSystem) -> None:
         self._runner, self.system = runner, system
 
     def run(self, what: Coroutine[Any, Any, T]) -> T:
@@ -141,6 +141,6 @@ def calling(url: str, data: Path) -> Iterator[Driver]:
     with asyncio.Runner() as runner:
         http = runner.run(opened())
         try:
-            yield Driver(runner, System(url, http, data))
+            yield Driver(runner, InProcessSystem(url, http, data))
         finally:
             runner.run(http.close())

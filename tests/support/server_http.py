@@ -19,12 +19,12 @@ from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
 from shared.http.sockets import listen
 from shared.principals import Principal
-from tests.support.fake_orchestrator import Orchestrator
+from tests.support.fake_orchestrator import FakeOrchestrator
 
 RUN = b"echo hello\n"
 
 
-class Caller:
+class ServerClient:
     """A user of the server."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, server: Server) -> None:
@@ -71,14 +71,14 @@ class Caller:
 @asynccontextmanager
 async def driving(
     folder: Path,
-    client: Orchestrator,
+    client: FakeOrchestrator,
     *,
     extra: str = "",
     gone: bool = False,
     machine: Clock | None = None,
     principals: Mapping[str, Principal] | None = None,
     **server: Any,
-) -> AsyncIterator[Caller]:
+) -> AsyncIterator[ServerClient]:
     """A server of ours, which knows the client by job-orchestrator's own variables.
 
     Args:
@@ -111,7 +111,7 @@ async def hosted(
     stack: AsyncExitStack,
     machine: Clock | None = None,
     principals: Mapping[str, Principal] | None = None,
-) -> Caller:
+) -> ServerClient:
     """The server that these settings ask for, until the stack closes."""
     fits = connection_limits(1024, most=found.server.max_connections)
     tokens = None if principals is None else Tokens(principals)
@@ -124,4 +124,4 @@ async def hosted(
     stack.callback(composed.wakeups.close)
     composed.supervisor.start()
     session = await stack.enter_async_context(aiohttp.ClientSession())
-    return Caller(f"http://127.0.0.1:{sock.getsockname()[1]}", session, composed)
+    return ServerClient(f"http://127.0.0.1:{sock.getsockname()[1]}", session, composed)

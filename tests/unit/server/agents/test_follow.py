@@ -19,7 +19,7 @@ from server.ports import Storage
 from server.stages.agents import Agents
 from server.stages.get import Get
 from shared.wire import AgentHealth
-from tests.support.fake_agent import FakeAgent, Held, Trick, page
+from tests.support.fake_agent import FakeAgent, HeldPayload, Trick, page
 from tests.support.sim_clock import SimClock
 
 
@@ -81,11 +81,11 @@ async def following(agent: FakeAgent) -> AsyncIterator[Following]:
 
 async def test_it_compares_first_and_then_hears_of_each_change():
     agent = FakeAgent()
-    agent.payloads[1] = Held(1, "sim", "1.1", None)
+    agent.payloads[1] = HeldPayload(1, "sim", "1.1", None)
     async with following(agent) as found:
         await found.see("listed 1.1", "compared")
         await agent.until(lambda: agent.calls["GET /events"] == 1)
-        await agent.end(Held(2, "sim", "2.1", None))
+        await agent.end(HeldPayload(2, "sim", "2.1", None))
         await found.see("told 2.1 Completed")
         assert (found.link.reachable, found.link.accepts_work, found.changes) == (True, True, 1)
 
@@ -116,7 +116,7 @@ async def test_a_page_in_place_of_its_health_stops_work_and_not_the_stream():
         agent.trick = trick
         await found.health_again()
         assert (found.link.reachable, found.link.accepts_work) == (True, False)
-        await agent.end(Held(2, "sim", "2.1", None))
+        await agent.end(HeldPayload(2, "sim", "2.1", None))
         await found.see("told 2.1 Completed")
 
 
@@ -126,7 +126,7 @@ async def test_an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_s
         await found.see("compared")
         found.room.clear()
         await agent.until(lambda: agent.calls["GET /events"] == 1)
-        await agent.end(Held(2, "sim", "2.1", None))
+        await agent.end(HeldPayload(2, "sim", "2.1", None))
         await found.see("told 2.1 Completed")
         agent.trick = page(502)
         await found.health_again()

@@ -21,7 +21,7 @@ from server.domain.jobs import Bundle
 from server.ports import Storage, Unreachable
 from server.storage.stream import LocalStream
 from shared.files.opened import opened
-from tests.support.fake_agent import FakeAgent, Held
+from tests.support.fake_agent import FakeAgent, HeldPayload
 from tests.support.jobs import job
 from tests.support.sim_clock import SimClock
 
@@ -156,7 +156,7 @@ async def test_an_answer_about_another_attempt_is_no_answer(tmp_path, lie, path)
         if not request.path.endswith(path):
             return None
         await request.read()
-        doc = Held(1, "sim", "7.1", None).doc() | lie
+        doc = HeldPayload(1, "sim", "7.1", None).doc() | lie
         return web.json_response(doc if path == "/submit" else {"payload": doc})
 
     (tmp_path / "bundle").write_bytes(b"x")
