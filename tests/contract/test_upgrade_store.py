@@ -15,7 +15,7 @@ from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.contract.test_jobs_store import new
+from tests.contract.store.conftest import new
 from tests.support.dev_program import ROOT
 from tests.support.first_release import lay_out
 

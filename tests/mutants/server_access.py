@@ -184,6 +184,6 @@ MUTANTS: Final = (
         "server/store/pages.py",
         "        Filter(submitted_by=where.submitted_by),\n",
         "",
-        "tests/contract/test_jobs_store.py::test_each_choice_finds_what_a_look_at_every_job_finds",
+        "tests/contract/store/test_lists.py::test_each_choice_finds_what_a_look_at_every_job_finds",
     ),
 )

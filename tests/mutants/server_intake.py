@@ -125,7 +125,7 @@ _NAME_MUTANTS: Final = (
         "server/api/documents.py",
         "[*job.upload_warnings, *job.warnings]",
         "list(job.warnings or job.upload_warnings)",
-        "tests/contract/test_jobs_store.py::test_warnings_of_the_upload_outlast_those_of_attempts",
+        "tests/contract/store/test_jobs.py::test_warnings_of_the_upload_outlast_those_of_attempts",
     ),
 )
 

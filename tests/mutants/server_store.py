@@ -9,7 +9,8 @@ from tests.mutants.mutant import Mutant
 _COST: Final = (
     "tests/contract/test_store_cost.py::test_sweeps_and_lists_cost_the_same_however_much_there_is"
 )
-_JOBS: Final = "tests/contract/test_jobs_store.py::test_"
+_JOBS: Final = "tests/contract/store/test_jobs.py::test_"
+_LISTS: Final = "tests/contract/store/test_lists.py::test_"
 _HTTP: Final = "tests/contract/test_store_http.py::test_"
 _GONE: Final = "tests/contract/test_retention.py::test_"
 _BACKUP: Final = "tests/contract/test_backup.py::test_"
@@ -45,14 +46,14 @@ MUTANTS: Final = (
         "server/store/pages.py",
         "before = _NO_END if before_id is None else before_id",
         "before = _NO_END",
-        f"{_JOBS}pages_hold_each_job_once_while_others_arrive",
+        f"{_LISTS}pages_hold_each_job_once_while_others_arrive",
     ),
     _of(
         "the shorter of two lists is looked through",
         "server/store/pages.py",
         "return ids[-1] if len(ids) == _SLICE else 0",
         "return 0",
-        f"{_JOBS}the_shorter_of_two_lists_is_looked_through",
+        f"{_LISTS}the_shorter_of_two_lists_is_looked_through",
     ),
     _of(
         "lists are read apart",
@@ -352,7 +353,7 @@ MUTANTS: Final = (
         "server/store/jobs.py",
         "if stored + new.bundle.size > most_stored:",
         "if False:",
-        "tests/contract/test_jobs_store.py::"
+        "tests/contract/store/test_jobs.py::"
         "test_of_fifty_at_once_as_many_are_taken_as_the_users_bytes_allow",
     ),
     # loops

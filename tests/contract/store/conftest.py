@@ -1,4 +1,8 @@
-"""The database that every contract of the store is held against."""
+"""The database that the store's conformance suite runs on.
+
+Another database only has to pass the suite: its adapter (``shared.sql.Database``) is opened in
+``database``, as one more parameter. Everything else of the suite knows the ports only.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +34,18 @@ async def database(tmp_path: Path, clock: SimClock) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def jobs(database: Database) -> SqlJobs:
-    return SqlJobs(database, lambda job: None)
+def changed() -> list[Job]:
+    """Each job that a commit has changed, as it was then."""
+    return []
+
+
+@pytest.fixture
+def jobs(database: Database, changed: list[Job]) -> SqlJobs:
+    return SqlJobs(database, changed.append)
+
+
+async def added(jobs: SqlJobs, *users: str, service: str = "s") -> list[Job]:
+    return [(await jobs.insert(new(user, service), "queued"))[0] for user in users]
 
 
 def new(user: str = "ann", service: str = "s", **fields: Any) -> NewJob:
