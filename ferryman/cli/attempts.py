@@ -24,9 +24,10 @@ def attempts(
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """List the attempts of a job: when each one ran, where, and how it ended.
+    """List the attempts of a job.
 
-    `ferryman logs` and `ferryman download` with --attempt show what one left.
+    When each one ran, where, and how it ended. `ferryman logs` and `ferryman download` with
+    --attempt show what one left.
     """
     server = Server.from_options(url, token, token_file)
 
@@ -56,7 +57,11 @@ def logs(
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Print what a job wrote to stdout; of several attempts, the latest one that has logs."""
+    """Print what a job wrote to stdout or stderr.
+
+    Without --attempt it is that of the latest attempt that has logs; one has them when it has
+    ended.
+    """
     from ferryman.logs import latest_with_logs
 
     server = Server.from_options(url, token, token_file)

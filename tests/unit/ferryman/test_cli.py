@@ -351,6 +351,19 @@ async def test_why_there_is_no_result_comes_with_a_command(ferryman):
     ]
 
 
+async def test_a_result_that_is_not_there_yet_comes_with_a_command(ferryman):
+    async def early(_: web.Request) -> web.StreamResponse:
+        return answer(job(), 202)
+
+    async with serving(("GET", "/api/v1/jobs/17/result", early)) as url:
+        done = await ferryman("download", "17", "--url", url)
+    assert (done.code, done.out) == (75, "")
+    assert done.err.splitlines() == [
+        "ferryman: the job has not ended, so there is no result yet",
+        f"what there is now, logs included: ferryman download 17 --partial --url {url}",
+    ]
+
+
 class Stuck(Host):
     """Its job waits until it has been looked at."""
 
