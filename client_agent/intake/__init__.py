@@ -1,1 +1,1 @@
-"""How an attempt comes in: whether it may be taken, and its bundle sealed on disk."""
+"""Accepting attempts: the checks, and storing the bundle."""

@@ -19,7 +19,7 @@ class Identity:
     """What stays the same while the agent runs."""
 
     agent_id: str
-    """Minted at the first start."""
+    """Made at the first start; stays the same under any name."""
     name: str
     version: str
     slots: int

@@ -1,1 +1,1 @@
-"""How a payload is run: slots, and the way of one attempt from its bundle to its end."""
+"""Running payloads: the workers, the slots, and the steps of one attempt."""

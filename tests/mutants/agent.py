@@ -19,7 +19,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "an agent keeps its id",
         "payloads/identity.py",
-        "    if kept:\n",
+        "    if rows:\n",
         "    if False:\n",
         f"{_LEASES}an_agent_keeps_the_id_of_its_first_start_under_every_name",
     ),

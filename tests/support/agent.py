@@ -1,4 +1,4 @@
-"""An agent in pieces: what its parts need to be tested without a process."""
+"""The parts of an agent, to be tested without a process."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Rig:
         self.grants = Grants(Grant(), {})
 
     async def open(self) -> None:
-        """Start, as after any death of an earlier run."""
+        """Start, as after any end of the previous run."""
         self.database = await self.open_database()
         self.folders = self.open_folders()
         self.payloads = await Payloads.open(self.database, self.clock)
@@ -131,12 +131,12 @@ class Rig:
         return Folders(self.home, self.token)
 
     async def close(self) -> None:
-        """Stop as SIGTERM does, with no time for anybody."""
+        """Stop as SIGTERM does, without time for attempts."""
         await self.runner.stop(0.0)
         await self.shut()
 
     async def shut(self) -> None:
-        """Let go of the files, as the end of a process does."""
+        """Close the files, as the end of a process does."""
         self.threads.shutdown(wait=True)
         if self.database is not None:
             await self.database.close()

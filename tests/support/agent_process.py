@@ -63,7 +63,7 @@ class AgentProcess:
         return status, body
 
     def submit(self, key: str, files: Mapping[str, bytes], **changed: Any) -> dict[str, Any]:
-        """As a server of ours does; the payload."""
+        """As a Ferryman server does; returns the payload."""
         path = self._tmp / "bundle-to-send"
         path.unlink(missing_ok=True)
         sealed = write_bundle(path, files)
@@ -105,12 +105,12 @@ class AgentProcess:
         return self.until(payload_id, "Completed", "Failed", "Killed", "Invalid")
 
     def terminate(self) -> int:
-        """SIGTERM; its exit code."""
+        """Send SIGTERM; returns its exit code."""
         self.process.terminate()
         return self.process.wait(PATIENCE_S)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
 

@@ -1,4 +1,4 @@
-"""Cutting the power of an agent at one step of its work."""
+"""Simulated crashes of an agent at a chosen step of its work."""
 
 from __future__ import annotations
 
@@ -18,82 +18,82 @@ class SimulatedCrash(BaseException):
 
 
 class CrashPoint:
-    """Blows at the ``number``-th step; from then on every step of the dead process fails.
+    """Crashes at the step after ``number`` steps; from then on every step fails.
 
     Attributes:
         steps: names of the steps that were taken.
-        blown: set when it has blown.
+        crashed: set when it has crashed.
     """
 
     def __init__(self, number: int) -> None:
         self.steps: list[str] = []
-        self.blown = asyncio.Event()
+        self.crashed = asyncio.Event()
         self._number = number
         self._loop = asyncio.get_running_loop()
 
     def step(self, name: str) -> None:
         if len(self.steps) >= self._number:
-            self._loop.call_soon_threadsafe(self.blown.set)
+            self._loop.call_soon_threadsafe(self.crashed.set)
             raise SimulatedCrash(name)
         self.steps.append(name)
 
 
 class CrashingFolders(Folders):
-    """Every change of a file is a step, and so is the moment after it."""
+    """Each change of a file is two steps: before it and after it."""
 
-    def __init__(self, home: Path, token: Callable[[], str], fuse: CrashPoint) -> None:
+    def __init__(self, home: Path, token: Callable[[], str], crash_point: CrashPoint) -> None:
         super().__init__(home, token)
-        self._fuse = fuse
+        self._crash_point = crash_point
 
     def seal_bundle(self, staged: Path) -> str:
-        self._fuse.step("before seal_bundle")
+        self._crash_point.step("before seal_bundle")
         name = super().seal_bundle(staged)
-        self._fuse.step("after seal_bundle")
+        self._crash_point.step("after seal_bundle")
         return name
 
     def seal_result(self, staged: Path, payload_id: int) -> None:
-        self._fuse.step("before seal_result")
+        self._crash_point.step("before seal_result")
         super().seal_result(staged, payload_id)
-        self._fuse.step("after seal_result")
+        self._crash_point.step("after seal_result")
 
     def remove_file(self, path: Path) -> None:
-        self._fuse.step(f"before discarding {path.parent.name}")
+        self._crash_point.step(f"before removing {path.parent.name}")
         super().remove_file(path)
-        self._fuse.step(f"after discarding {path.parent.name}")
+        self._crash_point.step(f"after removing {path.parent.name}")
 
 
-def crashing(database: Database, fuse: CrashPoint) -> Database:
-    """The same database; each change is a step, before it and after its commit."""
+def crashing(database: Database, crash_point: CrashPoint) -> Database:
+    """The same database; each change is two steps: before it and after its commit."""
     write = database.write
 
-    async def fused_write(change: Change[Any]) -> Any:
-        fuse.step("before commit")
+    async def stepping_write(change: Change[Any]) -> Any:
+        crash_point.step("before commit")
         value = await write(change)
-        fuse.step("after commit")
+        crash_point.step("after commit")
         return value
 
-    database.write = fused_write  # type: ignore[method-assign]
+    database.write = stepping_write  # type: ignore[method-assign]
     return database
 
 
 class CrashingRig(Rig):
     """An agent that dies at one step; what it left on disk is opened by another rig."""
 
-    fuse: CrashPoint
+    crash_point: CrashPoint
 
-    async def open_with(self, fuse: CrashPoint) -> None:
-        self.fuse = fuse
-        self.sandbox.hook = fuse.step
+    async def open_with(self, crash_point: CrashPoint) -> None:
+        self.crash_point = crash_point
+        self.sandbox.hook = crash_point.step
         await self.open()
 
     async def open_database(self) -> Database:
-        return crashing(await super().open_database(), self.fuse)
+        return crashing(await super().open_database(), self.crash_point)
 
     def open_folders(self) -> Folders:
-        return CrashingFolders(self.home, self.token, self.fuse)
+        return CrashingFolders(self.home, self.token, self.crash_point)
 
     async def die(self) -> None:
-        """Nothing of it acts any more."""
+        """End its tasks, and close its files."""
         tasks = self.runner._tasks if self.opened else []
         for task in tasks:
             task.cancel()

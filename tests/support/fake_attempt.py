@@ -1,4 +1,4 @@
-"""An attempt that notes what a gauge asks for."""
+"""An attempt that records how it is stopped."""
 
 from __future__ import annotations
 

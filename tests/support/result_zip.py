@@ -1,4 +1,4 @@
-"""A result as whoever downloads it sees it."""
+"""The files in a downloaded result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import desktop_zip
 
 
 class Result:
-    """What is in the ZIP of a job that ran, the agent's own files apart; fit for every desktop_zip.
+    """What is in the ZIP of a job that ran, the agent's own files apart; checked to be portable.
 
     Attributes:
         files: path -> content.

@@ -165,9 +165,9 @@ async def work_until_crash(rig: CrashingRig, acknowledged: set[int]) -> None:
         key = f"{job}.1"
         payload = await rig.submit(key)
         ended = asyncio.ensure_future(rig.ended(payload.id))
-        blown = asyncio.ensure_future(rig.fuse.blown.wait())
-        await asyncio.wait({ended, blown}, return_when=asyncio.FIRST_COMPLETED)
-        blown.cancel()
+        crashed = asyncio.ensure_future(rig.crash_point.crashed.wait())
+        await asyncio.wait({ended, crashed}, return_when=asyncio.FIRST_COMPLETED)
+        crashed.cancel()
         if not ended.done():
             ended.cancel()
             raise SimulatedCrash
@@ -188,17 +188,17 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
             process.write("out", process.job.encode())
             process.finish()
 
-        clock, fuse = SimClock(), CrashPoint(number)
+        clock, crash_point = SimClock(), CrashPoint(number)
         dying = CrashingRig(home, clock, slots=2)
         dying.sandbox.script = script
         acknowledged: set[int] = set()
         try:
-            await dying.open_with(fuse)
+            await dying.open_with(crash_point)
             await work_until_crash(dying, acknowledged)
         except SimulatedCrash:
             pass
         await dying.die()
-        where = f"cut after {fuse.steps}"
+        where = f"cut after {crash_point.steps}"
 
         after = Rig(home, clock)
         after.token = numbered("second")
@@ -235,7 +235,7 @@ async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path
         }
         assert left == {f"results/{payload_id}.zip" for payload_id in held}, where
         await after.close()
-        if not fuse.blown.is_set():
+        if not crash_point.crashed.is_set():
             break
     assert number > 40  # or it cut nothing
 
