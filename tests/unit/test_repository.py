@@ -192,11 +192,12 @@ def test_decisions_are_numbered_without_gaps():
 @pytest.mark.parametrize("adr", ADRS, ids=lambda path: path.stem)
 def test_a_decision_has_its_four_headings_and_fits_on_a_page(adr):
     text = adr.read_text()
-    assert re.match(rf"# {int(adr.name[:4])}\. \S", text)
+    title = re.match(rf"# {int(adr.name[:4])}\. (\S.*)", text)
+    assert title
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert headings == ["Status", "Context", "Decision", "Consequences"]
     assert len(text.splitlines()) <= 80
-    assert f"]({adr.name})" in (ROOT / "docs" / "adr" / "README.md").read_text()
+    assert f"]({adr.name}) | {title[1]} |\n" in (ROOT / "docs" / "adr" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
