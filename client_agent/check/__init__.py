@@ -1,1 +1,1 @@
-"""``ferryman agent check``: whether each limit of the sandbox holds on this host."""
+"""``ferryman agent check``: tests whether each limit of the sandbox works on this host."""

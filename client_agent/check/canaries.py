@@ -1,6 +1,6 @@
-"""``ferryman agent check``: a real canary for each limit, and what it proved.
+"""Canaries: a small job for each limit, which tries to exceed it.
 
-Every canary is harmless where the limit does not hold: it uses a few MB and ends within seconds.
+Every canary is harmless if the limit does not work: it uses a few MB and ends within seconds.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ MIB: Final = 1 << 20
 _LIMITS: Final = Limits(
     cpus=1.0, memory=64 * MIB, pids=32, disk=16 * MIB, log=1 << 16, results=16 * MIB
 )
-_NOTHING: Final = Grant()
+_NO_GRANT: Final = Grant()
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _CanaryRun:
     ended: Ended
     stdout: str
     stderr: str
     stored: int
-    """Bytes of stdout kept."""
+    """Bytes of stdout that were stored."""
     results: ResultsLimitExceeded | None
 
 
@@ -48,13 +48,13 @@ class _Seen:
 class _Canary:
     limit: str
     script: str
-    judge: Callable[[_Seen, bool], bool]
-    """Gets what was seen, and whether the limit is hard."""
+    passes: Callable[[_CanaryRun, bool], bool]
+    """Called with the run, and whether the limit is hard."""
     limits: Limits = field(default=_LIMITS)
     timeout_s: float = 5.0
 
 
-def _of(reason: Reason) -> Callable[[_Seen, bool], bool]:
+def _ended_by(reason: Reason) -> Callable[[_CanaryRun, bool], bool]:
     return lambda seen, hard: seen.ended.reason is reason
 
 
@@ -87,11 +87,11 @@ _CANARIES: Final = (
         _LIMITS.model_copy(update={"cpus": 0.2}),
         timeout_s=1.5,
     ),
-    _Canary("wall", "sleep 20", _of(Reason.TIMEOUT), timeout_s=0.2),
+    _Canary("wall", "sleep 20", _ended_by(Reason.TIMEOUT), timeout_s=0.2),
     _Canary(
         "disk",
         "for i in {1..12}; do head -c 2M /dev/zero >$i || break; done",
-        _of(Reason.DISK_LIMIT),
+        _ended_by(Reason.DISK_LIMIT),
     ),
     _Canary(
         "log",
@@ -123,8 +123,8 @@ async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> 
 
     Args:
         sandbox: nothing else may run in it.
-        folder: for logs; empty, exists.
-        grants: service -> what it is given.
+        folder: for logs; it exists and is empty.
+        grants: service -> its grant.
     """
     try:
         report = await sandbox.self_test()
@@ -138,8 +138,8 @@ async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> 
         except (SandboxBroken, OSError) as problem:
             rows.append(Row(canary.limit, enforcement, passed=False, seen=str(problem)))
             continue
-        passed = enforcement == NONE or canary.judge(seen, enforcement == HARD)
-        rows.append(Row(canary.limit, enforcement, passed, _phrase(canary, seen)))
+        passed = enforcement == NONE or canary.passes(seen, enforcement == HARD)
+        rows.append(Row(canary.limit, enforcement, passed, _summary(canary, seen)))
     rows.append(await _network(sandbox, folder, report.enforcement.get("network", "none")))
     for service, grant in grants.items():
         rows.append(await _service(sandbox, folder, service, grant))
@@ -147,7 +147,7 @@ async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> 
 
 
 def _isolation(report: SelfTestReport) -> Row:
-    """What the self-test saw from inside; it has passed, or there would be no table."""
+    """The row of the self-test, which has passed: otherwise there is no table."""
     enforcement = report.enforcement.get("isolation", NONE)
     if enforcement == NONE:
         seen = "no sandbox: bundles can do whatever the user that they run as can do"
@@ -157,9 +157,9 @@ def _isolation(report: SelfTestReport) -> Row:
 
 
 async def _service(sandbox: Sandbox, folder: Path, service: str, grant: Grant) -> Row:
-    """Whether a job starts with what its service is given, and finds it."""
-    places = [place for _, place in grant.read_only]
-    what = [*places, *sorted(grant.allow), *(["the host's network"] if grant.network else [])]
+    """Whether a job starts with the grant of its service, and can use it."""
+    targets = [target for _, target in grant.read_only]
+    what = [*targets, *sorted(grant.allow), *(["the host's network"] if grant.network else [])]
     row = Row(f"service {service}", "opened", passed=False, seen="")
     canary = _Canary(
         "service",
@@ -171,7 +171,7 @@ async def _service(sandbox: Sandbox, folder: Path, service: str, grant: Grant) -
         seen = await _run(sandbox, canary, folder, grant)
     except (SandboxBroken, OSError) as problem:
         return replace(row, seen=str(problem))
-    if not canary.judge(seen, True):
+    if not canary.passes(seen, True):
         return replace(row, seen=f"cannot be used: {seen.stdout.strip() or seen.ended.message}")
     return replace(row, passed=True, seen=f"has {', '.join(what) or 'variables'}")
 
@@ -196,9 +196,11 @@ async def _network(sandbox: Sandbox, folder: Path, enforcement: str) -> Row:
     return Row("network", enforcement, reached.is_set() == (enforcement == NONE), seen)
 
 
-async def _run(sandbox: Sandbox, canary: _Canary, folder: Path, grant: Grant = _NOTHING) -> _Seen:
+async def _run(
+    sandbox: Sandbox, canary: _Canary, folder: Path, grant: Grant = _NO_GRANT
+) -> _CanaryRun:
     launch = Launch(
-        ["bash", "-c", canary.script, "check", *(place for _, place in grant.read_only)],
+        ["bash", "-c", canary.script, "check", *(target for _, target in grant.read_only)],
         {},
         timeout_s=canary.timeout_s,
         grace_s=0.2,
@@ -230,10 +232,10 @@ async def _run(sandbox: Sandbox, canary: _Canary, folder: Path, grant: Grant = _
         for path in (launch.stdout, launch.stderr, folder / f"{canary.limit}.zip"):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
-    return _Seen(ended, stdout, stderr, stored, results)
+    return _CanaryRun(ended, stdout, stderr, stored, results)
 
 
-def _phrase(canary: _Canary, seen: _Seen) -> str:
+def _summary(canary: _Canary, seen: _CanaryRun) -> str:
     ended = seen.ended
     of_limit = [w for w in ended.warnings if w.startswith((f"{canary.limit}_limit", "log_trunc"))]
     if of_limit:
@@ -244,5 +246,5 @@ def _phrase(canary: _Canary, seen: _Seen) -> str:
         return "new processes were refused"
     if ended.reason not in (None, Reason.EXIT_CODE):
         return f"{ended.reason}: {ended.message}"
-    said = (seen.stdout + seen.stderr).strip().splitlines()
-    return f"exit code {ended.exit_code}" + (f": {said[0]}" if said else "")
+    output = (seen.stdout + seen.stderr).strip().splitlines()
+    return f"exit code {ended.exit_code}" + (f": {output[0]}" if output else "")

@@ -1,4 +1,4 @@
-"""What ``ferryman agent check`` found last, kept for ``GET /health``."""
+"""The last result of ``ferryman agent check``, stored for ``GET /health``."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _FILE: Final = "check.json"
 
 
 def write(home: Path, table: Table, at: Micros, version: str) -> None:
-    """Keep it below the agent's folder, in place of the one before.
+    """Store the result in the agent's folder, in place of the previous one.
 
     Raises:
         OSError
     """
-    told = {
+    document = {
         "at": iso(at),
         "version": version,
         "passed": table.passed,
         "rows": [asdict(row) for row in table.rows],
     }
     staged = home / f".{_FILE}"
-    staged.write_text(json.dumps(told))
+    staged.write_text(json.dumps(document))
     durable.replace(staged, home / _FILE)
 
 
 def read(home: Path) -> dict[str, Any] | None:
-    """As written; None: there was no check, or what it left cannot be read."""
+    """The stored result; None: there is none, or it cannot be read."""
     try:
-        told = json.loads((home / _FILE).read_text())
+        document = json.loads((home / _FILE).read_text())
     except (OSError, ValueError):
         return None
-    return told if isinstance(told, dict) else None
+    return document if isinstance(document, dict) else None

@@ -1,4 +1,4 @@
-"""What ``check`` found, and how it is shown to people."""
+"""The result of ``ferryman agent check``, and how it is printed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Row:
 
     limit: str
     enforcement: str
-    """"hard", "soft" or "none": what the agent claims. "opened": by the operator."""
+    """"hard", "soft" or "none", as the agent reports it; "opened": a grant of the operator."""
     passed: bool
-    """The canary met the limit as claimed."""
+    """Whether the limit worked as reported."""
     seen: str
-    """What happened to the canary, a phrase for people."""
+    """What happened to the canary, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Table:
 
 
 def show(table: Table) -> None:
-    """Print it on stdout; what to do about it below."""
+    """Print the table and the advice on stdout."""
     console = Console(highlight=False)
     if table.report is None:
         console.print("The sandbox cannot be used.", style="bold red")

@@ -1,1 +1,1 @@
-"""How what an attempt left becomes a result: a ZIP that is safe to open anywhere."""
+"""Packs the files of an attempt into its result: a ZIP that is safe to open anywhere."""

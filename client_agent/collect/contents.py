@@ -1,4 +1,4 @@
-"""What is said about a packed result."""
+"""What a packed result contains."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from client_agent.collect.receipt import SkippedFile
 from shared.files.portable import NonPortableNames, fold
 
 MAX_LISTED: Final = 200
-"""A job can make a million odd names; the receipt must stay small."""
+"""A job can make a million unusual names, but the receipt must stay small."""
 
 
 class ResultsLimitExceeded(Exception):
-    """The job left more than a result may hold. Nothing of it was read.
+    """The job left more than a result may contain. None of its files was read.
 
     Attributes:
         what: "bytes", "entries", "depth" or "path".
         limit: the limit.
-        found: how much there is, where it was counted to the end, else the first value beyond.
-        where: the path that passed the limit, safe to show.
+        actual: the first value above the limit.
+        where: the path at which the limit was exceeded, safe to show.
     """
 
-    def __init__(self, what: str, limit: int, found: int, where: str) -> None:
-        super().__init__(what, limit, found, where)
-        self.what, self.limit, self.actual, self.where = what, limit, found, where
+    def __init__(self, what: str, limit: int, actual: int, where: str) -> None:
+        super().__init__(what, limit, actual, where)
+        self.what, self.limit, self.actual, self.where = what, limit, actual, where
 
     def __str__(self) -> str:
         sentence = {
@@ -37,42 +38,33 @@ class ResultsLimitExceeded(Exception):
         return f"too much to collect: {sentence} (at {self.where})"
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """Something that is not in the ZIP, or not whole."""
-
-    path: str
-    """Odd characters escaped."""
-    why: str
-
-
 @dataclass(slots=True)
 class Contents:
-    """What is in a result. Complete when the receipt is asked for."""
+    """What is in a result. It is complete when the receipt is made."""
 
     names: dict[str, str]
-    """Usual name of each file of ours (``stdout.log``, ``ferryman.json``) -> its name in this
+    """Usual name of each file of the agent (``stdout.log``, ``ferryman.json``) -> its name in this
     ZIP."""
     files: int = 0
-    """Files of the job's."""
+    """Files of the job."""
     bytes: int = 0
     """Their size before compression."""
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
     skipped_more: int = 0
-    """Skipped, but not listed: the list is bounded."""
+    """Number of skipped files that are not in the list, because its length is limited."""
     not_portable: NonPortableNames = field(default_factory=NonPortableNames)
-    """Names that are in the ZIP, and that other systems than Linux cannot store."""
+    """Names in the ZIP that systems other than Linux cannot store."""
 
     def skip(self, path: str, why: str) -> None:
         if len(self.skipped) < MAX_LISTED:
-            self.skipped.append(Skipped(path, why))
+            self.skipped.append(SkippedFile(path=path, why=why))
         else:
             self.skipped_more += 1
 
 
 @dataclass(slots=True, kw_only=True)
 class Collected(Contents):
-    """A packed result, durable at ``path``."""
+    """A packed result, written to ``path`` and fsynced."""
 
     path: Path
     size: int
@@ -82,7 +74,7 @@ class Collected(Contents):
 
 
 def own_names(usual: Iterable[str], taken: Collection[str]) -> dict[str, str]:
-    """Names for our files beside the job's: theirs win, ours move aside.
+    """Names for the agent's files in a result. If the job has a file of that name, another is used.
 
     ``stdout.log`` becomes ``stdout.ferryman.log``, then ``stdout.ferryman.2.log`` and so on.
 
@@ -90,7 +82,7 @@ def own_names(usual: Iterable[str], taken: Collection[str]) -> dict[str, str]:
         taken: folded names at the top of the job's directory.
     """
     used = set(taken)
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in usual:
         stem, dot, suffix = name.rpartition(".")
         candidate, serial = name, 0
@@ -99,5 +91,5 @@ def own_names(usual: Iterable[str], taken: Collection[str]) -> dict[str, str]:
             number = "" if serial == 1 else f".{serial}"
             candidate = f"{stem}.ferryman{number}{dot}{suffix}"
         used.add(fold(candidate))
-        found[name] = candidate
-    return found
+        names[name] = candidate
+    return names

@@ -1,4 +1,4 @@
-"""The end of a log, for people."""
+"""The last lines of a log, for messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TAIL_LINES: Final = 20
 
 
 def log_tail(path: Path) -> str:
-    """The last lines of a log; empty where it cannot be read."""
+    """The last lines of a log; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL_READ))
@@ -21,7 +21,7 @@ def log_tail(path: Path) -> str:
 
 
 def last_lines(data: bytes) -> str:
-    """The end of a log for people: whole lines where possible, nothing that moves a cursor.
+    """The last lines, complete if possible, without characters that control a terminal.
 
     Args:
         data: the end of the log, as it is on disk.
@@ -30,7 +30,7 @@ def last_lines(data: bytes) -> str:
     text = data[-_TAIL_BYTES:].decode(errors="replace").replace("\r\n", "\n").rstrip("\n")
     lines = text.split("\n")
     if cut and len(lines) > 1:
-        lines = lines[1:]  # its beginning is missing
+        lines = lines[1:]  # the first one is not complete
     return "\n".join(_plain(line) for line in lines[-_TAIL_LINES:])[-_TAIL_BYTES:]
 
 

@@ -1,8 +1,8 @@
-"""Packs what an attempt left into a ZIP that is safe to open anywhere.
+"""Packs the files of an attempt into a ZIP that is safe to open anywhere.
 
-Everything below the directory is hostile: it is read by descriptor, after the death of whatever
-wrote it, within limits that are counted first. What cannot be packed is skipped and listed.
-Blocking functions, for a worker thread; memory does not grow with the size of files.
+The job's directory may contain anything. It is read by descriptor, after all of the job's processes
+are dead, and after its size was compared with the limits. What cannot be packed is skipped and
+listed. The functions block. They need no more memory for larger files.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from shared.wire import Limits
 _CHUNK: Final = 1 << 18
 _EARLIEST: Final = datetime(1980, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(2107, 12, 31, 23, 59, 58, tzinfo=UTC)
-"""What the date field of a ZIP can say."""
+"""The dates that a ZIP can store."""
 
 Extras = Mapping[str, Path | bytes]
-"""Our own files: usual name -> a file outside the directory, or its bytes."""
+"""Files of the agent: usual name -> a file outside the directory, or its content."""
 CheckSpace = Callable[[int], None]
 RECEIPT: Final = "ferryman.json"
 
@@ -40,20 +40,21 @@ def collect(
     check_space: CheckSpace | None = None,
     at: Micros = 0,
 ) -> Collected:
-    """Pack the directory ``fd``, our extras and the receipt.
+    """Pack the directory ``fd``, the agent's files and the receipt.
 
-    The directory may be that of a running attempt (a snapshot): what changes while it is read is
-    packed up to the size first seen, or listed, and so is what cannot be read as it is.
+    The attempt may be running (a snapshot). Then files that change at the same time are packed up
+    to the size that they had before, or skipped. Files that cannot be read are skipped, too.
 
     Args:
-        dest: the ZIP, outside the directory; must not exist. Durable on return, gone on an error.
-        receipt: made last, from what is in the ZIP by then; stored as ``ferryman.json``.
-        bounds: on the number of entries and the length of paths.
+        dest: the ZIP, outside the directory; must not exist. It is fsynced on return, and removed
+            after an error.
+        receipt: makes ``ferryman.json``, after everything else is in the ZIP.
+        bounds: limits of the number of entries and the length of paths.
         check_space: given for a snapshot. It is called with the expected size before anything is
             written, and with 0 now and then. What it raises ends the packing.
 
     Raises:
-        ResultsLimitExceeded: too much; nothing was read. See :func:`collect_extras`.
+        ResultsLimitExceeded: nothing was read. See :func:`collect_extras`.
         OSError: ``dest`` cannot be written, or the agent is short of descriptors.
     """
     walk = Walk(fd, bounds or Bounds(), may_chmod=check_space is None)
@@ -68,7 +69,7 @@ def collect(
 def collect_extras(
     dest: Path, extras: Extras, receipt: Callable[[Contents], bytes], at: Micros = 0
 ) -> Collected:
-    """Pack our own files only: where the job's are too much, or must not be touched.
+    """Pack the agent's files only, if the job's are too large or must not be read.
 
     Raises:
         OSError: ``dest`` cannot be written.
@@ -98,7 +99,7 @@ def _write(dest: Path, packer: _Packer, check_space: CheckSpace | None = None) -
 
 
 class _Packer:
-    """Puts everything into a ZIP, and takes stock."""
+    """Adds everything to a ZIP, and notes its contents."""
 
     def __init__(
         self,
@@ -112,14 +113,14 @@ class _Packer:
         self.contents, self._at = contents, at
         self._walk, self._extras, self._receipt = walk, extras, receipt
         self._bytes_left = max_bytes
-        """Bytes that may still be packed: a snapshot's directory may have grown since it was
-        counted."""
+        """Bytes that may still be packed, because a snapshot's directory may have grown after it
+        was counted."""
 
     def pack(self, out: ZipWriter) -> None:
         if self._walk is not None:
             contents = self.contents
-            ours = contents.names.values()
-            for entry in self._walk.entries(contents.skip, ours, contents.not_portable.add):
+            own = contents.names.values()
+            for entry in self._walk.entries(contents.skip, own, contents.not_portable.add):
                 self._add_entry(out, entry)
         for name, source in self._extras.items():
             self._add_own_file(out, self.contents.names[name], source)
@@ -149,7 +150,7 @@ class _Packer:
             return None
 
     def _read(self, fd: int, entry: Entry) -> Iterator[bytes]:
-        """Exactly as many bytes as were declared, or fewer and a line in the list."""
+        """As many bytes as were announced. If there are fewer, the file is listed as skipped."""
         missing = entry.size
         while missing:
             try:
@@ -175,15 +176,15 @@ class _Packer:
             self.contents.skip(name, problem.strerror or "it cannot be read")
             return
         try:
-            found = os.fstat(fd)
-            pieces = _read_up_to(fd, found.st_size)
-            out.add_file(name, _zip_time(found.st_mtime), pieces, found.st_size)
+            status = os.fstat(fd)
+            pieces = _read_up_to(fd, status.st_size)
+            out.add_file(name, _zip_time(status.st_mtime), pieces, status.st_size)
         finally:
             os.close(fd)
 
 
 def _read_up_to(fd: int, size: int) -> Iterator[bytes]:
-    """A log may grow while it is read: up to what it was."""
+    """The first ``size`` bytes. A log may grow while it is read."""
     while size and (data := os.read(fd, min(size, _CHUNK))):
         size -= len(data)
         yield data

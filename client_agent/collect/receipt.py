@@ -1,4 +1,4 @@
-"""``ferryman.json``, the receipt in every result: what ran, where, how it ended."""
+"""``ferryman.json``, the receipt in every result: what ran, where, and how it ended."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from pydantic import BaseModel, ConfigDict, Field
 from shared.wire import Limits, Reason, Usage
 
 
-class Part(BaseModel):
-    """Base of the receipt's objects."""
+class ReceiptModel(BaseModel):
+    """Base class of the receipt's objects."""
 
     model_config = ConfigDict(frozen=True)
 
 
-class Skipped(Part):
-    """Something the attempt left that is not in the ZIP."""
+class SkippedFile(ReceiptModel):
+    """A file or folder of the attempt that is not in the ZIP, or not completely."""
 
     path: str
-    """As it was named, odd characters escaped."""
+    """Its path, with unusual characters escaped."""
     why: str
 
 
-class Logs(Part):
-    """Names of the logs in the ZIP; others than usual where the job made files of those names."""
+class Logs(ReceiptModel):
+    """Names of the logs in the ZIP. They are different if the job made files of these names."""
 
     stdout: str
     stderr: str
 
 
-class BundleInfo(Part):
+class BundleInfo(ReceiptModel):
     digest: str
     """SHA-256 of the content, hex; the same on the server."""
     size: int
     """Bytes of the sealed ZIP."""
 
 
-class SandboxInfo(Part):
+class SandboxInfo(ReceiptModel):
     backend: str
     """"bubblewrap", or "none": the bundle ran with the agent's own rights."""
     version: str
     read_only: list[str] = Field(default_factory=list)
-    """Places inside where the operator mounted something of the host."""
+    """Paths inside where the operator mounted folders of the host."""
     allow: list[str] = Field(default_factory=list)
-    """Groups of system calls that the operator allowed the service."""
+    """Groups of system calls that the operator allowed for the service."""
 
 
-class Receipt(Part):
+class Receipt(ReceiptModel):
     """The whole file. Times are ISO 8601 in UTC, sizes bytes, durations seconds."""
 
     format: int = 1
     job: int
-    """The server's number of the job; the agent's own where the server has no keys."""
+    """The server's number of the job; the agent's own number if the server sends no keys."""
     attempt: int
     service: str
     agent: str
@@ -64,13 +64,13 @@ class Receipt(Part):
     enforcement: dict[str, str]
     """limit -> "hard", "soft" or "none", as enforced for this attempt."""
     status: str
-    """As ended, in the server's words: "Cancelled" where the agent's is "Killed"; "Running" in a
-    snapshot of an attempt that had not ended."""
+    """The state in the server's terms: "Cancelled" if the agent's state is "Killed"; "Running" in a
+    snapshot of an attempt that has not ended."""
     reason: Reason | None
     message: str
     exit_code: int | None
     interrupted: bool
-    """It ended through no fault of the bundle."""
+    """It ended for a reason that the bundle did not cause."""
     usage: Usage | None
     received_at: str
     started_at: str | None
@@ -80,8 +80,8 @@ class Receipt(Part):
     bytes: int
     """Their size before compression."""
     logs: Logs | None
-    """None: nothing has run."""
-    skipped: list[Skipped] = Field(default_factory=list)
+    """None: nothing has run yet."""
+    skipped: list[SkippedFile] = Field(default_factory=list)
     skipped_more: int = 0
-    """Skipped, but not listed: the list is bounded."""
+    """Number of skipped files that are not in the list, because its length is limited."""
     warnings: list[str] = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The two ends of an attempt on disk: unpacking its bundle, packing what it left. Blocking."""
+"""Makes the result of an attempt that ended, and snapshots of one that runs. Blocking."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from client_agent.storage.folders import STREAMS, Folders
 from shared.clock import iso
 from shared.wire import PayloadState, Reason, ResultInfo
 
-S = PayloadState
-
 LOGS: Final = tuple(f"{stream}.log" for stream in STREAMS)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptSource:
-    """What a receipt tells."""
+    """What a receipt is made from."""
 
     payload: Payload
     outcome: Outcome | None
@@ -37,10 +35,10 @@ class ReceiptSource:
 
     def receipt(self, contents: Contents, *, logs: bool) -> bytes:
         """``ferryman.json`` of a result with these contents."""
-        payload, told = self.payload, self.outcome
-        state = payload.state if told is None else told.state
-        ended_at = payload.ended_at if told is None else told.ended_at or payload.ended_at
-        made = receipt.Receipt(
+        payload, outcome = self.payload, self.outcome
+        state = payload.state if outcome is None else outcome.state
+        ended_at = payload.ended_at if outcome is None else outcome.ended_at or payload.ended_at
+        document = receipt.Receipt(
             job=payload.job_id,
             attempt=payload.attempt,
             service=payload.service,
@@ -50,18 +48,18 @@ class ReceiptSource:
             sandbox=receipt.SandboxInfo(
                 backend=self.sandbox.backend,
                 version=self.sandbox.version,
-                read_only=[place for _, place in self.grant.read_only],
+                read_only=[target for _, target in self.grant.read_only],
                 allow=sorted(self.grant.allow),
             ),
             limits=payload.limits,
             timeout_s=payload.timeout_s,
             enforcement=payload.enforcement,
-            status="Cancelled" if state is S.KILLED else state,
-            reason=None if told is None else told.reason,
-            message="" if told is None else told.message,
-            exit_code=None if told is None else told.exit_code,
-            interrupted=told is not None and told.interrupted,
-            usage=None if told is None else told.usage,
+            status="Cancelled" if state is PayloadState.KILLED else state,
+            reason=None if outcome is None else outcome.reason,
+            message="" if outcome is None else outcome.message,
+            exit_code=None if outcome is None else outcome.exit_code,
+            interrupted=outcome is not None and outcome.interrupted,
+            usage=None if outcome is None else outcome.usage,
             received_at=iso(payload.created_at),
             started_at=None if payload.started_at is None else iso(payload.started_at),
             ended_at=None if ended_at is None else iso(ended_at),
@@ -70,78 +68,82 @@ class ReceiptSource:
             logs=receipt.Logs(stdout=contents.names[LOGS[0]], stderr=contents.names[LOGS[1]])
             if logs
             else None,
-            skipped=[receipt.Skipped(path=one.path, why=one.why) for one in contents.skipped],
+            skipped=contents.skipped,
             skipped_more=contents.skipped_more,
-            warnings=[*(() if told is None else told.warnings), *contents.not_portable.warnings()],
+            warnings=[
+                *(() if outcome is None else outcome.warnings),
+                *contents.not_portable.warnings(),
+            ],
         )
-        return made.model_dump_json(indent=2).encode() + b"\n"
+        return document.model_dump_json(indent=2).encode() + b"\n"
 
 
-def pack(attempted: ReceiptSource, told: Outcome, folders: Folders, fd: int) -> Outcome:
-    """Make the result of an attempt that ended, durable under its final name.
+def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> Outcome:
+    """Make the result of an attempt that ended, and store it under its final name.
 
     Args:
-        attempted: of the payload, Running.
-        fd: its directory; nothing of it is alive.
+        source: its payload is Running.
+        fd: its directory; all of its processes are dead.
 
     Returns:
-        The outcome with its result, or ``results_limit`` with a result of logs and receipt.
+        The outcome with the result. If the results limit is exceeded, its reason is
+        ``results_limit``, and the result contains logs and receipt only.
 
     Raises:
         OSError: the result could not be stored.
     """
-    payload = attempted.payload
+    payload = source.payload
     logs = _logs(folders, payload.id)
-    told = replace(told, stderr_tail=log_tail(folders.log(payload.id, "stderr")))
-    staged, at = folders.staging(), told.ended_at or payload.created_at
+    outcome = replace(outcome, stderr_tail=log_tail(folders.log(payload.id, "stderr")))
+    staged, at = folders.staging(), outcome.ended_at or payload.created_at
     try:
         try:
             collected = collect(
-                fd, staged, payload.limits, logs, _receipt(attempted, told, logs=True), at=at
+                fd, staged, payload.limits, logs, _receipt(source, outcome, logs=True), at=at
             )
         except ResultsLimitExceeded as problem:
-            told = _too_much(told, problem)
-            collected = collect_extras(staged, logs, _receipt(attempted, told, logs=True), at)
+            outcome = _with_results_limit(outcome, problem)
+            collected = collect_extras(staged, logs, _receipt(source, outcome, logs=True), at)
         folders.seal_result(staged, payload.id)
     except BaseException:
         folders.remove_file(staged)
         raise
-    told = replace(told, result=ResultInfo(size=collected.size, sha256=collected.sha256))
+    outcome = replace(outcome, result=ResultInfo(size=collected.size, sha256=collected.sha256))
     warnings = collected.not_portable.warnings()
     if collected.skipped:
-        warnings = (*warnings, _skipped(collected))
-    return replace(told, warnings=(*told.warnings, *warnings))
+        warnings = (*warnings, _skipped_warning(collected))
+    return replace(outcome, warnings=(*outcome.warnings, *warnings))
 
 
 def snapshot(
-    attempted: ReceiptSource, folders: Folders, fd: int | None, to: Path, room: CheckSpace
+    source: ReceiptSource, folders: Folders, fd: int | None, to: Path, check_space: CheckSpace
 ) -> None:
     """Write a ZIP of an attempt as it is now.
 
     Args:
-        fd: the directory in which it runs; None: only the receipt can be told.
-        room: see :func:`client_agent.collect.pack.collect`.
+        fd: the directory in which it runs; None: the snapshot contains the receipt only.
+        check_space: see :func:`client_agent.collect.pack.collect`.
 
     Raises:
         OSError
     """
-    payload = attempted.payload
+    payload = source.payload
     at = payload.ended_at or payload.started_at or payload.created_at
     if fd is None:
-        collect_extras(to, {}, _receipt(attempted, attempted.outcome, logs=False), at)
+        collect_extras(to, {}, _receipt(source, source.outcome, logs=False), at)
         return
     logs = _logs(folders, payload.id)
-    made = _receipt(attempted, attempted.outcome, logs=True)
+    made = _receipt(source, source.outcome, logs=True)
     try:
-        collect(fd, to, payload.limits, logs, made, check_space=room, at=at)
+        collect(fd, to, payload.limits, logs, made, check_space=check_space, at=at)
     except (ResultsLimitExceeded, PermissionError):
         collect_extras(to, logs, made, at)
 
 
 def _receipt(
-    attempted: ReceiptSource, told: Outcome | None, *, logs: bool
+    source: ReceiptSource, outcome: Outcome | None, *, logs: bool
 ) -> Callable[[Contents], bytes]:
-    about = replace(attempted, outcome=told)
+    about = replace(source, outcome=outcome)
     return lambda contents: about.receipt(contents, logs=logs)
 
 
@@ -151,13 +153,15 @@ def _logs(folders: Folders, payload_id: int) -> dict[str, Path | bytes]:
     }
 
 
-def _too_much(told: Outcome, problem: ResultsLimitExceeded) -> Outcome:
-    if told.state is not S.COMPLETED:  # the first cause stands
-        return replace(told, warnings=(*told.warnings, f"{Reason.RESULTS_LIMIT}: {problem}"))
-    return replace(told, state=S.FAILED, reason=Reason.RESULTS_LIMIT, message=str(problem))
+def _with_results_limit(outcome: Outcome, problem: ResultsLimitExceeded) -> Outcome:
+    if outcome.state is not PayloadState.COMPLETED:  # the first reason counts
+        return replace(outcome, warnings=(*outcome.warnings, f"{Reason.RESULTS_LIMIT}: {problem}"))
+    return replace(
+        outcome, state=PayloadState.FAILED, reason=Reason.RESULTS_LIMIT, message=str(problem)
+    )
 
 
-def _skipped(collected: Collected) -> str:
+def _skipped_warning(collected: Collected) -> str:
     count = len(collected.skipped) + collected.skipped_more
     what = "1 thing is" if count == 1 else f"{count} things are"
     return f"{what} not in the result: see skipped in {collected.names[RECEIPT]}"

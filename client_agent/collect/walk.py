@@ -1,5 +1,4 @@
-"""Walks a hostile directory by descriptors, in a fixed order, twice: to count it, and to read
-it."""
+"""Walks a job's directory by descriptors, twice: to count its entries, and to read them."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ _SKIPPED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """On the shape of a tree. Depth and length are those of a bundle, so that a result can be
-    one."""
+    """Limits of a tree. Depth and length of paths are those of bundles, so that a result can be
+    used as a bundle."""
 
     entries: int = 200_000
     """Files, folders and everything else."""
@@ -40,27 +39,27 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class TreeCount:
-    """What the first walk found."""
+    """What the first walk counted."""
 
     entries: int
     bytes: int
-    """Apparent sizes: a sparse file counts in full, and a hard link once per name."""
+    """Sum of apparent sizes. A sparse file counts in full, and a hard link once per name."""
     top: frozenset[str]
-    """Folded names at the top."""
+    """Names at the top level, with their case folded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A regular file, or a folder with nothing in it that can be packed."""
+    """A regular file, or a folder that contains nothing to pack."""
 
     path: str
-    """Safe, relative, NFC."""
+    """Relative, safe on all systems, normalised to NFC."""
     is_folder: bool
     size: int = 0
     executable: bool = False
     modified: float = 0.0
     parent: int = -1
-    """Descriptor of the directory; valid until the next entry is asked for."""
+    """Descriptor of its directory, open until the next entry is requested."""
     name: str = ""
     status: os.stat_result | None = None
     may_chmod: bool = True
@@ -73,7 +72,7 @@ class Entry:
         """A descriptor of the file, for reading.
 
         Raises:
-            OSError: it is gone, was replaced, or cannot be read.
+            OSError: it was removed or replaced, or cannot be read.
         """
         if self.status is None:
             raise IsADirectoryError(errno.EISDIR, "it is a folder", self.name)
@@ -84,8 +83,8 @@ class Walk:
     """Two walks over one directory.
 
     Args:
-        fd: descriptor of the directory; stays the caller's.
-        may_chmod: modes may be changed so that everything can be read; not while the job runs.
+        fd: descriptor of the directory; the caller closes it.
+        may_chmod: modes may be changed so that everything can be read. False while the job runs.
     """
 
     def __init__(self, fd: int, bounds: Bounds, *, may_chmod: bool = True) -> None:
@@ -95,11 +94,11 @@ class Walk:
                 os.fchmod(fd, 0o700)
 
     def _open_top(self) -> int:
-        """A descriptor with a place of its own in the listing: others may read it now, too."""
+        """A descriptor of the directory with a position of its own: others may list it, too."""
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
 
     def count(self, max_bytes: int) -> TreeCount:
-        """Count before anything is read, in memory that does not grow with the tree.
+        """Count the tree before anything is read, in constant memory.
 
         Raises:
             ResultsLimitExceeded
@@ -119,7 +118,7 @@ class Walk:
                 try:
                     status = os.stat(name, dir_fd=level.fd, follow_symlinks=False)
                 except OSError:
-                    continue  # gone meanwhile
+                    continue  # it was removed
                 entries += 1
                 path = level.path + name
                 length = len(os.fsencode(path))
@@ -138,7 +137,7 @@ class Walk:
                         fd = open_beneath.open_directory(level.fd, name, may_chmod=self._may_chmod)
                     except OSError as problem:
                         raise_if_shortage(problem)
-                        continue  # listed by the second walk
+                        continue  # the second walk lists it
                     stack.append(_Folder(fd, path + "/"))
         finally:
             for level in stack:
@@ -151,17 +150,17 @@ class Walk:
         taken: Iterable[str] = (),
         not_portable: Callable[[str, str], None] = lambda path, why: None,
     ) -> Iterator[Entry]:
-        """What can be packed, sorted by name within each folder.
+        """The entries that can be packed, sorted by name within each folder.
 
         Args:
-            skip: gets (path safe to show, why) for everything else.
-            taken: names at the top that are ours in the result: a file that got one of them after
-                the count is not packed.
-            not_portable: gets (path, why) for what is packed, but is not for every system.
+            skip: called with (path safe to show, why) for everything else.
+            taken: names at the top level that the agent's files have in the result. A file that
+                got such a name after the count is not packed.
+            not_portable: called with (path, why) for packed names that not all systems can store.
         """
         bounds, left = self._bounds, self._bounds.entries
         stack = [_Folder(self._open_top(), "", left + 1)]
-        ours = {fold(name) for name in taken}
+        own = {fold(name) for name in taken}
         try:
             while stack:
                 level = stack[-1]
@@ -187,7 +186,7 @@ class Walk:
                         skip(_shown(raw), "it came while the rest was read, and is too much")
                     elif len(path.encode()) > bounds.path_bytes:  # composing can make it longer
                         skip(_shown(raw), f"its path is longer than {bounds.path_bytes} bytes")
-                    elif safe in level.taken or (len(stack) == 1 and fold(safe) in ours):
+                    elif safe in level.taken or (len(stack) == 1 and fold(safe) in own):
                         skip(_shown(raw), "another name here differs only in case or composition")
                     elif stat.S_ISDIR(status.st_mode):
                         fd = open_beneath.open_directory(level.fd, name, may_chmod=self._may_chmod)
@@ -223,8 +222,8 @@ class _Folder:
     """One open folder of a walk.
 
     Args:
-        fd: of the folder; ours from now on.
-        path: its path as it is named, with a slash at the end; empty at the top.
+        fd: of the folder; :meth:`close` closes it.
+        path: its path, with a slash at the end; empty at the top level.
         max_names: read and sort at most so many names. None: all, unsorted, and without
             remembering them.
     """
@@ -232,11 +231,11 @@ class _Folder:
     def __init__(self, fd: int, path: str, max_names: int | None = None) -> None:
         self.fd, self.path = fd, path
         self.safe = ""
-        """The same in the result; a count does not need it."""
+        """Its path in the result; not needed for counting."""
         self.taken: set[str] = set()
-        """Names that are in the result."""
+        """Names of this folder that are in the result."""
         self.names: dict[str, str] = {}
-        """The same: folded -> as spelled first."""
+        """The same names: case folded -> as in the result."""
         self.packed = False
         self.modified = 0.0
         try:
@@ -246,14 +245,14 @@ class _Folder:
             raise
         self._names: Iterator[str] = (entry.name for entry in self._listing)
         if max_names is not None:
-            # a running job may have made a million names since they were counted
+            # a running job may have made a million names after they were counted
             self._names = iter(sorted(itertools.islice(self._names, max_names), key=os.fsencode))
 
     def next_name(self) -> str | None:
         return next(self._names, None)
 
     def add_name(self, name: str, path: str, not_portable: Callable[[str, str], None]) -> None:
-        """``name`` goes into the result, as ``path``."""
+        """Note that ``name`` goes into the result, as ``path``."""
         self.taken.add(name)
         first = self.names.setdefault(fold(name), name)
         if first != name:
@@ -267,7 +266,7 @@ class _Folder:
 
 
 def raise_if_shortage(problem: OSError) -> None:
-    """Raise a shortage: no file may be left out of a result for want of descriptors."""
+    """Raise the error if the agent is short of something. Then the file must not be skipped."""
     if problem.errno in SHORTAGE_ERRNOS:
         raise problem
 

@@ -1,11 +1,11 @@
 """Writes ZIP files that every desktop opens.
 
-Sizes stand in front of each file, for which the writer goes back, never behind it: macOS's Archive
-Utility believes local headers, and does not open 64-bit sizes that come later. Fields of 64 bits
-are used for those values alone that need them, and UTF-8 is declared for those names alone that are
-not ASCII: some old programs know neither. See docs/adr/0012-zip-writer.md.
+Sizes are written before each file, never after it: the writer goes back for that. macOS's Archive
+Utility relies on local headers, and cannot open files whose 64-bit sizes come later. 64-bit fields
+are used only for values that need them, and UTF-8 is declared only for names that are not ASCII,
+because some old programs know neither. See docs/adr/0012-zip-writer.md.
 
-Blocking; memory grows with nothing that is packed.
+Its methods block, and need no more memory for larger results.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ END_64: Final = struct.Struct("<4sQ2H2L4Q")
 LOCATOR_64: Final = struct.Struct("<4sLQL")
 MAX_16: Final = 0xFFFF
 MAX_32: Final = 0xFFFF_FFFF
-"""Says that the value stands in a field of 64 bits."""
+"""Means that the value is in a 64-bit field."""
 
 _UNIX: Final = 3 << 8
 _BASE_VERSION, _ZIP64_VERSION = 20, 45
-"""Version needed: with folders and Deflate; with 64-bit fields."""
+"""Version needed to extract: for folders and Deflate; for 64-bit fields."""
 _UTF_8: Final = 1 << 11
 _STORED, _DEFLATED = 0, 8
 _FOLDER, _FILE, _PROGRAM = 0o040755, 0o100644, 0o100755
 _DOS_FOLDER: Final = 0x10
 _LEVEL: Final = 1
-"""isal's, 0–3: 2 and 3 take up to ten times as long and hardly save more."""
+"""Level of isal, 0–3. Levels 2 and 3 take up to ten times as long and save hardly more."""
 _CHUNK: Final = 1 << 18
 _SPOOL: Final = 1 << 20
-"""Bytes of the table of contents that are kept in memory."""
+"""Bytes of the central directory that are kept in memory."""
 
 
 class ZipWriter:
-    """Writes one ZIP, as a context manager; deleted if that ends before ``finish``, or badly.
+    """Writes one ZIP. As a context manager, it deletes the file unless ``finish`` was called.
 
     Args:
         path: must not exist.
-        on_writeback: called whenever some megabytes were written; may raise to give up.
+        on_writeback: called each time some megabytes were written. It may raise to cancel.
 
     Raises:
-        OSError: here and from every method: the disk may be full.
+        OSError: from here and every method, for example if the disk is full.
     """
 
     def __init__(self, path: Path, on_writeback: Callable[[], None] = lambda: None) -> None:
@@ -76,7 +76,7 @@ class ZipWriter:
             self._path.unlink(missing_ok=True)
 
     def add_folder(self, path: str, modified: datetime) -> None:
-        """Add a folder; only empty ones need it."""
+        """Add a folder. Only empty folders need an entry."""
         entry = _Entry(f"{path}/", modified, _FOLDER, self._position)
         self._write(entry.local())
         self._list_entry(entry)
@@ -93,10 +93,10 @@ class ZipWriter:
         """Add a file.
 
         Args:
-            path: safe, relative, not yet there.
-            modified: in UTC, 1980–2107; stored to two seconds.
+            path: safe, relative, not in the ZIP yet.
+            modified: in UTC, 1980–2107; stored with a precision of two seconds.
             pieces: the content.
-            max_size: bytes of it; fewer may come, not more.
+            max_size: the content may have fewer bytes, but not more.
         """
         entry = _Entry(path, modified, _PROGRAM if executable else _FILE, self._position)
         # Deflate may add 5 bytes to 65,535
@@ -120,7 +120,7 @@ class ZipWriter:
         self._list_entry(entry)
 
     def finish(self) -> int:
-        """Write the table of contents, and put all on the disk; its size in bytes."""
+        """Write the central directory and fsync the file; its size in bytes."""
         start = self._position
         self._directory.seek(0)
         while data := self._directory.read(_CHUNK):
@@ -176,7 +176,7 @@ class ZipWriter:
 
 
 class _Entry:
-    """What the two headers of a file or folder say."""
+    """The values of the two headers of a file or folder."""
 
     def __init__(self, path: str, modified: datetime, mode: int, offset: int) -> None:
         self._name, self._mode, self._offset = path.encode(), mode, offset
@@ -185,7 +185,7 @@ class _Entry:
         self._time = modified.hour << 11 | modified.minute << 5 | modified.second >> 1
         self.method = _STORED
         self.zip64 = False
-        """Whether its local header has room for 64-bit sizes."""
+        """Whether its local header has 64-bit sizes."""
         self.crc = self.size = self.packed = 0
 
     def local(self) -> bytearray:

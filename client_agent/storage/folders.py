@@ -1,4 +1,4 @@
-"""The agent's files: bundles that wait, logs being written, results that are kept.
+"""The agent's files: bundles, logs and results.
 
 Bytes are written before their row, and the row is deleted before them. So a crash can leave a file
 without a row, which :meth:`Folders.remove_orphans` removes at the next start, but never a payload
@@ -15,16 +15,15 @@ from typing import Final
 
 from shared.files import durable
 
-_SMALL: Final = 1 << 20
-"""Bytes."""
+_SMALL_FILE: Final = 1 << 20
 STREAMS: Final = ("stdout", "stderr")
 
 
 class Folders:
-    """Folders below the agent's data folder, made if missing.
+    """The folders in the agent's data folder. They are made if they are missing.
 
     Args:
-        token: makes a new file name, of letters and digits.
+        token: makes a new file name of letters and digits.
 
     Raises:
         OSError: the data folder cannot be written.
@@ -38,7 +37,7 @@ class Folders:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def staging(self) -> Path:
-        """Where a new file is written until it is sealed."""
+        """A path for a new file, until it is complete and sealed."""
         return self._staging / self._token()
 
     def bundle(self, name: str) -> Path:
@@ -51,49 +50,50 @@ class Folders:
         return self._logs / f"{payload_id}.{stream}"
 
     def seal_bundle(self, staged: Path) -> str:
-        """Keep a bundle that was fsynced at ``staged``; its name from now on."""
+        """Move a complete, fsynced bundle to its folder; its new name."""
         name = self._token()
         durable.replace(staged, self.bundle(name), synced=True)
         return name
 
     def seal_result(self, staged: Path, payload_id: int) -> None:
-        """Keep a result that was fsynced at ``staged``."""
+        """Move a complete, fsynced result to its folder."""
         durable.replace(staged, self.result(payload_id), synced=True)
 
     async def remove_run_files(self, payload_id: int, bundle: str) -> None:
-        """It has ended: nobody needs its bundle or its logs any more."""
-        await self._forget(self.bundle(bundle), *self._logs_of(payload_id))
+        """After the end: remove the bundle and the logs, which are not needed any more."""
+        await self._remove(self.bundle(bundle), *self._logs_of(payload_id))
 
     async def remove_logs(self, payload_id: int) -> None:
-        """Of a start that came to nothing."""
-        await self._forget(*self._logs_of(payload_id))
+        """Remove the logs of an attempt that did not start."""
+        await self._remove(*self._logs_of(payload_id))
 
     async def remove_result(self, payload_id: int) -> None:
-        """Its server has it, or nobody came for it."""
-        await self._forget(self.result(payload_id))
+        """Remove a result that its server has, or that is too old."""
+        await self._remove(self.result(payload_id))
 
     def _logs_of(self, payload_id: int) -> list[Path]:
         return [self.log(payload_id, stream) for stream in STREAMS]
 
-    async def _forget(self, *paths: Path) -> None:
-        """Unlinking a small file takes less than a visit to a thread; a large one takes long."""
-        large = [path for path in paths if _size(path) > _SMALL]
+    async def _remove(self, *paths: Path) -> None:
+        """Large files are removed in a thread, because that takes long. For a small file, starting
+        work in a thread takes longer."""
+        large = [path for path in paths if _size(path) > _SMALL_FILE]
         for path in set(paths) - set(large):
             self.remove_file(path)
         for path in large:
             await asyncio.to_thread(self.remove_file, path)
 
     def remove_file(self, path: Path) -> None:
-        """Remove one file; one that is not there is fine."""
+        """Remove a file. It is no error if it does not exist."""
         durable.remove_quietly(path)
 
     def free_bytes(self) -> int:
-        """Space that is left for us."""
-        found = os.statvfs(self.home)
-        return found.f_bavail * found.f_frsize
+        """Bytes that are free on the disk."""
+        disk = os.statvfs(self.home)
+        return disk.f_bavail * disk.f_frsize
 
     def check_writable(self) -> None:
-        """Raises OSError when a file cannot be made and written."""
+        """Raises OSError if a file cannot be made and written."""
         path = self.staging()
         try:
             path.write_bytes(b"ferryman")
@@ -101,11 +101,11 @@ class Folders:
             self.remove_file(path)
 
     def remove_orphans(self, bundles: Collection[str], results: Collection[int]) -> int:
-        """At start: remove every file that no row refers to; how many.
+        """At start: remove all files that no row refers to; how many they were.
 
         Args:
-            bundles: names that are still needed.
-            results: ids of payloads whose results are kept.
+            bundles: names of bundles to keep.
+            results: ids of payloads whose results to keep.
         """
         kept = {self._bundles: set(bundles), self._results: {f"{one}.zip" for one in results}}
         removed = 0

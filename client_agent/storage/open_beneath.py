@@ -1,7 +1,7 @@
-"""Opens what a hostile program left, by descriptor and one component at a time.
+"""Opens files of a job safely: relative to an open directory, one path component at a time.
 
-A path would be resolved through whatever lies on the way at that moment; a descriptor is what it
-was when it was opened.
+If a whole path were opened, a job could replace one of its folders by a symlink at the same time.
+An open descriptor cannot be replaced.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from typing import Final
 
 _OPENAT2: Final = 437
-"""On every machine since Linux 5.6."""
+"""The number of the system call on all machines, since Linux 5.6."""
 _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
 """NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH."""
 _PATH: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Not blocking: what was a file a moment ago may be a FIFO now."""
+"""Non-blocking, because the file may have been replaced by a FIFO."""
 
 
 class _OpenHow(ctypes.Structure):
@@ -36,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FileReplaced(OSError):
-    """It is not what it was when it was looked at."""
+    """The file was replaced after its status was read."""
 
 
 def _openat2_works() -> bool:
@@ -50,8 +50,8 @@ def _openat2_works() -> bool:
 
 
 HAS_OPENAT2: bool = _openat2_works()
-"""Old kernels and old container filters refuse it; single components without symlinks are as
-safe."""
+"""Old kernels and old container filters refuse openat2. Opening single components without following
+symlinks is as safe."""
 
 
 def open_component(parent: int, name: str, flags: int) -> int:
@@ -80,10 +80,10 @@ def open_component(parent: int, name: str, flags: int) -> int:
 
 
 def open_directory(parent: int, name: str, *, may_chmod: bool = True) -> int:
-    """Open a directory for listing, whatever its mode says, if it is ours.
+    """Open a directory for listing, whatever its mode, if this process owns it.
 
     Args:
-        may_chmod: its mode may be changed for that.
+        may_chmod: its mode may be changed for this.
 
     Raises:
         OSError
@@ -98,14 +98,14 @@ def open_directory(parent: int, name: str, *, may_chmod: bool = True) -> int:
 
 
 def open_file(parent: int, name: str, expected: os.stat_result, *, may_chmod: bool = True) -> int:
-    """Open the regular file that ``expected`` describes for reading, whatever its mode, if it is
-    ours.
+    """Open the regular file that ``expected`` describes for reading, whatever its mode, if this
+    process owns it.
 
     Args:
-        may_chmod: its mode may be changed for that.
+        may_chmod: its mode may be changed for this.
 
     Raises:
-        FileReplaced: it is another file now, or no file.
+        FileReplaced: there is another file now, or something else.
         OSError
     """
     try:
@@ -126,7 +126,7 @@ def open_file(parent: int, name: str, expected: os.stat_result, *, may_chmod: bo
 
 
 def _grant_owner_access(parent: int, name: str, kind: Callable[[int], bool], mode: int) -> None:
-    """Give the owner access, through a descriptor that opens nothing (O_PATH)."""
+    """Give the owner access. An O_PATH descriptor needs no permission for the file itself."""
     fd = open_component(parent, name, _PATH)
     try:
         if not kind(os.fstat(fd).st_mode):

@@ -1,8 +1,8 @@
-"""Deletes any tree a job can make: thousands of levels deep, mode 000, a million names.
+"""Deletes any tree that a job can make: thousands of levels, mode 000, a million names.
 
-Nothing is recursive and at most two directories are open at a time: a directory that is not empty
-is moved up beside the one that is being emptied, so depth never matters (``shutil.rmtree`` fails
-at 5,000 levels) and every directory is moved at most once.
+A directory that is not empty is moved to the top, beside the one that is being deleted. So there is
+no recursion, at most two directories are open at a time, any depth works (``shutil.rmtree`` fails
+at 5,000 levels), and each directory is moved at most once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ _PATH: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: Path) -> None:
-    """Delete ``path``, a directory, with everything below it. A path that is not there is no
-    error.
+    """Delete the directory ``path`` with everything in it. It is no error if it does not exist.
 
-    Nothing else may write below it meanwhile. Symlinks are deleted, never followed.
+    Nothing else may write to it at the same time. Symlinks are deleted, never followed.
 
     Raises:
         OSError: something cannot be deleted (a mount point, a damaged disk).
@@ -37,9 +36,9 @@ def remove_tree(path: Path) -> None:
 
 def _remove(parent: int, name: str) -> None:
     serial = 0
-    waiting = [name]
-    while waiting:
-        current = waiting.pop()
+    pending = [name]
+    while pending:
+        current = pending.pop()
         try:
             fd = _open_writable(parent, current)
         except FileNotFoundError:
@@ -64,7 +63,7 @@ def _remove(parent: int, name: str) -> None:
                             serial += 1
                             moved = f"{name}.removing.{serial}"
                         os.rename(entry.name, moved, src_dir_fd=fd, dst_dir_fd=parent)
-                        waiting.append(moved)
+                        pending.append(moved)
         finally:
             os.close(fd)
         os.rmdir(current, dir_fd=parent)

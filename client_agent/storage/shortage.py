@@ -1,4 +1,4 @@
-"""Errors that say nothing about the file at hand."""
+"""Errors of the agent, not of the file that it wanted to open."""
 
 from __future__ import annotations
 
@@ -6,5 +6,4 @@ import errno
 from typing import Final
 
 SHORTAGE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Numbers of errors that say nothing about the file at hand: the agent is short of descriptors or
-memory, and tries again."""
+"""The agent has too few descriptors or too little memory. It should try again later."""

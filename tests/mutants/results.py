@@ -313,7 +313,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         "5",
         "a new file does not get the name of one of the agent's files",
         _COLLECT,
-        "contents.skip, ours, contents.not_portable.add",
+        "contents.skip, own, contents.not_portable.add",
         "contents.skip, (), contents.not_portable.add",
         f"{RACES}a_file_made_after_the_count_does_not_take_the_name_of_ours",
     ),

@@ -25,8 +25,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from client_agent.collect.contents import Contents, ResultsLimitExceeded, Skipped
+from client_agent.collect.contents import Contents, ResultsLimitExceeded
 from client_agent.collect.pack import collect, collect_extras
+from client_agent.collect.receipt import SkippedFile
 from client_agent.sandbox.base import Ended, Launch, Process, SelfTestReport, Workspace
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.grants import Grant
@@ -64,7 +65,7 @@ class Outcome:
     """Size of the stored log."""
     files: dict[str, bytes]
     """Name in the ZIP -> its first MiB; the bundle's own run.sh and our logs included."""
-    skipped: list[Skipped]
+    skipped: list[SkippedFile]
     skipped_more: int
     results_limit: ResultsLimitExceeded | str | None
     grown: int

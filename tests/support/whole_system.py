@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from client_agent import app
-from client_agent.collect.contents import Skipped
 from client_agent.collect.receipt import Receipt
 from client_agent.sandbox.base import Ended, SelfTestReport
 from client_agent.sandbox.kernel.work_folders import WorkFolders
@@ -188,7 +187,7 @@ class WholeSystem:
             stderr=texts[receipt.logs.stderr],
             stdout_bytes=size,
             files=files,
-            skipped=[Skipped(one.path, one.why) for one in receipt.skipped],
+            skipped=receipt.skipped,
             skipped_more=receipt.skipped_more,
             results_limit=receipt.message if too_much else None,
             grown=0,
