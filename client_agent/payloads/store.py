@@ -24,7 +24,6 @@ from shared.wire import PayloadState
 
 BATCH: Final = 200
 """Rows that are read, or changed in one transaction of a sweep, at once."""
-_ANY_CALLER: Final = Caller()
 
 
 class Payloads:
@@ -44,10 +43,8 @@ class Payloads:
     async def open(cls, database: Database, clock: Clock) -> Payloads:
         """Continue the sequence of change numbers."""
         rows = await database.rows(
-            """
-            SELECT (SELECT max(value) FROM sequence) AS floor,
-                   (SELECT max(changed) FROM payloads) AS highest
-            """
+            "SELECT (SELECT max(value) FROM sequence) AS floor,"
+            " (SELECT max(changed) FROM payloads) AS highest"
         )
         return cls(database, clock, max(rows[0]["floor"] or 0, rows[0]["highest"] or 0))
 
@@ -164,7 +161,7 @@ class Payloads:
         """
         await self._database.write(lambda tx: leases.check_payload(tx, payload_id, caller))
 
-    async def acknowledge(self, payload_id: int, caller: Caller = _ANY_CALLER) -> None:
+    async def acknowledge(self, payload_id: int, caller: Caller) -> None:
         """Its server needs it no more: only a tombstone stays. Repeats are harmless.
 
         Raises:
@@ -254,10 +251,8 @@ class Payloads:
     async def with_result(self) -> set[int]:
         """Ids of the payloads that have a result."""
         rows = await self._database.rows(
-            """
-            SELECT id FROM payloads WHERE ended_at IS NOT NULL AND cleaned_at IS NULL
-            AND result_sha256 IS NOT NULL
-            """
+            "SELECT id FROM payloads WHERE ended_at IS NOT NULL AND cleaned_at IS NULL"
+            " AND result_sha256 IS NOT NULL"
         )
         return {row["id"] for row in rows}
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from client_agent.payloads.errors import KeyRefused, NoSuchPayload, NotEnded, StaleAttempt
+from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import Outcome
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
@@ -200,7 +201,7 @@ async def test_every_change_has_a_greater_number_and_restarts_go_on(database, cl
 async def test_numbers_go_on_even_when_the_highest_row_was_pruned(database, clock):
     payloads = await Payloads.open(database, clock)
     payload = await ended(payloads)
-    await payloads.acknowledge(payload.id)
+    await payloads.acknowledge(payload.id, Caller())
     last = payloads.seq
     await clock.advance(2 * DAY)
     assert await payloads.prune(DAY) == 1
@@ -233,8 +234,8 @@ async def test_a_server_gets_only_its_own_payloads(payloads):
 
 async def test_an_acknowledged_payload_is_a_tombstone_that_keeps_its_key(payloads):
     payload = await ended(payloads)
-    await payloads.acknowledge(payload.id)
-    await payloads.acknowledge(payload.id)
+    await payloads.acknowledge(payload.id, Caller())
+    await payloads.acknowledge(payload.id, Caller())
     tombstone = await payloads.settle(SERVER, AttemptKey.parse("1.1"))
     assert tombstone is not None
     assert (tombstone.state, tombstone.doc().result) == (PayloadState.CLEANED, None)
@@ -245,7 +246,7 @@ async def test_an_acknowledged_payload_is_a_tombstone_that_keeps_its_key(payload
 
 async def test_acknowledging_something_unknown_does_no_harm(payloads):
     payload = await ended(payloads)
-    await payloads.acknowledge(payload.id + 1)
+    await payloads.acknowledge(payload.id + 1, Caller())
     assert await payloads.get(payload.id) == payload
 
 
@@ -255,7 +256,7 @@ async def test_what_has_not_ended_cannot_be_acknowledged(payloads, started):
     if started:
         await payloads.start(payload.id, 7, "/work", {})
     with pytest.raises(NotEnded):
-        await payloads.acknowledge(payload.id)
+        await payloads.acknowledge(payload.id, Caller())
     assert (await payloads.get(payload.id)).state in (PayloadState.PREPARED, PayloadState.RUNNING)
 
 
@@ -275,7 +276,7 @@ async def test_results_expire_by_the_end_of_the_attempt_and_are_listed_as_cleane
 
 async def test_tombstones_are_removed_in_time_and_not_before(payloads, clock):
     payload = await ended(payloads)
-    await payloads.acknowledge(payload.id)
+    await payloads.acknowledge(payload.id, Caller())
     await clock.advance(DAY - 1)
     assert await payloads.prune(DAY) == 0
     await clock.advance(1)
@@ -297,7 +298,7 @@ async def test_a_refusal_outlives_a_short_retention(payloads, clock):
 
 async def test_ids_are_never_given_twice(payloads, clock):
     payload = await ended(payloads)
-    await payloads.acknowledge(payload.id)
+    await payloads.acknowledge(payload.id, Caller())
     await clock.advance(2 * DAY)
     await payloads.prune(DAY)
     assert (await added(payloads, "2.1")).id > payload.id

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from client_agent.payloads import attempt_keys
+from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import Outcome
 from client_agent.run.retention import RetentionSweep
 from shared.ids import AttemptKey
@@ -172,7 +173,7 @@ async def work_until_crash(rig: CrashingRig, acknowledged: set[int]) -> None:
             ended.cancel()
             raise SimulatedCrash
         acknowledged.add(payload.id)
-        await rig.payloads.acknowledge(payload.id)
+        await rig.payloads.acknowledge(payload.id, Caller())
         await rig.folders.remove_result(payload.id)
 
 
