@@ -199,13 +199,18 @@ async def running(
         health = Health(admission, payloads, folders, watch, grants, clock)
         snapshots = Snapshots(runner, folders, admission, clock)
         stack.callback(snapshots.close)
+        defaults = Defaults(
+            settings.default_service,
+            settings.default_timeout,
+            settings.default_limits.limits(),
+        )
         intake = Intake(
             payloads,
             folders,
             admission,
             runner.enqueue,
             max_bytes=settings.max_upload,
-            defaults=_defaults(settings),
+            defaults=defaults,
             clock=clock,
         )
         limits = connections.connection_limits(
@@ -281,15 +286,6 @@ async def _open_database(settings: AgentSection) -> Database:
     if database.upgraded_from is not None:
         log.info("database.upgraded", copy=str(database.upgraded_from))
     return database
-
-
-def _defaults(settings: AgentSection) -> Defaults:
-    only = settings.services if settings.services and len(settings.services) == 1 else None
-    return Defaults(
-        service=only[0] if only else "default",
-        timeout_s=settings.default_timeout,
-        limits=settings.default_limits.limits(),
-    )
 
 
 def _on_signal(number: int, stop: asyncio.Event) -> None:

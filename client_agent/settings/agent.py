@@ -90,8 +90,7 @@ class AgentSection(HttpSection):
 
     @model_validator(mode="after")
     def _check_default_network(self) -> AgentSection:
-        service = self.services[0] if self.services and len(self.services) == 1 else ""
-        grant = self.sandboxing.grants({}).for_service(service)
+        grant = self.sandboxing.grants({}).for_service(self.default_service)
         if self.default_limits.network and not grant.network:
             raise ValueError(
                 "default_limits.network gives bundles the host's network: "
@@ -119,6 +118,11 @@ class AgentSection(HttpSection):
     def _check_tokens(self) -> AgentSection:
         self.all_tokens()
         return self
+
+    @property
+    def default_service(self) -> str:
+        """Service of the bundles of a job-orchestrator server, which do not name one."""
+        return self.services[0] if self.services and len(self.services) == 1 else "default"
 
     def check_hidden(self, **private: Path | None) -> None:
         """Raises ValueError if jobs would see one of these files or folders."""
