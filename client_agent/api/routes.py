@@ -106,7 +106,7 @@ class Api:
 
     async def kill(self, request: web.Request) -> web.StreamResponse:
         payload_id = _id(request)
-        await self._payloads.check(payload_id, _caller(request))
+        await self._payloads.check_caller(payload_id, _caller(request))
         return _json((await self._runner.kill(payload_id)).doc())
 
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
@@ -175,13 +175,12 @@ class Api:
     async def _wait_for_end(self, request: web.Request) -> Payload:
         """The payload; with ``?wait=`` once it has ended or these seconds have passed."""
         payload_id, seconds = _id(request), min(_seconds(request, "wait"), _MAX_WAIT_S)
-        payload = await self._payloads.get(payload_id)
-        if seconds > 0 and payload.state not in states.ENDED:
-            waiting = request.app[GATE].long_poll(request)
-            with waiting, self._payloads.wakeups.of(payload_id, end_only=True) as ended:
-                if (await self._payloads.get(payload_id)).state not in states.ENDED:
-                    await wait_for(ended, seconds, self._clock)
+        with self._payloads.wakeups.of(payload_id, end_only=True) as ended:
             payload = await self._payloads.get(payload_id)
+            if seconds > 0 and payload.state not in states.ENDED:
+                with request.app[GATE].long_poll(request):
+                    await wait_for(ended, seconds, self._clock)
+                payload = await self._payloads.get(payload_id)
         return payload
 
     async def _result(

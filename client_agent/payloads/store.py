@@ -153,7 +153,7 @@ class Payloads:
             outcome.params(),
         )
 
-    async def check(self, payload_id: int, caller: Caller) -> None:
+    async def check_caller(self, payload_id: int, caller: Caller) -> None:
         """Whether the caller may end or forget the payload, if there is one.
 
         Raises:
