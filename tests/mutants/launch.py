@@ -312,7 +312,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "what `/proc/fs` tells of other jobs' disks is hidden",
         _OPTIONS,
         '    options += ["--perms", "0555", "--size", "4096", "--tmpfs", PROC_FS]\n    options += _h',
-        "    PROC_FS = INIT_PROC\n    options += _hide",
+        "    PROC_FS = INIT_PROC\n    options += _h",
         f"{_INSIDE}proc_does_not_tell_how_full_the_disks_of_other_jobs_are[user]",
         f"{_INSIDE}proc_does_not_tell_how_full_the_disks_of_other_jobs_are[root]",
     ),

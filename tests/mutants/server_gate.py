@@ -191,14 +191,14 @@ MUTANTS: Final = (
         f"{_SLOW}the_rest_of_a_refused_body_is_dropped_and_the_answer_still_arrives",
     ),
     _of(
-        "of a stranger's refused upload nothing is read",
+        "of a refused upload without a token nothing more is read",
         f"{_HTTP}protocol.py",
         "transport.pause_reading()",
-        "wire.resume_reading()",
+        "transport.resume_reading()",
         f"{_SLOW}without_a_token_not_even_the_rest_is_read",
     ),
     _of(
-        "whoever has most connections makes room",
+        "the peer with most idle connections loses one",
         f"{_HTTP}connections.py",
         "max(self._idle, key=lambda peer: len(self._idle[peer]))",
         "min(self._idle, key=lambda peer: len(self._idle[peer]))",
