@@ -45,7 +45,7 @@ class TreeCount:
     bytes: int
     """Sum of apparent sizes. A sparse file counts in full, and a hard link once per name."""
     top: frozenset[str]
-    """Names at the top level, with their case folded."""
+    """Names at the top folder, with their case folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +108,19 @@ class Walk:
         stack = [_Folder(self._open_top(), "")]
         try:
             while stack:
-                level = stack[-1]
-                name = level.next_name()
+                folder = stack[-1]
+                name = folder.next_name()
                 if name is None:
                     stack.pop().close()
                     continue
                 if len(stack) == 1:
                     top.add(fold(name))
                 try:
-                    status = os.stat(name, dir_fd=level.fd, follow_symlinks=False)
+                    status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
                 except OSError:
                     continue  # it was removed
                 entries += 1
-                path = level.path + name
+                path = folder.path + name
                 length = len(os.fsencode(path))
                 if entries > bounds.entries:
                     raise ResultsLimitExceeded("entries", bounds.entries, entries, shown(path))
@@ -134,14 +134,14 @@ class Walk:
                         raise ResultsLimitExceeded("bytes", max_bytes, total, shown(path))
                 elif stat.S_ISDIR(status.st_mode):
                     try:
-                        fd = open_beneath.open_directory(level.fd, name, may_chmod=self._may_chmod)
+                        fd = open_beneath.open_directory(folder.fd, name, may_chmod=self._may_chmod)
                     except OSError as problem:
                         raise_if_shortage(problem)
                         continue  # the second walk lists it
                     stack.append(_Folder(fd, path + "/"))
         finally:
-            for level in stack:
-                level.close()
+            for folder in stack:
+                folder.close()
         return TreeCount(entries, total, frozenset(top))
 
     def entries(
@@ -154,7 +154,7 @@ class Walk:
 
         Args:
             skip: called with (path safe to show, why) for everything else.
-            taken: names at the top level that the agent's files have in the result. A file that
+            taken: names at the top folder that the agent's files have in the result. A file that
                 got such a name after the count is not packed.
             not_portable: called with (path, why) for packed names that not all systems can store.
         """
@@ -163,21 +163,21 @@ class Walk:
         own = {fold(name) for name in taken}
         try:
             while stack:
-                level = stack[-1]
-                name = level.next_name()
+                folder = stack[-1]
+                name = folder.next_name()
                 if name is None:
                     stack.pop().close()
-                    if stack and not level.packed:
+                    if stack and not folder.packed:
                         stack[-1].packed = True
-                        yield Entry(level.safe[:-1], is_folder=True, modified=level.modified)
+                        yield Entry(folder.safe[:-1], is_folder=True, modified=folder.modified)
                     elif stack:
                         stack[-1].packed = True
                     continue
-                raw = level.path + name
+                raw = folder.path + name
                 try:
-                    status = os.stat(name, dir_fd=level.fd, follow_symlinks=False)
+                    status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
                     safe = safe_path(name)
-                    path = level.safe + safe
+                    path = folder.safe + safe
                     kind = next((kind for test, kind in _SKIPPED if test(status.st_mode)), None)
                     left -= 1
                     if kind is not None:
@@ -186,24 +186,24 @@ class Walk:
                         skip(_shown(raw), "it came while the rest was read, and is too much")
                     elif len(path.encode()) > bounds.path_bytes:  # composing can make it longer
                         skip(_shown(raw), f"its path is longer than {bounds.path_bytes} bytes")
-                    elif safe in level.taken or (len(stack) == 1 and fold(safe) in own):
+                    elif safe in folder.taken or (len(stack) == 1 and fold(safe) in own):
                         skip(_shown(raw), "another name here differs only in case or composition")
                     elif stat.S_ISDIR(status.st_mode):
-                        fd = open_beneath.open_directory(level.fd, name, may_chmod=self._may_chmod)
-                        level.add_name(safe, path, not_portable)
+                        fd = open_beneath.open_directory(folder.fd, name, may_chmod=self._may_chmod)
+                        folder.add_name(safe, path, not_portable)
                         below = _Folder(fd, f"{raw}/", left + 1)
                         below.safe, below.modified = f"{path}/", status.st_mtime
                         stack.append(below)
                     else:
-                        level.add_name(safe, path, not_portable)
-                        level.packed = True
+                        folder.add_name(safe, path, not_portable)
+                        folder.packed = True
                         yield Entry(
                             path=path,
                             is_folder=False,
                             size=status.st_size,
                             executable=bool(status.st_mode & stat.S_IXUSR),
                             modified=status.st_mtime,
-                            parent=level.fd,
+                            parent=folder.fd,
                             name=name,
                             status=status,
                             may_chmod=self._may_chmod,
@@ -214,8 +214,8 @@ class Walk:
                     raise_if_shortage(problem)
                     skip(_shown(raw), problem.strerror or "it cannot be read")
         finally:
-            for level in stack:
-                level.close()
+            for folder in stack:
+                folder.close()
 
 
 class _Folder:
@@ -223,7 +223,7 @@ class _Folder:
 
     Args:
         fd: of the folder; :meth:`close` closes it.
-        path: its path, with a slash at the end; empty at the top level.
+        path: its path, with a slash at the end; empty at the top folder.
         max_names: read and sort at most so many names. None: all, unsorted, and without
             remembering them.
     """

@@ -118,7 +118,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/meter.py",
         "                except Exception as problem:  # noqa: BLE001 - the next poll may succeed\n",
         "                except ZeroDivisionError as problem:\n",
-        f"{_METER}a_look_that_fails_ends_neither_the_watch_nor_the_looks_of_others",
+        f"{_METER}a_poll_that_fails_does_not_stop_other_gauges_or_later_polls",
     ),
     of(
         "agent",
@@ -126,7 +126,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/meter.py",
         "        for _ in range(FINAL_READ_TRIES):",
         "        for _ in range(1):",
-        f"{_METER}a_last_reading_that_fails_is_taken_again",
+        f"{_METER}a_final_reading_that_fails_is_repeated",
     ),
     of(
         "agent",

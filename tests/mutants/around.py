@@ -9,9 +9,11 @@ from tests.mutants.mutant import BOX, PROCESS, Mutant, of
 _PLACES: Final = "sandbox/kernel/work_folders.py"
 _SELFTEST: Final = "sandbox/bubblewrap/selftest.py"
 _LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
-_OUTSIDE: Final = f"{PROCESS}sandbox_outside.py::test_nobody_else_on_the_host_reaches_a_jobs_files"
+_OUTSIDE: Final = (
+    f"{PROCESS}sandbox_outside.py::test_other_users_of_the_host_cannot_reach_a_jobs_files"
+)
 _ASIDE: Final = f"{PROCESS}sandbox_quarantine.py::test_"
-_HOLES: Final = f"{_LOCKS}a_sandbox_with_a_hole_does_not_pass_its_self_test"
+_HOLES: Final = f"{_LOCKS}a_sandbox_that_does_not_isolate_fails_its_self_test"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _SETTINGS: Final = "tests/unit/client_agent/settings/test_agent.py::test_"
 _RECOGNISED: Final = f"{BOX}bubblewrap/test_selftest.py::test_"
@@ -76,7 +78,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         '    options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT_PROC]\n',
         '    options += ["--tmpfs", "/var/lib"]\n    INIT_PROC = "/var/lib"\n',
         f"{PROCESS}sandbox_attacks.py::test_the_init_cannot_be_stopped_or_seen_and_holds_nothing_of_the_agents",
-        f"{_LOCKS}a_job_that_tries_to_take_its_init_over_dies_with_its_agent",
+        f"{_LOCKS}a_job_cannot_control_its_init_and_dies_with_its_agent",
     ),
     of(
         "3",
@@ -84,7 +86,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/process/start.py",
         "            if filtered is None:\n                return None\n",
         "            if not filtered:\n                return init\n",
-        f"{_LOCKS}the_gate_opens_only_when_the_sandbox_dies_with_its_agent",
+        f"{_LOCKS}the_gate_opens_only_after_the_init_has_its_parent_death_signal",
     ),
     of(
         "3",
@@ -92,7 +94,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/process/start.py",
         "        self._record(init)\n",
         "",
-        f"{_LOCKS}the_record_alone_ends_what_a_killed_agent_left",
+        f"{_LOCKS}the_recorded_init_of_a_killed_agent_is_killed_at_the_next_start",
     ),
     of(
         "3",
@@ -108,7 +110,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/kernel/pidfd.py",
         "pidfds.keys() & set(listed()):",
         "pidfds:",
-        f"{BOX}kernel/test_pidfd.py::test_only_those_are_killed_that_are_still_listed",
+        f"{BOX}kernel/test_pidfd.py::test_only_processes_that_are_still_listed_are_killed",
     ),
     of(
         "3",
@@ -116,7 +118,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "            if self.cleared:\n                return\n",
         "            if self.cleared:\n                return\n            self.cleared = True\n",
-        f"{_ASIDE}a_clearing_that_failed_is_tried_again_before_anything_starts",
+        f"{_ASIDE}a_clear_that_failed_is_tried_again_before_a_job_starts",
     ),
     of(
         "3",
@@ -124,7 +126,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "        async with self._clearing:\n            if self.cleared:",
         "        if True:\n            if self.cleared or self._clearing.locked():",
-        f"{_ASIDE}whoever_comes_during_a_clearing_waits_for_its_end",
+        f"{_ASIDE}no_job_starts_before_a_running_clear_has_ended",
     ),
     of(
         "3",
@@ -132,7 +134,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/workspace.py",
         "        self._resources.remove_when_dead(self)\n",
         "",
-        f"{_ASIDE}what_was_put_aside_goes_once_its_processes_are_dead",
+        f"{_ASIDE}a_quarantined_attempt_is_removed_when_its_processes_are_dead",
     ),
     of(
         "3",
@@ -140,7 +142,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/workspace.py",
         "            return bool(poll.poll(0))\n",
         "            return True\n",
-        f"{_ASIDE}what_was_put_aside_goes_once_its_processes_are_dead",
+        f"{_ASIDE}a_quarantined_attempt_is_removed_when_its_processes_are_dead",
     ),
     of(
         "3",
@@ -157,7 +159,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/bubblewrap/seccomp.py",
         "        refused = {AF_UNIX} if network and ",
         "        refused = {AF_UNIX} if False and ",
-        f"{_INSIDE}the_hosts_sockets_are_reached_with_its_network_only",
+        f"{_INSIDE}sockets_of_the_host_are_reached_only_with_its_network",
         f"{BOX}bubblewrap/test_seccomp.py::test_with_the_hosts_network_there_are_no_unix_sockets",
     ),
     of(
@@ -174,7 +176,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/soft.py",
         "        files += usage.deleted_file_bytes(init, usage.memfd_device())\n",
         "",
-        f"{PROCESS}sandbox_attacks.py::test_files_in_memory_count_though_nobody_maps_them[user]",
+        f"{PROCESS}sandbox_attacks.py::test_files_in_memory_count_if_no_process_maps_them[user]",
     ),
     of(
         "4",
@@ -182,7 +184,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/soft.py",
         "await asyncio.to_thread(work, *args, **kwargs)",
         "work(*args, **kwargs)",
-        f"{_LOOKS}a_job_that_is_much_to_look_at_does_not_hold_up_the_agent",
+        f"{_LOOKS}slow_samples_do_not_block_the_event_loop",
     ),
     of(
         "4",
@@ -190,6 +192,6 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/soft.py",
         "ended + self._pause_factor * (ended - started)",
         "ended",
-        f"{_LOOKS}after_a_long_look_there_is_a_rest",
+        f"{_LOOKS}after_a_long_sample_there_is_a_pause",
     ),
 )

@@ -14,9 +14,7 @@ _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _NEXT_TO: Final = f"{PROCESS}sandbox_neighbours.py::test_"
 _LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
-_TOLD: Final = (
-    f"{PROCESS}sandbox_outside.py::test_command_lines_and_environments_of_a_sandbox_tell_nothing"
-)
+_TOLD: Final = f"{PROCESS}sandbox_outside.py::test_command_lines_and_environments_of_a_sandbox_show_nothing_private"
 _UNIT: Final = f"{BOX}bubblewrap/test_command.py::test_"
 _CALLS: Final = f"{_INSIDE}dangerous_system_calls_are_refused"
 _CHAIN: Final = f"{BOX}process/test_chain.py::test_"
@@ -61,7 +59,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "sandbox/kernel/uids.py",
         "elif (account := _account(block)) is not None:",
         "if False:",
-        f"{BOX}kernel/test_uids.py::test_the_uid_of_an_account_is_passed_over",
+        f"{BOX}kernel/test_uids.py::test_the_uid_of_an_account_is_skipped",
     ),
     of(
         "2.2",
@@ -77,7 +75,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         "RESERVED: Final = (JOB, ",
         "RESERVED: Final = (",
-        f"{_UNIT}operators_binds_stay_away_from_what_the_job_can_write[/job/data]",
+        f"{_UNIT}operators_binds_are_not_below_what_the_job_can_write[/job/data]",
         "tests/unit/client_agent/settings/test_grants.py::test_a_mistake_is_reported",
     ),
     of(
@@ -86,7 +84,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         _SPAWN,
         "env={},",
         "env=dict(os.environ),",
-        f"{_RULES}chains_are_spawned_on_the_loops_thread_with_nothing_that_forks",
+        f"{_RULES}chains_are_spawned_on_the_loops_thread_without_options_that_fork",
         _TOLD,
     ),
     of(
@@ -129,7 +127,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         _ATTEMPT,
         "self._init_dead = pidfd.watch(spawned.init_fd)",
         "self._init_dead = spawned.outer_dead",
-        f"{_RULES}nothing_is_alive_when_the_end_is_told",
+        f"{_RULES}all_processes_are_dead_when_the_end_is_reported",
     ),
     of(
         "2.6",
@@ -137,7 +135,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         _ATTEMPT,
         "        pidfd.kill(self._spawned.init_fd)\n        self._close_gate()",
         "        pidfd.kill(self._spawned.outer_fd)\n        self._close_gate()",
-        f"{_RULES}a_job_is_ended_through_its_own_processes_and_its_init_only",
+        f"{_RULES}signals_go_to_the_jobs_processes_and_its_init_only",
     ),
     of(
         "2.6",
@@ -145,7 +143,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         _ATTEMPT,
         "pidfd.signal_descendants(self.pid, signal.SIGTERM, signal.SIGCONT)",
         "pidfd.kill(self._spawned.outer_fd, signal.SIGTERM)",
-        f"{_RULES}a_job_is_ended_through_its_own_processes_and_its_init_only",
+        f"{_RULES}signals_go_to_the_jobs_processes_and_its_init_only",
         f"{HOSTILE}[user-wall-sleep]",
     ),
     of(
@@ -170,7 +168,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         _ATTEMPT,
         "                self._give_up_timer.cancel()\n",
         "                pass\n",
-        f"{BOX}process/test_supervisor.py::test_who_dies_at_the_last_moment_is_dead_for_certain",
+        f"{BOX}process/test_supervisor.py::test_a_process_that_dies_at_the_last_moment_is_certainly_dead",
     ),
     of(
         "2.5",
@@ -186,7 +184,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "sandbox/process/chain.py",
         'read -r word && [ "$word" = go ] || exit 125; ',
         "",
-        f"{_RULES}an_agent_killed_at_the_gate_runs_nothing",
+        f"{_RULES}no_job_runs_if_the_agent_is_killed_before_the_gate_opens",
     ),
     of(
         "2.7",
@@ -194,7 +192,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "sandbox/process/chain.py",
         'read -r word && [ "$word" = go ] || exit 125; ',
         "read -r word; ",
-        f"{_LOCKS}the_gate_of_a_killed_agent_stays_closed_though_nothing_kills",
+        f"{_LOCKS}the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it",
     ),
     of(
         "2.7",
@@ -202,7 +200,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "sandbox/process/chain.py",
         'exec "$@" </dev/null',
         'exec "$@"',
-        f"{_CHAIN}the_gate_opens_at_the_word_and_gives_an_empty_stdin",
+        f"{_CHAIN}the_gate_opens_at_go_and_gives_an_empty_stdin",
     ),
     of(
         "2.8",
@@ -210,7 +208,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "sandbox/bubblewrap/backend.py",
         "            start.spawn(argv, fds.passed())",
         "            await sandbox.in_thread(start.spawn, argv, fds.passed())",
-        f"{_RULES}chains_are_spawned_on_the_loops_thread_with_nothing_that_forks",
+        f"{_RULES}chains_are_spawned_on_the_loops_thread_without_options_that_fork",
     ),
     of(
         "2.9",
@@ -218,7 +216,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '    command = [tools.sh, "-c", JOIN, "join", *join, "--"]',
         '    command = [tools.sh, "-c", "ulimit -p 48; " + JOIN, "join", *join, "--"]',
-        f"{_RULES}a_crowd_in_one_sandbox_leaves_room_in_another[user]",
+        f"{_RULES}many_processes_in_one_sandbox_do_not_count_in_another[user]",
     ),
     of(
         "2.10",
@@ -251,7 +249,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         _SPAWN,
         "env={},",
         "env={}, preexec_fn=os.getpid,",
-        f"{_RULES}chains_are_spawned_on_the_loops_thread_with_nothing_that_forks",
+        f"{_RULES}chains_are_spawned_on_the_loops_thread_without_options_that_fork",
     ),
 )
 
@@ -278,7 +276,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/process/chain.py",
         "-lt 500 ] && score=500 ||",
         "-lt 500 ] && score=0 ||",
-        f"{_INSIDE}the_kernel_takes_the_job_before_the_agent",
+        f"{_INSIDE}the_kernel_kills_the_job_before_the_agent",
     ),
     of(
         "3",
@@ -286,7 +284,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/process/chain.py",
         "|| score=1000",
         "|| score=500",
-        f"{_CHAIN}an_agent_that_the_kernel_takes_early_raises_its_jobs_and_lowers_nothing",
+        f"{_CHAIN}the_oom_score_of_a_job_is_raised_and_never_lowered",
     ),
     of(
         "3",
@@ -294,9 +292,8 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/process/chain.py",
         '"exit 124; }; shift 2',
         '"}; shift 2',
-        f"{_CHAIN}a_limit_that_cannot_be_set_keeps_the_gate_from_speaking",
-        f"{PROCESS}sandbox_start.py::"
-        "test_a_limit_that_cannot_be_set_breaks_the_start_and_blames_no_bundle",
+        f"{_CHAIN}without_its_limits_the_gate_writes_no_ready_byte",
+        f"{PROCESS}sandbox_start.py::test_a_limit_that_cannot_be_set_is_a_broken_sandbox",
     ),
     of(
         "3",
@@ -304,8 +301,8 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         "    options += _hide_proc_files()\n",
         "",
-        f"{_INSIDE}what_proc_tells_of_the_host_and_its_jobs_is_empty[user]",
-        f"{_INSIDE}what_proc_tells_of_the_host_and_its_jobs_is_empty[root]",
+        f"{_INSIDE}files_of_proc_about_the_host_and_its_jobs_are_empty[user]",
+        f"{_INSIDE}files_of_proc_about_the_host_and_its_jobs_are_empty[root]",
     ),
     of(
         "3",
@@ -313,8 +310,8 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '    options += ["--perms", "0555", "--size", "4096", "--tmpfs", PROC_FS]\n    options += _h',
         "    PROC_FS = INIT_PROC\n    options += _h",
-        f"{_INSIDE}proc_does_not_tell_how_full_the_disks_of_other_jobs_are[user]",
-        f"{_INSIDE}proc_does_not_tell_how_full_the_disks_of_other_jobs_are[root]",
+        f"{_INSIDE}proc_does_not_show_the_free_space_of_other_jobs[user]",
+        f"{_INSIDE}proc_does_not_show_the_free_space_of_other_jobs[root]",
     ),
     of(
         "3",
@@ -347,7 +344,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '"--unshare-ipc", ',
         "",
-        f"{_LOCKS}memory_segments_and_queues_of_the_host_are_not_there",
+        f"{_LOCKS}memory_segments_and_queues_of_the_host_are_not_visible",
     ),
     of(
         "3",
@@ -355,7 +352,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         ', "--unshare-uts"]',
         "]",
-        f"{_LOCKS}the_name_of_the_host_and_the_places_of_cgroups_are_not_told",
+        f"{_LOCKS}the_host_name_and_the_paths_of_cgroups_are_not_visible",
     ),
     of(
         "3",
@@ -363,7 +360,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '"--hostname", "sandbox", ',
         "",
-        f"{_LOCKS}the_name_of_the_host_and_the_places_of_cgroups_are_not_told",
+        f"{_LOCKS}the_host_name_and_the_paths_of_cgroups_are_not_visible",
     ),
     of(
         "3",
@@ -371,7 +368,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '["--unshare-cgroup-try", ',
         "[",
-        f"{_LOCKS}the_name_of_the_host_and_the_places_of_cgroups_are_not_told[root]",
+        f"{_LOCKS}the_host_name_and_the_paths_of_cgroups_are_not_visible[root]",
     ),
     of(
         "3",
@@ -396,7 +393,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         ', "--die-with-parent"]',
         "]",
-        f"{_RULES}an_agent_killed_under_a_job_takes_it_along",
+        f"{_RULES}a_job_dies_with_its_killed_agent",
     ),
     of(
         "3",
@@ -404,7 +401,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '    "/etc/nsswitch.conf",\n',
         '    "/etc/nsswitch.conf",\n    "/etc/hostname",\n    "/etc/fstab",\n',
-        f"{_INSIDE}of_etc_there_is_what_programs_need_and_no_account_of_the_host",
+        f"{_INSIDE}etc_contains_what_programs_need_and_no_account_of_the_host",
     ),
     of(
         "3",
@@ -412,7 +409,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '    for fd, name in ((fds.passwd, "passwd"), (',
         '    options += ["--ro-bind", "/etc/passwd", "/etc/passwd"]\n    for fd, name in ((',
-        f"{_INSIDE}of_etc_there_is_what_programs_need_and_no_account_of_the_host",
+        f"{_INSIDE}etc_contains_what_programs_need_and_no_account_of_the_host",
     ),
     of(
         "3",
@@ -436,7 +433,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _ATTEMPT,
         "        if not certain:\n",
         "        if False:\n",
-        f"{_RULES}processes_that_will_not_die_are_told_and_nothing_is_touched",
+        f"{_RULES}processes_that_do_not_die_are_reported_and_their_folder_is_kept",
     ),
     of(
         "3",
@@ -453,7 +450,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "            if folder not in alive:\n",
         "            if True:\n",
         f"{PROCESS}sandbox_quarantine.py::"
-        "test_a_process_that_will_not_die_keeps_no_agent_from_starting[user]",
+        "test_an_agent_starts_although_a_process_of_its_last_run_does_not_die[user]",
     ),
     of(
         "3",
@@ -469,7 +466,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "dict.fromkeys([*recorded, *current])",
         "dict.fromkeys(current)",
-        f"{PROCESS}sandbox_cgroups.py::test_what_was_left_in_another_cgroup_is_killed_and_removed",
+        f"{PROCESS}sandbox_cgroups.py::test_processes_left_in_another_cgroup_are_killed_and_their_groups_removed",
     ),
     of(
         "3",
@@ -485,7 +482,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/kernel/work_folders.py",
         "            mounts.enter_private_namespace(MOUNT_ROOT)\n",
         "            MOUNT_ROOT.mkdir(exist_ok=True)\n",
-        f"{_NEXT_TO}the_host_sees_no_mount_of_ours",
+        f"{_NEXT_TO}the_agents_mounts_are_not_visible_on_the_host",
     ),
 )
 
@@ -514,7 +511,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
     _refusal(
         "namespaces, without `--disable-userns`",
         '("unshare", "setns")',
-        f"{_LOCKS}without_the_counter_no_namespace_can_be_made_inside",
+        f"{_LOCKS}without_disable_userns_no_namespace_can_be_made_inside",
     ),
     _refusal("clone3", '("clone3",)'),
     of(
@@ -532,7 +529,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
         _SECCOMP,
         '*("mount", "umount2", "pivot_root", "chroot", "swapon", "swapoff"),',
         "",
-        f"{BOX}bubblewrap/test_seccomp.py::test_every_call_that_the_design_refuses_is_refused",
+        f"{BOX}bubblewrap/test_seccomp.py::test_every_dangerous_call_is_refused",
     ),
     _refusal("ptrace", '("ptrace", "kcmp", "pidfd_getfd")'),
     _refusal("process_vm", '("process_vm_readv", "process_vm_writev", "process_madvise")'),
@@ -567,7 +564,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
         _SECCOMP,
         '*("init_module", ',
         "*(",
-        f"{BOX}bubblewrap/test_seccomp.py::test_every_call_that_the_design_refuses_is_refused",
+        f"{BOX}bubblewrap/test_seccomp.py::test_every_dangerous_call_is_refused",
     ),
     of(
         "2.10",
@@ -575,7 +572,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
         _SECCOMP,
         "(0x5412, 0x541C)",
         "()",
-        f"{BOX}bubblewrap/test_seccomp.py::test_terminals_cannot_be_typed_into",
+        f"{BOX}bubblewrap/test_seccomp.py::test_input_cannot_be_inserted_into_terminals",
     ),
     of(
         "2.10",

@@ -24,12 +24,12 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/host.py",
         "        hierarchy = find_hierarchy(name)\n",
         '        raise CgroupsUnavailable("not looked for")\n',
-        f"{_INSIDE}a_limit_is_hard_wherever_the_kernel_offers_the_means[root-memory]",
-        f"{_INSIDE}a_limit_is_hard_wherever_the_kernel_offers_the_means[root-pids]",
-        f"{_INSIDE}a_limit_is_hard_wherever_the_kernel_offers_the_means[root-cpu]",
+        f"{_INSIDE}a_limit_is_hard_if_the_kernel_supports_it[root-memory]",
+        f"{_INSIDE}a_limit_is_hard_if_the_kernel_supports_it[root-pids]",
+        f"{_INSIDE}a_limit_is_hard_if_the_kernel_supports_it[root-cpu]",
         f"{HOSTILE}[root-mem-bomb]",
         f"{HOSTILE}[root-thread-bomb]",
-        f"{_ATTACKS}cpu_time_of_many_processes_adds_up[root]",
+        f"{_ATTACKS}cpu_time_of_many_processes_is_summed[root]",
     ),
     of(
         "4",
@@ -46,7 +46,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/kernel/cgroup_tree.py",
         "        if offered and len(offered) >= len(own.keys() & set(CONTROLLERS)):",
         "        if offered:",
-        f"{BOX}kernel/test_cgroups.py::test_v2_with_fewer_controllers_than_version_1_is_left",
+        f"{BOX}kernel/test_cgroups.py::test_version_1_is_used_if_v2_has_fewer_controllers",
     ),
     of(
         "4",
@@ -54,7 +54,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/hard.py",
         "        if not self._at_limit:\n",
         "        if False:\n",
-        f"{_HARD}a_kill_for_memory_that_the_host_lacked_is_not_the_jobs_limit",
+        f"{_HARD}a_kill_because_the_host_lacked_memory_is_not_the_jobs_limit",
         f"{PROCESS}sandbox_cgroups.py::test_the_limit_of_the_agents_own_cgroup_holds_for_its_jobs",
     ),
     of(
@@ -80,7 +80,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         _GROUPS,
         '            ("memory", "memory.oom.group", "1"),\n',
         "",
-        f"{BOX}kernel/test_cgroups.py::test_v2_limits_are_without_swap_and_all_or_nothing",
+        f"{BOX}kernel/test_cgroups.py::test_v2_limits_forbid_swap_and_kill_the_whole_group",
     ),
     of(
         "4",
@@ -89,7 +89,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "        if not self._kills:\n",
         "        if self._kills >= 0:\n",
         f"{HOSTILE}[root-mem-bomb]",
-        f"{_HARD}the_kernels_kill_for_memory_ends_the_rest",
+        f"{_HARD}a_kill_for_memory_ends_the_rest_of_the_job",
     ),
     of(
         "4",
@@ -105,7 +105,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         _WORKSPACE,
         '            rlimits["as"] = limits.memory',
         "            pass",
-        f"{_ATTACKS}one_process_cannot_ask_for_more_memory_than_its_job_has[user]",
+        f"{_ATTACKS}one_process_cannot_allocate_more_memory_than_its_job_has[user]",
     ),
     of(
         "4",
@@ -113,7 +113,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/soft.py",
         "            if too_much:\n",
         "            if False:\n",
-        f"{_LOOKS}softly_memory_is_counted_twice_before_it_is_a_reason",
+        f"{_LOOKS}soft_memory_limits_are_checked_twice_before_the_job_is_ended",
     ),
     of(
         "4",
@@ -121,7 +121,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/usage.py",
         "            total += (fs.f_files - fs.f_ffree) * _INODE_BYTES\n",
         "",
-        f"{_ATTACKS}a_flood_of_names_in_scratch_counts_as_memory[user]",
+        f"{_ATTACKS}many_names_in_scratch_count_as_memory[user]",
     ),
     of(
         "1",
@@ -153,7 +153,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/kernel/loop_ext4.py",
         "class DiskImagesUnavailable(SandboxBroken):",
         "class DiskImagesUnavailable(Exception):",
-        f"{_IMAGES}without_a_free_loop_device_the_sandbox_is_broken_and_the_test_says_so",
+        f"{_IMAGES}without_a_free_loop_device_the_sandbox_is_broken_and_the_self_test_fails",
     ),
     of(
         "1",
@@ -161,7 +161,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/bubblewrap/selftest.py",
         "    workspace.max_idle_images = 0",
         "    workspace.max_idle_images = 1",
-        f"{_IMAGES}without_a_free_loop_device_the_sandbox_is_broken_and_the_test_says_so",
+        f"{_IMAGES}without_a_free_loop_device_the_sandbox_is_broken_and_the_self_test_fails",
     ),
     of(
         "4",
@@ -177,7 +177,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/process/log_capture.py",
         "        return sum(map(len, self._unwritten)) > MAX_UNWRITTEN",
         "        return False",
-        f"{_DRAIN}a_disk_that_hangs_holds_up_its_own_job_only",
+        f"{_DRAIN}a_disk_that_hangs_delays_its_own_job_only",
     ),
     of(
         "4",
@@ -185,7 +185,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/process/log_capture.py",
         "        if self._unwritten:\n",
         "        if False:\n",
-        f"{_DRAIN}a_disk_that_hangs_holds_up_its_own_job_only",
+        f"{_DRAIN}a_disk_that_hangs_delays_its_own_job_only",
     ),
     of(
         "4",
@@ -217,7 +217,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         _GROUPS,
         '        ("cpu", "cpu.cfs_quota_us", quota),\n',
         "",
-        f"{_ATTACKS}cpu_time_of_many_processes_adds_up[root]",
+        f"{_ATTACKS}cpu_time_of_many_processes_is_summed[root]",
         f"{BOX}kernel/test_cgroups.py::test_v1_limits_include_swap",
     ),
     of(
@@ -226,7 +226,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/soft.py",
         "        if self._cpu and used.cpu_s > self._budget_s:",
         "        if False:",
-        f"{_LOOKS}softly_cpu_time_has_a_budget",
+        f"{_LOOKS}soft_cpu_limits_are_a_budget_of_cpu_time",
     ),
     of(
         "4",
@@ -234,7 +234,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         _WORKSPACE,
         '            rlimits["cpu"] = math.ceil',
         '            rlimits["nofile"] = math.ceil',
-        f"{_INSIDE}softly_the_kernel_limits_cpu_time_and_file_size_too",
+        f"{_INSIDE}with_soft_limits_rlimits_limit_cpu_time_and_file_size",
     ),
     of(
         "4",
@@ -250,7 +250,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/process/supervisor.py",
         "signal.SIGTERM, signal.SIGCONT)\n        if",
         "signal.SIGTERM)\n        if",
-        f"{_ATTACKS}a_stopped_job_still_gets_its_chance_to_end_well",
+        f"{_ATTACKS}a_stopped_job_is_continued_and_can_handle_sigterm",
     ),
     of(
         "4",
@@ -282,7 +282,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/kernel/disk_images.py",
         "        return (fs.f_bfree, fs.f_ffree) == self._free_when_new",
         "        return True",
-        f"{_IMAGES}an_image_is_used_again_only_when_it_is_as_good_as_new",
+        f"{_IMAGES}an_image_is_used_again_only_if_it_is_the_same_as_a_new_one",
     ),
     of(
         "4",
@@ -290,7 +290,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/kernel/disk_images.py",
         "        except OSError:\n            with self._idle_lock:\n                self._undiscarded.append(image)\n",
         "        except InterruptedError:\n",
-        f"{_IMAGES}an_image_that_is_in_use_again_is_not_put_back_twice",
+        f"{_IMAGES}an_image_that_is_in_use_again_is_not_given_back_twice",
     ),
     of(
         "4",
@@ -306,7 +306,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         _WORKSPACE,
         '            rlimits["fsize"] = limits.disk',
         "            pass",
-        f"{_INSIDE}softly_the_kernel_limits_cpu_time_and_file_size_too",
+        f"{_INSIDE}with_soft_limits_rlimits_limit_cpu_time_and_file_size",
     ),
     of(
         "4",
@@ -322,7 +322,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/soft.py",
         "        total = stored.bytes + deleted",
         "        total = stored.bytes",
-        f"{_ATTACKS}files_that_are_deleted_but_open_count[user]",
+        f"{_ATTACKS}deleted_files_that_are_open_count[user]",
     ),
     of(
         "4",
@@ -330,7 +330,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         _WORKSPACE,
         "[HostDiskGauge(resources.work_folders.free, settings.free_floor)]",
         "[]",
-        f"{_IMAGES}an_image_that_fills_the_hosts_disk_ends_its_job_and_blames_the_host",
+        f"{_IMAGES}an_image_that_fills_the_agents_disk_ends_its_job_with_an_agent_error",
     ),
     of(
         "4",
@@ -388,7 +388,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/process/supervisor.py",
         "        if self._cause is None:\n            self._cause",
         "        if True:\n            self._cause",
-        f"{_ATTACKS}the_first_cause_wins_and_later_ones_are_told",
+        f"{_ATTACKS}the_first_reason_counts_and_later_ones_are_warnings",
     ),
     of(
         "4",

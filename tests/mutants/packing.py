@@ -32,7 +32,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _COLLECT,
         '                self.contents.skip(entry.shown, f"cut short: {missing} bytes were gone")\n',
         "",
-        f"{RACES}a_file_that_shrinks_is_packed_as_far_as_it_goes_and_listed",
+        f"{RACES}a_file_that_shrinks_is_packed_to_its_new_end_and_listed",
     ),
     of(
         "5",
@@ -64,7 +64,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _ZIP,
         "_SPOOL: Final = 1 << 20",
         "_SPOOL: Final = 1 << 40",
-        f"{_ZIPPING}memory_does_not_grow_with_the_table_of_contents",
+        f"{_ZIPPING}memory_does_not_grow_with_the_central_directory",
     ),
     of(
         "5",
@@ -72,7 +72,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "collect/contents.py",
         "if len(self.skipped) < MAX_LISTED:",
         "if True:",
-        f"{COLLECT}the_list_of_what_was_skipped_is_bounded",
+        f"{COLLECT}the_list_of_skipped_files_is_limited",
     ),
     of(
         "5",
@@ -95,15 +95,15 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "5",
         "names are stored composed (NFC)",
         _WALK,
-        "path = level.safe + safe",
-        "path = level.safe + name",
+        "path = folder.safe + safe",
+        "path = folder.safe + name",
         f"{COLLECT}names_that_differ_in_composition_are_stored_once",
     ),
     of(
         "5",
         "files that differ in composition only are stored once",
         _WALK,
-        "elif safe in level.taken or",
+        "elif safe in folder.taken or",
         "elif False and",
         f"{COLLECT}names_that_differ_in_composition_are_stored_once",
     ),
@@ -111,7 +111,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "5",
         "so are folders",
         _WALK,
-        "                        level.add_name(safe, path, not_portable)\n                        below",
+        "                        folder.add_name(safe, path, not_portable)\n                        below",
         "                        below",
         f"{COLLECT}names_that_differ_in_composition_are_stored_once",
     ),
@@ -121,7 +121,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _COLLECT,
         "names = own_names([*extras, RECEIPT], count.top)",
         "names = own_names([*extras, RECEIPT], ())",
-        f"{COLLECT}the_jobs_files_win_and_ours_move_aside",
+        f"{COLLECT}the_jobs_files_keep_their_names_and_the_agents_get_others",
     ),
     of(
         "5",
@@ -155,7 +155,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "            self._path.unlink(missing_ok=True)",
         "            pass",
         f"{COLLECT}a_receipt_that_fails_leaves_no_file",
-        f"{_ZIPPING}a_full_disk_leaves_nothing",
+        f"{_ZIPPING}a_full_disk_leaves_no_file",
     ),
     of(
         "5",
@@ -163,7 +163,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _ZIP,
         "        os.fsync(self._fd)\n",
         "",
-        f"{_ZIPPING}a_finished_zip_is_on_the_disk_with_its_last_byte",
+        f"{_ZIPPING}a_finished_zip_is_fsynced",
     ),
     of(
         "5",
@@ -171,7 +171,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _ZIP,
         "        header[:] = entry.local()\n",
         "",
-        f"{_ZIPPING}everything_a_job_can_leave_makes_a_zip_for_desktops",
+        f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
     of(
         "5",
@@ -179,7 +179,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _ZIP,
         "            os.pwrite(self._fd, header, start)",
         "            pass",
-        f"{_ZIPPING}everything_a_job_can_leave_makes_a_zip_for_desktops",
+        f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
     of(
         "5",
@@ -187,7 +187,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _ZIP,
         "0 if path.isascii() else _UTF_8",
         "_UTF_8",
-        f"{_ZIPPING}everything_a_job_can_leave_makes_a_zip_for_desktops",
+        f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
     of(
         "5",
@@ -195,7 +195,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _ZIP,
         "entry.zip64 = max_size + (max_size >> 10) + 4096 >= MAX_32",
         "entry.zip64 = False",
-        f"{_ZIPPING}a_file_beyond_four_gib_has_wide_sizes_and_its_neighbours_have_not",
+        f"{_ZIPPING}only_a_file_beyond_four_gib_has_zip64_sizes",
     ),
     of(
         "5",
@@ -203,7 +203,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _ZIP,
         "entry.zip64 = max_size + (max_size >> 10) + 4096 >= MAX_32",
         "entry.zip64 = True",
-        f"{_ZIPPING}everything_a_job_can_leave_makes_a_zip_for_desktops",
+        f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
     of(
         "5",
@@ -211,7 +211,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _ZIP,
         "        if offset >= MAX_32:",
         "        if False:",
-        f"{_ZIPPING}what_lies_behind_four_gib_has_a_zip64_offset",
+        f"{_ZIPPING}a_file_after_four_gib_has_a_zip64_offset",
     ),
     of(
         "5",
@@ -219,7 +219,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _ZIP,
         "if count >= MAX_16 or start",
         "if start",
-        f"{_ZIPPING}many_entries_need_wide_end_records_only",
+        f"{_ZIPPING}many_entries_need_zip64_end_records_only",
     ),
     of(
         "5",
@@ -227,7 +227,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _ZIP,
         "(_DOS_FOLDER if self._mode == _FOLDER else 0)",
         "0",
-        f"{_ZIPPING}everything_a_job_can_leave_makes_a_zip_for_desktops",
+        f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
     of(
         "5",
@@ -283,6 +283,6 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _DELETE,
         "                        while _exists(parent, moved):",
         "                        while False:",
-        f"{_REMOVE}a_neighbour_that_looks_like_our_own_scratch_name_is_kept",
+        f"{_REMOVE}a_file_with_the_name_of_a_moved_folder_is_kept",
     ),
 )

@@ -18,8 +18,8 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "0x01 | 0x02 | 0x04 | 0x08",
         "0x01 | 0x02 | 0x08",
-        f"{RACES}single_components_never_lead_elsewhere",
-        f"{_OPENING}a_link_to_a_neighbour_is_not_followed_either",
+        f"{RACES}single_components_never_leave_the_directory",
+        f"{_OPENING}a_link_within_the_directory_is_not_followed",
     ),
     of(
         "5",
@@ -27,7 +27,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "0x01 | 0x02 | 0x04 | 0x08",
         "0x01 | 0x04 | 0x08",
-        f"{_OPENING}the_kernel_is_asked_to_stay_beneath_on_one_disk_and_off_links_of_both_kinds",
+        f"{_OPENING}openat2_gets_all_resolve_flags",
     ),
     of(
         "5",
@@ -35,7 +35,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "0x01 | 0x02 | 0x04 | 0x08",
         "0x01 | 0x02 | 0x04",
-        f"{_OPENING}the_kernel_is_asked_to_stay_beneath_on_one_disk_and_off_links_of_both_kinds",
+        f"{_OPENING}openat2_gets_all_resolve_flags",
     ),
     of(
         "5",
@@ -44,7 +44,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         "0x01 | 0x02 | 0x04 | 0x08",
         "0x02 | 0x04 | 0x08",
         f"{COLLECT}a_mount_below_the_directory_is_not_entered",
-        f"{RACES}single_components_never_lead_elsewhere",
+        f"{RACES}single_components_never_leave_the_directory",
     ),
     of(
         "5",
@@ -52,8 +52,8 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=parent)",
         "fd = os.open(name, flags & ~os.O_NOFOLLOW, dir_fd=parent)",
-        f"{RACES}single_components_never_lead_elsewhere",
-        f"{_OPENING}a_link_to_a_neighbour_is_not_followed_either",
+        f"{RACES}single_components_never_leave_the_directory",
+        f"{_OPENING}a_link_within_the_directory_is_not_followed",
     ),
     of(
         "5",
@@ -61,7 +61,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "    if os.fstat(fd).st_dev != os.fstat(parent).st_dev:",
         "    if False:",
-        f"{RACES}single_components_never_lead_elsewhere",
+        f"{RACES}single_components_never_leave_the_directory",
     ),
     of(
         "5",
@@ -69,7 +69,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         '    if "/" in name or name in {"", ".", ".."}:',
         "    if False:",
-        f"{RACES}single_components_never_lead_elsewhere",
+        f"{RACES}single_components_never_leave_the_directory",
     ),
     of(
         "5",
@@ -77,7 +77,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY",
         "os.O_RDONLY | os.O_NOCTTY",
-        f"{_OPENING}a_fifo_in_place_of_a_file_does_not_hold_the_collector_up",
+        f"{_OPENING}a_fifo_in_place_of_a_file_does_not_block_the_collector",
     ),
     of(
         "5",
@@ -85,7 +85,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY",
         "os.O_RDONLY | os.O_NONBLOCK",
-        f"{_OPENING}the_kernel_is_asked_to_stay_beneath_on_one_disk_and_off_links_of_both_kinds",
+        f"{_OPENING}openat2_gets_all_resolve_flags",
     ),
     of(
         "5",
@@ -93,7 +93,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC",
         "os.O_NOCTTY | os.O_NOFOLLOW",
-        f"{_OPENING}what_is_opened_is_not_passed_on_to_other_programs",
+        f"{_OPENING}descriptors_are_not_inherited_by_other_programs",
     ),
     of(
         "5",
@@ -109,7 +109,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "    if not stat.S_ISREG(actual.st_mode) or (actual.st_ino",
         "    if (actual.st_ino",
-        f"{_OPENING}a_number_that_the_disk_used_again_does_not_make_a_fifo_a_file",
+        f"{_OPENING}an_inode_number_that_was_used_again_does_not_make_a_fifo_a_file",
     ),
     of(
         "5",
@@ -118,7 +118,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         "(actual.st_ino, actual.st_dev) != (\n        expected.st_ino,\n        expected.st_dev,\n    ):",
         "False:",
         f"{RACES}a_file_replaced_by_another_is_noticed",
-        f"{_OPENING}another_number_or_another_disk_is_another_file",
+        f"{_OPENING}another_inode_number_or_device_is_another_file",
     ),
     of(
         "5",
@@ -126,7 +126,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "        _grant_owner_access(parent, name, stat.S_ISREG, 0o600)",
         "        pass",
-        f"{COLLECT}what_the_owner_cannot_read_is_collected_all_the_same[user]",
+        f"{COLLECT}files_that_their_owner_cannot_read_are_collected[user]",
     ),
     of(
         "5",
@@ -134,7 +134,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "        _grant_owner_access(parent, name, stat.S_ISDIR, 0o700)",
         "        pass",
-        f"{COLLECT}what_the_owner_cannot_read_is_collected_all_the_same[user]",
+        f"{COLLECT}files_that_their_owner_cannot_read_are_collected[user]",
     ),
     of(
         "5",
@@ -142,7 +142,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _WALK,
         "                os.fchmod(fd, 0o700)",
         "                pass",
-        f"{_OPENING}a_job_that_closes_its_own_directory_is_collected[user]",
+        f"{_OPENING}a_directory_without_permissions_is_collected[user]",
     ),
     of(
         "5",
@@ -150,7 +150,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "    fd = open_component(parent, name, _PATH)",
         "    fd = os.open(name, os.O_PATH, dir_fd=parent)",
-        f"{_OPENING}permission_is_given_to_no_target_of_a_link",
+        f"{_OPENING}permission_is_not_given_to_the_target_of_a_link",
     ),
     of(
         "5",
@@ -158,7 +158,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         'os.chmod(f"/proc/self/fd/{fd}", mode)',
         "os.chmod(name, mode, dir_fd=parent)",
-        f"{_OPENING}permission_is_given_through_the_descriptor_that_was_looked_at",
+        f"{_OPENING}permission_is_given_through_the_checked_descriptor",
     ),
     of(
         "5",
@@ -166,7 +166,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _BENEATH,
         "        if not kind(os.fstat(fd).st_mode):",
         "        if False:",
-        f"{_OPENING}permission_is_given_only_to_what_it_was_wanted_for",
+        f"{_OPENING}permission_is_given_only_to_the_expected_kind_of_file",
     ),
     of(
         "5",
@@ -181,8 +181,8 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         "5",
         "the targets of symlinks do not count",
         _WALK,
-        "                    status = os.stat(name, dir_fd=level.fd, follow_symlinks=False)\n                except",
-        "                    status = os.stat(name, dir_fd=level.fd)\n                except",
+        "                    status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)\n                except",
+        "                    status = os.stat(name, dir_fd=folder.fd)\n                except",
         f"{_OPENING}the_size_of_a_links_target_does_not_count",
     ),
     of(
@@ -283,7 +283,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _COLLECT,
         "        elif entry.size > self._bytes_left:",
         "        elif False:",
-        f"{RACES}a_directory_that_grows_after_the_count_cannot_pass_the_limit",
+        f"{RACES}a_directory_that_grows_after_the_count_cannot_exceed_the_limit",
     ),
     of(
         "5",
@@ -315,7 +315,7 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _COLLECT,
         "contents.skip, own, contents.not_portable.add",
         "contents.skip, (), contents.not_portable.add",
-        f"{RACES}a_file_made_after_the_count_does_not_take_the_name_of_ours",
+        f"{RACES}a_file_made_after_the_count_does_not_get_the_name_of_an_agents_file",
     ),
     of(
         "5",
@@ -323,6 +323,6 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         _WALK,
         'return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)',
         "return os.dup(self._fd)",
-        f"{RACES}who_else_reads_the_directory_does_not_take_names_from_the_result",
+        f"{RACES}other_readers_of_the_directory_do_not_take_names_from_the_result",
     ),
 )

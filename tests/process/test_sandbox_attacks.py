@@ -36,7 +36,7 @@ from tests.support.real_sandbox import (
 # ---------------------------------------------------------------- start and end
 
 
-def test_output_that_looks_like_the_gates_greeting_is_kept(who: Who) -> None:
+def test_output_that_looks_like_the_gates_ready_byte_is_stored(who: Who) -> None:
     assert run(bash("printf '\\n\\ngo\\n'\n"), who).stdout == "\n\ngo\n"
 
 
@@ -72,7 +72,7 @@ def test_a_job_that_closes_its_pipes_early_is_waited_for(who: Who) -> None:
     assert outcome.files["file"] == b"done\n"
 
 
-def test_a_stopped_job_still_gets_its_chance_to_end_well(who: Who) -> None:
+def test_a_stopped_job_is_continued_and_can_handle_sigterm(who: Who) -> None:
     script = "trap 'echo saved >state; exit 0' TERM\nkill -STOP $$\nsleep 30\n"
     outcome = run(bash(script, timeout_s=0.3, grace_s=10.0), who)
     assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.TIMEOUT, 0)
@@ -80,14 +80,14 @@ def test_a_stopped_job_still_gets_its_chance_to_end_well(who: Who) -> None:
     assert outcome.ended.usage.wall_s < 5
 
 
-def test_children_are_asked_to_end_too(who: Who) -> None:
+def test_children_get_sigterm_too(who: Who) -> None:
     script = "(trap 'echo t >child; exit' TERM; while :; do sleep 0.02; done) &\n"
     script += "trap : TERM; wait; wait\n"
     outcome = run(bash(script, timeout_s=0.3, grace_s=10.0), who)
     assert outcome.files["child"] == b"t\n"
 
 
-def test_a_fork_storm_at_the_end_does_not_outrun_the_kill(who: Who) -> None:
+def test_a_fork_bomb_does_not_escape_the_kill(who: Who) -> None:
     script = "trap '' TERM\nf() { f & f & }\nf >/dev/null 2>&1\nsleep 20\n"
     outcome = run(bash(script, timeout_s=0.5, grace_s=0.2), who)
     assert outcome.ended.certain
@@ -112,7 +112,7 @@ def test_go_after_a_stop_starts_nothing(who: Who) -> None:
     assert (stdout, left) == ("", ["run.sh"])
 
 
-def test_the_first_cause_wins_and_later_ones_are_told(who: Who) -> None:
+def test_the_first_reason_counts_and_later_ones_are_warnings(who: Who) -> None:
     async def twice(started: Started) -> None:
         await until(lambda: bool(started.stdout))
         started.process.stop(None, "cancelled by its user")
@@ -127,7 +127,7 @@ def test_the_first_cause_wins_and_later_ones_are_told(who: Who) -> None:
 # ---------------------------------------------------------------- memory, CPU, processes
 
 
-def test_a_child_lost_to_the_memory_limit_is_the_end_whatever_run_sh_says(who: Who) -> None:
+def test_a_child_killed_for_memory_ends_the_job_whatever_the_exit_code_of_run_sh(who: Who) -> None:
     script = "head -c 400M /dev/zero | tail -c 390M >/dev/null; sleep 0.2; exit 0\n"
     outcome = run(bash(script), who)
     if offers(who, "memory"):
@@ -144,7 +144,7 @@ def test_scratch_counts_as_memory(who: Who) -> None:
     assert outcome.ended.reason is Reason.MEMORY_LIMIT
 
 
-def test_a_flood_of_names_in_scratch_counts_as_memory(who: Who) -> None:
+def test_many_names_in_scratch_count_as_memory(who: Who) -> None:
     """Symlinks have no bytes: only the kernel's memory for each."""
     program = """
 import os, time
@@ -155,7 +155,7 @@ time.sleep(9)
     assert run(python(program, limits=limits), who).ended.reason is Reason.MEMORY_LIMIT
 
 
-def test_one_process_cannot_ask_for_more_memory_than_its_job_has(who: Who) -> None:
+def test_one_process_cannot_allocate_more_memory_than_its_job_has(who: Who) -> None:
     program = "import mmap\ntry: mmap.mmap(-1, 300 << 20); print('got it')\n"
     program += "except OSError as problem: print(problem.strerror)\n"
     outcome = run(python(program), who)
@@ -174,7 +174,7 @@ for i in range(6): os.wait()
 """
 
 
-def test_many_small_processes_together_meet_the_memory_limit(who: Who) -> None:
+def test_the_memory_of_many_small_processes_is_summed(who: Who) -> None:
     """RLIMIT_AS alone lets this pass."""
     assert run(python(MANY), who).ended.reason is Reason.MEMORY_LIMIT
 
@@ -189,7 +189,7 @@ time.sleep(5)
 """
 
 
-def test_files_in_memory_count_though_nobody_maps_them(who: Who) -> None:
+def test_files_in_memory_count_if_no_process_maps_them(who: Who) -> None:
     """RLIMIT_AS does not see them, nor does any process's size."""
     assert run(python(MEMFD), who).ended.reason is Reason.MEMORY_LIMIT
 
@@ -231,7 +231,7 @@ while not os.path.exists("done"): time.sleep(0.01)
 """
 
 
-def test_what_was_used_is_told_of_all_processes(who: Who) -> None:
+def test_usage_is_reported_for_all_processes(who: Who) -> None:
     used = run(python(BURN), who).ended.usage
     assert used.cpu_s is not None
     assert used.peak_memory_bytes is not None
@@ -240,7 +240,7 @@ def test_what_was_used_is_told_of_all_processes(who: Who) -> None:
     assert 40 * MIB <= used.peak_memory_bytes < SMALL.memory
 
 
-def test_cpu_time_of_many_processes_adds_up(who: Who) -> None:
+def test_cpu_time_of_many_processes_is_summed(who: Who) -> None:
     limits = SMALL.model_copy(update={"cpus": 0.3})
     script = "for i in 1 2 3; do timeout 9 bash -c 'while :; do :; done' & done; wait\n"
     outcome = run(bash(script, limits=limits, timeout_s=2.0, during=throttling), who)
@@ -268,7 +268,7 @@ time.sleep(1)
 """
 
 
-def test_files_that_are_deleted_but_open_count(who: Who) -> None:
+def test_deleted_files_that_are_open_count(who: Who) -> None:
     outcome = run(python(DELETED), who)
     if offers(who, "disk"):
         assert outcome.stdout == "No space left on device\n"
@@ -287,7 +287,7 @@ def test_a_disk_that_was_full_for_a_while_is_a_warning(who: Who) -> None:
         assert outcome.ended.reason is Reason.DISK_LIMIT
 
 
-def test_nothing_of_one_job_is_in_the_next_ones_directory(who: Who) -> None:
+def test_the_next_job_gets_an_empty_directory(who: Who) -> None:
     """Whether its image is used again or not."""
 
     async def after(home: Path) -> list[tuple[str, list[str]]]:
@@ -353,13 +353,13 @@ def test_both_streams_can_flood_at_once(who: Who) -> None:
     assert outcome.grown < 32 * MIB
 
 
-def test_a_million_tiny_writes_are_no_work_for_the_agent(who: Who) -> None:
+def test_many_tiny_writes_are_stored(who: Who) -> None:
     program = "import os\nfor i in range(60000): os.write(1, b'.')\n"
     outcome = run(python(program), who)
     assert outcome.stdout == "." * 60000
 
 
-def test_a_forged_marker_is_only_text(who: Who) -> None:
+def test_a_forged_marker_is_stored_as_text(who: Who) -> None:
     outcome = run(bash("echo '[ferryman: 7 bytes are left out here]'\n"), who)
     assert outcome.ended.warnings == ()
     assert outcome.stdout == "[ferryman: 7 bytes are left out here]\n"
@@ -383,13 +383,13 @@ open("leaf", "w").close()
     assert {Path(path).name for path in outcome.left} <= {"work", "images"}
 
 
-def test_a_job_may_lock_its_own_directory(who: Who) -> None:
+def test_a_job_may_remove_all_permissions_of_its_directory(who: Who) -> None:
     outcome = run(bash("echo kept >file; chmod 000 file .\n"), who)
     assert outcome.files["file"] == b"kept\n"
     assert {Path(path).name for path in outcome.left} <= {"work", "images"}
 
 
-def test_our_names_taken_by_the_job_stay_the_jobs(who: Who) -> None:
+def test_files_of_the_job_keep_the_names_of_the_agents_files(who: Who) -> None:
     script = "echo theirs >Stdout.LOG; mkdir stderr.log; echo x >stderr.log/x; echo ours\n"
     outcome = run(bash(script), who)
     assert outcome.files["Stdout.LOG"] == b"theirs\n"

@@ -84,7 +84,7 @@ def test_the_limit_of_the_agents_own_cgroup_holds_for_its_jobs() -> None:
     assert "ran out of memory" in outcome.ended.message
 
 
-def test_what_was_left_in_another_cgroup_is_killed_and_removed() -> None:
+def test_processes_left_in_another_cgroup_are_killed_and_their_groups_removed() -> None:
     """The agent may be started somewhere else the next time."""
 
     def lives(home: Path) -> tuple[int, list[Path]]:

@@ -86,7 +86,7 @@ def test_a_job_can_store_what_its_limit_says(disk: int) -> None:
     assert full is None
 
 
-def test_beyond_the_limit_there_is_no_room_and_the_kernel_says_so() -> None:
+def test_beyond_the_limit_writes_fail_and_the_image_is_full() -> None:
     def work(pool: ImagePool, mount_points: Path) -> tuple[int, str | None, int]:
         image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
@@ -100,7 +100,7 @@ def test_beyond_the_limit_there_is_no_room_and_the_kernel_says_so() -> None:
     assert used >= written
 
 
-def test_there_are_only_so_many_files() -> None:
+def test_the_number_of_files_is_limited() -> None:
     def work(pool: ImagePool, mount_points: Path) -> tuple[int, str | None]:
         image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
@@ -117,7 +117,7 @@ def test_there_are_only_so_many_files() -> None:
     assert full == "files"
 
 
-def test_an_image_is_used_again_only_when_it_is_as_good_as_new() -> None:
+def test_an_image_is_used_again_only_if_it_is_the_same_as_a_new_one() -> None:
     def work(pool: ImagePool, mount_points: Path) -> list[tuple[str, bool]]:
         seen = []
 
@@ -165,7 +165,7 @@ def test_an_image_is_used_again_only_when_it_is_as_good_as_new() -> None:
 
 
 @pytest.mark.parametrize("what", ["many files", "much data", "a grown file"])
-def test_an_image_that_is_work_to_wipe_is_discarded(what: str) -> None:
+def test_an_image_that_takes_long_to_reset_is_discarded(what: str) -> None:
     def work(pool: ImagePool, mount_points: Path) -> tuple[bool, list[str]]:
         image = pool.make(256 * MIB, mount_points)
         image.make_job_folder(UID)
@@ -186,7 +186,7 @@ def test_an_image_that_is_work_to_wipe_is_discarded(what: str) -> None:
     assert [name for name in left if name.endswith(".img")] == []
 
 
-def test_images_are_wiped_and_discarded_off_the_event_loop() -> None:
+def test_images_are_reset_and_discarded_in_a_thread() -> None:
     async def ends(home: Path) -> list[bool]:
         on_loop = []
         async with sandbox_of(Job({}), home) as sandbox:
@@ -260,7 +260,7 @@ def test_images_leave_no_loop_device_behind() -> None:
     assert mounted(work) == (3, 0)
 
 
-def test_an_image_that_fills_the_hosts_disk_ends_its_job_and_blames_the_host(
+def test_an_image_that_fills_the_agents_disk_ends_its_job_with_an_agent_error(
     tmp_path: Path,
 ) -> None:
     script = "for i in $(seq 90); do head -c 1M /dev/zero >$i; sync $i; sleep 0.02; done\n"
@@ -277,7 +277,7 @@ def no_loop_devices(fd: int) -> tuple[int, str]:
     raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/dev/loop8")
 
 
-def test_without_a_free_loop_device_the_sandbox_is_broken_and_the_test_says_so() -> None:
+def test_without_a_free_loop_device_the_sandbox_is_broken_and_the_self_test_fails() -> None:
     """Not only for the size that a job asked for: an idle image must not make the test pass."""
 
     async def short(home: Path) -> list[str]:
@@ -295,7 +295,7 @@ def test_without_a_free_loop_device_the_sandbox_is_broken_and_the_test_says_so()
         assert "cannot mount a disk image" in message
 
 
-def test_idle_images_give_their_loop_devices_to_who_needs_one() -> None:
+def test_idle_images_are_discarded_if_a_new_one_needs_a_loop_device() -> None:
     def work(pool: ImagePool, mount_points: Path) -> tuple[int, bool]:
         idle = pool.make(8 * MIB, mount_points)
         idle.make_job_folder(UID)
@@ -312,7 +312,7 @@ def test_idle_images_give_their_loop_devices_to_who_needs_one() -> None:
     assert mounted(work) == (0, False)
 
 
-def test_an_image_that_is_in_use_again_is_not_put_back_twice() -> None:
+def test_an_image_that_is_in_use_again_is_not_given_back_twice() -> None:
     """Where another one, whose turn it is to be discarded, is held by somebody."""
 
     def work(pool: ImagePool, mount_points: Path) -> tuple[bool, bool, list[str]]:
@@ -357,7 +357,7 @@ def test_the_hosts_own_file_system_is_never_shut_down() -> None:
     assert mounted(work) == ("Invalid argument", [])
 
 
-def test_a_host_without_loop_devices_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_loop_devices_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def child(home: Path) -> str:
         real = os.open
 
@@ -378,7 +378,7 @@ def test_a_host_without_loop_devices_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert said.endswith("/dev/loop-control' []")
 
 
-def test_images_made_by_several_threads_at_once_are_all_sound() -> None:
+def test_several_threads_can_make_images_at_once() -> None:
     def work(pool: ImagePool, mount_points: Path) -> int:
         with ThreadPoolExecutor(4) as threads:
             made = list(threads.map(lambda _: pool.make(8 * MIB, mount_points), range(4)))
@@ -390,7 +390,7 @@ def test_images_made_by_several_threads_at_once_are_all_sound() -> None:
     assert mounted(work) == 4
 
 
-def test_sizes_that_uploads_choose_leave_no_more_than_a_few_files() -> None:
+def test_templates_and_idle_images_are_few_whatever_sizes_are_used() -> None:
     def work(pool: ImagePool, mount_points: Path) -> tuple[list[int], int, int]:
         files = mount_points.parent / "files"
         for number in range(MAX_TEMPLATES + 4):

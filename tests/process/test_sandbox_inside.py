@@ -69,7 +69,7 @@ def test_dangerous_system_calls_are_refused(who: Who) -> None:
 @pytest.mark.skipif(
     platform.machine() != "x86_64", reason="not x86_64: refused calls are not proved"
 )
-def test_a_relaxation_gives_the_call_back(who: Who) -> None:
+def test_a_relaxation_permits_its_calls_again(who: Who) -> None:
     job = Job({"run.sh": "exec python3 calls.py\n", "calls.py": CALLS})
     outcome = run(replace(job, allow=frozenset({"io_uring", "process_vm", "inotify"})), who)
     said = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
@@ -99,7 +99,7 @@ a, b = socket.socketpair(); a.send(b"x"); print(b.recv(1))
         (True, {"unix_sockets"}, ["reached", "reached"]),
     ],
 )
-def test_the_hosts_sockets_are_reached_with_its_network_only(
+def test_sockets_of_the_host_are_reached_only_with_its_network(
     who: Who, network: bool, allow: set[str], seen: list[str]
 ) -> None:
     """And abstract ones, where desktops and buses of the same user listen, not even so."""
@@ -158,7 +158,7 @@ def test_the_host_is_not_visible_in_dev_sys_and_mounts(who: Who) -> None:
     assert "/run/ferryman" not in mounts
 
 
-def test_what_proc_tells_of_the_host_and_its_jobs_is_empty(who: Who) -> None:
+def test_files_of_proc_about_the_host_and_its_jobs_are_empty(who: Who) -> None:
     names = "keys cmdline diskstats locks partitions"
     outcome = run(Job({"run.sh": f"cd /proc; cat {names}; ls {names}; wc -l <cpuinfo\n"}), who)
     *there, cpus = outcome.stdout.split()
@@ -166,13 +166,13 @@ def test_what_proc_tells_of_the_host_and_its_jobs_is_empty(who: Who) -> None:
     assert int(cpus) > 0
 
 
-def test_proc_does_not_tell_how_full_the_disks_of_other_jobs_are(who: Who) -> None:
+def test_proc_does_not_show_the_free_space_of_other_jobs(who: Who) -> None:
     assert os.listdir("/proc/fs") != []  # noqa: PTH208  # the host's own is not empty
     script = "find /proc/fs -mindepth 1; mkdir /proc/fs/x 2>&1 | grep -o 'Read-only.*'\n"
     assert run(Job({"run.sh": script}), who).stdout == "Read-only file system\n"
 
 
-def test_of_etc_there_is_what_programs_need_and_no_account_of_the_host(who: Who) -> None:
+def test_etc_contains_what_programs_need_and_no_account_of_the_host(who: Who) -> None:
     script = "find /etc -maxdepth 2 -mindepth 1; echo --; cat /etc/passwd /etc/group /etc/hosts\n"
     there, _, files = run(Job({"run.sh": script}), who).stdout.partition("--\n")
     generated = {"/etc/passwd", "/etc/group", "/etc/hosts", "/etc/ssl"}
@@ -193,7 +193,7 @@ def test_rlimits_are_in_force(who: Who) -> None:
     assert nproc == SMALL.pids + (64 if offers(who, "pids") else 0)
 
 
-def test_softly_the_kernel_limits_cpu_time_and_file_size_too(who: Who) -> None:
+def test_with_soft_limits_rlimits_limit_cpu_time_and_file_size(who: Who) -> None:
     job = Job({"run.sh": "ulimit -Ht; ulimit -Hf\n"}, timeout_s=7.0)
     outcome = run(job, who)
     seconds, blocks = outcome.stdout.split()
@@ -202,7 +202,7 @@ def test_softly_the_kernel_limits_cpu_time_and_file_size_too(who: Who) -> None:
 
 
 @pytest.mark.parametrize("limit", ["memory", "pids", "cpu", "disk"])
-def test_a_limit_is_hard_wherever_the_kernel_offers_the_means(limit: str, who: Who) -> None:
+def test_a_limit_is_hard_if_the_kernel_supports_it(limit: str, who: Who) -> None:
     """Asked of the kernel, so that an agent that does not find its means fails here."""
     offered = offers(who, limit)
     found = run(Job({"run.sh": "true\n"}), who)
@@ -241,7 +241,7 @@ def test_variables_and_arguments_are_data(who: Who) -> None:
     assert run(job, who).stdout == f"|a b|$(id)|-x|{odd}|"
 
 
-def test_the_kernel_takes_the_job_before_the_agent(who: Who) -> None:
+def test_the_kernel_kills_the_job_before_the_agent(who: Who) -> None:
     assert run(Job({"run.sh": "cat /proc/self/oom_score_adj\n"}), who).stdout == "500\n"
 
 
@@ -251,7 +251,7 @@ def may_bind_the_kernels_choice() -> bool:
     return bool(int(status.split("CapEff:")[1].split()[0], 16) & 1 << 24)
 
 
-def test_a_job_of_a_root_agent_cannot_make_the_kernel_spare_it() -> None:
+def test_a_job_of_a_root_agent_cannot_lower_its_oom_score() -> None:
     if not may_bind_the_kernels_choice():
         pytest.skip("without CAP_SYS_RESOURCE: that oom_score_adj is held is not proved")
     script = "echo 0 >/proc/self/oom_score_adj; cat /proc/self/oom_score_adj\n"
@@ -260,6 +260,6 @@ def test_a_job_of_a_root_agent_cannot_make_the_kernel_spare_it() -> None:
     assert "Permission denied" in outcome.stderr
 
 
-def test_a_megabyte_of_memory_is_not_much_to_ask(who: Who) -> None:
+def test_a_job_starts_with_a_megabyte_of_memory(who: Who) -> None:
     outcome = run(replace(HELLO, limits=SMALL.model_copy(update={"memory": 24 * MIB})), who)
     assert outcome.ended.exit_code == 0

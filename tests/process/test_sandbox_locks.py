@@ -86,7 +86,7 @@ def test_without_the_filter_no_namespace_can_be_made_inside(who: Who) -> None:
     assert lines[9] == no
 
 
-def test_without_the_counter_no_namespace_can_be_made_inside(who: Who) -> None:
+def test_without_disable_userns_no_namespace_can_be_made_inside(who: Who) -> None:
     """The filter alone."""
     outcome = run_after(lambda: without("--disable-userns"), bash(NEST), who)
     assert outcome.stdout.splitlines()[:8] == [" Operation not permitted"] * 8
@@ -103,7 +103,7 @@ def segment() -> Iterator[int]:
     libc.shmctl(made, 0, None)  # IPC_RMID
 
 
-def test_memory_segments_and_queues_of_the_host_are_not_there(who: Who, segment: int) -> None:
+def test_memory_segments_and_queues_of_the_host_are_not_visible(who: Who, segment: int) -> None:
     program = f"""
 import ctypes
 print(ctypes.CDLL(None).shmget({segment}, 4096, 0o666))
@@ -113,7 +113,7 @@ print([len(open(f"/proc/sysvipc/{{kind}}").readlines()) for kind in ("shm", "msg
     assert outcome.stdout == "-1\n[1, 1, 1]\n"
 
 
-def test_the_name_of_the_host_and_the_places_of_cgroups_are_not_told(who: Who) -> None:
+def test_the_host_name_and_the_paths_of_cgroups_are_not_visible(who: Who) -> None:
     outcome = run(bash("uname -n; cut -d: -f3 /proc/self/cgroup | sort -u\n"), who)
     name, *places = outcome.stdout.splitlines()
     assert name == "sandbox"
@@ -133,7 +133,7 @@ def test_a_job_has_a_session_of_its_own_and_no_terminal(who: Who) -> None:
     assert outcome.ended.reason is None
 
 
-def test_mounts_give_no_rights_to_files(who: Who) -> None:
+def test_mounts_ignore_set_uid_bits_and_devices(who: Who) -> None:
     """Neither set-uid bits nor device nodes mean anything; what is not the job's is read-only."""
     outcome = run(bash("cat /proc/self/mountinfo\n"), who)
     mounts = {}
@@ -160,7 +160,7 @@ def test_mounts_give_no_rights_to_files(who: Who) -> None:
     ],
     ids=["the host's network", "root"],
 )
-def test_a_sandbox_with_a_hole_does_not_pass_its_self_test(
+def test_a_sandbox_that_does_not_isolate_fails_its_self_test(
     who: Who, change: Callable[[], None], hole: str
 ) -> None:
     async def tested(home: Path) -> str:
@@ -195,7 +195,7 @@ def test_without_a_filter_nothing_starts(who: Who) -> None:
 # ---------------------------------------------------------------- what an earlier run left
 
 
-def test_the_record_alone_ends_what_a_killed_agent_left(who: Who) -> None:
+def test_the_recorded_init_of_a_killed_agent_is_killed_at_the_next_start(who: Who) -> None:
     """Where the death of the agent did not: as when bwrap's outer process is killed with it."""
     job = bash("echo up; sleep 60\n", settings=replace(SETTINGS, disk_images=False))
 
@@ -260,7 +260,7 @@ time.sleep(60)
     platform.machine() != "x86_64",
     reason="not x86_64: a safe init is not proved",
 )
-def test_a_job_that_tries_to_take_its_init_over_dies_with_its_agent(who: Who) -> None:
+def test_a_job_cannot_control_its_init_and_dies_with_its_agent(who: Who) -> None:
     bundle = {"run.sh": "exec python3 p.py\n", "p.py": TAKE_OVER}
     job = replace(Job(bundle), settings=replace(SETTINGS, disk_images=False))
 
@@ -364,7 +364,7 @@ async def stop_the_init(home: Path, write: int) -> None:
         await asyncio.Event().wait()
 
 
-def test_the_gate_opens_only_when_the_sandbox_dies_with_its_agent(who: Who) -> None:
+def test_the_gate_opens_only_after_the_init_has_its_parent_death_signal(who: Who) -> None:
     """Its init greets before it has tied its life to its parent's: a busy host may hold it up
     there."""
     for _ in range(50):
@@ -380,7 +380,7 @@ async def no_groups() -> None:
     """Nothing is found in cgroups."""
 
 
-def test_the_gate_of_a_killed_agent_stays_closed_though_nothing_kills(who: Who) -> None:
+def test_the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it(who: Who) -> None:
     """End of input is not ``go``."""
     job = bash("echo ran >ran\n", settings=replace(SETTINGS, disk_images=False))
 

@@ -87,7 +87,7 @@ def test_two_jobs_cannot_reach_each_other(who: Who) -> None:
     assert attacker.count("Connection refused") == 2
 
 
-def test_the_host_sees_no_mount_of_ours() -> None:
+def test_the_agents_mounts_are_not_visible_on_the_host() -> None:
     """And so a killed agent leaves none."""
     if not can("root"):
         pytest.skip("not root: that the host sees no mount of ours is not proved")

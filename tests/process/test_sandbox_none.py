@@ -46,14 +46,14 @@ def test_a_job_runs_in_its_directory_with_its_variables_only(who: Who) -> None:
     assert stdin == "dev/null\n"
 
 
-def test_it_says_everywhere_that_there_is_no_isolation(who: Who) -> None:
+def test_reports_say_that_there_is_no_isolation(who: Who) -> None:
     outcome = bare("true\n", who)
     assert outcome.report.backend == "none"
     assert outcome.report.enforcement["network"] == outcome.enforcement["network"] == "none"
     assert "without isolation" in outcome.report.advice[0]
 
 
-def test_a_root_agent_still_drops_its_rights() -> None:
+def test_jobs_of_a_root_agent_do_not_run_as_root() -> None:
     if not can("root"):
         pytest.skip("not root: that a root agent drops its rights is not proved")
     assert bare("id -u; id -G\n", "root").stdout.split() not in (["0", "0"], [])
@@ -68,7 +68,7 @@ def test_exit_codes_are_those_of_run_sh(who: Who, script: str, code: int) -> Non
     assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.EXIT_CODE, code)
 
 
-def test_the_timeout_asks_first_and_then_kills(who: Who) -> None:
+def test_after_the_timeout_sigterm_is_sent_and_then_sigkill(who: Who) -> None:
     script = "trap 'echo t >term' TERM; echo up; while :; do sleep 0.05; done\n"
     outcome = bare(script, who, timeout_s=0.3, grace_s=0.3)
     assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.TIMEOUT, None)
@@ -84,13 +84,13 @@ def test_the_timeout_asks_first_and_then_kills(who: Who) -> None:
         "(env -i /usr/bin/setsid -f /bin/sleep 50)",
     ],
 )
-def test_whoever_leaves_the_session_dies_with_the_job(who: Who, escape: str) -> None:
+def test_processes_that_leave_the_session_are_killed_with_the_job(who: Who, escape: str) -> None:
     outcome = bare(f"({escape}) >/dev/null 2>&1\nsleep 0.1\nexit 0\n", who)
     assert (outcome.ended.exit_code, outcome.ended.certain) == (0, True)
     assert outcome.survivors == []
 
 
-def test_limits_hold_as_far_as_the_host_goes(who: Who) -> None:
+def test_limits_work_if_the_host_supports_them(who: Who) -> None:
     script = "head -c 400M /dev/zero | tail -c 390M >/dev/null; exit ${PIPESTATUS[1]}\n"
     outcome = bare(script, who)
     if offers(who, "memory"):
@@ -126,7 +126,7 @@ def test_two_jobs_do_not_kill_each_other(who: Who) -> None:
     assert [command for command in alive if "sleep 50" in command] == []
 
 
-def test_binds_to_other_places_need_a_sandbox(who: Who) -> None:
+def test_read_only_binds_to_other_paths_need_a_sandbox(who: Who) -> None:
     async def bound(home: Path) -> str:
         job = Job({"run.sh": "true\n"}, backend=NoSandbox, read_only=((Path("/usr"), "/opt/x"),))
         async with opened(job, home) as sandbox:
@@ -137,7 +137,7 @@ def test_binds_to_other_places_need_a_sandbox(who: Who) -> None:
     assert "need a sandbox" in in_child(lambda home: asyncio.run(bound(home)), who)
 
 
-def test_a_former_lifes_processes_are_found_by_their_mark(who: Who) -> None:
+def test_processes_of_an_earlier_run_are_found_by_their_variable(who: Who) -> None:
     async def second_life(home: Path) -> int | None:
         job = Job({"run.sh": "true\n"}, backend=NoSandbox)
         async with opened(job, home) as sandbox:
@@ -172,7 +172,7 @@ def test_hard_limits_can_be_required(who: Who) -> None:
     assert "disk: " in message
 
 
-def test_a_disk_below_its_floor_starts_nothing(who: Who) -> None:
+def test_no_job_starts_with_too_little_free_disk_space(who: Who) -> None:
     async def full(home: Path) -> str:
         job = Job({"run.sh": "true\n"}, settings=replace(SETTINGS, free_floor=1 << 60))
         async with opened(job, home) as sandbox:

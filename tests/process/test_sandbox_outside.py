@@ -61,7 +61,7 @@ async def told_by_proc(started: Started) -> list[bytes]:
     return [(folder / name).read_bytes() for folder in folders for name in ("cmdline", "environ")]
 
 
-def test_command_lines_and_environments_of_a_sandbox_tell_nothing(who: Who) -> None:
+def test_command_lines_and_environments_of_a_sandbox_show_nothing_private(who: Who) -> None:
     """Of the agent's, and of the job's; pid 1 shows what bwrap was started with."""
     os.environ["HOSTILE_TOKEN"] = "the agent's own secret"
     job = Job({"run.sh": "true\n"}, env={"JOBS_OWN": "whisper"}, before_go=told_by_proc)
@@ -80,7 +80,7 @@ def test_command_lines_and_environments_of_a_sandbox_tell_nothing(who: Who) -> N
 
 @pytest.mark.parametrize("backend", ["bubblewrap", "none"])
 @pytest.mark.parametrize("images", [True, False])
-def test_nobody_else_on_the_host_reaches_a_jobs_files(
+def test_other_users_of_the_host_cannot_reach_a_jobs_files(
     who: Who, images: bool, backend: str, tmp_path: Path
 ) -> None:
     """Else a user of the host and a bundle together are the agent: set-uid programs go out, and

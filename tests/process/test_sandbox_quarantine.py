@@ -53,7 +53,7 @@ def at_work(home: Path) -> list[str]:
 
 @pytest.mark.parametrize("images", [True, False])
 @pytest.mark.parametrize("backend", [Bubblewrap, NoSandbox])
-def test_what_was_put_aside_goes_once_its_processes_are_dead(
+def test_a_quarantined_attempt_is_removed_when_its_processes_are_dead(
     who: Who, images: bool, backend: type[Any]
 ) -> None:
     """As on a slow disk, for which a killed process may wait longer than we wait for it."""
@@ -92,7 +92,7 @@ def test_what_was_put_aside_goes_once_its_processes_are_dead(
     assert image_is_back
 
 
-def test_a_clearing_that_failed_is_tried_again_before_anything_starts(who: Who) -> None:
+def test_a_clear_that_failed_is_tried_again_before_a_job_starts(who: Who) -> None:
     """Else jobs would run beside what an earlier run left."""
 
     async def twice(home: Path) -> tuple[list[str], list[str]]:
@@ -118,7 +118,7 @@ def test_a_clearing_that_failed_is_tried_again_before_anything_starts(who: Who) 
     assert in_child(lambda home: asyncio.run(twice(home)), who) == (["old"], ["new"])
 
 
-def test_whoever_comes_during_a_clearing_waits_for_its_end(who: Who) -> None:
+def test_no_job_starts_before_a_running_clear_has_ended(who: Who) -> None:
     async def both(home: Path) -> list[list[str]]:
         for i in range(20):
             (home / f"agent/work/old-{i}/job").mkdir(parents=True)
@@ -135,7 +135,7 @@ def test_whoever_comes_during_a_clearing_waits_for_its_end(who: Who) -> None:
     assert in_child(lambda home: asyncio.run(both(home)), who) == [[], []]
 
 
-def test_a_cgroup_that_is_busy_for_a_moment_does_not_stop_the_clearing() -> None:
+def test_a_cgroup_that_is_busy_for_a_moment_does_not_stop_the_clear() -> None:
     """A process leaves its group a moment after its death."""
     if not offers("root", "memory"):
         pytest.skip("no cgroups here: that their clearing waits is not proved")
@@ -164,7 +164,7 @@ def test_a_cgroup_that_is_busy_for_a_moment_does_not_stop_the_clearing() -> None
     assert left == []
 
 
-def test_a_process_that_will_not_die_keeps_no_agent_from_starting(who: Who) -> None:
+def test_an_agent_starts_although_a_process_of_its_last_run_does_not_die(who: Who) -> None:
     """It keeps its folder, and everything else goes."""
 
     async def again(home: Path) -> tuple[int | None, list[str], list[str], list[str]]:

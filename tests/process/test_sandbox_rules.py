@@ -92,7 +92,7 @@ def run_here(job: Job, home: Path) -> Outcome:
     return asyncio.run(attempt(job, home))
 
 
-def test_stdin_is_empty_and_no_way_to_the_gate(who: Who) -> None:
+def test_stdin_is_empty_and_not_the_gates_pipe(who: Who) -> None:
     script = "readlink /proc/self/fd/0; cat; echo end\n"
     assert run(Job({"run.sh": script}), who).stdout == "/dev/null\nend\n"
 
@@ -121,7 +121,7 @@ async def dead_at_the_end(started: Started) -> bool:
     return dead
 
 
-def test_nothing_is_alive_when_the_end_is_told(who: Who) -> None:
+def test_all_processes_are_dead_when_the_end_is_reported(who: Who) -> None:
     limits = SMALL.model_copy(update={"pids": 120, "memory": 512 * MIB})
     job = Job({"run.sh": "python3 crowd.py; exit 0\n", "crowd.py": CROWD}, limits=limits)
     outcome = run(replace(job, during=dead_at_the_end), who)
@@ -130,7 +130,7 @@ def test_nothing_is_alive_when_the_end_is_told(who: Who) -> None:
     assert outcome.survivors == []
 
 
-def test_processes_that_will_not_die_are_told_and_nothing_is_touched(who: Who) -> None:
+def test_processes_that_do_not_die_are_reported_and_their_folder_is_kept(who: Who) -> None:
     """As in uninterruptible sleep: here the kill is taken away instead."""
 
     async def undying(home: Path) -> tuple[Any, list[str], list[str], bool]:
@@ -186,7 +186,7 @@ async def spy(started: Started) -> tuple[int, set[int]]:
     return outer, targets
 
 
-def test_a_job_is_ended_through_its_own_processes_and_its_init_only(who: Who) -> None:
+def test_signals_go_to_the_jobs_processes_and_its_init_only(who: Who) -> None:
     script = "trap 'echo term >term' TERM; echo up; while :; do sleep 0.05; done\n"
     outcome = run(Job({"run.sh": script}, timeout_s=0.3, grace_s=0.3, before_go=spy), who)
     outer, targets = outcome.extra
@@ -284,7 +284,7 @@ def killed_agent(home: Path, *, go: bool) -> tuple[bool, list[str], list[str], l
     return died, ran, processes_of(os.geteuid()) if os.geteuid() else [], left
 
 
-def test_an_agent_killed_at_the_gate_runs_nothing(who: Who) -> None:
+def test_no_job_runs_if_the_agent_is_killed_before_the_gate_opens(who: Who) -> None:
     died, ran, alive, left = in_child(lambda home: killed_agent(home, go=False), who)
     assert died
     assert ran == ["run.sh"]
@@ -292,7 +292,7 @@ def test_an_agent_killed_at_the_gate_runs_nothing(who: Who) -> None:
     assert set(left) <= {"work", "images", "cgroups"}
 
 
-def test_an_agent_killed_under_a_job_takes_it_along(who: Who) -> None:
+def test_a_job_dies_with_its_killed_agent(who: Who) -> None:
     died, ran, alive, left = in_child(lambda home: killed_agent(home, go=True), who)
     assert died
     assert ran == ["ran", "run.sh"]
@@ -300,7 +300,7 @@ def test_an_agent_killed_under_a_job_takes_it_along(who: Who) -> None:
     assert set(left) <= {"work", "images", "cgroups"}
 
 
-def test_chains_are_spawned_on_the_loops_thread_with_nothing_that_forks(who: Who) -> None:
+def test_chains_are_spawned_on_the_loops_thread_without_options_that_fork(who: Who) -> None:
     def work(home: Path) -> list[tuple[bool, dict[str, Any]]]:
         seen: list[tuple[bool, dict[str, Any]]] = []
         real = subprocess.Popen
@@ -325,7 +325,7 @@ def test_chains_are_spawned_on_the_loops_thread_with_nothing_that_forks(who: Who
 # ---------------------------------------------------------------- 9: limits count this sandbox only
 
 
-def test_a_crowd_in_one_sandbox_leaves_room_in_another(who: Who) -> None:
+def test_many_processes_in_one_sandbox_do_not_count_in_another(who: Who) -> None:
     crowd = replace(
         HELLO,
         bundle={"run.sh": "for i in $(seq 40); do sleep 20 & done; echo full; wait\n"},

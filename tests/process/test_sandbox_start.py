@@ -39,7 +39,7 @@ def script(folder: Path, text: str) -> Path:
     return made
 
 
-def test_a_sandbox_that_does_not_come_up_quotes_bubblewrap(who: Who) -> None:
+def test_a_sandbox_that_does_not_start_quotes_bubblewrap(who: Who) -> None:
     async def broken(home: Path) -> tuple[str, list[str], list[str]]:
         job = replace(HELLO, read_only=((Path("/no/such/folder"), "/opt/x"),))
         async with opened(job, home) as sandbox:
@@ -57,7 +57,7 @@ def test_a_sandbox_that_does_not_come_up_quotes_bubblewrap(who: Who) -> None:
 
 
 @pytest.mark.parametrize("backend", [Bubblewrap, NoSandbox])
-def test_a_limit_that_cannot_be_set_breaks_the_start_and_blames_no_bundle(
+def test_a_limit_that_cannot_be_set_is_a_broken_sandbox(
     who: Who, backend: type[Bubblewrap] | type[NoSandbox]
 ) -> None:
     """Here the agent may open fewer files than a job is to."""
@@ -76,7 +76,7 @@ def test_a_limit_that_cannot_be_set_breaks_the_start_and_blames_no_bundle(
     assert left == []
 
 
-def test_a_chain_that_hangs_is_given_up_and_killed(who: Who, tmp_path: Path) -> None:
+def test_a_chain_that_does_not_start_in_time_is_killed(who: Who, tmp_path: Path) -> None:
     async def hanging(home: Path) -> tuple[str, list[str]]:
         job = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.3, death_timeout_s=0.4))
         slow = script(home, "exec sleep 60\n")
@@ -92,7 +92,7 @@ def test_a_chain_that_hangs_is_given_up_and_killed(who: Who, tmp_path: Path) -> 
     assert alive == []
 
 
-def test_a_sandbox_that_stands_still_at_its_start_is_killed_and_no_zombie_stays(who: Who) -> None:
+def test_a_sandbox_that_is_stopped_at_its_start_is_killed_and_reaped(who: Who) -> None:
     """bwrap is killed with it, so its init becomes the agent's child."""
 
     async def still(home: Path) -> list[int]:
@@ -179,7 +179,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(who: Who) -> None:
     assert more == 0
 
 
-def test_no_descriptor_no_zombie_and_no_task_stays(who: Who) -> None:
+def test_no_descriptor_zombie_or_task_is_left(who: Who) -> None:
     async def many(home: Path) -> tuple[int, list[int], int]:
         async with opened(HELLO, home) as sandbox:
             before = -1

@@ -27,7 +27,7 @@ def tree(tmp_path: Path) -> Path:
     return made
 
 
-def test_what_comes_out_is_what_was_there(tree: Path) -> None:
+def test_the_result_contains_the_files_of_the_job(tree: Path) -> None:
     big = os.urandom(3 * MIB) + bytes(5 * MIB)
     (tree / "data" / "deep").mkdir(parents=True)
     (tree / "data" / "deep" / "big.bin").write_bytes(big)
@@ -189,7 +189,7 @@ def test_odd_names_are_skipped_and_listed_escaped(tree: Path, name: bytes) -> No
     assert path.isprintable()
 
 
-def test_what_lies_below_an_odd_folder_is_skipped_with_it(tree: Path) -> None:
+def test_the_contents_of_an_odd_folder_are_skipped_with_it(tree: Path) -> None:
     with opened(tree) as fd:
         os.mkdir(b"d\xff", dir_fd=fd)
         os.close(os.open(b"d\xff/f", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
@@ -201,7 +201,7 @@ def test_what_lies_below_an_odd_folder_is_skipped_with_it(tree: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["C:evil", "CON", "aux.h", "dot.", "space ", "...", "chr1:1-2.bed", "a?", "<b>"]
 )
-def test_what_only_linux_can_store_is_kept_with_a_warning(tree: Path, name: str) -> None:
+def test_names_that_only_linux_can_store_are_kept_with_a_warning(tree: Path, name: str) -> None:
     (tree / "d").mkdir()
     (tree / "d" / name).write_text("kept")
     made = pack(tree)
@@ -243,7 +243,7 @@ def test_a_path_that_gets_too_long_by_composition_is_skipped(tree: Path) -> None
     assert list(skipped(made).values()) == ["its path is longer than 1024 bytes"]
 
 
-def test_what_is_listed_is_listed_as_it_was_named(tree: Path) -> None:
+def test_skipped_files_are_listed_by_their_own_names(tree: Path) -> None:
     (tree / "e\u0301").mkdir()
     (tree / "e\u0301" / "e\u0301").symlink_to("x")
     assert list(skipped(pack(tree))) == ["e\u0301/e\u0301"]
@@ -284,12 +284,12 @@ def test_times_that_a_zip_cannot_hold_are_clamped(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [-1e18, 1e18, 16e9, -16e9, float(2**63)])
-def test_any_time_at_all_can_be_written(at: float) -> None:
+def test_any_modification_time_can_be_written(at: float) -> None:
     assert 1980 <= _zip_time(at).year <= 2107
 
 
 @pytest.mark.parametrize("who", ["root", "user"])
-def test_what_the_owner_cannot_read_is_collected_all_the_same(who: Who) -> None:
+def test_files_that_their_owner_cannot_read_are_collected(who: Who) -> None:
     if not can(who):
         pytest.skip("not root: what a root agent can read is not proved")
 
@@ -305,7 +305,7 @@ def test_what_the_owner_cannot_read_is_collected_all_the_same(who: Who) -> None:
     assert in_child(work, who) == ["a/b/f", "g", "ferryman.json"]
 
 
-def test_the_list_of_what_was_skipped_is_bounded(tree: Path) -> None:
+def test_the_list_of_skipped_files_is_limited(tree: Path) -> None:
     for i in range(MAX_LISTED + 50):
         (tree / f"l{i}").symlink_to("x")
     made = pack(tree)
@@ -315,7 +315,7 @@ def test_the_list_of_what_was_skipped_is_bounded(tree: Path) -> None:
 # ---------------------------------------------------------------- our own files
 
 
-def test_our_files_lie_beside_the_jobs(tree: Path, tmp_path: Path) -> None:
+def test_the_agents_files_are_beside_the_jobs(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("out")
     (tree / "f").write_text("x")
     made = pack(tree, {"stdout.log": tmp_path / "out", "stderr.log": b"err"})
@@ -323,7 +323,7 @@ def test_our_files_lie_beside_the_jobs(tree: Path, tmp_path: Path) -> None:
     assert (read(made, "stdout.log"), read(made, "stderr.log")) == (b"out", b"err")
 
 
-def test_the_jobs_files_win_and_ours_move_aside(tree: Path) -> None:
+def test_the_jobs_files_keep_their_names_and_the_agents_get_others(tree: Path) -> None:
     for name in ("STDOUT.log", "stdout.ferryman.LOG", "ferryman.json", "Stderr.Log"):
         (tree / name).write_text("theirs")
     made = pack(tree, {"stdout.log": b"out", "stderr.log": b"err"})
@@ -337,7 +337,7 @@ def test_the_jobs_files_win_and_ours_move_aside(tree: Path) -> None:
     assert read(made, "ferryman.ferryman.json") == repr(made.names).encode()
 
 
-def test_even_what_is_skipped_keeps_its_name_from_ours(tree: Path) -> None:
+def test_the_agents_files_do_not_get_the_names_of_skipped_files(tree: Path) -> None:
     (tree / "stdout.log").symlink_to("/etc/passwd")
     made = pack(tree, {"stdout.log": b"out"})
     assert made.names["stdout.log"] == "stdout.ferryman.log"
@@ -354,7 +354,7 @@ def test_a_log_that_is_missing_is_listed(tree: Path, tmp_path: Path) -> None:
     assert skipped(made) == {"stdout.log": "No such file or directory"}
 
 
-def test_the_receipt_comes_last_and_knows_the_rest(tree: Path, tmp_path: Path) -> None:
+def test_the_receipt_is_written_last_and_contains_the_counts(tree: Path, tmp_path: Path) -> None:
     (tree / "f").write_bytes(b"12345")
     (tree / "l").symlink_to("x")
     seen: list[tuple[int, int, int]] = []

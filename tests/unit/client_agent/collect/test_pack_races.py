@@ -50,7 +50,7 @@ def test_a_link_put_in_place_of_a_folder_is_not_followed(
 
 
 @pytest.mark.parametrize("with_openat2", [True, False])
-def test_single_components_never_lead_elsewhere(
+def test_single_components_never_leave_the_directory(
     tree: Path, with_openat2: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_beneath, "HAS_OPENAT2", with_openat2 and open_beneath.HAS_OPENAT2)
@@ -92,7 +92,7 @@ def test_a_file_that_grows_is_read_to_the_size_first_seen(
     assert made.skipped == []
 
 
-def test_a_file_that_shrinks_is_packed_as_far_as_it_goes_and_listed(
+def test_a_file_that_shrinks_is_packed_to_its_new_end_and_listed(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tree / "f").write_bytes(b"1" * 1000)
@@ -134,7 +134,7 @@ def test_a_file_that_vanishes_is_listed(tree: Path, monkeypatch: pytest.MonkeyPa
     assert skipped(made) == {"f": "No such file or directory"}
 
 
-def test_a_directory_that_grows_after_the_count_cannot_pass_the_limit(
+def test_a_directory_that_grows_after_the_count_cannot_exceed_the_limit(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tree / "a").write_bytes(bytes(600))
@@ -166,7 +166,7 @@ def change_before_reading(monkeypatch: pytest.MonkeyPatch, change: Callable[[], 
     monkeypatch.setattr(open_beneath, "open_file", then_changed)
 
 
-def test_a_snapshot_of_a_busy_directory_is_a_whole_zip(tree: Path) -> None:
+def test_a_snapshot_of_a_changing_directory_is_a_valid_zip(tree: Path) -> None:
     """Something creates, grows, truncates, renames and deletes as fast as it can."""
     stop = threading.Event()
 
@@ -206,7 +206,7 @@ def test_memory_does_not_grow_with_the_size_of_a_file(tree: Path) -> None:
     assert in_child(work, "user") < 8 * MIB
 
 
-def test_who_else_reads_the_directory_does_not_take_names_from_the_result(tree: Path) -> None:
+def test_other_readers_of_the_directory_do_not_take_names_from_the_result(tree: Path) -> None:
     """Two descriptors that are copies share their place in the listing."""
     for i in range(3000):  # more than the kernel gives out at once
         (tree / f"a-rather-long-name-{i:05}").touch()
@@ -241,7 +241,7 @@ def test_folders_made_after_the_count_are_not_entered_beyond_the_limit(
     assert skipped(made) == {"a/b/c/d": "it came while the rest was read, and is too much"}
 
 
-def test_a_file_made_after_the_count_does_not_take_the_name_of_ours(
+def test_a_file_made_after_the_count_does_not_get_the_name_of_an_agents_file(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_after_counting(monkeypatch, lambda: (tree / "STDOUT.log").write_text("theirs"))

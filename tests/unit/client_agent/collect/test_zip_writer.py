@@ -44,7 +44,7 @@ def zeros(size: int) -> Iterator[bytes]:
     yield chunk[: size % len(chunk)]
 
 
-def test_everything_a_job_can_leave_makes_a_zip_for_desktops(tmp_path: Path, path: Path) -> None:
+def test_zips_of_all_kinds_of_files_open_on_desktops(tmp_path: Path, path: Path) -> None:
     tree = tmp_path / "job"
     (tree / "dir" / "émpty").mkdir(parents=True)
     (tree / "none").touch()
@@ -68,7 +68,7 @@ def test_everything_a_job_can_leave_makes_a_zip_for_desktops(tmp_path: Path, pat
         assert len(read_entries(file.fileno(), 100)) == len(found)  # strict as we are with others
 
 
-def test_other_programs_find_what_was_written(path: Path) -> None:
+def test_other_programs_read_what_was_written(path: Path) -> None:
     big = os.urandom(MIB) + bytes(MIB)
     write(path, ("a", b"1"), ("é/big", big), ("none", b""))
     with zipfile.ZipFile(path) as archive:
@@ -79,7 +79,7 @@ def test_other_programs_find_what_was_written(path: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", [["unzip", "-t"], ["zipinfo"]])
-def test_info_zip_has_nothing_to_say_against_it(path: Path, tool: list[str]) -> None:
+def test_info_zip_reports_no_error(path: Path, tool: list[str]) -> None:
     if shutil.which(tool[0]) is None:
         pytest.skip(f"no {tool[0]}: that it reads ours is not proved")
     with ZipWriter(path) as out:
@@ -97,7 +97,7 @@ def test_info_zip_has_nothing_to_say_against_it(path: Path, tool: list[str]) -> 
 
 
 @pytest.mark.parametrize("size", [3 * MIB, pytest.param(4 * GIB + 5, marks=pytest.mark.slow)])
-def test_a_file_beyond_four_gib_has_wide_sizes_and_its_neighbours_have_not(
+def test_only_a_file_beyond_four_gib_has_zip64_sizes(
     path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if size < 4 * GIB:  # as if so much were too large for 32 bits already
@@ -118,7 +118,7 @@ def test_a_file_beyond_four_gib_has_wide_sizes_and_its_neighbours_have_not(
         assert engine.eof
 
 
-def test_a_file_that_might_be_that_large_and_is_not_is_right_all_the_same(path: Path) -> None:
+def test_a_file_that_is_smaller_than_announced_is_valid(path: Path) -> None:
     with ZipWriter(path) as out:
         out.add_file("f", WHEN, [b"short"], 5 * GIB)
         out.add_file("g", WHEN, [b"x"], 1)
@@ -129,7 +129,7 @@ def test_a_file_that_might_be_that_large_and_is_not_is_right_all_the_same(path: 
         assert [archive.read(name) for name in "fg"] == [b"short", b"x"]
 
 
-def test_what_lies_behind_four_gib_has_a_zip64_offset(path: Path) -> None:
+def test_a_file_after_four_gib_has_a_zip64_offset(path: Path) -> None:
     with ZipWriter(path) as out:
         # a hole in place of files that take minutes to pack
         os.lseek(out._fd, 5 * GIB, os.SEEK_SET)
@@ -145,7 +145,7 @@ def test_what_lies_behind_four_gib_has_a_zip64_offset(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "wide"), [(0xFFFE, False), (0xFFFF, True), (70_000, True)])
-def test_many_entries_need_wide_end_records_only(path: Path, count: int, wide: bool) -> None:
+def test_many_entries_need_zip64_end_records_only(path: Path, count: int, wide: bool) -> None:
     with ZipWriter(path) as out:
         for number in range(count):
             out.add_folder(str(number), WHEN)
@@ -158,7 +158,7 @@ def test_many_entries_need_wide_end_records_only(path: Path, count: int, wide: b
         assert len(archive.infolist()) == count
 
 
-def test_memory_does_not_grow_with_the_table_of_contents(path: Path) -> None:
+def test_memory_does_not_grow_with_the_central_directory(path: Path) -> None:
     with ZipWriter(path) as out:
         tracemalloc.start()
         try:
@@ -173,14 +173,14 @@ def test_memory_does_not_grow_with_the_table_of_contents(path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["r.zip"]
 
 
-def test_the_digest_is_of_the_bytes_that_are_there_in_the_end(path: Path) -> None:
+def test_the_digest_is_of_the_final_bytes(path: Path) -> None:
     with ZipWriter(path) as out:
         out.add_file("f", WHEN, [os.urandom(MIB)], MIB)
         out.finish()
         assert out.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_more_bytes_than_announced_are_a_defect_of_ours(path: Path) -> None:
+def test_more_bytes_than_announced_are_an_error(path: Path) -> None:
     with pytest.raises(ValueError, match="announced"), ZipWriter(path) as out:
         out.add_file("f", WHEN, [b"12345"], 4)
     assert not path.exists()
@@ -192,14 +192,14 @@ def test_an_unfinished_zip_is_deleted(path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_file_that_is_there_is_not_touched(path: Path) -> None:
+def test_an_existing_file_is_not_changed(path: Path) -> None:
     path.write_text("kept")
     with pytest.raises(FileExistsError):
         ZipWriter(path)
     assert path.read_text() == "kept"
 
 
-def test_the_disk_begins_with_a_large_result_before_its_end(
+def test_writeback_of_a_large_result_starts_before_its_end(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
@@ -216,9 +216,7 @@ def test_the_disk_begins_with_a_large_result_before_its_end(
     assert asked[1][0] == asked[0][1]
 
 
-def test_a_finished_zip_is_on_the_disk_with_its_last_byte(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_zip_is_fsynced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     real = os.fsync
 
@@ -231,7 +229,7 @@ def test_a_finished_zip_is_on_the_disk_with_its_last_byte(
     assert synced == [path.stat().st_size]
 
 
-def test_a_full_disk_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 

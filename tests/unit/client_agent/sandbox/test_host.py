@@ -22,7 +22,7 @@ def examined(home: Path) -> Host:
 
 
 @pytest.mark.parametrize("flags", [0, os.ST_NOEXEC])
-def test_a_data_folder_that_executes_nothing_is_noticed(
+def test_a_data_folder_mounted_noexec_is_noticed(
     flags: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
@@ -39,7 +39,7 @@ def test_controllers_that_are_missing_are_named(
     assert found.advice[0].startswith("pids, cpu: the cgroup of this agent does not offer")
 
 
-def test_no_cgroups_are_told_in_the_words_of_who_looked(
+def test_the_advice_contains_why_cgroups_are_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(name: str) -> Hierarchy:
@@ -52,7 +52,7 @@ def test_no_cgroups_are_told_in_the_words_of_who_looked(
 @pytest.mark.parametrize(
     ("number", "said"), [(errno.EINVAL, "Linux 5.8"), (errno.EBUSY, "no free loop device")]
 )
-def test_loop_devices_that_cannot_be_had_are_told(
+def test_the_advice_contains_why_loop_devices_are_unavailable(
     number: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel before 5.8, or somebody who takes each of them first."""

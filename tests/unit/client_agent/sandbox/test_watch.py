@@ -99,7 +99,7 @@ async def test_a_start_that_fails_during_a_test_is_not_forgotten_when_it_passes(
     assert sandbox.tests == 2
 
 
-async def test_one_that_stays_broken_is_tested_now_and_then(
+async def test_a_broken_sandbox_is_tested_again_from_time_to_time(
     sandbox: FakeTested, watch: SandboxWatch, clock: SimClock
 ) -> None:
     sandbox.problem = SandboxBroken("still gone")
@@ -112,7 +112,7 @@ async def test_one_that_stays_broken_is_tested_now_and_then(
     assert sandbox.tests == 2
 
 
-async def test_closing_ends_a_test_under_way(
+async def test_closing_cancels_a_running_test(
     sandbox: FakeTested, watch: SandboxWatch, clock: SimClock
 ) -> None:
     watch.mark_broken(SandboxBroken("gone"))

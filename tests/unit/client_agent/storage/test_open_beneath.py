@@ -49,9 +49,7 @@ def after_the_first_refusal(
     monkeypatch.setattr(open_beneath, "open_component", open_component)
 
 
-def test_the_kernel_is_asked_to_stay_beneath_on_one_disk_and_off_links_of_both_kinds(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openat2_gets_all_resolve_flags(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One flag implies another here, so no attack tells them apart: each is asked for by name."""
     asked: list[tuple[int, int]] = []
 
@@ -81,7 +79,7 @@ def test_the_kernel_is_asked_to_stay_beneath_on_one_disk_and_off_links_of_both_k
 
 
 @pytest.mark.usefixtures("_either_way")
-def test_a_link_to_a_neighbour_is_not_followed_either(tree: Path) -> None:
+def test_a_link_within_the_directory_is_not_followed(tree: Path) -> None:
     (tree / "f").write_text("x")
     (tree / "link").symlink_to("f")
     with opened(tree) as fd, pytest.raises(OSError, match="symbolic links"):
@@ -89,7 +87,7 @@ def test_a_link_to_a_neighbour_is_not_followed_either(tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("_either_way")
-def test_what_is_opened_is_not_passed_on_to_other_programs(tree: Path) -> None:
+def test_descriptors_are_not_inherited_by_other_programs(tree: Path) -> None:
     (tree / "d").mkdir()
     (tree / "f").write_text("x")
     with opened(tree) as fd:
@@ -102,7 +100,7 @@ def test_what_is_opened_is_not_passed_on_to_other_programs(tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("_either_way")
-def test_a_fifo_in_place_of_a_file_does_not_hold_the_collector_up(tree: Path) -> None:
+def test_a_fifo_in_place_of_a_file_does_not_block_the_collector(tree: Path) -> None:
     (tree / "f").write_text("x")
     seen = (tree / "f").stat()
     (tree / "f").unlink()
@@ -135,7 +133,7 @@ def test_a_file_in_place_of_a_folder_is_not_opened(tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("_either_way")
-def test_a_number_that_the_disk_used_again_does_not_make_a_fifo_a_file(tree: Path) -> None:
+def test_an_inode_number_that_was_used_again_does_not_make_a_fifo_a_file(tree: Path) -> None:
     os.mkfifo(tree / "f")
     seen = (tree / "f").lstat()  # number and device are those of what was a file
     with opened(tree) as fd, pytest.raises(open_beneath.FileReplaced):
@@ -144,7 +142,7 @@ def test_a_number_that_the_disk_used_again_does_not_make_a_fifo_a_file(tree: Pat
 
 @pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize("field", [stat.ST_INO, stat.ST_DEV])
-def test_another_number_or_another_disk_is_another_file(tree: Path, field: int) -> None:
+def test_another_inode_number_or_device_is_another_file(tree: Path, field: int) -> None:
     (tree / "f").write_text("x")
     values = list((tree / "f").stat())
     values[field] += 1
@@ -153,7 +151,7 @@ def test_another_number_or_another_disk_is_another_file(tree: Path, field: int) 
 
 
 @pytest.mark.usefixtures("_either_way")
-def test_permission_is_given_to_no_target_of_a_link(
+def test_permission_is_not_given_to_the_target_of_a_link(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was a file that its owner may not read; now a link lies there."""
@@ -174,7 +172,7 @@ def test_permission_is_given_to_no_target_of_a_link(
 
 
 @pytest.mark.usefixtures("_either_way")
-def test_permission_is_given_only_to_what_it_was_wanted_for(
+def test_permission_is_given_only_to_the_expected_kind_of_file(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tree / "f", 0o200)
@@ -188,9 +186,7 @@ def test_permission_is_given_only_to_what_it_was_wanted_for(
     assert stat.S_IMODE((tree / "f").stat().st_mode) == 0o200
 
 
-def test_permission_is_given_through_the_descriptor_that_was_looked_at(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_permission_is_given_through_the_checked_descriptor(tree: Path, tmp_path: Path) -> None:
     """Whatever lies under the name by then."""
     secret = tmp_path / "secret"
     secret.write_text("secret")
@@ -209,7 +205,7 @@ def test_permission_is_given_through_the_descriptor_that_was_looked_at(
 
 
 @pytest.mark.parametrize("who", ["root", "user"])
-def test_a_job_that_closes_its_own_directory_is_collected(who: Who) -> None:
+def test_a_directory_without_permissions_is_collected(who: Who) -> None:
     if not can(who):
         pytest.skip("not root: what a root agent can read is not proved")
 

@@ -83,7 +83,7 @@ def test_special_files_and_odd_names_are_deleted(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_neighbour_that_looks_like_our_own_scratch_name_is_kept(tmp_path: Path) -> None:
+def test_a_file_with_the_name_of_a_moved_folder_is_kept(tmp_path: Path) -> None:
     (tmp_path / "tree" / "a" / "b").mkdir(parents=True)
     (tmp_path / "tree.removing.1").mkdir()
     remove_tree(tmp_path / "tree")

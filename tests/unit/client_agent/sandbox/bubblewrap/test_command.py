@@ -32,7 +32,7 @@ def test_bwrap_never_runs_as_root() -> None:
         command.chain(TOOLS, 10, ["x"], uid=0)
 
 
-def test_cgroups_are_joined_first_while_there_is_a_right_to() -> None:
+def test_cgroups_are_joined_before_the_uid_changes() -> None:
     chain = command.chain(TOOLS, 10, ["x"], uid=7, join=["/a", "/b"])
     assert chain[:7] == ["/bin/sh", "-c", JOIN, "join", "/a", "/b", "--"]
     assert chain.index("/b/setpriv") == 7
@@ -99,7 +99,7 @@ def test_the_environment_is_what_is_given_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0")])
-def test_variables_cannot_smuggle_options(name: str, value: str) -> None:
+def test_variables_cannot_contain_options(name: str, value: str) -> None:
     with pytest.raises(ValueError, match="not a variable"):
         bwrap(env={name: value})
 
@@ -117,7 +117,7 @@ def test_values_are_taken_as_they_are(value: str) -> None:
         *("/dev/shm/x", "/sys", "/etc/passwd", "/", "//", "relative", "../x", ""),
     ],
 )
-def test_operators_binds_stay_away_from_what_the_job_can_write(place: str) -> None:
+def test_operators_binds_are_not_below_what_the_job_can_write(place: str) -> None:
     with pytest.raises(SandboxBroken, match="cannot mount on"):
         bwrap(read_only=[(Path("/opt"), place)])
 

@@ -75,7 +75,7 @@ DESIGNED = (
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", DESIGNED.split())
-def test_every_call_that_the_design_refuses_is_refused(machine: str, name: str) -> None:
+def test_every_dangerous_call_is_refused(machine: str, name: str) -> None:
     assert call(machine, name) != ALLOW
 
 
@@ -152,7 +152,7 @@ def test_with_the_hosts_network_there_are_no_unix_sockets(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_terminals_cannot_be_typed_into(machine: str) -> None:
+def test_input_cannot_be_inserted_into_terminals(machine: str) -> None:
     for request in (0x5412, 0x541C):
         assert call(machine, "ioctl", 0, request) == refused(errno.EPERM)
         assert call(machine, "ioctl", 0, request | (7 << 32)) == refused(errno.EPERM)

@@ -20,7 +20,7 @@ GOOD = {
 }
 
 
-def test_a_sandbox_that_holds_passes_every_check() -> None:
+def test_a_sandbox_that_isolates_passes_every_check() -> None:
     checks = selftest.evaluate(GOOD, 70_000, allowed_uid=None)
     assert all(checks.values())
     assert len(checks) == 7
@@ -38,18 +38,18 @@ def test_a_sandbox_that_holds_passes_every_check() -> None:
         ("init", "shown", "init_hidden"),
     ],
 )
-def test_each_hole_is_named(key: str, value: str, check: str) -> None:
+def test_each_failed_check_is_named(key: str, value: str, check: str) -> None:
     checks = selftest.evaluate({**GOOD, key: value}, 70_000, allowed_uid=None)
     assert [name for name, passed in checks.items() if not passed] == [check]
 
 
-def test_silence_passes_nothing_but_the_uid() -> None:
+def test_without_output_every_check_but_the_uid_fails() -> None:
     checks = selftest.evaluate({}, 70_000, allowed_uid=None)
     assert [name for name, passed in checks.items() if passed] == ["not_root_on_host"]
 
 
 @pytest.mark.parametrize(("uid", "allowed"), [(0, None), (0, 0), (70_000, 1000)])
-def test_the_uid_on_the_host_is_never_root_nor_a_strangers(uid: int, allowed: int | None) -> None:
+def test_the_uid_on_the_host_is_the_agents_or_any_but_root(uid: int, allowed: int | None) -> None:
     assert not selftest.evaluate(GOOD, uid, allowed_uid=allowed)["not_root_on_host"]
 
 
@@ -63,7 +63,7 @@ def program(folder: Path, text: str, mode: int = 0o755) -> str:
 HELP = 'echo "--disable-userns --bind-fd --json-status-fd"; [ $1 = --help ] || echo bubblewrap 0.9'
 
 
-def test_a_new_enough_binary_tells_its_version(tmp_path: Path) -> None:
+def test_the_version_of_a_new_enough_binary_is_returned(tmp_path: Path) -> None:
     script = 'if [ $1 = --help ]; then echo "--disable-userns --bind-fd --json-status-fd"; '
     script += "else echo bubblewrap 0.9.1; fi"
     assert selftest.check_binary(program(tmp_path, script)) == "0.9.1"
@@ -102,7 +102,7 @@ def test_a_missing_program_names_its_package() -> None:
         ("kernel/apparmor_restrict_unprivileged_userns", "1", "/etc/apparmor.d/bwrap"),
     ],
 )
-def test_the_hosts_own_switches_are_pointed_out(
+def test_settings_of_the_host_that_forbid_bwrap_are_named(
     tmp_path: Path, switch: str, value: str, words: str
 ) -> None:
     (tmp_path / switch).parent.mkdir(parents=True)
@@ -117,7 +117,9 @@ def test_the_hosts_own_switches_are_pointed_out(
         *(("", name) for name in ("container", "KUBERNETES_SERVICE_HOST")),
     ],
 )
-def test_a_container_is_told_what_it_needs(tmp_path: Path, mark: str, variable: str) -> None:
+def test_the_advice_for_a_container_names_its_options(
+    tmp_path: Path, mark: str, variable: str
+) -> None:
     message = "bwrap: Can't mount proc on /newroot/proc: Operation not permitted"
     assert "container" not in selftest.advise(message, tmp_path, tmp_path, {})
     if mark:
@@ -128,5 +130,5 @@ def test_a_container_is_told_what_it_needs(tmp_path: Path, mark: str, variable: 
     assert "procMount: Unmasked" in found
 
 
-def test_without_a_known_cause_bubblewraps_own_words_count(tmp_path: Path) -> None:
+def test_without_a_known_cause_the_advice_refers_to_bubblewraps_message(tmp_path: Path) -> None:
     assert "bubblewrap's own" in selftest.advise("bwrap: something new", tmp_path)

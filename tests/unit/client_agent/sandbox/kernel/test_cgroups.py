@@ -48,7 +48,7 @@ def unified(tmp_path: Path, proc: Path, path: str, controllers: str) -> Path:
     return own
 
 
-def test_v2_limits_are_without_swap_and_all_or_nothing() -> None:
+def test_v2_limits_forbid_swap_and_kill_the_whole_group() -> None:
     assert cgroups.limit_files(2, LIMITS) == [
         ("memory", "memory.max", str(64 << 20)),
         ("memory", "memory.swap.max?", "0"),
@@ -69,7 +69,7 @@ def test_v1_limits_include_swap() -> None:
     ]
 
 
-def test_the_smallest_share_of_cpu_is_one_that_the_kernel_takes() -> None:
+def test_the_smallest_cpu_quota_is_one_that_the_kernel_accepts() -> None:
     assert ("cpu", "cpu.max", "1000 100000") in cgroups.limit_files(2, Limits(cpus=0.001))
 
 
@@ -112,14 +112,16 @@ def test_the_root_of_v2_may_hold_processes(tmp_path: Path, proc: Path) -> None:
     assert not (own / "agent").exists()
 
 
-def test_a_v2_group_that_is_not_ours_says_how_to_delegate(tmp_path: Path, proc: Path) -> None:
+def test_the_error_for_a_v2_group_of_others_says_how_to_delegate(
+    tmp_path: Path, proc: Path
+) -> None:
     own = unified(tmp_path, proc, "/user.slice", "memory")
     (own / "agent").write_text("in the way")
     with pytest.raises(CgroupsUnavailable, match="Delegate=memory pids cpu"):
         cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
 
 
-def test_v2_without_our_controllers_leaves_version_1(tmp_path: Path, proc: Path) -> None:
+def test_version_1_is_used_if_v2_has_none_of_the_controllers(tmp_path: Path, proc: Path) -> None:
     """As on hosts with both."""
     unified(tmp_path, proc, "/", "hugetlb")
     both = tmp_path / "cpu,cpuacct"
@@ -154,7 +156,7 @@ def test_v1_groups_lie_below_the_agents_own(tmp_path: Path, proc: Path) -> None:
     }
 
 
-def test_v2_with_fewer_controllers_than_version_1_is_left(tmp_path: Path, proc: Path) -> None:
+def test_version_1_is_used_if_v2_has_fewer_controllers(tmp_path: Path, proc: Path) -> None:
     unified(tmp_path, proc, "/", "pids")
     (tmp_path / "memory").mkdir()
     (tmp_path / "cpu").mkdir()
@@ -165,7 +167,7 @@ def test_v2_with_fewer_controllers_than_version_1_is_left(tmp_path: Path, proc: 
     assert (found.version, set(found.folders)) == (1, {"memory", "cpu"})
 
 
-def test_v2_shares_the_disks_between_jobs_where_that_is_offered(
+def test_v2_enables_the_io_controller_if_it_is_offered(
     tmp_path: Path, proc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = unified(tmp_path, proc, "/", "memory pids cpu io")
@@ -183,13 +185,13 @@ def test_v2_shares_the_disks_between_jobs_where_that_is_offered(
     assert {("cgroup2", "+io"), ("ferryman-x", "+io")} <= set(written)
 
 
-def test_no_cgroups_at_all_is_said(proc: Path) -> None:
+def test_without_cgroups_the_error_says_so(proc: Path) -> None:
     (proc / "mountinfo").write_text("23 1 0:1 / / rw - ext4 /dev/sda rw\n")
     with pytest.raises(CgroupsUnavailable, match="no cgroup controllers"):
         cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
 
 
-def test_v1_that_may_not_be_written_says_why(tmp_path: Path, proc: Path) -> None:
+def test_the_error_for_an_unwritable_v1_says_why(tmp_path: Path, proc: Path) -> None:
     (tmp_path / "memory").write_text("no folder")
     (proc / "mountinfo").write_text(mountinfo((tmp_path / "memory", "cgroup", "rw,memory")))
     with pytest.raises(CgroupsUnavailable, match="cannot make the cgroup"):
@@ -229,7 +231,7 @@ def test_v2_counters_are_read(v2: Cgroup) -> None:
     assert (v2.cpu_s(), v2.peak_memory()) == (2.5, 4096)
 
 
-def test_v2_tells_its_own_memory_limit_from_that_of_others(v2: Cgroup) -> None:
+def test_v2_distinguishes_its_own_memory_limit_from_that_of_others(v2: Cgroup) -> None:
     (folder,) = v2.folders
     (folder / "memory.events").write_text("low 0\nmax 7\noom 0\noom_kill 3\n")
     assert not v2.at_memory_limit()
@@ -238,7 +240,7 @@ def test_v2_tells_its_own_memory_limit_from_that_of_others(v2: Cgroup) -> None:
 
 
 @pytest.mark.parametrize("file", ["max_usage_in_bytes", "memsw.max_usage_in_bytes"])
-def test_v1_tells_its_own_memory_limit_from_that_of_others(
+def test_v1_distinguishes_its_own_memory_limit_from_that_of_others(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroups, "_write_setting", lambda *_: None)
@@ -271,7 +273,7 @@ def test_optional_files_may_be_missing_and_others_may_not(tmp_path: Path) -> Non
         cgroups._write_setting(tmp_path / "memory.max", "0")
 
 
-def test_killing_a_v2_group_uses_its_switch(tmp_path: Path) -> None:
+def test_killing_a_v2_group_uses_cgroup_kill(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("1\n")
     (tmp_path / "cgroup.kill").write_text("")
     assert cgroups.kill_group(tmp_path) is True
@@ -290,7 +292,7 @@ def real() -> Hierarchy:
     return cgroup_tree.find_hierarchy(f"ferryman-test-{os.getpid()}")
 
 
-def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
+def test_a_real_group_limits_counts_and_is_removed(real: Hierarchy) -> None:
     group = Cgroup(real, "a-1", Limits(memory=32 << 20, pids=4))
     try:
         script = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 9 & done; exit 7"
@@ -312,14 +314,16 @@ def test_a_real_group_limits_counts_and_goes_away(real: Hierarchy) -> None:
     assert not any(folder.exists() for folder in group.folders)
 
 
-def test_a_group_that_was_tidied_away_has_none_below_it(tmp_path: Path) -> None:
+def test_a_removed_group_has_no_subgroups(tmp_path: Path) -> None:
     (tmp_path / "ours" / "attempt").mkdir(parents=True)
     (tmp_path / "ours" / "cgroup.procs").touch()
     assert cgroups.subgroups(tmp_path / "ours") == [tmp_path / "ours" / "attempt"]
     assert cgroups.subgroups(tmp_path / "gone") == []
 
 
-def test_what_joins_a_real_group_is_in_all_of_it_with_its_children(real: Hierarchy) -> None:
+def test_a_process_that_joins_a_group_is_in_all_hierarchies_with_its_children(
+    real: Hierarchy,
+) -> None:
     group = Cgroup(real, "a-1", LIMITS)
     show = "cat /proc/$$/cgroup /proc/self/cgroup; true"  # the shell's, then its child's
     try:
@@ -348,7 +352,7 @@ def test_v1_is_joined_without_the_lock_that_stops_every_fork_on_the_host(
     assert group.join_files == [str(folder / "a-1" / "tasks") for folder in folders.values()]
 
 
-def test_empty_groups_of_other_agents_are_tidied_away(tmp_path: Path) -> None:
+def test_empty_groups_of_other_agents_are_removed(tmp_path: Path) -> None:
     for name in ("ferryman-mine", "ferryman-dead", "ferryman-busy/attempt", "system.slice"):
         (tmp_path / name).mkdir(parents=True)
     cgroup_tree.remove_empty_groups(Hierarchy(1, {"memory": tmp_path / "ferryman-mine"}))
@@ -356,7 +360,7 @@ def test_empty_groups_of_other_agents_are_tidied_away(tmp_path: Path) -> None:
     assert left == ["ferryman-busy", "ferryman-mine", "system.slice"]
 
 
-def test_a_group_whose_parent_was_tidied_away_makes_it_again(real: Hierarchy) -> None:
+def test_a_group_whose_parent_was_removed_makes_it_again(real: Hierarchy) -> None:
     for folder in dict.fromkeys(real.folders.values()):
         cgroups.remove_group(folder)
     if real.version == 2:

@@ -56,7 +56,7 @@ def test_descendants_are_all_below_and_not_the_top(family: Family) -> None:
     assert pidfd.descendants(2**22 + 1) == []
 
 
-def test_signals_reach_descendants_and_spare_the_top(family: Family) -> None:
+def test_signals_reach_descendants_and_not_the_top(family: Family) -> None:
     shell, _ = family
     assert pidfd.signal_descendants(shell.pid, signal.SIGSTOP, signal.SIGCONT) == 1
     fields = pidfd.stat_fields(shell.pid)
@@ -73,7 +73,7 @@ def test_signals_reach_descendants_and_spare_the_top(family: Family) -> None:
         (["", ""], ""),
     ],
 )
-def test_only_those_are_killed_that_are_still_listed(lists: list[str], killed: str) -> None:
+def test_only_processes_that_are_still_listed_are_killed(lists: list[str], killed: str) -> None:
     sleepers = {n: subprocess.Popen(["sleep", "60"], start_new_session=True) for n in "12"}
     try:
         turns = iter(lists)

@@ -34,7 +34,7 @@ def test_blocks_of_different_sizes_do_not_overlap(tmp_path):
     with_two.close()
 
 
-def test_a_range_that_is_taken_is_told(tmp_path):
+def test_the_error_for_a_range_in_use_says_so(tmp_path):
     lock_file = tmp_path / "uids"
     taken = UidBlock(FREE, 4, 4, lock_file)
     with pytest.raises(SandboxBroken, match=r"other agents of this host have them.*uid_base"):
@@ -45,7 +45,7 @@ def test_a_range_that_is_taken_is_told(tmp_path):
     UidBlock(FREE, 4, 3, lock_file).close()
 
 
-def test_the_uid_of_an_account_is_passed_over(tmp_path):
+def test_the_uid_of_an_account_is_skipped(tmp_path):
     nobody = pwd.getpwnam("nobody")
     uids = UidBlock(nobody.pw_uid - 1, 6, 2, tmp_path / "uids")
     assert uids.first == nobody.pw_uid + 1
@@ -54,7 +54,7 @@ def test_the_uid_of_an_account_is_passed_over(tmp_path):
         UidBlock(nobody.pw_uid, 1, 1, tmp_path / "uids")
 
 
-def test_the_directory_of_accounts_is_asked_only_for_uids_that_are_free(tmp_path, monkeypatch):
+def test_accounts_are_looked_up_only_for_free_uids(tmp_path, monkeypatch):
     """It may be a slow server."""
     asked = []
 
@@ -79,14 +79,14 @@ def test_a_block_with_an_account_stays_free_for_others(tmp_path):
     second.close()
 
 
-def test_a_refused_claim_leaves_no_descriptor(tmp_path):
+def test_a_failed_allocation_leaves_no_descriptor(tmp_path):
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     with pytest.raises(SandboxBroken):
         UidBlock(0, 1, 1, tmp_path / "uids")
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
-def test_a_container_without_those_uids_is_told_which_it_has(tmp_path):
+def test_the_error_in_a_container_names_the_uids_that_it_has(tmp_path):
     few = tmp_path / "uid_map"
     few.write_text("         0     100000      65536\n")
     with pytest.raises(SandboxBroken, match="this container has only the uids 0 to 65535"):
@@ -96,6 +96,6 @@ def test_a_container_without_those_uids_is_told_which_it_has(tmp_path):
     uids.close()
 
 
-def test_a_register_that_cannot_be_written_is_told(tmp_path):
+def test_the_error_for_an_unwritable_lock_file_says_so(tmp_path):
     with pytest.raises(SandboxBroken, match="which cannot be written: Is a directory"):
         UidBlock(FREE, 4, 2, tmp_path)

@@ -47,7 +47,7 @@ class FakeGroup:
         return 999
 
 
-async def test_a_kill_for_memory_that_the_host_lacked_is_not_the_jobs_limit() -> None:
+async def test_a_kill_because_the_host_lacked_memory_is_not_the_jobs_limit() -> None:
     group, fake = FakeGroup(), FakeAttempt()
     gauge = CgroupGauge(cast("Cgroup", group), LIMITS)
     group.kills, group.met = 1, False
@@ -59,7 +59,7 @@ async def test_a_kill_for_memory_that_the_host_lacked_is_not_the_jobs_limit() ->
     assert end_cause.reason is Reason.AGENT_ERROR
 
 
-async def test_the_kernels_kill_for_memory_ends_the_rest() -> None:
+async def test_a_kill_for_memory_ends_the_rest_of_the_job() -> None:
     group, fake = FakeGroup(), FakeAttempt()
     gauge = CgroupGauge(cast("Cgroup", group), LIMITS)
     await gauge.poll(attempt_of(fake))
@@ -84,7 +84,7 @@ async def test_refused_processes_are_a_warning(times: int, words: str) -> None:
     assert warning.startswith(f"pids_limit: {words} a process or thread was refused")
 
 
-async def test_a_job_that_waited_long_for_its_share_of_cpu_is_told() -> None:
+async def test_a_job_that_was_throttled_often_gets_a_warning() -> None:
     group = FakeGroup()
     gauge = CgroupGauge(cast("Cgroup", group), LIMITS)
     group.waits = MIN_THROTTLED_PERIODS - 1
@@ -128,7 +128,7 @@ async def test_a_disk_that_was_full_and_is_not_any_more_is_a_warning() -> None:
     assert gauge.warnings() == ("disk_limit: the disk of 97.7 KiB was full for a while",)
 
 
-async def test_a_disk_of_the_host_that_runs_full_ends_the_job_without_blaming_it() -> None:
+async def test_a_full_disk_of_the_host_ends_the_job_with_an_agent_error() -> None:
     free = iter([1001, 1000, 999])
     gauge, fake = HostDiskGauge(lambda: next(free), 1000), FakeAttempt()
     await gauge.poll(attempt_of(fake))
@@ -142,7 +142,7 @@ async def test_a_disk_of_the_host_that_runs_full_ends_the_job_without_blaming_it
 
 
 @pytest.mark.parametrize(("free", "warnings"), [(999, ["agent_disk"]), (1000, [])])
-async def test_a_job_too_short_to_be_looked_at_is_told_of_the_hosts_disk(
+async def test_a_job_too_short_for_a_poll_gets_the_warning_about_the_hosts_disk(
     free: int, warnings: list[str]
 ) -> None:
     gauge = HostDiskGauge(lambda: free, 1000)
@@ -150,7 +150,7 @@ async def test_a_job_too_short_to_be_looked_at_is_told_of_the_hosts_disk(
     assert [warning.partition(":")[0] for warning in gauge.warnings()] == warnings
 
 
-async def test_a_disk_of_the_host_that_does_not_answer_blocks_nobody_else() -> None:
+async def test_a_disk_of_the_host_that_hangs_does_not_block_the_event_loop() -> None:
     answer = threading.Event()
     gauge = HostDiskGauge(lambda: answer.wait(60) or 0, -1)
     polling = asyncio.create_task(gauge.poll(attempt_of(FakeAttempt())))

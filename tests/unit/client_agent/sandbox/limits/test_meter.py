@@ -61,7 +61,7 @@ async def test_gauges_are_polled_at_the_interval_until_the_end() -> None:
     assert clock.sleeping == 0
 
 
-async def test_a_look_under_way_ends_before_the_last_readings() -> None:
+async def test_a_running_poll_ends_before_the_final_readings() -> None:
     clock, gauge, all_dead = SimClock(), FakeGauge(), threading.Event()
     gauge.hold = asyncio.Event()
     meter = Meter([gauge], clock, 0.5, all_dead)
@@ -76,7 +76,7 @@ async def test_a_look_under_way_ends_before_the_last_readings() -> None:
     assert (gauge.polled, gauge.lasts) == (1, 1)
 
 
-async def test_one_gauge_that_is_not_sure_makes_the_end_uncertain() -> None:
+async def test_one_gauge_that_is_not_certain_makes_the_end_uncertain() -> None:
     first, second = FakeGauge(), FakeGauge()
     first.clean = False
     meter = Meter([first, second], SimClock(), 0.5, threading.Event())
@@ -84,7 +84,7 @@ async def test_one_gauge_that_is_not_sure_makes_the_end_uncertain() -> None:
     assert (first.lasts, second.lasts) == (1, 1)
 
 
-async def test_a_look_that_fails_ends_neither_the_watch_nor_the_looks_of_others() -> None:
+async def test_a_poll_that_fails_does_not_stop_other_gauges_or_later_polls() -> None:
     clock, first, second = SimClock(), FakeGauge(), FakeGauge()
     first.fails = 2
     meter = Meter([first, second], clock, 0.5, threading.Event())
@@ -94,7 +94,7 @@ async def test_a_look_that_fails_ends_neither_the_watch_nor_the_looks_of_others(
     assert await meter.stop() is True
 
 
-async def test_a_last_reading_that_fails_is_taken_again() -> None:
+async def test_a_final_reading_that_fails_is_repeated() -> None:
     clock, gauge = SimClock(), FakeGauge()
     gauge.fails, gauge.clean = 2, False
     meter = Meter([gauge], clock, 0.5, threading.Event())
@@ -114,7 +114,7 @@ async def test_a_limit_that_cannot_be_read_at_the_end_is_a_warning() -> None:
     assert meter.warnings()[-1].endswith("not known: [Errno 24] Too many open files")
 
 
-def test_the_first_verdict_counts_and_the_largest_usage() -> None:
+def test_the_first_end_cause_and_the_largest_usage_count() -> None:
     first, second = FakeGauge(1.0, 10), FakeGauge(2.0, None)
     second.found = EndCause(Reason.DISK_LIMIT, "full")
     meter = Meter([first, second], SimClock(), 0.5, threading.Event())

@@ -30,7 +30,9 @@ def used(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return found
 
 
-async def test_softly_memory_is_counted_twice_before_it_is_a_reason(used: dict[str, float]) -> None:
+async def test_soft_memory_limits_are_checked_twice_before_the_job_is_ended(
+    used: dict[str, float],
+) -> None:
     gauge, fake = ProcessGauge(LIMITS, 10.0, SimClock(), memory=True, cpu=True), FakeAttempt()
     used.update(memory=2000, exactly=900)
     await gauge.poll(attempt_of(fake))
@@ -40,7 +42,7 @@ async def test_softly_memory_is_counted_twice_before_it_is_a_reason(used: dict[s
     assert [stop[0] for stop in fake.stops] == [Reason.MEMORY_LIMIT]
 
 
-async def test_memory_is_not_too_much_when_it_was_so_for_a_moment_only(
+async def test_memory_above_the_limit_for_a_moment_does_not_end_the_job(
     used: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What ending processes shared is counted for each that is looked at before the next ends."""
@@ -52,7 +54,7 @@ async def test_memory_is_not_too_much_when_it_was_so_for_a_moment_only(
     assert (fake.stops, counted) == ([], [])
 
 
-async def test_softly_cpu_time_has_a_budget(used: dict[str, float]) -> None:
+async def test_soft_cpu_limits_are_a_budget_of_cpu_time(used: dict[str, float]) -> None:
     gauge, fake = ProcessGauge(LIMITS, 10.0, SimClock(), memory=True, cpu=True), FakeAttempt()
     used.update(cpu_s=10.0)
     await gauge.poll(attempt_of(fake))
@@ -64,7 +66,7 @@ async def test_softly_cpu_time_has_a_budget(used: dict[str, float]) -> None:
     assert "more than 10 s of CPU" in message
 
 
-async def test_what_a_cgroup_limits_is_not_limited_again(used: dict[str, float]) -> None:
+async def test_a_limit_of_a_cgroup_is_not_sampled(used: dict[str, float]) -> None:
     used.update(memory=2000, exactly=2000, cpu_s=99.0)
     fake = FakeAttempt()
     await ProcessGauge(LIMITS, 10.0, SimClock(), memory=False, cpu=False).poll(attempt_of(fake))
@@ -78,7 +80,7 @@ def directory_gauge(folder: Path, clock: SimClock, most: int = 10) -> DirectoryG
     return DirectoryGauge(fd, device, LIMITS, most, clock, all_dead)
 
 
-async def test_softly_a_directory_is_walked(tmp_path: Path) -> None:
+async def test_soft_disk_limits_walk_the_directory(tmp_path: Path) -> None:
     gauge, fake = directory_gauge(tmp_path, SimClock()), FakeAttempt()
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "f").write_bytes(os.urandom(60_000))
@@ -91,7 +93,7 @@ async def test_softly_a_directory_is_walked(tmp_path: Path) -> None:
     assert "its disk limit is 97.7 KiB" in message
 
 
-async def test_softly_files_are_counted(tmp_path: Path) -> None:
+async def test_soft_disk_limits_count_files(tmp_path: Path) -> None:
     gauge, fake = directory_gauge(tmp_path, SimClock()), FakeAttempt()
     for i in range(11):
         (tmp_path / str(i)).write_bytes(b"")
@@ -99,7 +101,7 @@ async def test_softly_files_are_counted(tmp_path: Path) -> None:
     assert "more than 10 files" in fake.stops[0][1]
 
 
-async def test_what_was_written_after_the_last_look_is_found_at_the_end(tmp_path: Path) -> None:
+async def test_files_written_after_the_last_sample_count_at_the_end(tmp_path: Path) -> None:
     gauge = directory_gauge(tmp_path, SimClock())
     (tmp_path / "f").write_bytes(os.urandom(120_000))
     assert await gauge.read_final() is True
@@ -108,7 +110,7 @@ async def test_what_was_written_after_the_last_look_is_found_at_the_end(tmp_path
     assert end_cause.reason is Reason.DISK_LIMIT
 
 
-def test_hard_links_and_sparse_files_take_what_they_take(tmp_path: Path) -> None:
+def test_hard_links_and_sparse_files_count_by_their_blocks(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(os.urandom(40_960))
     os.link(tmp_path / "f", tmp_path / "g")
     with (tmp_path / "sparse").open("wb") as file:
@@ -120,7 +122,7 @@ def test_hard_links_and_sparse_files_take_what_they_take(tmp_path: Path) -> None
     assert 40_960 <= stored.bytes < 80_000
 
 
-def test_a_tree_too_deep_to_walk_is_said_to_be(
+def test_a_tree_too_deep_to_walk_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "MAX_DEPTH", 3)
@@ -130,7 +132,7 @@ def test_a_tree_too_deep_to_walk_is_said_to_be(
     os.close(fd)
 
 
-def test_a_walk_can_be_hurried(tmp_path: Path) -> None:
+def test_a_walk_can_be_cancelled(tmp_path: Path) -> None:
     for i in range(600):
         (tmp_path / str(i)).write_bytes(b"")
     fd = os.open(tmp_path, os.O_RDONLY)
@@ -139,7 +141,7 @@ def test_a_walk_can_be_hurried(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_processes_are_added_up_from_proc() -> None:
+def test_usage_of_processes_is_summed_from_proc() -> None:
     used = usage.process_usage(os.getpid())
     assert used.cpu_s > 0
     assert used.memory > 1 << 20
@@ -150,7 +152,7 @@ def test_processes_are_added_up_from_proc() -> None:
 @pytest.mark.parametrize(
     "name", ["process_usage", "exact_memory", "deleted_file_bytes", "directory_usage"]
 )
-async def test_a_job_that_is_much_to_look_at_does_not_hold_up_the_agent(
+async def test_slow_samples_do_not_block_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     """Forty processes with a thousand descriptors each took a second."""
@@ -168,7 +170,7 @@ async def test_a_job_that_is_much_to_look_at_does_not_hold_up_the_agent(
     assert threading.get_ident() not in threads
 
 
-async def test_after_a_long_look_there_is_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_long_sample_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimClock()
     pace = SampleThrottle(clock, 10.0)
     assert await pace.sample(lambda: 7) == 7

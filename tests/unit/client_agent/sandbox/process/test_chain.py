@@ -26,9 +26,7 @@ def test_a_cgroup_that_cannot_be_joined_stops_the_chain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "jobs"), [(300, "500\n"), (499, "500\n"), (500, "1000\n"), (1000, "1000\n")]
 )
-def test_an_agent_that_the_kernel_takes_early_raises_its_jobs_and_lowers_nothing(
-    own: int, jobs: str
-) -> None:
+def test_the_oom_score_of_a_job_is_raised_and_never_lowered(own: int, jobs: str) -> None:
     """A container's runtime may have set what only CAP_SYS_RESOURCE could lower."""
     agent = f'echo {own} >/proc/self/oom_score_adj; exec "$@"'
     start = ["/bin/sh", "-c", JOIN, "join", "--", "/bin/cat", "/proc/self/oom_score_adj"]
@@ -55,7 +53,7 @@ def test_rlimits_are_set_inside() -> None:
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash --posix", "dash"])
-def test_limits_are_hard_and_in_force_before_the_gate_speaks(shell: str) -> None:
+def test_limits_are_hard_and_set_before_the_ready_byte(shell: str) -> None:
     limits = {"nproc": 64, "nofile": 99, "core": 0, "as": 1 << 28, "fsize": 1 << 20, "cpu": 7}
     read, write = os.pipe()
     gate = gated(["true"], limits)[1:]
@@ -71,7 +69,7 @@ def test_limits_are_hard_and_in_force_before_the_gate_speaks(shell: str) -> None
     assert found == {name: (value, value) for name, value in limits.items()}
 
 
-def test_a_limit_that_cannot_be_set_keeps_the_gate_from_speaking(tmp_path: Path) -> None:
+def test_without_its_limits_the_gate_writes_no_ready_byte(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     done = subprocess.run(
         ["bash", *gated(["/bin/touch", str(ran)], {"nofile": 1 << 40})[1:]],
@@ -84,7 +82,7 @@ def test_a_limit_that_cannot_be_set_keeps_the_gate_from_speaking(tmp_path: Path)
 
 
 @pytest.mark.parametrize("word", ["", "stop\n", "go", "GO\n", " go x\n", "\ngo\n"])
-def test_the_gate_stays_closed_without_the_word(tmp_path: Path, word: str) -> None:
+def test_the_gate_stays_closed_without_go(tmp_path: Path, word: str) -> None:
     ran = tmp_path / "ran"
     done = subprocess.run(
         ["/bin/sh", "-c", GATE, "gate", "--", "/bin/touch", str(ran)],
@@ -96,7 +94,7 @@ def test_the_gate_stays_closed_without_the_word(tmp_path: Path, word: str) -> No
     assert not ran.exists()
 
 
-def test_the_gate_opens_at_the_word_and_gives_an_empty_stdin() -> None:
+def test_the_gate_opens_at_go_and_gives_an_empty_stdin() -> None:
     done = subprocess.run(
         gated(["/bin/sh", "-c", 'cat; echo "$@"', "x", "a b", "c"], {}),
         input="go\nmore\n",

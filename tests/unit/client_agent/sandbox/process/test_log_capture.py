@@ -128,7 +128,7 @@ async def test_a_small_limit_keeps_the_start_only(tmp_path: Path) -> None:
     assert await piped.end() == b"0123456789\n[ferryman: 6 bytes are left out here]\n"
 
 
-async def test_a_flood_is_told_once(tmp_path: Path) -> None:
+async def test_on_flood_is_called_once(tmp_path: Path) -> None:
     piped = Piped(tmp_path / "log", 1000, 5000)
     await piped.feed(b"x" * 5000)
     assert piped.floods == 0
@@ -156,7 +156,7 @@ async def test_the_tail_is_the_last_lines(tmp_path: Path) -> None:
     await piped.end()
 
 
-async def test_a_greeting_is_not_stored(tmp_path: Path) -> None:
+async def test_the_ready_byte_is_not_stored(tmp_path: Path) -> None:
     piped = Piped(tmp_path / "log", 1000, ready_byte=True)
     os.write(piped.write, b"\n")
     assert await piped.capture.ready is True
@@ -164,20 +164,20 @@ async def test_a_greeting_is_not_stored(tmp_path: Path) -> None:
     assert await piped.end() == b"\nhello"
 
 
-async def test_a_greeting_that_comes_with_the_first_words_is_cut_off(tmp_path: Path) -> None:
+async def test_a_ready_byte_before_output_is_cut_off(tmp_path: Path) -> None:
     piped = Piped(tmp_path / "log", 1000, ready_byte=True)
     os.write(piped.write, b"\nhello")
     assert await piped.capture.ready is True
     assert await piped.end() == b"hello"
 
 
-async def test_an_end_without_greeting_is_told(tmp_path: Path) -> None:
+async def test_an_end_without_ready_byte_is_reported(tmp_path: Path) -> None:
     piped = Piped(tmp_path / "log", 1000, ready_byte=True)
     await piped.end()
     assert await piped.capture.ready is False
 
 
-async def test_a_full_disk_does_not_stop_the_draining(
+async def test_a_full_disk_does_not_stop_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.open
@@ -254,7 +254,7 @@ async def test_large_pieces_are_read_as_they_come(
     assert rests == []
 
 
-async def test_a_disk_that_hangs_holds_up_its_own_job_only(tmp_path: Path) -> None:
+async def test_a_disk_that_hangs_delays_its_own_job_only(tmp_path: Path) -> None:
     """And that one by a bounded amount of memory, and loses nothing."""
     disk = HangingDisk()
     piped = Piped(tmp_path / "log", 1 << 30, threads=disk)

@@ -50,7 +50,7 @@ async def test_an_end_without_exit_code_is_no_exit_code(pipe: tuple[StatusPipe, 
     assert status.exit_code is None
 
 
-async def test_an_end_without_anything_tells_that_there_is_no_child(
+async def test_an_end_without_a_document_means_that_there_is_no_child(
     pipe: tuple[StatusPipe, int],
 ) -> None:
     status, write = pipe
@@ -61,7 +61,7 @@ async def test_an_end_without_anything_tells_that_there_is_no_child(
 @pytest.mark.parametrize(
     "garbage", [b"not json\n", b"[1]\n", b'"x"\n', b'{"exit-code": "0"}\n', b"\xff\xfe\n", b"\n"]
 )
-async def test_garbage_is_passed_over(pipe: tuple[StatusPipe, int], garbage: bytes) -> None:
+async def test_invalid_documents_are_ignored(pipe: tuple[StatusPipe, int], garbage: bytes) -> None:
     status, write = pipe
     os.write(write, garbage + b'{"child-pid": 7}\n')
     assert await status.child_pid == 7

@@ -68,7 +68,7 @@ class Running:
             await asyncio.wait({self.supervised._init_dead})
 
 
-async def test_who_dies_at_the_last_moment_is_dead_for_certain(
+async def test_a_process_that_dies_at_the_last_moment_is_certainly_dead(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has to be waited for after it has a time of its own."""
@@ -84,14 +84,16 @@ async def test_who_dies_at_the_last_moment_is_dead_for_certain(
     assert (ended.certain, ended.reason) == (True, Reason.TIMEOUT)
 
 
-async def test_pipes_that_never_end_leave_a_doubt(process: subprocess.Popen[bytes]) -> None:
+async def test_pipes_that_never_end_make_the_end_uncertain(
+    process: subprocess.Popen[bytes],
+) -> None:
     running = Running(process)
     await running.dies()
     await running.clock.advance(DEATH_S + 0.1)
     assert not (await running.supervised.wait()).certain
 
 
-async def test_what_a_gauge_finds_again_and_again_is_one_warning(
+async def test_a_repeated_report_of_a_gauge_is_one_warning(
     process: subprocess.Popen[bytes],
 ) -> None:
     running = Running(process)
