@@ -60,7 +60,7 @@ class AgentClient:
     async def submit(
         self, key: str = "1.1", files: Mapping[str, bytes] = HELLO, **changed: Any
     ) -> tuple[int, dict[str, Any]]:
-        """As a server of ours does."""
+        """As a Ferryman server does."""
         data, digest = self.bundle(files)
         return await self.post_order(self.order(key, data, digest, **changed), data)
 

@@ -76,9 +76,9 @@ def ready(system: DevProgram) -> DevProgram:
     """Wait until it takes work."""
     assert system.process.stdout is not None
     line = system.process.stdout.readline()
-    found = READY.search(line)
-    assert found, f"it said {line!r} and logged:\n{system.log}"
-    system.url = found[1]
+    match = READY.search(line)
+    assert match, f"it said {line!r} and logged:\n{system.log}"
+    system.url = match[1]
     system.output.append(line)
     return system
 
@@ -111,7 +111,7 @@ def born(pid: int) -> str | None:
 
 def descendants(pid: int) -> dict[int, str]:
     """Every process below ``pid``, with its birth."""
-    found: dict[int, str] = {}
+    processes: dict[int, str] = {}
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children = [int(word) for word in task.read_text().split()]
@@ -120,21 +120,21 @@ def descendants(pid: int) -> dict[int, str]:
         for child in children:
             birth = born(child)
             if birth is not None:
-                found[child] = birth
-            found |= descendants(child)
-    return found
+                processes[child] = birth
+            processes |= descendants(child)
+    return processes
 
 
 def marked(mark: str) -> list[int]:
     """Processes that inherited the mark."""
-    found = []
+    pids = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"{MARK}={mark}".encode() in environ.read_bytes():
-                found.append(int(environ.parent.name))
+                pids.append(int(environ.parent.name))
         except OSError:
-            continue  # it has just ended, or is not ours to look at
-    return found
+            continue  # it has just ended, or belongs to another user
+    return pids
 
 
 def cgroups_of(name: str) -> list[Path]:

@@ -33,12 +33,12 @@ class Result:
             held = {info.filename: archive.read(info) for info in infos}
         assert len(held) == len(infos), "two entries have one name"
         self.receipt = json.loads(held[infos[-1].filename])
-        ours = {infos[-1].filename, *self.receipt["logs"].values()}
+        of_agent = {infos[-1].filename, *self.receipt["logs"].values()}
         self.stdout = held[self.receipt["logs"]["stdout"]]
-        theirs = [info for info in infos if info.filename not in ours]
-        self.files = {i.filename: held[i.filename] for i in theirs if not i.is_dir()}
-        self.folders = {info.filename[:-1] for info in theirs if info.is_dir()}
-        self.modes = {i.filename: i.external_attr >> 16 & 0o7777 for i in theirs if not i.is_dir()}
+        of_job = [info for info in infos if info.filename not in of_agent]
+        self.files = {i.filename: held[i.filename] for i in of_job if not i.is_dir()}
+        self.folders = {info.filename[:-1] for info in of_job if info.is_dir()}
+        self.modes = {i.filename: i.external_attr >> 16 & 0o7777 for i in of_job if not i.is_dir()}
         self.skipped = {one["path"]: one["why"] for one in self.receipt["skipped"]}
         assert self.receipt["files"] == len(self.files)
         assert self.receipt["bytes"] == sum(map(len, self.files.values()))

@@ -161,17 +161,17 @@ async def test_the_receipt_says_what_ran_where_and_how_it_ended(rig):
 
 async def test_files_of_the_job_keep_names_that_the_agents_files_have_too(rig):
     def script(process):
-        process.write("stdout.log", b"theirs")
-        process.write("ferryman.json", b"theirs")
-        process.log(stdout=b"ours")
+        process.write("stdout.log", b"of the job")
+        process.write("ferryman.json", b"of the job")
+        process.log(stdout=b"of the agent")
         process.finish()
 
     rig.sandbox.script = script
     payload = await rig.submit()
     await rig.ended(payload.id)
     files = rig.result(payload.id)
-    assert (files["stdout.log"], files["ferryman.json"]) == (b"theirs", b"theirs")
-    assert files["stdout.ferryman.log"] == b"ours"
+    assert (files["stdout.log"], files["ferryman.json"]) == (b"of the job", b"of the job")
+    assert files["stdout.ferryman.log"] == b"of the agent"
     assert b'"stdout": "stdout.ferryman.log"' in files["ferryman.ferryman.json"]
 
 
