@@ -19,6 +19,7 @@ from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.kernel import pidfd
 from tests.support.kernel_features import offers
+from tests.support.killed_agent import kill_after_report, kill_agent
 from tests.support.real_sandbox import (
     SETTINGS,
     Job,
@@ -200,27 +201,8 @@ def test_the_recorded_init_of_a_killed_agent_is_killed_at_the_next_start(who: Wh
     job = bash("echo up; sleep 60\n", settings=replace(SETTINGS, disk_images=False))
 
     def work(home: Path) -> tuple[bool, bool]:
-        pidfd.become_subreaper()
         without("--die-with-parent")
-        read, write = os.pipe()
-        agent = os.fork()
-        if agent == 0:
-
-            async def live() -> None:
-                async with opened(job, home) as sandbox:
-                    started = await start(sandbox, job, home)
-                    started.process.go()
-                    await until(lambda: bool(started.stdout))
-                    os.write(write, str(started.process.pid).encode())
-                    await asyncio.Event().wait()
-
-            try:
-                asyncio.run(live())
-            finally:
-                os._exit(1)
-        init = os.pidfd_open(int(os.read(read, 20)))
-        os.kill(agent, signal.SIGKILL)
-        os.waitpid(agent, 0)
+        init, _ = kill_agent(job, home, go=True)
         survived = not select.select([init], [], [], 0.3)[0]
 
         async def again() -> bool:
@@ -265,27 +247,7 @@ def test_a_job_cannot_control_its_init_and_dies_with_its_agent(who: Who) -> None
     job = replace(Job(bundle), settings=replace(SETTINGS, disk_images=False))
 
     def work(home: Path) -> tuple[str, bool]:
-        pidfd.become_subreaper()
-        read, write = os.pipe()
-        agent = os.fork()
-        if agent == 0:
-
-            async def live() -> None:
-                async with opened(job, home) as sandbox:
-                    started = await start(sandbox, job, home)
-                    started.process.go()
-                    await until(lambda: bool(started.stdout))
-                    os.write(write, f"{started.process.pid} {started.stdout}".encode())
-                    await asyncio.Event().wait()
-
-            try:
-                asyncio.run(live())
-            finally:
-                os._exit(1)
-        pid, said = os.read(read, 100).decode().split(" ", 1)
-        init = os.pidfd_open(int(pid))
-        os.kill(agent, signal.SIGKILL)
-        os.waitpid(agent, 0)
+        init, said = kill_agent(job, home, go=True)
         died = bool(select.select([init], [], [], 5)[0])
         pidfd.kill(init)
         return said, died
@@ -306,28 +268,15 @@ def killed_early(home: Path) -> tuple[bool, bool, list[str]]:
         Whether the init had tied its life to its parent's by then; whether it died when it went
         on; what is in the job's directory.
     """
-    pidfd.become_subreaper()
-    read, write = os.pipe()
-    agent = os.fork()
-    if agent == 0:
-        try:
-            asyncio.run(stop_the_init(home, write))
-        finally:
-            os._exit(1)
-    pid, bound = os.read(read, 40).split()
-    os.close(read)
-    os.close(write)
-    init = os.pidfd_open(int(pid))
-    os.kill(agent, signal.SIGKILL)
-    os.waitpid(agent, 0)
+    init, bound = kill_after_report(lambda report: stop_the_init(home, report))
     pidfd.kill(init, signal.SIGCONT)
     died = bool(select.select([init], [], [], 5)[0])
     pidfd.kill(init)
     os.close(init)
-    return bound == b"True", died, [p.name for p in (home / "agent/work/attempt/job").iterdir()]
+    return bound == "True", died, [p.name for p in (home / "agent/work/attempt/job").iterdir()]
 
 
-async def stop_the_init(home: Path, write: int) -> None:
+async def stop_the_init(home: Path, report: Callable[[str], object]) -> None:
     real, inits = pidfd.open_child, []
 
     def hunt(pid: int, parent: int) -> int | None:
@@ -360,7 +309,7 @@ async def stop_the_init(home: Path, write: int) -> None:
             started = starting.result()
             started.process.go()
             await until(lambda: bool(started.stdout))
-        os.write(write, f"{inits[0]} {bound}".encode())
+        report(f"{inits[0]} {bound}")
         await asyncio.Event().wait()
 
 
@@ -385,25 +334,8 @@ def test_the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it(who: Who) -> N
     job = bash("echo ran >ran\n", settings=replace(SETTINGS, disk_images=False))
 
     def work(home: Path) -> tuple[bool, list[str]]:
-        pidfd.become_subreaper()
         without("--die-with-parent")
-        read, write = os.pipe()
-        agent = os.fork()
-        if agent == 0:
-
-            async def live() -> None:
-                async with opened(job, home) as sandbox:
-                    started = await start(sandbox, job, home)
-                    os.write(write, str(started.process.pid).encode())
-                    await asyncio.Event().wait()
-
-            try:
-                asyncio.run(live())
-            finally:
-                os._exit(1)
-        init = os.pidfd_open(int(os.read(read, 20)))
-        os.kill(agent, signal.SIGKILL)
-        os.waitpid(agent, 0)
+        init, _ = kill_agent(job, home, go=False)
         died = bool(select.select([init], [], [], 20)[0])
         return died, sorted(path.name for path in (home / "agent/work/attempt/job").iterdir())
 

@@ -18,6 +18,7 @@ import pytest
 from client_agent.sandbox.bubblewrap import selftest
 from client_agent.sandbox.kernel import pidfd
 from shared.wire import Reason
+from tests.support.killed_agent import kill_agent
 from tests.support.real_sandbox import (
     MIB,
     SETTINGS,
@@ -239,39 +240,18 @@ def test_a_sandbox_whose_outer_bwrap_is_killed_is_a_broken_sandbox(who: Who) -> 
 
 
 def killed_agent(home: Path, *, go: bool) -> tuple[bool, list[str], list[str], list[str]]:
-    """Start an agent, kill -9 it at its gate or while its job runs, then live again.
+    """Start an agent, kill -9 it at its gate or while its job runs, then start another one.
 
     Returns:
-        Whether the sandbox died, what the job left, its processes, what the next life left.
+        Whether the sandbox died, what the job left, its processes, what the second agent left.
     """
     job = replace(
         HELLO,
         bundle={"run.sh": "echo ran >ran; sync ran; echo up; sleep 60\n"},
         settings=replace(SETTINGS, disk_images=False),
     )
-    pidfd.become_subreaper()  # to reap what the agent leaves, as the host's init would
-    read, write = os.pipe()
-    agent = os.fork()
-    if agent == 0:
-
-        async def live() -> None:
-            async with opened(job, home) as sandbox:
-                started = await start(sandbox, job, home)
-                if go:
-                    started.process.go()
-                    await until(lambda: bool(started.stdout))
-                os.write(write, str(started.process.pid).encode())
-                await asyncio.Event().wait()
-
-        try:
-            asyncio.run(live())
-        finally:
-            os._exit(1)
-    init = int(os.read(read, 20))
-    fd = os.pidfd_open(init)
-    os.kill(agent, signal.SIGKILL)
-    os.waitpid(agent, 0)
-    died = bool(select.select([fd], [], [], 20)[0])
+    init, _ = kill_agent(job, home, go=go)
+    died = bool(select.select([init], [], [], 20)[0])
     ran = sorted(path.name for path in (home / "agent/work/attempt/job").iterdir())
 
     async def again() -> None:

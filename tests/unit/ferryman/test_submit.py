@@ -144,44 +144,33 @@ async def test_an_unreachable_server_is_reported_in_plain_words():
             await client.submit(SCRIPT, service="example")
 
 
-async def test_a_server_that_starts_meanwhile_gets_the_upload():
+@pytest.mark.parametrize(
+    ("refusal", "pauses"),
+    [
+        ((503, "starting", "not yet", 2), [2.0, 2.0]),
+        ((429, "too_many_uploads", "64 are in flight", 1), [1.0, 2.0]),
+    ],
+    ids=["a server that starts", "too many uploads at once"],
+)
+async def test_a_refusal_that_passes_by_itself_is_tried_again(refusal, pauses):
     tries = 0
+    *what, retry_after = refusal
 
-    async def starting(request: web.Request) -> web.StreamResponse:
+    async def refusing(request: web.Request) -> web.StreamResponse:
         nonlocal tries
         tries += 1
         await request.read()
         if tries < 3:
-            return problem(503, "starting", "not yet", Retry_After="2")
+            return problem(*what, Retry_After=str(retry_after))
         return answer(QUEUED, 201)
 
     clock = InstantClock()
     async with (
-        serving(("POST", "/upload", starting)) as url,
+        serving(("POST", "/upload", refusing)) as url,
         Client(url, user="ada", clock=clock) as client,
     ):
         assert (await client.submit(SCRIPT, service="example")).id == 17
-    assert clock.slept == [2.0, 2.0]
-
-
-async def test_a_burst_of_uploads_waits_for_its_turn():
-    tries = 0
-
-    async def busy(request: web.Request) -> web.StreamResponse:
-        nonlocal tries
-        tries += 1
-        await request.read()
-        if tries < 3:
-            return problem(429, "too_many_uploads", "64 are under way", Retry_After="1")
-        return answer(QUEUED, 201)
-
-    clock = InstantClock()
-    async with (
-        serving(("POST", "/upload", busy)) as url,
-        Client(url, user="ada", clock=clock) as client,
-    ):
-        assert (await client.submit(SCRIPT, service="example")).id == 17
-    assert clock.slept == [1.0, 2.0]
+    assert clock.slept == pauses
 
 
 @pytest.mark.parametrize(
