@@ -22,7 +22,5 @@ NEXT: Final[dict[PayloadState, frozenset[PayloadState]]] = {
     PayloadState.CLEANED: frozenset(),
 }
 
-ENDED: Final = frozenset(s for s, after in NEXT.items() if PayloadState.CLEANED in after) | {
-    PayloadState.CLEANED
-}
+ENDED: Final = frozenset(s for s, after in NEXT.items() if after <= {PayloadState.CLEANED})
 LIVE: Final = frozenset(PayloadState) - ENDED
