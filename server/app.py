@@ -17,6 +17,7 @@ from aiohttp import web
 
 from server.agents.ferryman import FerrymanAgent
 from server.agents.follow import Follower
+from server.agents.holder import LeaseHolder
 from server.agents.link import Link, Sessions
 from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
@@ -27,6 +28,7 @@ from server.api.routes import OPEN_PATHS, add_routes
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
 from server.domain.agents import Contact
+from server.domain.leases import RENEW_EVERY_S
 from server.health import Health
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
@@ -46,6 +48,7 @@ from server.storage.scratch import FolderScratch
 from server.store.agents import SqlAgents
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
+from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
@@ -143,7 +146,7 @@ async def compose(
         on_change=wakeups.agent_changed,
     )
     accept = Accept(jobs, storage, services, clock, table.stored_per_user)
-    get = Get(jobs, storage, scratch, services, clock, on_slot=wakeups.sender.set)
+    get = Get(jobs, storage, scratch, registry, services, clock, on_slot=wakeups.sender.set)
     poll = Poll(
         jobs,
         storage,
@@ -163,6 +166,21 @@ async def compose(
     clean = Clean(jobs, storage, services, clock, running_servers, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
     await agents.start()
+    leases = SqlLeases(database, owner)
+    never = asyncio.Event()
+    followers = {
+        link.name: Follower(link, registry, get, agents, clock, on_change=wakeups.agent_changed)
+        for link in links
+    }
+    holder = LeaseHolder(
+        leases,
+        jobs,
+        registry,
+        {name: functools.partial(one.run, never) for name, one in followers.items()},
+        [deliver.stop, poll.stop, get.stop],
+        deliver.resume_interrupted,
+        alone=True,  # the lock on the folder proves it
+    )
 
     upload_limits = UploadLimits(
         clock,
@@ -175,6 +193,7 @@ async def compose(
     stack.callback(upload_threads.close)
     supervisor = Supervisor(
         [
+            Loop("leases", holder, RENEW_EVERY_S, asyncio.Event(), clock),
             Loop("sender", send, table.sender_interval, wakeups.sender, clock),
             Loop("getter", poll, table.getter_interval, wakeups.getter, clock),
             Loop("canceller", cancel, CANCEL_AGAIN_S, wakeups.canceller, clock),
@@ -184,12 +203,8 @@ async def compose(
         ],
         [
             clock.keep_saved,
-            *(
-                Follower(link, registry, get, agents, clock, on_change=wakeups.agent_changed).run
-                for link in links
-            ),
         ],
-        [deliver.stop, cancel.stop, poll.stop, get.stop, agents.stop],
+        [holder.stop, deliver.stop, cancel.stop, poll.stop, get.stop, agents.stop, leases.release],
     )
 
     health = Health(database, scratch, supervisor, table.min_free, clock)

@@ -9,6 +9,7 @@ from typing import Final
 from server.agents.link import Link
 from server.domain.agents import REPLACED, AgentRecord
 from server.domain.backoff import Backoff
+from server.domain.leases import Lease
 from server.domain.placement import AgentRoom
 from shared.clock import Clock
 from shared.wire import AgentHealth, AgentState
@@ -35,9 +36,13 @@ class Registry:
 
     def __init__(self, links: Sequence[Link], clock: Clock) -> None:
         self._links = {link.name: link for link in links}
+        self._leases: dict[str, Lease] = {}
+        """agent -> the lease under which this server talks to it"""
+        self._silent_before: dict[str, float] = {}
+        """agent -> for how long it could not be talked to, as its record says"""
         self._clock = clock
-        self._start = clock.monotonic()
         self._silent_since: dict[str, float] = {}
+        """agent -> since when it cannot be talked to; while it can, since when it could not last"""
         self._refusals: dict[tuple[str, str], _Refusal] = {}
         self._backoff = Backoff[tuple[str, str]](_REFUSED_FIRST_S, _REFUSED_LONGEST_S)
 
@@ -46,9 +51,13 @@ class Registry:
     def rooms(self, service: str) -> list[AgentRoom]:
         return [
             AgentRoom(
-                link.name, link.slots, most=1 if (link.name, service) in self._refusals else None
+                link.name,
+                link.slots,
+                self._leases[link.name],
+                most=1 if (link.name, service) in self._refusals else None,
             )
             for link in self._able(service)
+            if link.name in self._leases
         ]
 
     def _able(self, service: str) -> list[Link]:
@@ -107,6 +116,27 @@ class Registry:
         reasons = [link.trouble or self._refuses(link, service) for link in offering]
         return "; ".join(filter(None, reasons))
 
+    # -- to whom this server talks
+
+    def lease(self, agent: str) -> Lease | None:
+        return self._leases.get(agent)
+
+    def take(self, lease: Lease) -> None:
+        """This server talks to the agent from now on. Its silence is counted from here."""
+        self._leases[lease.agent] = lease
+        silent_s = self._silent_before.get(lease.agent, 0.0)
+        self._silent_since[lease.agent] = self._clock.monotonic() - silent_s
+        link = self._links.get(lease.agent)
+        if link is not None:
+            link.lease = lease.token
+
+    def give_up(self, agent: str, why: str) -> None:
+        """Another server talks to it."""
+        self._leases.pop(agent, None)
+        link = self._links.get(agent)
+        if link is not None:
+            self.mark_down(link, why)
+
     # -- who is there
 
     def named(self, name: str) -> Link | None:
@@ -123,22 +153,19 @@ class Registry:
             if link is not None and link.operator_state is not record.state:
                 link.operator_state = record.state
                 link.state_changed.set()
-            if link is None or not link.reachable:
-                since = self._clock.monotonic() - record.silent_s
-                self._silent_since.setdefault(record.name, since)
+            self._silent_before[record.name] = record.silent_s
 
     def silent_s(self, name: str) -> float | None:
         link = self._links.get(name)
-        if link is not None and link.reachable:
+        if name not in self._leases or (link is not None and link.reachable):
             return None
-        return self._clock.monotonic() - self._silent_since.get(name, self._start)
+        return self._clock.monotonic() - self._silent_since[name]
 
     def mark_up(self, link: Link, health: AgentHealth) -> None:
         """It can be talked to."""
         if not link.reachable:
             link.silence = ""
             link.contacts += 1
-            self._silent_since.pop(link.name, None)
         self.mark_health(link, health)
 
     def mark_health(self, link: Link, health: AgentHealth) -> None:
@@ -150,8 +177,9 @@ class Registry:
 
     def mark_down(self, link: Link, why: str) -> None:
         """It cannot."""
+        if link.reachable:
+            self._silent_since[link.name] = self._clock.monotonic()
         link.silence = why
-        self._silent_since.setdefault(link.name, self._clock.monotonic())
 
 
 def _offers(link: Link, service: str) -> bool:

@@ -9,6 +9,8 @@ LENGTH_S: Final = 30.0
 """After that a lease that was not renewed may be taken over."""
 RENEW_EVERY_S: Final = LENGTH_S / 3
 
+_AGENT: Final = "agent:"
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -24,10 +26,15 @@ class Lease:
     owner: str
     token: int
 
+    @property
+    def agent(self) -> str:
+        """Name of the agent that it is for."""
+        return self.name.removeprefix(_AGENT)
+
 
 def of_agent(name: str) -> str:
     """Name of the lease whose holder talks to the agent and makes all deliveries to it."""
-    return f"agent:{name}"
+    return _AGENT + name
 
 
 def of_server(owner: str) -> str:

@@ -13,7 +13,7 @@ from server.ports.agents import (
     Unreachable,
 )
 from server.ports.jobs import Filter, Held, Jobs
-from server.ports.leases import Leases
+from server.ports.leases import HeldLeases, LeaseLost, Leases
 from server.ports.scratch import Scratch, ScratchFile
 from server.ports.storage import FileStream, InUse, PendingFiles, RunningServers, Storage
 from server.ports.wakeups import Watch
@@ -27,8 +27,10 @@ __all__ = [
     "Filter",
     "Fleet",
     "Held",
+    "HeldLeases",
     "InUse",
     "Jobs",
+    "LeaseLost",
     "Leases",
     "NoSuchPayload",
     "PendingFiles",

@@ -9,6 +9,7 @@ from typing import Protocol
 from server.domain.agents import AgentRecord
 from server.domain.jobs import Job
 from server.domain.placement import AgentRoom
+from server.ports.leases import HeldLeases
 from server.ports.scratch import ScratchFile
 from shared.wire import AgentHealth, PayloadDoc
 
@@ -153,11 +154,11 @@ class Agent(Protocol):
         ...
 
 
-class Fleet(Protocol):
-    """The agents."""
+class Fleet(HeldLeases, Protocol):
+    """The agents. This server talks to those whose lease it holds."""
 
     def rooms(self, service: str) -> list[AgentRoom]:
-        """The agents that take jobs of the service now."""
+        """The agents that this server talks to and that take jobs of the service now."""
         ...
 
     def claimed(self, name: str, service: str) -> None:
@@ -194,7 +195,9 @@ class Fleet(Protocol):
         ...
 
     def silent_s(self, name: str) -> float | None:
-        """For how many seconds it could not be talked to; None: it can."""
+        """For how many seconds it could not be talked to; None: it can, or that is another server's
+        business.
+        """
         ...
 
     def why_none(self, service: str, held: Mapping[str, int]) -> str:

@@ -9,6 +9,7 @@ from typing import Protocol
 from server.domain.attempts import Attempt
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result
+from server.domain.leases import Lease
 from server.domain.placement import AgentRoom
 from server.domain.service import Service
 from shared.clock import Micros
@@ -75,8 +76,10 @@ class Jobs(Protocol):
         """Make a move with all its steps and their events, or nothing.
 
         Returns:
-            The job after it, or None where it was no longer as the move saw it, or the move's
-            lease is held by another.
+            The job after it, or None where it was no longer as the move saw it.
+
+        Raises:
+            LeaseLost: the move's lease has another owner by now.
         """
         ...
 
@@ -103,11 +106,14 @@ class Jobs(Protocol):
         """
         ...
 
-    async def attach_result(self, key: AttemptKey, result: Result) -> bool:
+    async def attach_result(
+        self, key: AttemptKey, result: Result, lease: Lease | None = None
+    ) -> bool:
         """Add a result that came after its attempt had ended.
 
         Returns:
-            False: the attempt has one, is not over, or the job's files are removed.
+            False: the attempt has one, is not over, the job's files are removed, or the lease has
+            another owner by now.
         """
         ...
 

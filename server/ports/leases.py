@@ -20,7 +20,7 @@ class Leases(Protocol):
         """Take those that are free, have run out, or are ours already.
 
         Args:
-            alone: no other server can be running, so take them all.
+            alone: no other server can be running, so take them all, and end the leases of servers.
 
         Returns:
             Those that are ours now.
@@ -42,4 +42,20 @@ class Leases(Protocol):
         """Owners whose lease :func:`server.domain.leases.of_server` has not run out. The leases of
         all others end for good: what they still want to write under them is refused.
         """
+        ...
+
+
+class LeaseLost(Exception):
+    """Another server has the lease by now: nothing was written, and nothing more is to be done."""
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"another server talks to agent {agent} now")
+        self.agent = agent
+
+
+class HeldLeases(Protocol):
+    """The leases of agents that this server holds."""
+
+    def lease(self, agent: str) -> Lease | None:
+        """The lease of the agent; None: another server talks to it."""
         ...

@@ -21,7 +21,8 @@ from server.domain import outcome
 from server.domain.errors import AlreadyEnded
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.ports import Agent, AgentError, Fleet, Jobs, NoSuchPayload, Watch
+from server.ports import Agent, AgentError, Fleet, Jobs, LeaseLost, NoSuchPayload, Watch
+from server.stages.agent_tasks import move_at_agent
 from server.stages.read import read_job
 from shared.clock import Clock, wait_for
 from shared.principals import Principal
@@ -106,6 +107,8 @@ class Cancel:
             if self._waiting.get(job_id) != str(problem):
                 self._waiting[job_id] = str(problem)
                 log.info("cancel.waits", job_id=job_id, error=str(problem))
+        except LeaseLost as lost:
+            log.info("cancel.waits", job_id=job_id, error=str(lost))
         except Exception:
             log.exception("cancel.failed", job_id=job_id)
         finally:
@@ -119,6 +122,8 @@ class Cancel:
         """
         if job.state is JobState.QUEUED:
             return await self._cancelled(job, "cancelled before it was started")
+        if self._fleet.lease(job.agent or "") is None:
+            return False  # the server that talks to its agent cancels it
         agent = self._fleet.named(job.agent or "")
         if agent is None:
             raise AgentError(f"agent {job.agent} is not in the server's settings")
@@ -145,4 +150,6 @@ class Cancel:
     async def _cancelled(self, job: Job, message: str) -> bool:
         service = self._services.get(job.service, Service(job.service))
         move = outcome.cancelled(job, service, self._clock.now(), message)
-        return await self._jobs.move(move) is not None
+        if job.state is JobState.QUEUED:
+            return await self._jobs.move(move) is not None
+        return await move_at_agent(self._jobs, self._fleet, job.agent or "", move) is not None

@@ -7,10 +7,10 @@ minted, so that there are never two at once.
 
 from __future__ import annotations
 
-import asyncio
 import errno
-from collections.abc import Coroutine, Mapping
-from typing import Any, Final
+import functools
+from collections.abc import Mapping
+from typing import Final
 
 import structlog
 
@@ -20,6 +20,7 @@ from server.domain.jobs import Job, Move
 from server.domain.outcome import Refusal
 from server.domain.service import Service
 from server.ports import Agent, Fleet, Jobs, RefusedByAgent, Unreachable
+from server.stages.agent_tasks import AgentTasks, move_at_agent
 from server.stages.get import Get
 from shared.clock import Clock
 from shared.ids import AttemptKey
@@ -56,36 +57,30 @@ class Deliver:
         self._jobs, self._fleet = jobs, fleet
         self._services, self._clock, self._get = services, clock, get
         self._lost_after_s = lost_after_s
-        self._deliveries: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._deliveries = AgentTasks[AttemptKey]("delivery.failed")
         self._resends = Backoff[int](1.0, _RESEND_LONGEST_S, free=1)
         """By job: what was sent and not taken, through no fault of its own."""
 
     def start(self, job: Job) -> None:
         """Begin the delivery of a job that has just been claimed."""
-        self._start(job, self._deliver(job))
+        self._deliveries.start(job.agent or "", job.key, functools.partial(self._deliver, job))
 
     async def resume_interrupted(self) -> None:
-        """Deliveries begun by a previous run of the server, or broken off by a fault of ours."""
+        """Take up deliveries that another run of the server began, or that a fault of ours broke
+        off.
+        """
         for job in await self._jobs.in_states([JobState.PROCESSING]):
-            if job.key not in self._deliveries:
-                self._start(job, self._resolve_ambiguous(job, "the delivery was interrupted"))
+            agent = job.agent or ""
+            if job.key not in self._deliveries and self._fleet.lease(agent) is not None:
+                what = "the delivery was interrupted"
+                work = functools.partial(self._resolve_ambiguous, job, what)
+                self._deliveries.start(agent, job.key, work)
 
-    async def stop(self) -> None:
-        """Break off the deliveries under way; the next start asks what became of them."""
-        for task in self._deliveries.values():
-            task.cancel()
-        await asyncio.gather(*self._deliveries.values(), return_exceptions=True)
-
-    def _start(self, job: Job, delivery: Coroutine[Any, Any, None]) -> None:
-        self._deliveries[job.key] = asyncio.create_task(self._guarded(job, delivery))
-
-    async def _guarded(self, job: Job, delivery: Coroutine[Any, Any, None]) -> None:
-        try:
-            await delivery
-        except Exception:
-            log.exception("delivery.failed", job_id=job.id)
-        finally:
-            del self._deliveries[job.key]
+    async def stop(self, agent: str | None = None) -> None:
+        """Break off the deliveries to the agent (None: to all): whoever talks to it next asks what
+        became of them.
+        """
+        await self._deliveries.stop(agent)
 
     async def _deliver(self, job: Job) -> None:
         agent = self._fleet.named(job.agent or "")
@@ -167,7 +162,7 @@ class Deliver:
         self._fleet.accepted(agent.name, job.service)
         self._resends.succeeded(job.id)
         move = outcome.submitted(job, agent.name, payload.id, self._clock.now())
-        await self._jobs.move(move)
+        await move_at_agent(self._jobs, self._fleet, agent.name, move)
         if payload.status is not PayloadState.PREPARED and agent.supports_events:
             self._get.on_payload(agent, payload)
 
@@ -192,24 +187,24 @@ class Deliver:
             if not self._fleet.rooms(job.service):
                 delay_s = min(rest_s, _REFUSED_S)
         now = self._clock.now()
-        await self._move(
-            outcome.refused(job, self._service(job), now, refusal, delay_s=delay_s, offered=offered)
-        )
+        service = self._service(job)
+        move = outcome.refused(job, service, now, refusal, delay_s=delay_s, offered=offered)
+        await self._move(job, move)
 
     async def _requeue(self, job: Job, message: str, delay_s: float) -> None:
         now = self._clock.now()
-        await self._move(outcome.not_sent(job, self._service(job), now, message, delay_s))
+        await self._move(job, outcome.not_sent(job, self._service(job), now, message, delay_s))
 
     async def _interrupted(self, job: Job, reason: Reason, message: str) -> None:
         now = self._clock.now()
-        await self._move(outcome.interrupted(job, self._service(job), now, reason, message))
+        await self._move(job, outcome.interrupted(job, self._service(job), now, reason, message))
 
     async def _fail(self, job: Job, reason: Reason, message: str) -> None:
         now = self._clock.now()
-        await self._move(outcome.failed(job, self._service(job), now, reason, message))
+        await self._move(job, outcome.failed(job, self._service(job), now, reason, message))
 
-    async def _move(self, move: Move) -> None:
-        moved = await self._jobs.move(move)
+    async def _move(self, job: Job, move: Move) -> None:
+        moved = await move_at_agent(self._jobs, self._fleet, job.agent or "", move)
         log.info(
             "job.not_sent",
             job_id=move.job_id,

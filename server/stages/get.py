@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
@@ -18,9 +19,19 @@ import structlog
 from server.domain import outcome, states
 from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.files import FileKind
-from server.domain.jobs import Job, Result
+from server.domain.jobs import Job, Move, Result
 from server.domain.service import Service
-from server.ports import Agent, AgentError, Jobs, NoSuchPayload, Scratch, Storage
+from server.ports import (
+    Agent,
+    AgentError,
+    HeldLeases,
+    Jobs,
+    LeaseLost,
+    NoSuchPayload,
+    Scratch,
+    Storage,
+)
+from server.stages.agent_tasks import AgentTasks, held_lease, move_at_agent
 from server.stages.results import Results
 from shared.clock import Clock
 from shared.ids import AttemptKey
@@ -45,15 +56,17 @@ class Get:
         jobs: Jobs,
         storage: Storage,
         scratch: Scratch,
+        leases: HeldLeases,
         services: Mapping[str, Service],
         clock: Clock,
         on_slot: Callable[[], None] = lambda: None,
     ) -> None:
-        self._jobs, self._storage, self._services, self._clock = jobs, storage, services, clock
+        self._jobs, self._storage, self._leases = jobs, storage, leases
+        self._services, self._clock = services, clock
         self.results = Results(scratch, on_slot)
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> its latest document that was not processed yet; one task each."""
-        self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._tasks = AgentTasks[tuple[str, int]]("payload.failed")
         self._discards: dict[str, asyncio.Semaphore] = {}
         """agent -> its share of kills and acknowledgements of payloads that no job waits for"""
         self._in_flight: dict[str, asyncio.Semaphore] = {}
@@ -64,7 +77,8 @@ class Get:
         which = (agent.name, payload.id)
         self._latest[which] = payload
         if which not in self._tasks:
-            self._tasks[which] = asyncio.create_task(self._process_latest(agent, which))
+            work = functools.partial(self._process_latest, agent, which)
+            self._tasks.start(agent.name, which, work)
 
     async def receive(self, agent: Agent, payload: PayloadDoc) -> None:
         """As :meth:`on_payload`, for what an agent reports by itself.
@@ -97,13 +111,17 @@ class Get:
                 if kept is not None:
                     self.on_payload(agent, kept)
                 else:
-                    await self.lost(job, f"agent {agent.name} does not know the job any more")
+                    await self.lost(
+                        agent, job, f"agent {agent.name} does not know the job any more"
+                    )
 
-    async def stop(self) -> None:
-        """Cancel what is in flight; agents report everything again after the next start."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+    async def stop(self, agent: str | None = None) -> None:
+        """Cancel what is in flight from the agent (None: from all): it reports everything again to
+        whoever talks to it next.
+        """
+        await self._tasks.stop(agent)
+        for which in [one for one in self._latest if agent in (None, one[0])]:
+            del self._latest[which]
 
     async def advance(
         self, agent: Agent, job: Job, payload: PayloadDoc, have: Result | None = None
@@ -124,7 +142,7 @@ class Get:
         if move is None:
             return True
         if payload.status not in outcome.ENDED:
-            return await self._jobs.move(move) is not None
+            return await self._move(agent, move) is not None
         with self.results.slot_released(job.key):
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = have
@@ -132,7 +150,7 @@ class Get:
                     result = await self.results.fetch(agent, payload, pending)
                 if result is not None:
                     move = dataclasses.replace(move, facts={**move.facts, "result": result})
-                moved = await self._jobs.move(move)
+                moved = await self._move(agent, move)
                 if moved is not None:
                     pending.commit()
         if moved is not None:
@@ -145,39 +163,41 @@ class Get:
             )
         return moved is not None
 
-    async def lost(self, job: Job, message: str) -> None:
+    async def lost(self, agent: Agent, job: Job, message: str) -> None:
         """The attempt is gone without a trace."""
         service = self._services.get(job.service, Service(job.service))
         now = self._clock.now()
-        await self._jobs.move(outcome.interrupted(job, service, now, Reason.AGENT_LOST, message))
+        await self._move(agent, outcome.interrupted(job, service, now, Reason.AGENT_LOST, message))
+
+    async def _move(self, agent: Agent, move: Move) -> Job | None:
+        return await move_at_agent(self._jobs, self._leases, agent.name, move)
 
     # -- one payload
 
     async def _process_latest(self, agent: Agent, which: tuple[str, int]) -> None:
         tries = 0
-        try:
-            while (payload := self._latest.pop(which, None)) is not None:
-                try:
-                    await self._process(agent, payload)
-                    tries = 0
-                    continue
-                except (AgentError, OSError) as problem:
-                    why = str(problem)
-                    log.warning("payload.not_fetched", agent=agent.name, key=payload.key, error=why)
-                except Exception as problem:
-                    # An end is reported once. Whatever fails here (the database may be full), the
-                    # document is kept and tried again, or the job would never end.
-                    why = str(problem)
-                    log.exception("payload.failed", agent=agent.name, key=payload.key)
-                tries += 1
-                if not agent.reachable:
-                    return  # it reports everything again once it is back
-                if tries == _UNKNOWN_AFTER:
-                    await self._show_as_unknown(payload, f"the result cannot be fetched: {why}")
-                self._latest.setdefault(which, payload)
-                await self._clock.sleep(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S)) - 1])
-        finally:
-            del self._tasks[which]
+        while (payload := self._latest.pop(which, None)) is not None:
+            try:
+                await self._process(agent, payload)
+                tries = 0
+                continue
+            except LeaseLost:
+                raise
+            except (AgentError, OSError) as problem:
+                why = str(problem)
+                log.warning("payload.not_fetched", agent=agent.name, key=payload.key, error=why)
+            except Exception as problem:
+                # An end is reported once. Whatever fails here (the database may be full), the
+                # document is kept and tried again, or the job would never end.
+                why = str(problem)
+                log.exception("payload.failed", agent=agent.name, key=payload.key)
+            tries += 1
+            if not agent.reachable:
+                return  # it reports everything again once it is back
+            if tries == _UNKNOWN_AFTER:
+                await self._show_as_unknown(agent, payload, f"the result cannot be fetched: {why}")
+            self._latest.setdefault(which, payload)
+            await self._clock.sleep(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S)) - 1])
 
     async def _process(self, agent: Agent, payload: PayloadDoc) -> None:
         key = AttemptKey.parse(payload.key or "")
@@ -202,7 +222,9 @@ class Get:
         """The agent has another bundle under the job's key, so it has no payload of the job."""
         log.error("payload.other_bundle", agent=agent.name, job_id=job.id, attempt=job.attempt)
         if job.agent == agent.name and job.state in states.AT_AGENT:
-            await self.lost(job, f"agent {agent.name} has another bundle under the job's key")
+            await self.lost(
+                agent, job, f"agent {agent.name} has another bundle under the job's key"
+            )
 
     async def _discard(
         self, agent: Agent, key: AttemptKey, payload: PayloadDoc, job: Job | None
@@ -223,7 +245,8 @@ class Get:
         if job is not None and payload.result is not None and await self._lacks_result(key):
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = await self.results.fetch(agent, payload, pending)
-                kept = await self._jobs.attach_result(key, result)
+                lease = held_lease(self._leases, agent.name)
+                kept = await self._jobs.attach_result(key, result, lease)
                 if kept:
                     pending.commit()
         if not kept and (job is None or job.state not in states.ENDED):
@@ -239,13 +262,15 @@ class Get:
             return False
         return attempt.ended_at is not None and attempt.result is None
 
-    async def _show_as_unknown(self, payload: PayloadDoc, message: str) -> None:
+    async def _show_as_unknown(self, agent: Agent, payload: PayloadDoc, message: str) -> None:
         """If that can be done: trying again does not depend on it."""
         try:
             key = AttemptKey.parse(payload.key or "")
             job = await self._jobs.get(key.job_id)
             if job.key == key and JobState.UNKNOWN in states.NEXT[job.state]:
-                await self._jobs.move(outcome.unknown(job, self._clock.now(), message))
+                await self._move(agent, outcome.unknown(job, self._clock.now(), message))
+        except LeaseLost:
+            raise
         except Exception:
             log.exception("payload.not_shown_as_unknown", key=payload.key)
 

@@ -7,7 +7,7 @@ silence are given up for lost.
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Final
@@ -18,7 +18,8 @@ from server.domain import outcome, states
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.ports import Agent, AgentError, Fleet, Jobs, NoSuchPayload, Scratch, Storage
+from server.ports import Agent, AgentError, Fleet, Jobs, LeaseLost, NoSuchPayload, Scratch, Storage
+from server.stages.agent_tasks import AgentTasks, move_at_agent
 from server.stages.get import Get
 from server.stages.results import store
 from shared.clock import SECOND, Clock
@@ -58,7 +59,7 @@ class Poll:
             "unreachable_after_s": unreachable_after_s,
             "lost_after_s": lost_after_s,
         }
-        self._asking: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._asking = AgentTasks[AttemptKey]("poll.failed")
         self._failing_since: dict[AttemptKey, float] = {}
         """Attempt -> monotonic time since when its agent has no good answer for it."""
 
@@ -69,6 +70,8 @@ class Poll:
         moved = 0
         polled = set()
         for name in {one.agent for one in await self._jobs.held()}:
+            if self._fleet.lease(name) is None:
+                continue  # another server talks to it
             agent, silence_s = self._fleet.named(name), self._fleet.silent_s(name)
             if silence_s is not None:
                 moved += await self._judge_silence(name, silence_s)
@@ -76,8 +79,9 @@ class Poll:
                 for job in await self._jobs.in_states(states.AT_AGENT, name):
                     polled.add(job.key)
                     if job.key not in self._asking:
-                        self._asking[job.key] = asyncio.create_task(self._ask(agent, job))
-        for key in self._failing_since.keys() - polled - self._asking.keys():
+                        work = functools.partial(self._ask, agent, job)
+                        self._asking.start(name, job.key, work)
+        for key in self._failing_since.keys() - polled - set(self._asking):
             del self._failing_since[key]
         return moved
 
@@ -93,37 +97,38 @@ class Poll:
         if self._fleet.named(name) is None:
             what = f"agent {name} has not been in the server's settings"
         jobs = await self._jobs.in_states(judged, name)
-        return sum([await self._unreached(job, silence_s, what) for job in jobs])
+        try:
+            return sum([await self._unreached(job, silence_s, what) for job in jobs])
+        except LeaseLost:
+            return 0
 
-    async def stop(self) -> None:
-        for task in self._asking.values():
-            task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+    async def stop(self, agent: str | None = None) -> None:
+        """Break off what is asked of the agent; None: of all."""
+        await self._asking.stop(agent)
 
     async def _unreached(self, job: Job, silence_s: float, what: str) -> bool:
         service = self._services.get(job.service, Service(job.service))
         now = self._clock.now()
         move = outcome.unreached(job, service, now, what, silence_s, **self._patience)
-        return move is not None and await self._jobs.move(move) is not None
+        if move is None:
+            return False
+        agent = job.agent or ""
+        return await move_at_agent(self._jobs, self._fleet, agent, move) is not None
 
     async def _ask(self, agent: Agent, job: Job) -> None:
         assert job.payload_id is not None, "set by the move to Submitted"
         try:
             await self._look(agent, job, job.payload_id)
         except NoSuchPayload:
-            await self._get.lost(job, f"agent {agent.name} does not know the job any more")
+            await self._get.lost(agent, job, f"agent {agent.name} does not know the job any more")
         except (AgentError, OSError) as problem:
             # An error for ever must not hold the slot for ever: it counts as silence.
             now = self._clock.monotonic()
             silence_s = now - self._failing_since.setdefault(job.key, now)
             what = f"agent {agent.name} has had no good answer ({problem})"
             await self._unreached(job, silence_s, what)
-        except Exception:
-            log.exception("poll.failed", job_id=job.id, agent=agent.name)
         else:
             self._failing_since.pop(job.key, None)
-        finally:
-            del self._asking[job.key]
 
     async def _look(self, agent: Agent, job: Job, payload_id: int) -> None:
         async with AsyncExitStack() as stack:

@@ -8,7 +8,8 @@ from server.domain import states
 from server.domain.attempts import Attempt
 from server.domain.errors import NoSuchAttempt
 from server.domain.jobs import Job, Move, Result
-from server.store import records
+from server.domain.leases import Lease
+from server.store import leases, records
 from shared.ids import AttemptKey
 from shared.sql import Database, Transaction
 from shared.wire import JobState
@@ -61,7 +62,9 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
     )
 
 
-async def attach_result(tx: Transaction, key: AttemptKey, result: Result) -> Job | None:
+async def attach_result(
+    tx: Transaction, key: AttemptKey, result: Result, lease: Lease | None = None
+) -> Job | None:
     """Add a result that came after its attempt had ended; None: it has one, or nobody keeps it."""
     values = {
         "job_id": key.job_id,
@@ -71,14 +74,15 @@ async def attach_result(tx: Transaction, key: AttemptKey, result: Result) -> Job
         "sha256": result.sha256,
     }
     added = await tx.rows(
-        """
+        f"""
         UPDATE attempts SET result_file = :file, result_size = :size, result_sha256 = :sha256
         WHERE job_id = :job_id AND number = :number AND result_file IS NULL
         AND ended_at IS NOT NULL
         AND EXISTS (SELECT 1 FROM jobs WHERE id = :job_id AND state != 'Cleaned')
+        AND {leases.HELD if lease else "1 = 1"}
         RETURNING number
-        """,
-        values,
+        """,  # noqa: S608 - our own words
+        values | (leases.held(lease) if lease else {}),
     )
     if not added:
         return None

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 
 from server.domain.errors import QueueFull, StorageFull
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result, Step
-from server.store import bundles, records
+from server.domain.leases import Lease
+from server.ports import LeaseLost
+from server.store import bundles, leases, records
 from server.store.attempts import Attempts, attach_result
 from server.store.claims import Claims
 from server.store.moves import append_event, get_job, make_move
@@ -98,13 +100,24 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
         return await _stored(self._database, user_id)
 
     async def move(self, move: Move) -> Job | None:
-        job = await self._database.write(lambda tx: make_move(tx, move))
+        async def change(tx: Transaction) -> tuple[Job | None, bool]:
+            job = await make_move(tx, move)
+            if job is not None or move.lease is None:
+                return job, True
+            ours = await tx.rows(f"SELECT 1 WHERE {leases.HELD}", leases.held(move.lease))
+            return None, bool(ours)
+
+        job, ours = await self._database.write(change)
+        if not ours:
+            raise LeaseLost(move.lease.agent if move.lease else "")
         if job is not None:
             self._changed(job)
         return job
 
-    async def attach_result(self, key: AttemptKey, result: Result) -> bool:
-        job = await self._database.write(lambda tx: attach_result(tx, key, result))
+    async def attach_result(
+        self, key: AttemptKey, result: Result, lease: Lease | None = None
+    ) -> bool:
+        job = await self._database.write(lambda tx: attach_result(tx, key, result, lease))
         if job is not None:
             self._changed(job)
         return job is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from server.domain.leases import LENGTH_S, Lease
 from shared.clock import SECOND
@@ -27,6 +27,18 @@ copy does not begin again with tokens that agents have seen; and at least one mo
 _SERVERS: Final = "substr(name, 1, 7) = 'server:'"
 
 
+HELD: Final = """
+    EXISTS (SELECT 1 FROM leases WHERE name = :_lease AND owner = :_owner AND token = :_token)
+"""
+"""Stands in the statement that writes: whoever checks first and then writes may have been paused in
+between, and writes over what its successor did."""
+
+
+def held(lease: Lease) -> dict[str, Any]:
+    """The parameters of :data:`HELD`."""
+    return {"_lease": lease.name, "_owner": lease.owner, "_token": lease.token}
+
+
 class SqlLeases:
     """``ports.Leases`` over a database."""
 
@@ -36,6 +48,9 @@ class SqlLeases:
     async def acquire(self, names: Sequence[str], *, alone: bool = False) -> list[Lease]:
         async def change(tx: Transaction) -> list[Row]:
             found: list[Row] = []
+            if alone:
+                ended = f"DELETE FROM leases WHERE {_SERVERS} AND owner != :owner"  # noqa: S608
+                await tx.rows(ended, {"owner": self.owner})
             for name in names:
                 values = {"name": name, "owner": self.owner, "alone": alone}
                 found += await tx.rows(_ACQUIRE, values)

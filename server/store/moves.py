@@ -7,7 +7,7 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
-from server.store import records
+from server.store import leases, records
 from server.store.attempts import record_attempt
 from shared.sql import Database, Transaction
 from shared.wire import JobState
@@ -34,11 +34,6 @@ has no gap."""
 
 _SHOWN: Final = ("exit_code", "stderr_tail", "usage", "warnings", "enforcement", "result")
 """Facts of the last attempt that the row of a job that has ended shows, too."""
-HOLDS_LEASE: Final = """
-    EXISTS (SELECT 1 FROM leases WHERE name = :_lease AND owner = :_owner AND token = :_token)
-"""
-"""In the statement that writes: whoever checks first and then writes may have been paused in
-between, and writes over what its successor did."""
 
 
 async def make_move(tx: Transaction, move: Move) -> Job | None:
@@ -59,9 +54,8 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
         setting.append("attempt = attempt + 1")
         only_if += " AND cancel_requested_at IS NULL"
     if move.lease is not None:
-        only_if += f" AND {HOLDS_LEASE}"
-        values |= {"_lease": move.lease.name, "_owner": move.lease.owner}
-        values["_token"] = move.lease.token
+        only_if += f" AND {leases.HELD}"
+        values |= leases.held(move.lease)
     rows = await tx.rows(
         f"""
         UPDATE jobs SET {", ".join(setting)} WHERE {only_if} RETURNING *

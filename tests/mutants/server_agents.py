@@ -84,8 +84,8 @@ MUTANTS: Final = (
     _of(
         "a silence outlives a restart",
         "agents/registry.py",
-        "since = self._clock.monotonic() - record.silent_s",
-        "since = self._clock.monotonic()",
+        "self._clock.monotonic() - silent_s",
+        "self._clock.monotonic()",
         f"{_STAGE}a_silence_goes_on_over_restarts_without_the_time_in_which_no_server_ran",
     ),
     _of(

@@ -264,8 +264,8 @@ MUTANTS: Final = (
     _of(
         "silence is monotonic",
         "agents/registry.py",
-        "self._silent_since.setdefault(link.name, self._clock.monotonic())",
-        "self._silent_since.setdefault(link.name, self._clock.now() / 1e6)",
+        "self._silent_since[link.name] = self._clock.monotonic()",
+        "self._silent_since[link.name] = self._clock.now() / 1e6",
         f"{_REGISTRY}silence_is_counted_on_the_clock_that_does_not_jump",
     ),
     _of(
@@ -278,8 +278,8 @@ MUTANTS: Final = (
     _of(
         "deliveries are known by their attempt",
         "stages/deliver.py",
-        "self._deliveries[job.key] = asyncio",
-        "self._deliveries[job.key._replace(attempt=1)] = asyncio",
+        'self._deliveries.start(job.agent or "", job.key, functools',
+        'self._deliveries.start(job.agent or "", job.key._replace(attempt=1), functools',
         f"{_STAGES}a_stale_question_leaves_a_newer_delivery_alone",
     ),
     _of(

@@ -77,7 +77,7 @@ MUTANTS: Final = (
     _of(
         "a move is made under its lease only",
         "server/store/moves.py",
-        'only_if += f" AND {HOLDS_LEASE}"',
+        'only_if += f" AND {leases.HELD}"',
         "pass",
         "contract/store/test_claims",
         "a_move_under_a_lease_that_another_has_by_now_is_not_made",

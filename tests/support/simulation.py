@@ -6,6 +6,7 @@ refused); what they must never be made to do, two attempts of a job at once, the
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+from server.agents.holder import LeaseHolder
 from server.agents.link import Link
 from server.agents.registry import Registry
 from server.domain import states
@@ -33,6 +35,7 @@ from server.stages.recover import recover
 from server.stages.send import Send
 from server.storage import folder, scratch
 from server.store.jobs import SqlJobs
+from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import BundleSummary
 from shared.ids import AttemptKey
@@ -320,14 +323,11 @@ class World:
         names = (owner, lambda: f"{next(self._names):020x}")
         self.scratch = scratch.FolderScratch(self.folder / "staging", *names)
         self.storage = folder.FolderStorage(self.folder, self.scratch, *names)
-
-        async def running_servers() -> set[str]:
-            return {owner}
-
-        self.running_servers = running_servers
+        self.leases = SqlLeases(self.database, owner)
+        self.running_servers = self.leases.running_servers
         how = (self.jobs, self.storage, self.scratch)
         self.accept = Accept(self.jobs, self.storage, self.services, self.steady)
-        self.get = Get(*how, self.services, self.steady)
+        self.get = Get(*how, self.registry, self.services, self.steady)
         fleet, services, clock = self.registry, self.services, self.steady
         lost_after_s = self.lost_after_s
         self.poll = Poll(
@@ -346,12 +346,26 @@ class World:
             self.jobs, fleet, services, clock, self.deliver, self.get, removed_after_s=lost_after_s
         )
         self.cancel = Cancel(self.jobs, fleet, services, clock, wakeups, self.get.on_payload)
-        self.clean = Clean(self.jobs, self.storage, self.services, self.steady, running_servers)
+        self.clean = Clean(
+            self.jobs, self.storage, self.services, self.steady, self.running_servers
+        )
+        self.holder = LeaseHolder(
+            self.leases,
+            self.jobs,
+            self.registry,
+            {agent.name: functools.partial(self._talk_to, agent) for agent in self.agents},
+            [self.deliver.stop, self.poll.stop, self.get.stop],
+            self.deliver.resume_interrupted,
+            alone=True,
+        )
         self.alive = True
-        await recover(self.jobs, self.scratch, running_servers)
-        for agent in self.agents:
-            if agent.up:
-                await self.reconnect(agent)
+        await self.holder.run_once()
+        await recover(self.jobs, self.scratch, self.running_servers)
+        await self.settle()
+
+    async def _talk_to(self, agent: SimAgent) -> None:
+        if agent.up:
+            await self.reconnect(agent)
 
     async def reconnect(self, agent: SimAgent) -> None:
         try:
@@ -363,7 +377,7 @@ class World:
         """Everything that was under way is gone at once."""
         self.alive = False
         self.fuse.at = 0
-        for stage in (self.deliver, self.cancel, self.poll, self.get):
+        for stage in (self.holder, self.deliver, self.cancel, self.poll, self.get):
             await stage.stop()
         self.database.close()
         self.fuse.at, self.fuse.steps = None, 0

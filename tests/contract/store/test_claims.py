@@ -12,6 +12,7 @@ from server.domain.jobs import Job, Move
 from server.domain.leases import LENGTH_S, of_agent
 from server.domain.placement import AgentRoom
 from server.domain.service import Service
+from server.ports import LeaseLost
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from shared.sqlite.database import Database
@@ -165,7 +166,8 @@ async def test_a_move_under_a_lease_that_another_has_by_now_is_not_made(
         Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 30, "has it", lease=lease)
         for lease in (lost, held)
     ]
-    assert await jobs.move(moves[0]) is None
+    with pytest.raises(LeaseLost, match="another server talks to agent node"):
+        await jobs.move(moves[0])
     assert (await jobs.get(job.id)).state is S.PROCESSING
     assert len(await jobs.events(job.id)) == 2
     assert await jobs.move(moves[1]) is not None

@@ -75,9 +75,11 @@ async def test_a_lease_that_has_run_out_and_that_nobody_took_is_still_held(
 
 async def test_who_is_alone_takes_over_at_once(first: SqlLeases, second: SqlLeases) -> None:
     before = await one(first)
+    await one(first, of_server(first.owner))
     after = await one(second, alone=True)
     assert after.token > before.token
     assert await first.renew() == []
+    assert await second.running_servers() == set()
 
 
 async def test_a_token_is_never_given_twice_though_the_clock_stands_still_or_goes_back(

@@ -15,6 +15,7 @@ from server.agents.ferryman import FerrymanAgent
 from server.agents.follow import Follower
 from server.agents.link import Sessions
 from server.agents.registry import Registry
+from server.domain.leases import Lease, of_agent
 from server.ports import Storage
 from server.stages.agents import Agents
 from server.stages.get import Get
@@ -31,6 +32,7 @@ class Following:
         sessions = Sessions(session, session, cast(Storage, None))
         self.link = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
         self.registry = Registry([self.link], self.clock)
+        self.registry.take(Lease(of_agent("fake"), "a", 1))
         self.seen: asyncio.Queue[str] = asyncio.Queue()
         self.changes = 0
         self.room = asyncio.Event()

@@ -9,6 +9,7 @@ import pytest
 from server.agents.link import Sessions
 from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
+from server.domain.leases import Lease, of_agent
 from server.domain.placement import place
 from shared.wire import AgentHealth
 from tests.support.sim_clock import SimClock
@@ -26,6 +27,7 @@ class Fleet:
         }
         self.registry = Registry(list(self.links.values()), self.clock)
         for name, count in slots.items():
+            self.registry.take(Lease(of_agent(name), "a", 1))
             self.up(name, slots=count)
 
     def up(self, name: str, **health) -> None:
@@ -113,13 +115,28 @@ def test_what_may_get_no_work_can_be_talked_to_all_the_same(why: str) -> None:
 
 async def test_silence_is_counted_on_the_clock_that_does_not_jump() -> None:
     fleet = Fleet(a=1)
+    fleet.registry.take(Lease(of_agent("taken out"), "a", 1))
     fleet.registry.mark_down(fleet.links["a"], "away")
     fleet.clock.jump(86_400.0 * 3)
     assert fleet.registry.silent_s("a") == 0.0
     await fleet.clock.advance(7.0)
     fleet.registry.mark_down(fleet.links["a"], "still away")
     assert fleet.registry.silent_s("a") == 7.0
-    assert fleet.registry.silent_s("taken out") == 7.0, "since the server started"
+    assert fleet.registry.silent_s("taken out") == 7.0, "since its lease was taken"
     fleet.up("a")
     assert fleet.registry.silent_s("a") is None
     assert fleet.links["a"].contacts == 2
+
+
+async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not_judged() -> None:
+    fleet = Fleet(a=1)
+    await fleet.clock.advance(5.0)
+    fleet.registry.give_up("a", "another server talks to agent a")
+    assert fleet.registry.rooms("s") == []
+    assert fleet.registry.lease("a") is None
+    assert fleet.registry.why_none("s", {}) == "another server talks to agent a"
+    await fleet.clock.advance(90_000.0)
+    assert fleet.registry.silent_s("a") is None
+    fleet.registry.take(Lease(of_agent("a"), "b", 2))
+    assert fleet.registry.silent_s("a") == 0.0, "it has been talked to all along"
+    assert fleet.links["a"].lease == 2

@@ -15,6 +15,7 @@ from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.agents import Contact
 from server.domain.jobs import Bundle, Move, NewJob
+from server.domain.leases import Lease, of_agent
 from server.stages.agents import Agents
 from server.store.agents import SqlAgents
 from server.store.jobs import SqlJobs
@@ -60,6 +61,8 @@ async def run(folder: Path, machine: SimClock, *settings: str) -> AsyncIterator[
     agents = Agents(store, jobs, registry, {}, clock, contacts)
     try:
         await agents.start()
+        for name in {link.name for link in links} | {"north"}:
+            registry.take(Lease(of_agent(name), "a", 1))
         yield Run(agents, registry, links[0], store, jobs)
     finally:
         clock.save()

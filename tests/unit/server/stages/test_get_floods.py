@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from server.domain.errors import NoSuchJob
-from server.ports import Agent, Jobs, Scratch, Storage
+from server.ports import Agent, HeldLeases, Jobs, Scratch, Storage
 from server.stages import get as stage
 from server.stages.get import Get
 from shared.wire import PayloadDoc, PayloadList, PayloadState
@@ -52,9 +52,21 @@ def payloads(count: int) -> PayloadList:
     )
 
 
+def getter() -> Get:
+    nothing = (cast(Storage, None), cast(Scratch, None), cast(HeldLeases, None))
+    return Get(cast(Jobs, NoJobs()), *nothing, {}, SimClock())
+
+
 async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
     teller, known = Teller(), payloads(3 * stage._MAX_IN_FLIGHT)
-    get = Get(cast(Jobs, NoJobs()), cast(Storage, None), cast(Scratch, None), {}, SimClock())
+    get = Get(
+        cast(Jobs, NoJobs()),
+        cast(Storage, None),
+        cast(Scratch, None),
+        cast(HeldLeases, None),
+        {},
+        SimClock(),
+    )
     hearing = asyncio.create_task(get.reconcile(cast(Agent, teller), known))
     clock = SimClock()
     for _ in range(50):
@@ -64,14 +76,21 @@ async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
     assert teller.at_once == stage._MAX_DISCARDS
     teller.go_on.set()
     await hearing
-    await asyncio.gather(*get._tasks.values())
+    await asyncio.gather(*(get._tasks[key] for key in get._tasks))
     assert teller.ended == len(known.payloads)
     assert teller.most == stage._MAX_DISCARDS
 
 
 async def test_a_newer_word_of_what_is_looked_at_waits_for_no_room():
     teller, known = Teller(), payloads(stage._MAX_IN_FLIGHT + 1)
-    get = Get(cast(Jobs, NoJobs()), cast(Storage, None), cast(Scratch, None), {}, SimClock())
+    get = Get(
+        cast(Jobs, NoJobs()),
+        cast(Storage, None),
+        cast(Scratch, None),
+        cast(HeldLeases, None),
+        {},
+        SimClock(),
+    )
     for payload in known.payloads:
         await get.receive(cast(Agent, teller), payload)
     await get.receive(cast(Agent, teller), known.payloads[0])

@@ -1,0 +1,84 @@
+"""Tasks that talk to agents. Those of one agent are broken off when its lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Coroutine, Hashable, Iterator
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from server.domain.jobs import Job, Move
+from server.domain.leases import Lease
+from server.ports import HeldLeases, Jobs, LeaseLost
+
+log = structlog.get_logger()
+Key = TypeVar("Key", bound=Hashable)
+
+
+class AgentTasks(Generic[Key]):
+    """One task for each key.
+
+    Args:
+        failed: the event that is logged when one raises.
+    """
+
+    def __init__(self, failed: str) -> None:
+        self._failed = failed
+        self._tasks: dict[Key, tuple[str, asyncio.Task[None]]] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._tasks
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._tasks)
+
+    def __getitem__(self, key: Key) -> asyncio.Task[None]:
+        return self._tasks[key][1]
+
+    def start(self, agent: str, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Work on something that the agent has, or is to have; the key must be free."""
+        self._tasks[key] = (agent, asyncio.create_task(self._run(key, work)))
+
+    async def _run(self, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except LeaseLost as lost:
+            log.warning("lease.lost", agent=lost.agent)
+        except Exception:
+            log.exception(self._failed, key=str(key))
+        finally:
+            del self._tasks[key]
+
+    async def stop(self, agent: str | None = None) -> None:
+        """Break off what has to do with the agent; None: everything."""
+        stopped = {key: task for key, (name, task) in self._tasks.items() if agent in (None, name)}
+        for task in stopped.values():
+            task.cancel()
+        await asyncio.gather(*stopped.values(), return_exceptions=True)
+        for key in stopped:
+            self._tasks.pop(key, None)  # of a task that had not begun
+
+
+def held_lease(leases: HeldLeases, agent: str) -> Lease:
+    """Raises LeaseLost."""
+    lease = leases.lease(agent)
+    if lease is None:
+        raise LeaseLost(agent)
+    return lease
+
+
+async def move_at_agent(jobs: Jobs, leases: HeldLeases, agent: str, move: Move) -> Job | None:
+    """Make a move of a job that the agent has, or is to have.
+
+    Returns:
+        None: the job is no longer as the move saw it.
+
+    Raises:
+        LeaseLost: another server talks to the agent. Nothing was changed.
+    """
+    return await jobs.move(dataclasses.replace(move, lease=held_lease(leases, agent)))
