@@ -15,7 +15,14 @@ from server.agents.link import Link
 from server.domain import outcome
 from server.domain.files import FileKind
 from server.domain.jobs import Job
-from server.ports import Fetched, NoSuchPayload, ScratchFile, Unreachable
+from server.ports import (
+    AgentError,
+    Fetched,
+    NoSuchPayload,
+    RefusedByAgent,
+    ScratchFile,
+    Unreachable,
+)
 from shared.ids import AttemptKey
 from shared.wire import AgentEvent, AgentHealth, Order, PayloadDoc, PayloadList, Settled
 
@@ -157,6 +164,14 @@ class FerrymanAgent(Link):
                     event = AgentEvent.model_validate_json(line)
                     if event.payload is None or self._is_ours(event.payload):
                         yield event
+
+    async def _refusal(self, answer: aiohttp.ClientResponse) -> AgentError:
+        problem = await super()._refusal(answer)
+        if isinstance(problem, RefusedByAgent) and problem.code == "stale_lease":
+            self.stale_lease = self.lease
+            self.state_changed.set()
+            return Unreachable(self.excluded, sent=False)
+        return problem
 
     def _caller(self, key: str | None) -> dict[str, str]:
         """Who asks, and what for. A server that was restored in place of another one speaks for

@@ -16,7 +16,7 @@ from server.stages.agents import Agents
 from server.stages.get import Get
 from shared.clock import Clock, wait_for
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import AgentHealth, AgentState, PayloadList
+from shared.wire import AgentHealth, PayloadList
 
 log = structlog.get_logger()
 _HEALTH_EVERY_S: Final = 10.0
@@ -50,8 +50,9 @@ class Follower:
         """Until ``stop``."""
         link, failures = self._link, 0
         while not stop.is_set():
-            if link.operator_state is AgentState.RETIRED:
-                self._registry.mark_down(link, link.trouble)
+            if link.excluded:
+                log.warning("agent.excluded", agent=link.name, why=link.excluded)
+                self._registry.mark_down(link, link.excluded)
                 await link.state_changed.wait()
                 link.state_changed.clear()
                 continue
@@ -83,7 +84,7 @@ class Follower:
         await wait_for(stop, _HEALTH_EVERY_S, self._clock)
 
     async def _follow(self, link: FerrymanAgent) -> None:
-        """Compare, then follow the events until the agent is retired.
+        """Compare, then follow the events until the agent is excluded.
 
         Raises:
             AgentError: they ended.
@@ -116,9 +117,9 @@ class Follower:
 
     async def _watch_health(self) -> None:
         """While its events come: whether it may get new work is another question. Returns when the
-        agent is retired.
+        agent is excluded.
         """
-        while self._link.operator_state is not AgentState.RETIRED:
+        while not self._link.excluded:
             if await wait_for(self._link.state_changed, _HEALTH_EVERY_S, self._clock):
                 self._link.state_changed.clear()
                 continue

@@ -52,6 +52,7 @@ class Link(Agent):
         operator_state: what its operator wants of it.
         state_changed: set when that has become another.
         lease: token of the lease under which it is talked to; 0: none.
+        stale_lease: the token that it refused, because it has seen a higher one.
     """
 
     health: AgentHealth | None = None
@@ -76,6 +77,7 @@ class Link(Agent):
         self.operator_state = AgentState.ACTIVE
         self.state_changed = asyncio.Event()
         self.lease = 0
+        self.stale_lease: int | None = None
 
     @property
     def reachable(self) -> bool:
@@ -86,15 +88,25 @@ class Link(Agent):
         return not self.trouble
 
     @property
-    def trouble(self) -> str:
+    def excluded(self) -> str:
+        """Why this server must not talk to it, in a sentence; empty: it may."""
         if self.operator_state is AgentState.RETIRED:
             return f"agent {self.name} is retired"
+        if self.lease == self.stale_lease:
+            return (
+                f"agent {self.name} was taken over by another server, or by a copy of this data "
+                "folder: stop that one, then start this one again"
+            )
+        return ""
+
+    @property
+    def trouble(self) -> str:
         drained = ""
         if self.drain:
             drained = f"agent {self.name} gets no new jobs (agents.{self.name}.drain)"
         elif self.operator_state is AgentState.DRAINING:
             drained = f"agent {self.name} gets no new jobs: it is draining"
-        return self.silence or drained or self.unhealthy
+        return self.excluded or self.silence or drained or self.unhealthy
 
     @property
     def slots(self) -> int | None:

@@ -56,14 +56,14 @@ MUTANTS: Final = (
     _of(
         "a retired agent is left alone",
         "agents/follow.py",
-        "            if link.operator_state is AgentState.RETIRED:\n",
+        "            if link.excluded:\n",
         "            if False:\n",
         f"{_HTTP}an_agent_is_retired_once_it_has_no_jobs_and_is_then_left_alone",
     ),
     _of(
         "an agent that is retired while it is followed is left",
         "agents/follow.py",
-        "while self._link.operator_state is not AgentState.RETIRED:",
+        "while not self._link.excluded:",
         "while True:",
         f"{_HTTP}a_running_server_leaves_an_agent_that_is_retired",
     ),

@@ -168,4 +168,21 @@ MUTANTS: Final = (
         "pass",
         "two_equal_agents_share_the_load",
     ),
+    # what an agent is told
+    _of(
+        "an agent that has seen a newer lease is left alone",
+        "server/agents/ferryman.py",
+        "self.stale_lease = self.lease",
+        "pass",
+        "unit/server/agents/test_follow",
+        "an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_newer",
+    ),
+    _of(
+        "agents are told the lease",
+        "server/agents/ferryman.py",
+        'params = {"lease": str(self.lease)} |',
+        'params = {"lease": "0"} |',
+        "unit/server/agents/test_follow",
+        "an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_newer",
+    ),
 )

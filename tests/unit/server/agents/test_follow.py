@@ -16,11 +16,12 @@ from server.agents.follow import Follower
 from server.agents.link import Sessions
 from server.agents.registry import Registry
 from server.domain.leases import Lease, of_agent
-from server.ports import Storage
+from server.ports import Storage, Unreachable
 from server.stages.agents import Agents
 from server.stages.get import Get
 from shared.wire import AgentHealth
 from tests.support.fake_agent import FakeAgent, HeldPayload, Trick, page
+from tests.support.jobs import job
 from tests.support.sim_clock import SimClock
 
 
@@ -205,3 +206,29 @@ async def test_others_have_their_turn_however_much_an_agent_tells():
             assert found.link.reachable
             await found.clock.advance(0.01)
         over.set()
+
+
+async def test_an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_newer():
+    agent = FakeAgent()
+
+    async def trick(request: web.Request) -> web.StreamResponse | None:
+        if not request.path.endswith("/settle"):
+            return None
+        assert request.query["lease"] == "1"
+        return web.json_response({"code": "stale_lease", "message": "1 is stale"}, status=409)
+
+    agent.trick = trick
+    async with following(agent) as found:
+        await found.see("compared")
+        await agent.until(lambda: agent.calls["GET /events"] == 1)
+        with pytest.raises(Unreachable, match="a copy of this data folder") as caught:
+            await found.link.settle(job())
+        assert not caught.value.sent, "it has taken nothing"
+        await found.clock.settle()
+        assert not found.link.reachable
+        assert "another server" in found.link.trouble
+        asked = agent.calls["GET /health"]
+        await found.clock.advance(3_600.0)
+        assert (agent.calls["GET /health"], found.registry.silent_s("fake")) == (asked, 3_600.0)
+        found.registry.take(Lease(of_agent("fake"), "a", 2))
+        assert found.link.excluded == ""
