@@ -58,7 +58,7 @@ class LeaseHolder:
         taken = await self._acquire()
         for lease in taken:
             self._take(lease)
-        if taken:
+        if any(lease.name != of_server(lease.owner) for lease in taken):
             await self._resume()
         return len(lost) + len(taken)
 

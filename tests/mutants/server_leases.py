@@ -22,6 +22,11 @@ def _claim(protection: str, old: str, new: str, *tests: str) -> Mutant:
     return _of(protection, "server/store/claims.py", old, new, "contract/store/test_claims", *tests)
 
 
+def _holder(protection: str, old: str, new: str, *tests: str) -> Mutant:
+    where = "unit/server/agents/test_holder"
+    return _of(protection, "server/agents/holder.py", old, new, where, *tests)
+
+
 def _place(protection: str, old: str, new: str, *tests: str) -> Mutant:
     names = "unit/server/domain/test_placement"
     return _of(protection, "server/domain/placement.py", old, new, names, *tests)
@@ -184,5 +189,48 @@ MUTANTS: Final = (
         'params = {"lease": "0"} |',
         "unit/server/agents/test_follow",
         "an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_newer",
+    ),
+    # who talks to an agent
+    _holder(
+        "leases are renewed",
+        "for lease in await self._leases.renew()} if self._held else {}",
+        "for lease in self._held.values()}",
+        "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",
+    ),
+    _holder(
+        "who has lost a lease stops talking to the agent",
+        "talking.cancel()\n            await asyncio.gather(talking, return_exceptions=True)",
+        "pass",
+        "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",
+    ),
+    _holder(
+        "who has lost a lease breaks off what it was doing",
+        "await stop(lease.agent)",
+        "pass",
+        "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",
+    ),
+    _holder(
+        "who has lost a lease begins nothing new",
+        'self._registry.give_up(lease.agent, f"another server talks to agent {lease.agent}")',
+        "pass",
+        "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",
+    ),
+    _holder(
+        "interrupted deliveries are resumed by who takes over",
+        "            await self._resume()",
+        "            pass",
+        "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",
+    ),
+    _holder(
+        "a server that is alone takes over at once",
+        "alone=self._alone",
+        "alone=False",
+        "a_server_that_is_alone_does_not_wait_for_its_predecessors_leases",
+    ),
+    _holder(
+        "agents that are not in the settings have a holder",
+        "sorted(agents | self._conversations.keys())",
+        "sorted(self._conversations.keys())",
+        "an_agent_that_has_jobs_has_a_holder_though_it_is_not_in_the_settings",
     ),
 )
