@@ -13,11 +13,9 @@ from client_agent.payloads.errors import Refused
 from client_agent.payloads.payload import NewPayload
 from client_agent.storage.folders import Folders
 from shared.files.bundles.format import BundleSummary
-from shared.files.bundles.writer import Data
 from shared.files.errors import BundleError
 from shared.ids import AttemptKey
 from shared.multipart.limits import FormLimits
-from shared.multipart.parser import FilePart
 from shared.multipart.sinks import BundleSink, RawSink, Sink
 from shared.wire import Limits, Order
 
@@ -131,18 +129,8 @@ class _StoringSink:
 
     def __init__(self, sink: Sink, submission: Submission) -> None:
         self._sink, self._submission = sink, submission
-
-    def expands(self, part: FilePart) -> bool:
-        return self._sink.expands(part)
-
-    def begin(self, part: FilePart) -> None:
-        self._sink.begin(part)
-
-    def write(self, data: Data) -> None:
-        self._sink.write(data)
-
-    def end(self) -> None:
-        self._sink.end()
+        self.expands, self.begin = sink.expands, sink.begin
+        self.write, self.end = sink.write, sink.end
 
     def finish(self) -> BundleSummary:
         summary = self._sink.finish()
