@@ -58,7 +58,7 @@ async def _sent(world: World) -> int:
 
 async def _restart(world: World) -> None:
     await world.die()
-    world.fuse = CrashPoint()
+    world.crash_point = CrashPoint()
     with world.inline():
         await world.start()
         await world.send.run_once()
@@ -94,7 +94,7 @@ async def test_unknown_is_asked_again(world):
 async def test_a_crash_around_the_agents_answer_loses_nothing(world, steps):
     await world.start()
     job_id = await world.upload("ann", "example")
-    world.fuse.at = world.fuse.steps + steps
+    world.crash_point.at = world.crash_point.steps + steps
     try:
         await world.send.run_once()
         await world.settle()

@@ -85,7 +85,7 @@ class JobModel(RuleBasedStateMachine):
     def restart_server(self) -> None:
         self.loop.run_until_complete(self.world.die())
         self.inline.__exit__(None, None, None)
-        self.world.fuse = CrashPoint()
+        self.world.crash_point = CrashPoint()
         self.inline = self.world.inline()
         self.inline.__enter__()
         self.loop.run_until_complete(self.world.start())
@@ -95,7 +95,7 @@ class JobModel(RuleBasedStateMachine):
         for agent in self.world.agents:
             agent.faults = [fault]
         if kill_after is not None:
-            self.world.fuse.at = self.world.fuse.steps + kill_after
+            self.world.crash_point.at = self.world.crash_point.steps + kill_after
 
     # -- users
 
@@ -200,7 +200,7 @@ class JobModel(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         try:
-            self.world.fuse.at = None
+            self.world.crash_point.at = None
 
             async def to_the_end() -> None:
                 await self.world.drain()

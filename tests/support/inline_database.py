@@ -1,4 +1,4 @@
-"""The server's database and threads without hops: step after step, and a fuse at each."""
+"""The server's database and threads without hops; the server can crash at each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SimulatedCrash(BaseException):
 
 
 class CrashPoint:
-    """Counts steps; at the chosen one, and at each after it, the process is dead.
+    """Counts steps; at the chosen one, and at each after it, the server has crashed.
 
     Args:
         at: number of the step that does not happen; None: never.
@@ -32,7 +32,7 @@ class CrashPoint:
             raise SimulatedCrash(f"step {self.steps}")
 
     @property
-    def blown(self) -> bool:
+    def crashed(self) -> bool:
         return self.at is not None and self.steps >= self.at
 
 
@@ -40,14 +40,14 @@ class InlineDatabase:
     """``shared.sqlite.database.Database`` on the caller's own thread; real SQLite, real SQL."""
 
     def __init__(
-        self, path: Path, migrations: Sequence[Migration], fuse: CrashPoint, clock: Clock
+        self, path: Path, migrations: Sequence[Migration], crash_point: CrashPoint, clock: Clock
     ) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.row_factory = sqlite3.Row
         self._connection.create_function("now_us", 0, clock.now)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=OFF")  # no power cuts here
-        self._fuse = fuse
+        self._crash_point = crash_point
         if not self._connection.execute("SELECT 1 FROM sqlite_master").fetchone():
             for migration in migrations:
                 for statement in migration:
@@ -57,8 +57,8 @@ class InlineDatabase:
         return self._connection.execute(sql, params or {}).fetchall()
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        if self._fuse.blown:
-            raise SimulatedCrash("dead")
+        if self._crash_point.crashed:
+            raise SimulatedCrash("crashed before")
         return self._run(sql, params)
 
     list_rows = rows
@@ -69,14 +69,14 @@ class InlineDatabase:
     async def write(self, change: Change[T]) -> T:
         self._run("BEGIN IMMEDIATE", None)
         try:
-            self._fuse.step()
+            self._crash_point.step()
             value = await change(_Steps(self))
-            self._fuse.step()  # dies before the commit: nothing is kept
+            self._crash_point.step()  # dies before the commit: nothing is kept
         except BaseException:
             self._connection.rollback()
             raise
         self._run("COMMIT", None)
-        self._fuse.step()  # dies after the commit, before anybody hears of it
+        self._crash_point.step()  # dies after the commit, before anybody knows of it
         return value
 
     def close(self) -> None:
@@ -93,13 +93,13 @@ class _Steps:
     locked_rows = rows
 
 
-def inline_threads(fuse: CrashPoint) -> Callable[..., Any]:
+def inline_threads(crash_point: CrashPoint) -> Callable[..., Any]:
     """In place of ``asyncio.to_thread``: the file step happens here and now, or never."""
 
     async def to_thread(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        fuse.step()
+        crash_point.step()
         value = step(*args, **kwargs)
-        fuse.step()
+        crash_point.step()
         return value
 
     return to_thread

@@ -1,5 +1,5 @@
 """Runs a bundle through a real sandbox in a child process of the test, as root or as another
-else.
+user.
 
 A child, because the agent changes its process for good (subreaper, mount namespace, uid), and
 because a fork needs no new interpreter: one run costs little more than the job itself.

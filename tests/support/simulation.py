@@ -175,7 +175,7 @@ class SimAgent(Link):
     # -- ports.Agent
 
     async def _line(self) -> str:
-        self._world.fuse.step()
+        self._world.crash_point.step()
         if self.faults[:1] == ["slow"]:
             self.faults.pop(0)
             await self._world.clock.sleep(30.0)
@@ -196,7 +196,7 @@ class SimAgent(Link):
         return fault
 
     def _answered(self, fault: str) -> None:
-        self._world.fuse.step()
+        self._world.crash_point.step()
         if fault == "cut":
             self.drop()
         if fault in ("reply_lost", "cut"):
@@ -278,7 +278,7 @@ class World:
 
     folder: Path
     services: dict[str, Service]
-    fuse: CrashPoint = field(default_factory=CrashPoint)
+    crash_point: CrashPoint = field(default_factory=CrashPoint)
     lost_after_s: float = NEVER_S
     """Sooner: what is given up for lost may run beside its successor; then no violation."""
     clock: SimClock = field(default_factory=SimClock)
@@ -302,7 +302,7 @@ class World:
     @contextmanager
     def inline(self) -> Iterator[None]:
         """File steps of this life on our own thread."""
-        stand_in = SimpleNamespace(to_thread=inline_threads(self.fuse))
+        stand_in = SimpleNamespace(to_thread=inline_threads(self.crash_point))
         with (
             mock.patch.object(folder, "asyncio", stand_in),
             mock.patch.object(scratch, "asyncio", stand_in),
@@ -314,7 +314,7 @@ class World:
         self.steady = PersistentClock(self.folder, self.clock, "boot")
         self.steady.save()
         self.database = InlineDatabase(
-            self.folder / "sim.sqlite", MIGRATIONS, self.fuse, self.steady
+            self.folder / "sim.sqlite", MIGRATIONS, self.crash_point, self.steady
         )
         wakeups = JobWakeups()
         self.jobs = SqlJobs(self.database, wakeups.changed)
@@ -376,16 +376,16 @@ class World:
     async def die(self) -> None:
         """Everything that was under way is gone at once."""
         self.alive = False
-        self.fuse.at = 0
+        self.crash_point.at = 0
         for stage in (self.holder, self.deliver, self.cancel, self.poll, self.get):
             await stage.stop()
         self.database.close()
-        self.fuse.at, self.fuse.steps = None, 0
+        self.crash_point.at, self.crash_point.steps = None, 0
 
     async def settle(self) -> None:
         """Let everything that is under way get as far as it can without time passing."""
         await self.clock.settle()
-        if self.fuse.blown:
+        if self.crash_point.crashed:
             raise SimulatedCrash("in a task")
 
     # -- what users do
