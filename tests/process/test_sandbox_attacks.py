@@ -1,6 +1,6 @@
-"""Bundles of our own that attack what we built: gate, end, logs, disk, collector, neighbours.
+"""Bundles that attack parts of the sandbox: gate, end, logs, disk, collector, other jobs.
 
-Each stays harmless where the sandbox fails.
+Each is harmless if the sandbox fails.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_a_job_that_kills_all_it_can_kills_itself_only(who: Who) -> None:
     assert outcome.survivors == []
 
 
-async def held_by_the_init(started: Started) -> set[str]:
+async def descriptors_of_the_init(started: Started) -> set[str]:
     folder = Path(f"/proc/{started.process.pid}/fd")
     return {str(link.readlink()).split(":")[0] for link in folder.iterdir()}
 
@@ -60,7 +60,7 @@ for number in (signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, s
     os.kill(1, number)
 print(os.listdir("/proc/1"), os.access("/proc/1", os.W_OK), os.path.exists("/proc/1/mem"))
 """
-    outcome = run(python(program, before_go=held_by_the_init), who)
+    outcome = run(python(program, before_go=descriptors_of_the_init), who)
     assert outcome.ended.exit_code == 0
     assert outcome.stdout == "[] False False\n"
     assert outcome.extra == {"anon_inode", "pipe"}
@@ -159,7 +159,7 @@ def test_one_process_cannot_allocate_more_memory_than_its_job_has(who: Who) -> N
     program = "import mmap\ntry: mmap.mmap(-1, 300 << 20); print('got it')\n"
     program += "except OSError as problem: print(problem.strerror)\n"
     outcome = run(python(program), who)
-    soft = "Cannot allocate memory\n"  # a cgroup counts what is touched, not what is asked for
+    soft = "Cannot allocate memory\n"  # a cgroup counts memory when it is used
     assert outcome.stdout == ("got it\n" if offers(who, "memory") else soft)
 
 
@@ -303,18 +303,18 @@ def test_the_next_job_gets_an_empty_directory(who: Who) -> None:
                 job = bash("ls -A /job /tmp /dev/shm >/tmp/seen; " + script)
                 job = replace(job, bundle={"run.sh": "cat /tmp/* 2>/dev/null; " + script})
                 workspace = await sandbox.prepare(f"a-{i}", 0, job.limits)
-                found = sorted(path.name for path in workspace.path.iterdir())
+                names = sorted(path.name for path in workspace.path.iterdir())
                 place = str(workspace.path.parent)
                 await workspace.destroy()
                 started = await start(sandbox, job, home, f"b-{i}")
                 started.process.go()
                 await started.process.wait()
                 await started.workspace.destroy()
-                seen.append((place, found))
+                seen.append((place, names))
         return seen
 
     seen = in_child(lambda home: asyncio.run(after(home)), who)
-    assert [found for _, found in seen] == [[]] * 4
+    assert [names for _, names in seen] == [[]] * 4
     if who == "root":
         places = [place for place, _ in seen]
         assert places[0] == places[1]  # used again: as good as new

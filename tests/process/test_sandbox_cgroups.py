@@ -1,4 +1,4 @@
-"""Jobs stay below the cgroup that the agent was started in, whoever put it there."""
+"""The cgroups of jobs are below the cgroup in which the agent was started."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def put_into(name: str, memory: int | None = None) -> Iterator[list[Path]]:
 
 
 def test_the_limit_of_the_agents_own_cgroup_holds_for_its_jobs() -> None:
-    """That it was met is not told as the job's own limit, for that one was not met."""
+    """It is not reported as the job's own limit, which was not reached."""
     program = "import time\nx = bytearray(b'x') * (300 << 20)\ntime.sleep(5)\n"
     bundle = {"run.sh": "exec python3 p.py\n", "p.py": program}
     job = Job(bundle, limits=SMALL.model_copy(update={"memory": 900 * MIB}))
@@ -87,7 +87,7 @@ def test_the_limit_of_the_agents_own_cgroup_holds_for_its_jobs() -> None:
 def test_processes_left_in_another_cgroup_are_killed_and_their_groups_removed() -> None:
     """The agent may be started somewhere else the next time."""
 
-    def lives(home: Path) -> tuple[int, list[Path]]:
+    def two_runs(home: Path) -> tuple[int, list[Path]]:
         with put_into(f"first-{os.getpid()}") as before:
             sandbox = Bubblewrap(
                 RealClock(), home / "agent", replace(SETTINGS, uid_base=uid_base())
@@ -109,4 +109,4 @@ def test_processes_left_in_another_cgroup_are_killed_and_their_groups_removed() 
             asyncio.run(second())
             return left.wait(10), [one.parent for one in group.folders if one.parent.exists()]
 
-    assert in_child(lives, "root") == (-signal.SIGKILL, [])
+    assert in_child(two_runs, "root") == (-signal.SIGKILL, [])

@@ -1,4 +1,4 @@
-"""``ferryman agent check``: what it claims is what happens to a canary."""
+"""``ferryman agent check``: the limits that it reports stop the canaries."""
 
 from __future__ import annotations
 

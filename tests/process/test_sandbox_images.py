@@ -1,4 +1,4 @@
-"""Disk images, which only root can mount: sized right, wiped for certain, thrown away otherwise."""
+"""Disk images, which only root can mount: their size, and when they are used again."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_a_job_can_store_what_its_limit_says(disk: int) -> None:
     def work(pool: ImagePool, mount_points: Path) -> tuple[int, int, str | None]:
         image = pool.make(disk, mount_points)
         image.make_job_folder(UID)
-        found = os.statvfs(image.mount_point)
-        usable = found.f_bavail * found.f_frsize
+        fs = os.statvfs(image.mount_point)
+        usable = fs.f_bavail * fs.f_frsize
         full = image.full()
         image.discard()
-        return usable, found.f_ffree, full
+        return usable, fs.f_ffree, full
 
     usable, files, full = mounted(work)
     assert abs(usable - disk) <= 256 * 1024
@@ -152,7 +152,7 @@ def test_an_image_is_used_again_only_if_it_is_the_same_as_a_new_one() -> None:
         image = pool.make(8 * MIB, mount_points)
         image.make_job_folder(UID)
         pool.give_back(image, keep_idle=0)
-        seen.append(("no spares wanted", pool.take_idle(8 * MIB) is image))
+        seen.append(("no idle image is to be kept", pool.take_idle(8 * MIB) is image))
         return seen
 
     assert dict(mounted(work)) == {
@@ -160,7 +160,7 @@ def test_an_image_is_used_again_only_if_it_is_the_same_as_a_new_one() -> None:
         "a little was stored": True,
         "something is left": False,
         "deleted, but open": False,
-        "no spares wanted": False,
+        "no idle image is to be kept": False,
     }
 
 
@@ -243,12 +243,12 @@ def test_a_job_cannot_reach_the_root_of_its_image() -> None:
 
 def test_images_leave_no_loop_device_behind() -> None:
     def loops(files: Path) -> list[str]:
-        found = []
+        devices = []
         for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
             text = backing.read_text()
             if str(files) in text:
-                found.append(text)
-        return found
+                devices.append(text)
+        return devices
 
     def work(pool: ImagePool, mount_points: Path) -> tuple[int, int]:
         made = [pool.make(8 * MIB, mount_points) for _ in range(3)]
@@ -281,15 +281,15 @@ def test_without_a_free_loop_device_the_sandbox_is_broken_and_the_self_test_fail
     """Not only for the size that a job asked for: an idle image must not make the test pass."""
 
     async def short(home: Path) -> list[str]:
-        said = []
+        messages = []
         async with sandbox_of(Job({}), home) as sandbox:
             await sandbox.self_test()
             disk_images.attach = no_loop_devices  # type: ignore[attr-defined]
             for attempt in (sandbox.self_test(), sandbox.prepare("a", 0, SMALL)):
                 with pytest.raises(SandboxBroken) as caught:
                     await attempt
-                said.append(str(caught.value))
-        return said
+                messages.append(str(caught.value))
+        return messages
 
     for message in in_child(lambda home: asyncio.run(short(home)), "root"):
         assert "cannot mount a disk image" in message
@@ -313,7 +313,7 @@ def test_idle_images_are_discarded_if_a_new_one_needs_a_loop_device() -> None:
 
 
 def test_an_image_that_is_in_use_again_is_not_given_back_twice() -> None:
-    """Where another one, whose turn it is to be discarded, is held by somebody."""
+    """While another image, which should be discarded, is in use."""
 
     def work(pool: ImagePool, mount_points: Path) -> tuple[bool, bool, list[str]]:
         held, image = (opened(pool.make(size * MIB, mount_points)) for size in (8, 16))
@@ -373,9 +373,9 @@ def test_without_loop_devices_the_error_says_so(monkeypatch: pytest.MonkeyPatch)
             return f"{problem} {[p.name for p in (home / 'files').glob('*.img')]}"
         return "made"
 
-    said = in_child(child, "root")
-    assert said.startswith("cannot mount a disk image: ")
-    assert said.endswith("/dev/loop-control' []")
+    message = in_child(child, "root")
+    assert message.startswith("cannot mount a disk image: ")
+    assert message.endswith("/dev/loop-control' []")
 
 
 def test_several_threads_can_make_images_at_once() -> None:

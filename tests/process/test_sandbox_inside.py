@@ -57,11 +57,11 @@ for name, nr, *args in [
 )
 def test_dangerous_system_calls_are_refused(who: Who) -> None:
     outcome = run(Job({"run.sh": "exec python3 calls.py\n", "calls.py": CALLS}), who)
-    said = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
+    results = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
     enosys = {"io_uring_setup", "clone3", "inotify_init", "inotify_init1", "ustat", "sysfs"}
-    assert len(said) == 20
-    assert {name for name, text in said.items() if text == "Function not implemented"} == enosys
-    assert {text for name, text in said.items() if name not in enosys} == {
+    assert len(results) == 20
+    assert {name for name, text in results.items() if text == "Function not implemented"} == enosys
+    assert {text for name, text in results.items() if name not in enosys} == {
         "Operation not permitted"
     }
 
@@ -72,12 +72,12 @@ def test_dangerous_system_calls_are_refused(who: Who) -> None:
 def test_a_relaxation_permits_its_calls_again(who: Who) -> None:
     job = Job({"run.sh": "exec python3 calls.py\n", "calls.py": CALLS})
     outcome = run(replace(job, allow=frozenset({"io_uring", "process_vm", "inotify"})), who)
-    said = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
-    assert said["io_uring_setup"] == "Bad address"
-    assert said["process_vm_readv"] != "Operation not permitted"
-    assert said["inotify_init"].isdigit()
-    assert said["fcntl"] == "Not a directory"
-    assert said["ptrace"] == said["keyctl"] == "Operation not permitted"
+    results = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
+    assert results["io_uring_setup"] == "Bad address"
+    assert results["process_vm_readv"] != "Operation not permitted"
+    assert results["inotify_init"].isdigit()
+    assert results["fcntl"] == "Not a directory"
+    assert results["ptrace"] == results["keyctl"] == "Operation not permitted"
 
 
 CALLS_OUT = r"""
@@ -138,9 +138,9 @@ def test_filter_and_no_new_privileges_hold_for_the_init_too(who: Who) -> None:
     script = "cat /proc/self/status\n"
     outcome = run(Job({"run.sh": script}, before_go=status_of_the_init), who)
     for status in (outcome.stdout, outcome.extra):
-        found = dict(line.split(":\t", 1) for line in status.splitlines())
-        assert (found["Seccomp"], found["NoNewPrivs"]) == ("2", "1")
-        assert (found["CapBnd"], found["CapPrm"]) == ("0" * 16, "0" * 16)
+        fields = dict(line.split(":\t", 1) for line in status.splitlines())
+        assert (fields["Seccomp"], fields["NoNewPrivs"]) == ("2", "1")
+        assert (fields["CapBnd"], fields["CapPrm"]) == ("0" * 16, "0" * 16)
 
 
 def test_the_host_is_not_visible_in_dev_sys_and_mounts(who: Who) -> None:
@@ -205,8 +205,8 @@ def test_with_soft_limits_rlimits_limit_cpu_time_and_file_size(who: Who) -> None
 def test_a_limit_is_hard_if_the_kernel_supports_it(limit: str, who: Who) -> None:
     """Asked of the kernel, so that an agent that does not find its means fails here."""
     offered = offers(who, limit)
-    found = run(Job({"run.sh": "true\n"}), who)
-    assert found.enforcement[limit] == ("hard" if offered else "soft")
+    outcome = run(Job({"run.sh": "true\n"}), who)
+    assert outcome.enforcement[limit] == ("hard" if offered else "soft")
     if not offered and who == "root":
         pytest.skip(
             f"this machine's kernel offers no hard {limit} limit: that it holds is not proved"

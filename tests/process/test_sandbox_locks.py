@@ -1,4 +1,4 @@
-"""Each lock of the sandbox alone: what is behind two of them holds when the other is open."""
+"""Each protection of the sandbox alone: it works if another one is turned off."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.real_sandbox import (
 )
 
 
-def open_filter() -> None:
+def permit_all_calls() -> None:
     """Let every system call pass, in this process."""
     seccomp.RULES = ()  # type: ignore[misc, assignment]
     seccomp.NAMESPACES = 0  # type: ignore[misc]
@@ -47,9 +47,9 @@ def without(option: str, length: int = 1) -> None:
     real = command.bwrap_options
 
     def fewer(*args: Any, **given: Any) -> list[str]:
-        found = real(*args, **given)
-        at = found.index(option)
-        return found[:at] + found[at + length :]
+        options = real(*args, **given)
+        at = options.index(option)
+        return options[:at] + options[at + length :]
 
     command.bwrap_options = fewer
 
@@ -79,7 +79,7 @@ chroot / true 2>&1 | cut -d: -f3
 def test_without_the_filter_no_namespace_can_be_made_inside(who: Who) -> None:
     """--disable-userns alone: there is no room for another user namespace, and without a capability
     there are no others."""
-    outcome = run_after(open_filter, bash(NEST), who)
+    outcome = run_after(permit_all_calls, bash(NEST), who)
     full, no = " No space left on device", " Operation not permitted"
     lines = outcome.stdout.splitlines()
     assert lines[:8] == [full, *[no] * 6, full]
@@ -154,7 +154,7 @@ def test_mounts_ignore_set_uid_bits_and_devices(who: Who) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "hole"),
+    ("change", "check"),
     [
         (lambda: without("--unshare-net"), "no_network"),
         (lambda: setattr(selftest, "real_uid", lambda _: 0), "not_root_on_host"),
@@ -162,7 +162,7 @@ def test_mounts_ignore_set_uid_bits_and_devices(who: Who) -> None:
     ids=["the host's network", "root"],
 )
 def test_a_sandbox_that_does_not_isolate_fails_its_self_test(
-    who: Who, change: Callable[[], None], hole: str
+    who: Who, change: Callable[[], None], check: str
 ) -> None:
     async def tested(home: Path) -> str:
         async with opened(bash(""), home) as sandbox:
@@ -174,8 +174,8 @@ def test_a_sandbox_that_does_not_isolate_fails_its_self_test(
         change()
         return asyncio.run(tested(home))
 
-    said = in_child(work, who)
-    assert f"the sandbox does not hold on this host: {hole} " in said
+    message = in_child(work, who)
+    assert f"the sandbox does not hold on this host: {check} " in message
 
 
 def test_without_a_filter_nothing_starts(who: Who) -> None:
@@ -247,10 +247,10 @@ def test_a_job_cannot_control_its_init_and_dies_with_its_agent(who: Who) -> None
     job = replace(Job(bundle), settings=replace(SETTINGS, disk_images=False))
 
     def work(home: Path) -> tuple[str, bool]:
-        init, said = kill_agent(job, home, go=True)
+        init, message = kill_agent(job, home, go=True)
         died = bool(select.select([init], [], [], 5)[0])
         pidfd.kill(init)
-        return said, died
+        return message, died
 
     assert in_child(work, who) == ("No such file or directory\n", True)
 
@@ -265,7 +265,7 @@ def killed_early(home: Path) -> tuple[bool, bool, list[str]]:
     """Kill an agent whose sandbox's init stands still just after it made the gate.
 
     Returns:
-        Whether the init had tied its life to its parent's by then; whether it died when it went
+        Whether the init had set its parent-death signal by then; whether it died when it went
         on; what is in the job's directory.
     """
     init, bound = kill_after_report(lambda report: stop_the_init(home, report))
@@ -314,7 +314,7 @@ async def stop_the_init(home: Path, report: Callable[[str], object]) -> None:
 
 
 def test_the_gate_opens_only_after_the_init_has_its_parent_death_signal(who: Who) -> None:
-    """Its init greets before it has tied its life to its parent's: a busy host may hold it up
+    """The ready byte may come before the init sets its parent-death signal: a busy host may stop it
     there."""
     for _ in range(50):
         bound, died, files = in_child(killed_early, who)
@@ -326,7 +326,7 @@ def test_the_gate_opens_only_after_the_init_has_its_parent_death_signal(who: Who
 
 
 async def no_groups() -> None:
-    """Nothing is found in cgroups."""
+    """Does nothing, so that no cgroup is cleared."""
 
 
 def test_the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it(who: Who) -> None:

@@ -1,4 +1,4 @@
-"""Neighbours, and what an earlier run of the agent left."""
+"""Isolation between jobs, and what an earlier run of the agent left."""
 
 from __future__ import annotations
 
@@ -90,32 +90,33 @@ def test_two_jobs_cannot_reach_each_other(who: Who) -> None:
 def test_the_agents_mounts_are_not_visible_on_the_host() -> None:
     """And so a killed agent leaves none."""
     if not can("root"):
-        pytest.skip("not root: that the host sees no mount of ours is not proved")
+        pytest.skip("not root: that mounts are not visible on the host is not proved")
     test = os.getpid()
 
-    async def look(started: Started) -> tuple[str, str]:
+    async def read_mounts(started: Started) -> tuple[str, str]:
         mounts = (Path("/proc/self/mountinfo"), Path(f"/proc/{test}/mountinfo"))
         own, hosts = (path.read_text() for path in mounts)
         return own, hosts
 
-    outcome = run(bash("sleep 0.1\n", during=look), "root")
+    outcome = run(bash("sleep 0.1\n", during=read_mounts), "root")
     own, hosts = outcome.extra
     assert "/run/ferryman/" in own
     assert "/run/ferryman/" not in hosts
 
 
 def test_a_restart_in_the_middle_clears_everything(who: Who) -> None:
-    """An earlier run with records, directories and an image; and a stranger, who is left alone."""
+    """An earlier run left records, directories and an image. A process of another program is not
+    killed."""
 
-    async def second_life(home: Path) -> tuple[bool, bool, list[str]]:
+    async def second_run(home: Path) -> tuple[bool, bool, list[str]]:
 
         job = bash("sleep 30\n", settings=replace(SETTINGS, disk_images=False))
         recorded = await asyncio.create_subprocess_exec("sleep", "60")
-        stranger = await asyncio.create_subprocess_exec("sleep", "60")
+        unrelated = await asyncio.create_subprocess_exec("sleep", "60")
         work_folders = WorkFolders(home / "agent", separate_uids=os.geteuid() == 0)
         (home / "agent" / "images").mkdir(parents=True)
         (home / "agent" / "images" / "7.img").write_bytes(bytes(100))
-        for name, pid in (("old-1", recorded.pid), ("old-2", stranger.pid)):
+        for name, pid in (("old-1", recorded.pid), ("old-2", unrelated.pid)):
             folder = work_folders.make(name)
             work_folders.make_job_folder(folder, None)
             work_folders.record_init(folder, pid)
@@ -128,14 +129,14 @@ def test_a_restart_in_the_middle_clears_everything(who: Who) -> None:
             await sandbox.clear()
             left = sorted(path.name for path in (home / "agent").rglob("*"))
         killed = await asyncio.wait_for(recorded.wait(), 10) == -signal.SIGKILL
-        spared = stranger.returncode is None
-        stranger.kill()
-        await stranger.wait()
-        return killed, spared, left
+        alive = unrelated.returncode is None
+        unrelated.kill()
+        await unrelated.wait()
+        return killed, alive, left
 
-    killed, spared, left = in_child(lambda home: asyncio.run(second_life(home)), who)
+    killed, alive, left = in_child(lambda home: asyncio.run(second_run(home)), who)
     assert killed
-    assert spared
+    assert alive
     assert set(left) <= {"work", "images", "cgroups"}
 
 
@@ -143,7 +144,7 @@ def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start() -> None:
     if not offers("root", "memory"):
         pytest.skip("no cgroups here: that a restart kills what is left in them is not proved")
 
-    async def second_life(home: Path) -> tuple[int, list[str]]:
+    async def second_run(home: Path) -> tuple[int, list[str]]:
 
         name = WorkFolders(home / "agent", separate_uids=True).name
         hierarchy = cgroup_tree.find_hierarchy(name)
@@ -156,5 +157,5 @@ def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start() -> None:
             kept = [str(folder) for folder in group.folders if folder.exists()]
         return await asyncio.wait_for(left.wait(), 10), kept
 
-    code, kept = in_child(lambda home: asyncio.run(second_life(home)), "root")
+    code, kept = in_child(lambda home: asyncio.run(second_run(home)), "root")
     assert (code, kept) == (-signal.SIGKILL, [])

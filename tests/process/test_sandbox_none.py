@@ -1,4 +1,4 @@
-"""Without a sandbox the rest of the protocol still holds."""
+"""Without a sandbox everything but the isolation works."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from tests.support.real_sandbox import (
 )
 
 
-def bare(script: str, who: Who, **more: object) -> Outcome:
+def run_unsandboxed(script: str, who: Who, **more: object) -> Outcome:
     return run(replace(Job({"run.sh": script}, backend=NoSandbox), **more), who)  # type: ignore[arg-type]
 
 
 def test_a_job_runs_in_its_directory_with_its_variables_only(who: Who) -> None:
-    outcome = bare(
+    outcome = run_unsandboxed(
         "echo x >file; env | cut -d= -f1 | sort | tr '\\n' ' '; readlink /proc/self/fd/0\n", who
     )
     assert (outcome.ended.reason, outcome.ended.exit_code) == (None, 0)
     assert outcome.files["file"] == b"x\n"
     names, stdin = outcome.stdout.split(" /")
-    mark = {"FERRYMAN_ATTEMPT_OF"}
+    marker = {"FERRYMAN_ATTEMPT_OF"}
     allowed = {"FERRYMAN_JOB_ID", "HOME", "LANG", "PATH", "PWD", "SHLVL", "TMPDIR", "_"}
-    assert set(names.split()) == allowed | mark
+    assert set(names.split()) == allowed | marker
     assert stdin == "dev/null\n"
 
 
 def test_reports_say_that_there_is_no_isolation(who: Who) -> None:
-    outcome = bare("true\n", who)
+    outcome = run_unsandboxed("true\n", who)
     assert outcome.report.backend == "none"
     assert outcome.report.enforcement["network"] == outcome.enforcement["network"] == "none"
     assert "without isolation" in outcome.report.advice[0]
@@ -56,21 +56,21 @@ def test_reports_say_that_there_is_no_isolation(who: Who) -> None:
 def test_jobs_of_a_root_agent_do_not_run_as_root() -> None:
     if not can("root"):
         pytest.skip("not root: that a root agent drops its rights is not proved")
-    assert bare("id -u; id -G\n", "root").stdout.split() not in (["0", "0"], [])
-    assert "0" not in bare("id -u; id -G\n", "root").stdout.split()
+    assert run_unsandboxed("id -u; id -G\n", "root").stdout.split() not in (["0", "0"], [])
+    assert "0" not in run_unsandboxed("id -u; id -G\n", "root").stdout.split()
 
 
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 3", 3), ("exit 137", 137), ("kill -9 $$", 137), ("/none", 127)]
 )
 def test_exit_codes_are_those_of_run_sh(who: Who, script: str, code: int) -> None:
-    outcome = bare(script + "\n", who)
+    outcome = run_unsandboxed(script + "\n", who)
     assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.EXIT_CODE, code)
 
 
 def test_after_the_timeout_sigterm_is_sent_and_then_sigkill(who: Who) -> None:
     script = "trap 'echo t >term' TERM; echo up; while :; do sleep 0.05; done\n"
-    outcome = bare(script, who, timeout_s=0.3, grace_s=0.3)
+    outcome = run_unsandboxed(script, who, timeout_s=0.3, grace_s=0.3)
     assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.TIMEOUT, None)
     assert outcome.files["term"] == b"t\n"
 
@@ -85,21 +85,21 @@ def test_after_the_timeout_sigterm_is_sent_and_then_sigkill(who: Who) -> None:
     ],
 )
 def test_processes_that_leave_the_session_are_killed_with_the_job(who: Who, escape: str) -> None:
-    outcome = bare(f"({escape}) >/dev/null 2>&1\nsleep 0.1\nexit 0\n", who)
+    outcome = run_unsandboxed(f"({escape}) >/dev/null 2>&1\nsleep 0.1\nexit 0\n", who)
     assert (outcome.ended.exit_code, outcome.ended.certain) == (0, True)
     assert outcome.survivors == []
 
 
 def test_limits_work_if_the_host_supports_them(who: Who) -> None:
     script = "head -c 400M /dev/zero | tail -c 390M >/dev/null; exit ${PIPESTATUS[1]}\n"
-    outcome = bare(script, who)
+    outcome = run_unsandboxed(script, who)
     if offers(who, "memory"):
         assert outcome.ended.reason is Reason.MEMORY_LIMIT
     else:
         assert outcome.ended.exit_code == 1
     script = "for i in $(seq 20); do head -c 8M /dev/zero >$i || break; done; sleep 0.3\n"
-    assert bare(script, who).ended.reason is Reason.DISK_LIMIT
-    assert bare("yes\n", who).ended.reason is Reason.LOG_LIMIT
+    assert run_unsandboxed(script, who).ended.reason is Reason.DISK_LIMIT
+    assert run_unsandboxed("yes\n", who).ended.reason is Reason.LOG_LIMIT
 
 
 def test_two_jobs_do_not_kill_each_other(who: Who) -> None:
@@ -138,24 +138,24 @@ def test_read_only_binds_to_other_paths_need_a_sandbox(who: Who) -> None:
 
 
 def test_processes_of_an_earlier_run_are_found_by_their_variable(who: Who) -> None:
-    async def second_life(home: Path) -> int | None:
+    async def second_run(home: Path) -> int | None:
         job = Job({"run.sh": "true\n"}, backend=NoSandbox)
         async with opened(job, home) as sandbox:
             name = sandbox.work_folders.name
         env = {"FERRYMAN_ATTEMPT_OF": f"{name}/old", "PATH": "/usr/bin:/bin"}
         left = await asyncio.create_subprocess_exec("sleep", "60", env=env)
-        spared = await asyncio.create_subprocess_exec(
+        other_agents = await asyncio.create_subprocess_exec(
             "sleep", "60", env={**env, "FERRYMAN_ATTEMPT_OF": "ferryman-other/old"}
         )
         async with opened(job, home) as sandbox:
             await sandbox.clear()
         code = await asyncio.wait_for(left.wait(), 10)
-        assert spared.returncode is None
-        spared.kill()
-        await spared.wait()
+        assert other_agents.returncode is None
+        other_agents.kill()
+        await other_agents.wait()
         return code
 
-    assert in_child(lambda home: asyncio.run(second_life(home)), who) == -9
+    assert in_child(lambda home: asyncio.run(second_run(home)), who) == -9
 
 
 def test_hard_limits_can_be_required(who: Who) -> None:

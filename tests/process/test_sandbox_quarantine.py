@@ -1,4 +1,4 @@
-"""What happens to an attempt that would not die, and to a clearing that did not come to its end."""
+"""Quarantine of attempts that do not die, and clears that fail."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ LONG = Job(
 def left_of(home: Path) -> list[str]:
     """What there is of an attempt: folders, cgroups, mounts; an idle image belongs to none."""
     agent = home / "agent"
-    found = [str(p) for top in ("work", "quarantine") for p in (agent / top).glob("*")]
+    paths = [str(p) for top in ("work", "quarantine") for p in (agent / top).glob("*")]
     name = WorkFolders(agent, separate_uids=False).name
-    found += map(str, Path("/sys/fs/cgroup").glob(f"*/{name}/*/"))
+    paths += map(str, Path("/sys/fs/cgroup").glob(f"*/{name}/*/"))
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    return [*found, *(line for line in mounts if f"/run/ferryman/{name}/attempt" in line)]
+    return [*paths, *(line for line in mounts if f"/run/ferryman/{name}/attempt" in line)]
 
 
 def at_work(home: Path) -> list[str]:
@@ -56,7 +56,7 @@ def at_work(home: Path) -> list[str]:
 def test_a_quarantined_attempt_is_removed_when_its_processes_are_dead(
     who: Who, images: bool, backend: type[Any]
 ) -> None:
-    """As on a slow disk, for which a killed process may wait longer than we wait for it."""
+    """As on a slow disk, for which a killed process may wait longer than the agent does."""
     job = replace(LONG, settings=replace(LONG.settings, disk_images=images), backend=backend)
 
     async def undying(home: Path) -> tuple[Ended, list[str], bool]:
@@ -66,18 +66,18 @@ def test_a_quarantined_attempt_is_removed_when_its_processes_are_dead(
             init = os.pidfd_open(started.process.pid)
             started.process.go()
             ended = await started.process.wait()
-            looked = asyncio.Event()
+            polled = asyncio.Event()
             sleep = sandbox.clock.sleep
 
-            async def after_a_look(seconds: float) -> None:
-                looked.set()
+            async def after_a_poll(seconds: float) -> None:
+                polled.set()
                 await sleep(seconds)
 
-            sandbox.clock.sleep = after_a_look  # type: ignore[method-assign]
+            sandbox.clock.sleep = after_a_poll  # type: ignore[method-assign]
             await started.workspace.destroy()
             (removal,) = sandbox._removals
-            look = asyncio.create_task(looked.wait())
-            await asyncio.wait({look, removal}, return_when=asyncio.FIRST_COMPLETED)
+            poll = asyncio.create_task(polled.wait())
+            await asyncio.wait({poll, removal}, return_when=asyncio.FIRST_COMPLETED)
             aside = left_of(home)
             pidfd.kill = real
             pidfd.kill(init)
@@ -125,9 +125,9 @@ def test_no_job_starts_before_a_running_clear_has_ended(who: Who) -> None:
 
         async def see(sandbox: Any, name: str) -> list[str]:
             workspace = await sandbox.prepare(name, 0, SMALL)
-            found = at_work(home)
+            names = at_work(home)
             await workspace.destroy()
-            return [one for one in found if one.startswith("old")]
+            return [one for one in names if one.startswith("old")]
 
         async with opened(LONG, home) as sandbox:
             return list(await asyncio.gather(see(sandbox, "a"), see(sandbox, "b")))
@@ -138,7 +138,7 @@ def test_no_job_starts_before_a_running_clear_has_ended(who: Who) -> None:
 def test_a_cgroup_that_is_busy_for_a_moment_does_not_stop_the_clear() -> None:
     """A process leaves its group a moment after its death."""
     if not offers("root", "memory"):
-        pytest.skip("no cgroups here: that their clearing waits is not proved")
+        pytest.skip("no cgroups here: that clear waits for them is not proved")
 
     async def again(home: Path) -> tuple[int, list[str]]:
         hierarchy = cgroup_tree.find_hierarchy(WorkFolders(home / "agent", separate_uids=True).name)
@@ -192,5 +192,5 @@ def test_an_agent_starts_although_a_process_of_its_last_run_does_not_die(who: Wh
         await undying.wait()
         return code, kept, worked, [p.name for p in (agent / "quarantine").iterdir()]
 
-    found = in_child(lambda home: asyncio.run(again(home)), who)
-    assert found == (0, ["undying"], [], [])
+    result = in_child(lambda home: asyncio.run(again(home)), who)
+    assert result == (0, ["undying"], [], [])

@@ -1,4 +1,4 @@
-"""Each rule that experiments forced on the sandbox, for real: taken out, one of these fails."""
+"""The rules of the sandbox (docs/threat-model.md), tested with real jobs."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_stdin_is_empty_and_not_the_gates_pipe(who: Who) -> None:
 
 # ---------------------------------------------------------------- 5: death for certain
 
-CROWD = """
+MANY_PROCESSES = """
 import mmap, os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 memory = mmap.mmap(-1, 96 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -114,7 +114,7 @@ os._exit(0)
 
 
 async def dead_at_the_end(started: Started) -> bool:
-    """Whether the namespace's init is dead at the very moment at which the end is told."""
+    """Whether the namespace's init is dead at the very moment at which the end is reported."""
     fd = os.pidfd_open(started.process.pid)
     await started.process.wait()
     dead = bool(select.select([fd], [], [], 0)[0])
@@ -124,7 +124,7 @@ async def dead_at_the_end(started: Started) -> bool:
 
 def test_all_processes_are_dead_when_the_end_is_reported(who: Who) -> None:
     limits = SMALL.model_copy(update={"pids": 120, "memory": 512 * MIB})
-    job = Job({"run.sh": "python3 crowd.py; exit 0\n", "crowd.py": CROWD}, limits=limits)
+    job = Job({"run.sh": "python3 many.py; exit 0\n", "many.py": MANY_PROCESSES}, limits=limits)
     outcome = run(replace(job, during=dead_at_the_end), who)
     assert (outcome.ended.exit_code, outcome.ended.certain) == (0, True)
     assert outcome.extra, "its init was alive"
@@ -152,7 +152,7 @@ def test_processes_that_do_not_die_are_reported_and_their_folder_is_kept(who: Wh
             kept = sorted(p.name for p in (home / "agent" / "quarantine").iterdir())
             content = (home / "agent/quarantine/attempt/job/file").read_text()
             alive = bool(pidfd.descendants(started.process.pid))
-        # the next life of the agent
+        # the next run of the agent
         async with opened(job, home) as sandbox:
             await sandbox.clear()
             left = [p.name for p in (home / "agent").rglob("*")]
@@ -207,7 +207,7 @@ def test_orphans_of_a_chain_become_the_agents_children(who: Who) -> None:
 
 def test_an_early_stop_leaves_no_orphan(who: Who) -> None:
     async def stop_early(home: Path) -> list[list[str]]:
-        found = []
+        processes = []
         async with opened(HELLO, home) as sandbox:
             for i in range(12):
                 started = await start(sandbox, HELLO, home, f"a-{i}")
@@ -217,15 +217,15 @@ def test_an_early_stop_leaves_no_orphan(who: Who) -> None:
                 ended = await started.process.wait()
                 assert (ended.certain, ended.reason) == (True, None)
                 uid = started.workspace.uid
-                found.append(processes_of(os.geteuid() if uid is None else uid))
+                processes.append(processes_of(os.geteuid() if uid is None else uid))
                 await started.workspace.destroy()
-        return found
+        return processes
 
     assert in_child(lambda home: asyncio.run(stop_early(home)), who) == [[]] * 12
 
 
 def test_a_sandbox_whose_outer_bwrap_is_killed_is_a_broken_sandbox(who: Who) -> None:
-    """No exit code, and the kill was not ours."""
+    """There is no exit code, and the agent did not kill it."""
 
     async def kill_outer(started: Started) -> None:
         os.kill(outer_of(started), signal.SIGKILL)
@@ -306,32 +306,32 @@ def test_chains_are_spawned_on_the_loops_thread_without_options_that_fork(who: W
 
 
 def test_many_processes_in_one_sandbox_do_not_count_in_another(who: Who) -> None:
-    crowd = replace(
+    many = replace(
         HELLO,
         bundle={"run.sh": "for i in $(seq 40); do sleep 20 & done; echo full; wait\n"},
         settings=replace(SETTINGS),
     )
 
     async def both(home: Path) -> tuple[str, str, Any]:
-        async with opened(crowd, home) as sandbox:
-            first = await start(sandbox, crowd, home, "a-0", 0)
+        async with opened(many, home) as sandbox:
+            first = await start(sandbox, many, home, "a-0", 0)
             first.process.go()
             await until(lambda: bool(first.stdout))
             second = await start(
                 sandbox,
-                replace(crowd, bundle={"run.sh": "for i in $(seq 30); do sleep 0 & done; wait\n"}),
+                replace(many, bundle={"run.sh": "for i in $(seq 30); do sleep 0 & done; wait\n"}),
                 home,
                 "a-1",
                 1,
             )
             second.process.go()
             ended = await second.process.wait()
-            said = second.launch.stderr.read_text()
+            stderr = second.launch.stderr.read_text()
             first.process.stop(None, "enough", grace=False)
             await first.process.wait()
             for started in (first, second):
                 await started.workspace.destroy()
-            return first.stdout, said, ended
+            return first.stdout, stderr, ended
 
-    full, said, ended = in_child(lambda home: asyncio.run(both(home)), who)
-    assert (full, said, ended.exit_code) == ("full\n", "", 0)
+    full, stderr, ended = in_child(lambda home: asyncio.run(both(home)), who)
+    assert (full, stderr, ended.exit_code) == ("full\n", "", 0)

@@ -1,4 +1,4 @@
-"""Starts that fail, hang or are cancelled leave nothing; neither do those that succeed."""
+"""Starts that fail, hang, are cancelled or succeed leave nothing behind."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_sandbox_that_does_not_start_quotes_bubblewrap(who: Who) -> None:
 def test_a_limit_that_cannot_be_set_is_a_broken_sandbox(
     who: Who, backend: type[Bubblewrap] | type[NoSandbox]
 ) -> None:
-    """Here the agent may open fewer files than a job is to."""
+    """The agent's own limit of open files is lower than the job's."""
 
     async def broken(home: Path) -> tuple[str, list[str]]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
@@ -100,9 +100,9 @@ def test_a_sandbox_that_is_stopped_at_its_start_is_killed_and_reaped(who: Who) -
         real = pidfd.open_child
 
         def stopped(pid: int, parent: int) -> int | None:
-            found = real(pid, parent)
+            fd = real(pid, parent)
             os.kill(pid, signal.SIGSTOP)
-            return found
+            return fd
 
         def unfiltered(pid: int) -> bool | None:
             """However far it had come before it was stopped."""
@@ -126,23 +126,23 @@ assert ctypes.CDLL(None).unshare(0x30000000) == 0
 pid = os.fork()
 if pid == 0:
     time.sleep(0.1)  # its parent is dead by now
-    if {said}:
+    if {reported}:
         os.write(status, b'{{"child-pid": %s}}\\n' % os.readlink("/proc/self").encode())
     os.execv("/usr/bin/sleep", ["sleep", "{seconds}"])
 os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize(("said", "seconds"), [(True, 60), (False, 60), (True, 0)])
+@pytest.mark.parametrize(("reported", "seconds"), [(True, 60), (False, 60), (True, 0)])
 def test_a_bwrap_that_is_killed_early_leaves_no_orphan(
-    said: bool, seconds: int, who: Who, tmp_path: Path
+    reported: bool, seconds: int, who: Who, tmp_path: Path
 ) -> None:
-    """Whether anybody said who its child is; nor a zombie of one that ends."""
+    """Whether or not bwrap reported its child. A child that ends leaves no zombie."""
 
     async def killed(home: Path) -> list[int]:
         job = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.5, death_timeout_s=0.6))
         program = script(home, "")
-        program.write_text(KILLED_EARLY.format(said=said, seconds=seconds))
+        program.write_text(KILLED_EARLY.format(reported=reported, seconds=seconds))
         async with opened(job, home) as sandbox:
             sandbox._tools = replace(sandbox.tools, bwrap=str(program))  # type: ignore[union-attr]
             with pytest.raises(SandboxBroken, match=r"exit code -9|not up within"):

@@ -1,4 +1,4 @@
-"""What a result holds, and what it never holds."""
+"""What a result contains, and what it never contains."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ def test_the_list_of_skipped_files_is_limited(tree: Path) -> None:
     assert (len(made.skipped), made.skipped_more) == (MAX_LISTED, 50)
 
 
-# ---------------------------------------------------------------- our own files
+# ---------------------------------------------------------------- the agent's files
 
 
 def test_the_agents_files_are_beside_the_jobs(tree: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Directories that change while they are collected: snapshots, and jobs that try to be quick."""
+"""Directories that change while they are packed, as in snapshots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tree(tmp_path: Path) -> Path:
 def test_a_link_put_in_place_of_a_folder_is_not_followed(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look and the opening, as a running job could."""
+    """The change happens between stat and open, as a running job could do it."""
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key").write_text("secret")
     (tree / "d").mkdir()
@@ -245,7 +245,7 @@ def test_a_file_made_after_the_count_does_not_get_the_name_of_an_agents_file(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_after_counting(monkeypatch, lambda: (tree / "STDOUT.log").write_text("theirs"))
-    made = pack(tree, {"stdout.log": b"ours"})
+    made = pack(tree, {"stdout.log": b"log"})
     assert names(made) == ["stdout.log", "ferryman.json"]
-    assert read(made, "stdout.log") == b"ours"
+    assert read(made, "stdout.log") == b"log"
     assert list(skipped(made)) == ["STDOUT.log"]

@@ -1,4 +1,4 @@
-"""The ZIP that a result is: its bytes, and what other programs make of it."""
+"""The ZIP writer: the bytes that it writes, and how other programs read them."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def test_zips_of_all_kinds_of_files_open_on_desktops(tmp_path: Path, path: Path)
     for odd in ("Run.sh", "CON", "a:b", "a\nb", "link"):
         (tree / odd).symlink_to("x") if odd == "link" else (tree / odd).touch()
     made = pack(tree, {"stdout.log": b"out"})
-    found = {header.name: header for header in desktop_zip.check(made.path)}
-    assert list(found) == [
+    headers = {header.name: header for header in desktop_zip.check(made.path)}
+    assert list(headers) == [
         *("CON", "Run.sh", "a:b", "big.bin", "dir/émpty/", "none", "run.sh", "漢字.txt"),
         *("stdout.log", "ferryman.json"),
     ]
-    assert {header.needed for header in found.values()} == {20}
+    assert {header.needed for header in headers.values()} == {20}
     assert len(made.skipped) == 2
     (warning,) = made.not_portable.warnings()
     assert "3 names" in warning
     with opened(made.path.parent) as _, made.path.open("rb") as file:
-        assert len(read_entries(file.fileno(), 100)) == len(found)  # strict as we are with others
+        assert len(read_entries(file.fileno(), 100)) == len(headers)  # the strict reader accepts it
 
 
 def test_other_programs_read_what_was_written(path: Path) -> None:
@@ -81,7 +81,7 @@ def test_other_programs_read_what_was_written(path: Path) -> None:
 @pytest.mark.parametrize("tool", [["unzip", "-t"], ["zipinfo"]])
 def test_info_zip_reports_no_error(path: Path, tool: list[str]) -> None:
     if shutil.which(tool[0]) is None:
-        pytest.skip(f"no {tool[0]}: that it reads ours is not proved")
+        pytest.skip(f"no {tool[0]}: that it reads our ZIPs is not proved")
     with ZipWriter(path) as out:
         out.add_folder("empty é", WHEN)
         out.add_file("big", WHEN, zeros(5 * MIB), 5 * MIB, executable=True)
@@ -108,11 +108,11 @@ def test_only_a_file_beyond_four_gib_has_zip64_sizes(
         out.add_file("huge", WHEN, zeros(size), size)
         out.add_file("behind", WHEN, [b"2"], 1)
         out.finish()
-    found = desktop_zip.check(path)
-    assert [(header.needed, header.wide) for header in found] == [(20, 0), (45, 16), (20, 0)]
-    assert found[1].size == size
+    headers = desktop_zip.check(path)
+    assert [(header.needed, header.wide) for header in headers] == [(20, 0), (45, 16), (20, 0)]
+    assert headers[1].size == size
     with path.open("rb") as file:
-        file.seek(found[1].offset + 30 + len("huge") + 20)
+        file.seek(headers[1].offset + 30 + len("huge") + 20)
         engine = isal_zlib.decompressobj(wbits=-15)
         assert sum(map(len, iter(lambda: engine.decompress(file.read(1 << 16)), b""))) == size
         assert engine.eof
@@ -123,8 +123,8 @@ def test_a_file_that_is_smaller_than_announced_is_valid(path: Path) -> None:
         out.add_file("f", WHEN, [b"short"], 5 * GIB)
         out.add_file("g", WHEN, [b"x"], 1)
         out.finish()
-    found = desktop_zip.check(path)
-    assert [(header.needed, header.wide) for header in found] == [(45, 0), (20, 0)]
+    headers = desktop_zip.check(path)
+    assert [(header.needed, header.wide) for header in headers] == [(45, 0), (20, 0)]
     with zipfile.ZipFile(path) as archive:
         assert [archive.read(name) for name in "fg"] == [b"short", b"x"]
 
@@ -150,9 +150,9 @@ def test_many_entries_need_zip64_end_records_only(path: Path, count: int, wide: 
         for number in range(count):
             out.add_folder(str(number), WHEN)
         out.finish()
-    found = desktop_zip.check(path)
-    assert len(found) == count
-    assert {header.needed for header in found} == {20}
+    headers = desktop_zip.check(path)
+    assert len(headers) == count
+    assert {header.needed for header in headers} == {20}
     assert (b"PK\6\6" in path.read_bytes()[-98:]) is wide
     with zipfile.ZipFile(path) as archive:
         assert len(archive.infolist()) == count
@@ -202,18 +202,18 @@ def test_an_existing_file_is_not_changed(path: Path) -> None:
 def test_writeback_of_a_large_result_starts_before_its_end(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
 
     def start(_: int, at: int, length: int) -> None:
-        asked.append((at, length))
+        ranges.append((at, length))
 
     monkeypatch.setattr(zip_writer, "start_writeback", start)
     with ZipWriter(path) as out:
         out.add_file("f", WHEN, [os.urandom(MIB)] * 20, 20 * MIB)
         out.finish()
-    assert len(asked) == 2
-    assert asked[0][0] == 0
-    assert asked[1][0] == asked[0][1]
+    assert len(ranges) == 2
+    assert ranges[0][0] == 0
+    assert ranges[1][0] == ranges[0][1]
 
 
 def test_a_finished_zip_is_fsynced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What an operator is told about the means that this host lacks."""
+"""The advice to an operator whose host cannot enforce some limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from client_agent.sandbox.kernel.cgroup_tree import CgroupsUnavailable, Hierarch
 from client_agent.sandbox.settings import SandboxSettings
 
 
-def examined(home: Path) -> Host:
+def probed(home: Path) -> Host:
     return probe_host("name", home / "images", home / "work", SandboxSettings(), root=False)
 
 
@@ -26,17 +26,17 @@ def test_a_data_folder_mounted_noexec_is_noticed(
     flags: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
-    told = [line for line in examined(tmp_path).advice if "noexec" in line]
-    assert bool(told) == bool(flags)
+    advice = [line for line in probed(tmp_path).advice if "noexec" in line]
+    assert bool(advice) == bool(flags)
 
 
 def test_controllers_that_are_missing_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "find_hierarchy", lambda _: Hierarchy(2, {"memory": tmp_path}))
-    found = examined(tmp_path)
-    assert found.soft_limits == ["pids", "cpu", "disk"]
-    assert found.advice[0].startswith("pids, cpu: the cgroup of this agent does not offer")
+    support = probed(tmp_path)
+    assert support.soft_limits == ["pids", "cpu", "disk"]
+    assert support.advice[0].startswith("pids, cpu: the cgroup of this agent does not offer")
 
 
 def test_the_advice_contains_why_cgroups_are_unavailable(
@@ -46,7 +46,7 @@ def test_the_advice_contains_why_cgroups_are_unavailable(
         raise CgroupsUnavailable("mount cgroup2")
 
     monkeypatch.setattr(host, "find_hierarchy", find)
-    assert examined(tmp_path).advice[0] == "memory, pids, cpu: mount cgroup2"
+    assert probed(tmp_path).advice[0] == "memory, pids, cpu: mount cgroup2"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_advice_contains_why_cgroups_are_unavailable(
 def test_the_advice_contains_why_loop_devices_are_unavailable(
     number: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel before 5.8, or somebody who takes each of them first."""
+    """A kernel before 5.8, or another process that is always faster."""
 
     def ioctl(fd: int, request: int, argument: object = 0) -> int:
         if argument == 0:

@@ -1,4 +1,4 @@
-"""Whether the sandbox works: what a test, a failed start and a question do to the answer."""
+"""How self-tests and failed starts change whether the sandbox can be used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPORT = SelfTestReport("fake", "1", {})
 
 
 class FakeTested:
-    """A sandbox whose self-test comes to what it is told; ``hold`` keeps it from ending."""
+    """A sandbox whose self-test has a given result. ``hold`` delays its end."""
 
     def __init__(self) -> None:
         self.tests = 0

@@ -1,4 +1,4 @@
-"""Opening what a hostile program left: each protection alone, where others would hide its loss."""
+"""Files of a hostile job are opened safely; each protection is tested alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def after_the_first_refusal(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[], None] = lambda: None
 ) -> None:
-    """The first opening is refused, as for somebody who may not read it; then things change."""
+    """The first open is refused, as for a file without permission; then it changes."""
     real = open_beneath.open_component
     left = [PermissionError(13, "Permission denied")]
 
@@ -50,15 +50,15 @@ def after_the_first_refusal(
 
 
 def test_openat2_gets_all_resolve_flags(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One flag implies another here, so no attack tells them apart: each is asked for by name."""
-    asked: list[tuple[int, int]] = []
+    """Some flags imply others, so no attack shows one of them: each must be passed."""
+    calls: list[tuple[int, int]] = []
 
     class Libc:
         @staticmethod
         def syscall(number: int, parent: int, name: bytes, how: Any, size: int) -> int:
             fields = ctypes.cast(how, ctypes.POINTER(ctypes.c_uint64 * 3)).contents
             assert (number, size, fields[1]) == (437, 24, 0)
-            asked.append((fields[0], fields[2]))
+            calls.append((fields[0], fields[2]))
             return os.open(name, fields[0], dir_fd=parent)
 
     if not open_beneath.HAS_OPENAT2:
@@ -72,7 +72,7 @@ def test_openat2_gets_all_resolve_flags(tree: Path, monkeypatch: pytest.MonkeyPa
     no_xdev, no_magiclinks, no_symlinks, stay_beneath = 1, 2, 4, 8
     resolve = no_xdev | no_magiclinks | no_symlinks | stay_beneath
     always = os.O_CLOEXEC | os.O_NOFOLLOW
-    assert asked == [
+    assert calls == [
         (always | os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, resolve),
         (always | os.O_RDONLY | os.O_DIRECTORY, resolve),
     ]

@@ -124,10 +124,10 @@ def test_a_mount_below_the_tree_is_neither_entered_nor_emptied() -> None:
         (home / "tree" / "a" / "mnt" / "kept").write_text("kept")
         with pytest.raises(OSError, match="busy"):
             remove_tree(home / "tree")
-        found = [path.name for path in home.rglob("kept")]
+        kept = [path.name for path in home.rglob("kept")]
         mounts.unmount(next(home.rglob("mnt")))
         remove_tree(home / "tree")
-        return found
+        return kept
 
     assert in_child(work, "root") == ["kept"]
 

@@ -62,7 +62,7 @@ def test_every_call_of_every_rule_is_refused(machine: str, rule: seccomp.Rule) -
             assert call(machine, name) == refused(rule.error), name
 
 
-DESIGNED = (
+DANGEROUS = (
     "unshare setns clone3 mount umount2 pivot_root chroot swapon swapoff fsopen fsconfig fsmount "
     "fspick open_tree move_mount mount_setattr ptrace pidfd_getfd process_vm_readv "
     "process_vm_writev add_key request_key keyctl bpf perf_event_open io_uring_setup "
@@ -74,7 +74,7 @@ DESIGNED = (
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("name", DESIGNED.split())
+@pytest.mark.parametrize("name", DANGEROUS.split())
 def test_every_dangerous_call_is_refused(machine: str, name: str) -> None:
     assert call(machine, name) != ALLOW
 
@@ -135,7 +135,7 @@ def test_four_socket_families_are_left(machine: str, family: int) -> None:
     for name in ("socket", "socketpair"):
         expected = ALLOW if left else refused(errno.EAFNOSUPPORT)
         assert call(machine, name, family, 1) == expected
-        # the kernel looks at 32 bits of the argument, and so must the filter
+        # the kernel uses 32 bits of the argument, and so must the filter
         assert call(machine, name, family | (1 << 32), 1) == expected
 
 
@@ -183,10 +183,12 @@ def test_unknown_machines_and_relaxations_are_refused() -> None:
 def test_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
     if not HEADERS[machine].exists():
         pytest.skip(f"there is no {HEADERS[machine]}: the numbers of calls are not proved")
-    found = dict(re.findall(r"#define __NR3?2?6?4?_?(\w+)\s+(\d+)", HEADERS[machine].read_text()))
-    known = {name: nr for name, nr in NUMBERS[machine].items() if name in found}
+    header_numbers = dict(
+        re.findall(r"#define __NR3?2?6?4?_?(\w+)\s+(\d+)", HEADERS[machine].read_text())
+    )
+    known = {name: nr for name, nr in NUMBERS[machine].items() if name in header_numbers}
     assert len(known) > 50
-    assert known == {name: int(found[name]) for name in known}
+    assert known == {name: int(header_numbers[name]) for name in known}
 
 
 def test_jumps_that_are_too_long_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Before any job runs: what is asked of the host, and the words that help."""
+"""The self-test: its checks, and the advice if it fails."""
 
 from __future__ import annotations
 
@@ -111,23 +111,23 @@ def test_settings_of_the_host_that_forbid_bwrap_are_named(
 
 
 @pytest.mark.parametrize(
-    ("mark", "variable"),
+    ("file", "variable"),
     [
-        *((mark, "") for mark in (".dockerenv", "run/.containerenv", "run/systemd/container")),
+        *((file, "") for file in (".dockerenv", "run/.containerenv", "run/systemd/container")),
         *(("", name) for name in ("container", "KUBERNETES_SERVICE_HOST")),
     ],
 )
 def test_the_advice_for_a_container_names_its_options(
-    tmp_path: Path, mark: str, variable: str
+    tmp_path: Path, file: str, variable: str
 ) -> None:
     message = "bwrap: Can't mount proc on /newroot/proc: Operation not permitted"
     assert "container" not in selftest.advise(message, tmp_path, tmp_path, {})
-    if mark:
-        (tmp_path / mark).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / mark).touch()
-    found = selftest.advise(message, tmp_path, tmp_path, {variable: "1"} if variable else {})
-    assert "seccomp=unconfined" in found
-    assert "procMount: Unmasked" in found
+    if file:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    advice = selftest.advise(message, tmp_path, tmp_path, {variable: "1"} if variable else {})
+    assert "seccomp=unconfined" in advice
+    assert "procMount: Unmasked" in advice
 
 
 def test_without_a_known_cause_the_advice_refers_to_bubblewraps_message(tmp_path: Path) -> None:

@@ -81,8 +81,8 @@ def test_a_delegated_v2_group_is_divided_into_a_leaf_and_the_jobs(
     jobs.mkdir()
     (jobs / "cgroup.controllers").write_text("cpu memory pids")
     (jobs / "cgroup.subtree_control").write_text("")
-    found = cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
-    assert found == Hierarchy(2, {"memory": jobs, "pids": jobs, "cpu": jobs})
+    hierarchy = cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
+    assert hierarchy == Hierarchy(2, {"memory": jobs, "pids": jobs, "cpu": jobs})
     assert (own / "agent" / "cgroup.procs").read_text() == "0"
     assert (own / "cgroup.subtree_control").read_text().startswith("+")
 
@@ -163,8 +163,8 @@ def test_version_1_is_used_if_v2_has_fewer_controllers(tmp_path: Path, proc: Pat
     mounts = (tmp_path / "memory", "cgroup", "rw,memory"), (tmp_path / "cpu", "cgroup", "rw,cpu")
     lines = mountinfo((tmp_path / "cgroup2", "cgroup2", "rw"), *mounts)
     (proc / "mountinfo").write_text(lines)
-    found = cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
-    assert (found.version, set(found.folders)) == (1, {"memory", "cpu"})
+    hierarchy = cgroup_tree.find_hierarchy("ferryman-x", proc=proc)
+    assert (hierarchy.version, set(hierarchy.folders)) == (1, {"memory", "cpu"})
 
 
 def test_v2_enables_the_io_controller_if_it_is_offered(
@@ -315,9 +315,9 @@ def test_a_real_group_limits_counts_and_is_removed(real: Hierarchy) -> None:
 
 
 def test_a_removed_group_has_no_subgroups(tmp_path: Path) -> None:
-    (tmp_path / "ours" / "attempt").mkdir(parents=True)
-    (tmp_path / "ours" / "cgroup.procs").touch()
-    assert cgroups.subgroups(tmp_path / "ours") == [tmp_path / "ours" / "attempt"]
+    (tmp_path / "own" / "attempt").mkdir(parents=True)
+    (tmp_path / "own" / "cgroup.procs").touch()
+    assert cgroups.subgroups(tmp_path / "own") == [tmp_path / "own" / "attempt"]
     assert cgroups.subgroups(tmp_path / "gone") == []
 
 

@@ -1,4 +1,4 @@
-"""Processes are named by descriptor, and a stranger with a reused pid is never taken for ours."""
+"""Pidfds refer to the right process, even if a pid was used again."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_signals_reach_descendants_and_not_the_top(family: Family) -> None:
     ("lists", "killed"),
     [
         (["12", "12"], "12"),
-        (["12", "1"], "1"),  # the second died, and its pid may be a stranger's
+        (["12", "1"], "1"),  # the second died, and its pid may be used again
         (["1", "12"], "1"),
         (["", ""], ""),
     ],

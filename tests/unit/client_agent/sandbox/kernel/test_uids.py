@@ -56,16 +56,16 @@ def test_the_uid_of_an_account_is_skipped(tmp_path):
 
 def test_accounts_are_looked_up_only_for_free_uids(tmp_path, monkeypatch):
     """It may be a slow server."""
-    asked = []
+    looked_up = []
 
     def getpwuid(uid):
-        asked.append(uid)
+        looked_up.append(uid)
         raise KeyError
 
     monkeypatch.setattr(pwd, "getpwuid", getpwuid)
     first = UidBlock(FREE, 100, 50, tmp_path / "uids")
     second = UidBlock(FREE, 100, 50, tmp_path / "uids")
-    assert asked == list(range(FREE, FREE + 100))
+    assert looked_up == list(range(FREE, FREE + 100))
     first.close()
     second.close()
 

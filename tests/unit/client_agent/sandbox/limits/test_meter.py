@@ -1,4 +1,4 @@
-"""The gauges of an attempt: looked at when, and what it means."""
+"""When the gauges of an attempt are read, and what their readings mean."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FakeGauge:
         self.hold: asyncio.Event | None = None
         self.fails = 0
         """So many calls raise first."""
-        self.found: EndCause | None = None
+        self.cause: EndCause | None = None
 
     async def poll(self, attempt: Process) -> None:
         self.polled += 1
@@ -43,7 +43,7 @@ class FakeGauge:
             raise OSError(errno.EMFILE, "Too many open files")
 
     def end_cause(self) -> EndCause | None:
-        return self.found
+        return self.cause
 
     def warnings(self) -> Sequence[str]:
         return [f"w{self.polled}"]
@@ -116,9 +116,9 @@ async def test_a_limit_that_cannot_be_read_at_the_end_is_a_warning() -> None:
 
 def test_the_first_end_cause_and_the_largest_usage_count() -> None:
     first, second = FakeGauge(1.0, 10), FakeGauge(2.0, None)
-    second.found = EndCause(Reason.DISK_LIMIT, "full")
+    second.cause = EndCause(Reason.DISK_LIMIT, "full")
     meter = Meter([first, second], SimClock(), 0.5, threading.Event())
-    assert meter.end_cause() == second.found
+    assert meter.end_cause() == second.cause
     assert meter.usage() == (2.0, 10)
     assert meter.warnings() == ["w0", "w0"]
     assert Meter([], SimClock(), 1, threading.Event()).usage() == (None, None)

@@ -1,4 +1,4 @@
-"""Soft limits: what is looked up, from where, how often, and what it means."""
+"""Soft limits: what is sampled, how often, and when a job is ended."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    found = {"cpu_s": 0.0, "memory": 0, "exactly": 0}
+    values = {"cpu_s": 0.0, "memory": 0, "exactly": 0}
     monkeypatch.setattr(
-        usage, "process_usage", lambda _: usage.ProcessUsage(found["cpu_s"], int(found["memory"]))
+        usage, "process_usage", lambda _: usage.ProcessUsage(values["cpu_s"], int(values["memory"]))
     )
-    monkeypatch.setattr(usage, "exact_memory", lambda *_: found["exactly"])
+    monkeypatch.setattr(usage, "exact_memory", lambda *_: values["exactly"])
     monkeypatch.setattr(usage, "deleted_file_bytes", lambda *_: 0)
-    return found
+    return values
 
 
 async def test_soft_memory_limits_are_checked_twice_before_the_job_is_ended(
@@ -45,7 +45,7 @@ async def test_soft_memory_limits_are_checked_twice_before_the_job_is_ended(
 async def test_memory_above_the_limit_for_a_moment_does_not_end_the_job(
     used: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What ending processes shared is counted for each that is looked at before the next ends."""
+    """While processes end, their shared memory is counted several times."""
     counted = [1001, 999]
     monkeypatch.setattr(usage, "exact_memory", lambda *_: counted.pop(0))
     used.update(memory=2000)
@@ -189,7 +189,7 @@ def test_files_in_memory_count_mapped_or_not() -> None:
     with mmap.mmap(-1, 4096):
         os.ftruncate(fd, 1 << 30)
         os.write(fd, bytes(3 << 20))
-        # of our parent's children we are one; other tests' small ones come and go
+        # this process is a child of its parent; children of other tests are small
         held = usage.deleted_file_bytes(os.getppid(), usage.memfd_device()) - before
     os.close(fd)
     assert (3 << 20) - (1 << 19) <= held < 4 << 20

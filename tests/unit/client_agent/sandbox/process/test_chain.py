@@ -1,4 +1,4 @@
-"""What comes before the sandbox and in it: cgroups joined, limits set, the gate."""
+"""The scripts JOIN and GATE: they join cgroups, set limits and wait for ``go``."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_limits_are_hard_and_set_before_the_ready_byte(shell: str) -> None:
     with subprocess.Popen([*shell.split(), *gate], stdin=read, stdout=subprocess.PIPE) as shell_:
         assert shell_.stdout is not None
         assert shell_.stdout.readline() == b"\n"
-        found = {
+        rlimits = {
             name: resource.prlimit(shell_.pid, getattr(resource, f"RLIMIT_{name.upper()}"))
             for name in limits
         }
         os.close(write)
     os.close(read)
-    assert found == {name: (value, value) for name, value in limits.items()}
+    assert rlimits == {name: (value, value) for name, value in limits.items()}
 
 
 def test_without_its_limits_the_gate_writes_no_ready_byte(tmp_path: Path) -> None:

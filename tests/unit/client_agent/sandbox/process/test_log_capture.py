@@ -1,4 +1,4 @@
-"""Logs: always drained, stored up to a limit, kept in memory by the kilobyte."""
+"""Log capture: pipes are read to their end, and what is stored is limited."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _THREADS = ThreadPoolExecutor(1)
 
 
 class HangingDisk(Executor):
-    """Runs nothing until told to."""
+    """Runs nothing until ``run`` is called."""
 
     def __init__(self) -> None:
         self.held: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -213,11 +213,11 @@ async def test_stopping_early_closes_everything(tmp_path: Path) -> None:
 async def test_single_bytes_are_read_in_larger_pieces_a_little_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rests: list[Callable[[], None]] = []
+    pauses: list[Callable[[], None]] = []
     loop = asyncio.get_running_loop()
 
-    def call_later(_: float, go_on: Callable[[], None]) -> asyncio.Handle:
-        rests.append(go_on)
+    def call_later(_: float, resume: Callable[[], None]) -> asyncio.Handle:
+        pauses.append(resume)
         return loop.call_soon(int)
 
     monkeypatch.setattr(loop, "call_later", call_later)
@@ -228,30 +228,30 @@ async def test_single_bytes_are_read_in_larger_pieces_a_little_later(
         os.write(piped.write, b".")
         await turns()
     assert piped.capture.bytes_read == MAX_SMALL_READS
-    (go_on,) = rests
-    go_on()
+    (resume,) = pauses
+    resume()
     await turns(3)
     assert piped.capture.bytes_read == MAX_SMALL_READS + 1000
     for _ in range(MAX_SMALL_READS - 1):
         await piped.feed(b".")
-    assert len(rests) == 2, "the thousand were one read"
+    assert len(pauses) == 2, "the thousand were one read"
     monkeypatch.undo()
-    rests[1]()
+    pauses[1]()
     assert await piped.end() == b"." * (2 * MAX_SMALL_READS - 1 + 1000)
 
 
 async def test_large_pieces_are_read_as_they_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rests: list[float] = []
+    pauses: list[float] = []
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "call_later", lambda seconds, _: rests.append(seconds))
+    monkeypatch.setattr(loop, "call_later", lambda seconds, _: pauses.append(seconds))
     piped = Piped(tmp_path / "log", 1 << 20)
     for _ in range(2 * MAX_SMALL_READS):
         await piped.feed(b"x" * 8192)
     monkeypatch.undo()
     await piped.end()
-    assert rests == []
+    assert pauses == []
 
 
 async def test_a_disk_that_hangs_delays_its_own_job_only(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ LAUNCH = Launch(["x"], {}, 1000.0, 100.0, Path("out"), Path("err"))
 DEATH_S = 10.0
 
 
-class FakeDrain:
+class FakeCapture:
     """Of a stream that ends when the test says so."""
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ class Running:
 
     def __init__(self, process: subprocess.Popen[bytes], *gauges: Gauge) -> None:
         self.clock, self.process = SimClock(), process
-        self.drains = FakeDrain(), FakeDrain()
+        self.captures = FakeCapture(), FakeCapture()
         outer, init = os.pidfd_open(process.pid), os.pidfd_open(process.pid)
-        out, err = (cast("LogCapture", capture) for capture in self.drains)
+        out, err = (cast("LogCapture", capture) for capture in self.captures)
         spawned = SpawnedProcesses(
             process, outer, pidfd.watch(outer), process.pid, init, -1, None, out, err
         )
@@ -78,7 +78,7 @@ async def test_a_process_that_dies_at_the_last_moment_is_certainly_dead(
     await running.clock.advance(DEATH_S - 0.1)
     await running.dies()
     await running.clock.advance(DEATH_S - 0.1)  # the pipes are slow, too
-    for capture in running.drains:
+    for capture in running.captures:
         capture.stop()
     ended = await running.supervised.wait()
     assert (ended.certain, ended.reason) == (True, Reason.TIMEOUT)
@@ -103,7 +103,7 @@ async def test_a_repeated_report_of_a_gauge_is_one_warning(
         running.supervised.stop(Reason.DISK_LIMIT, f"the job stored {size} MiB")
     running.supervised.stop(Reason.SHUTDOWN, "the agent leaves")
     await running.dies()
-    for capture in running.drains:
+    for capture in running.captures:
         capture.stop()
     ended = await running.supervised.wait()
     assert ended.reason is Reason.TIMEOUT
