@@ -122,6 +122,24 @@ MUTANTS: Final = (
         "self._at, self._end = 0,",
         f"{_SUITE}put_and_open.py::test_the_range_ends_before_its_end[folder-3-7-10]",
     ),
+    Mutant(
+        "storage",
+        "a file that is opened for somebody who has gone is closed",
+        "shared/files/opened.py",
+        "        opening.add_done_callback(_close)\n",
+        "",
+        (
+            "tests/unit/shared/files/test_opened.py::"
+            "test_a_file_that_is_opened_for_somebody_who_has_gone_is_closed",
+        ),
+    ),
+    _of(
+        "a file that was read to its end is closed",
+        "stream.py",
+        "        if self._at >= self._end:\n            self.close()\n",
+        "",
+        f"{_FOLDER}a_small_file_is_closed_before_it_is_sent",
+    ),
     _of(
         "scratch files of a run that is alive stay",
         "scratch.py",

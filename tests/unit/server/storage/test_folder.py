@@ -92,6 +92,14 @@ async def test_a_file_that_was_read_is_closed(storage: FolderStorage) -> None:
         assert stream._file.closed  # type: ignore[attr-defined]
 
 
+async def test_a_small_file_is_closed_before_it_is_sent(storage: FolderStorage) -> None:
+    """An agent may take minutes over it, and descriptors are few."""
+    name = await put(storage)
+    async with storage.open(R, name) as stream:
+        assert stream._file.closed  # type: ignore[attr-defined]
+        assert [chunk async for chunk in stream] == [b"content"]
+
+
 async def test_a_small_file_takes_one_visit_to_a_thread(
     storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

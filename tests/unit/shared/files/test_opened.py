@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -13,20 +12,17 @@ import pytest
 from shared.files.opened import opened
 
 
-async def test_a_file_that_is_opened_for_somebody_who_has_gone_is_closed(tmp_path, monkeypatch):
+async def test_a_file_that_is_opened_for_somebody_who_has_gone_is_closed(tmp_path: Path) -> None:
     files: list[IO[bytes]] = []
     begun, go_on = threading.Event(), threading.Event()
-    real = Path.open
 
-    def slow(path: Path, mode: str) -> IO[bytes]:
+    def slow() -> IO[bytes]:
         begun.set()
         assert go_on.wait(30)
-        files.append(real(path, mode))
+        files.append((tmp_path / "result").open("wb"))
         return files[0]
 
-    monkeypatch.setattr(Path, "open", slow)
-    opening_file = opened(partial(Path.open, tmp_path / "result", "wb"))
-    storing = asyncio.create_task(opening_file.__aenter__())
+    storing = asyncio.create_task(opened(slow).__aenter__())
     await asyncio.to_thread(begun.wait, 30)
     storing.cancel()
     with pytest.raises(asyncio.CancelledError):
