@@ -26,7 +26,6 @@ from client_agent.check import canaries as sandbox_check
 from client_agent.check import record
 from client_agent.check.table import Table
 from client_agent.intake.admission import Admission, Identity
-from client_agent.intake.mount_sources import MountSources
 from client_agent.intake.submission import Defaults
 from client_agent.intake.submit import Intake
 from client_agent.payloads.identity import agent_identity
@@ -194,8 +193,7 @@ async def running(
             grants,
         )
         runner = Runner(context, worker_count(settings))
-        sources = MountSources(grants.sources)
-        admission = Admission(identity, folders, watch, grants, sources, clock)
+        admission = Admission(identity, folders, watch, grants, clock)
         health = Health(admission, payloads, folders, watch, grants, clock)
         snapshots = Snapshots(runner, folders, admission, clock)
         stack.callback(snapshots.close)

@@ -42,13 +42,13 @@ class Admission:
         folders: Folders,
         sandbox: SandboxWatch,
         grants: Grants,
-        sources: MountSources,
         clock: Clock,
     ) -> None:
         self.shutting_down = False
         self.identity = identity
         self._folders, self._sandbox = folders, sandbox
-        self._grants, self._sources, self._clock = grants, sources, clock
+        self._grants, self._clock = grants, clock
+        self._sources = MountSources(grants.sources)
 
     async def check_ready(self, size: int) -> None:
         """Whether an attempt can be accepted now; of which service is not known yet.

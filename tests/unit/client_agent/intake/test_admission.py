@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from client_agent.intake.admission import Admission, Identity
-from client_agent.intake.mount_sources import MountSources
 from client_agent.payloads.errors import Refused
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.settings.grants import SandboxingSection
@@ -26,7 +25,7 @@ def admission(tmp_path):
         folders = Folders(tmp_path / "home", numbered())
         watch = SandboxWatch(FakeSandbox(clock, tmp_path), clock)
         identity = Identity("id", "node-1", "1.0", 1, None, 0)
-        return Admission(identity, folders, watch, grants, MountSources(grants.sources), clock)
+        return Admission(identity, folders, watch, grants, clock)
 
     return make
 
