@@ -21,18 +21,14 @@ from ferryman.models import (
     AttemptDoc,
     AttemptPage,
     EventDoc,
-    EventPage,
     JobDoc,
     JobPage,
     JobState,
 )
+from ferryman.polling import follow_events, wait_for_end
 from ferryman.transport import Transport
 from ferryman.upload import submit
 
-LONG_POLL_S: Final = 30
-"""How long the server is asked to wait with its answer while nothing happens."""
-MIN_PAUSE_S: Final = 0.5
-"""Pause after a long poll that was answered at once, as by a server that is stopping."""
 PAGE_SIZE: Final = 100
 
 
@@ -69,7 +65,6 @@ class Client:
         clock: Clock | None = None,
     ) -> None:
         self.user = user
-        self._clock = clock or RealClock()
         self._transport = Transport(
             url,
             token=token,
@@ -77,7 +72,7 @@ class Client:
             patience=patience,
             headers=headers,
             trust_env=trust_env,
-            clock=self._clock,
+            clock=clock or RealClock(),
         )
 
     @property
@@ -163,44 +158,11 @@ class Client:
         Raises:
             WaitedTooLong: carries the job as it is.
         """
-        start = self._clock.monotonic()
-        while True:
-            left = None if timeout is None else start + timeout - self._clock.monotonic()
-            wait_s = LONG_POLL_S if left is None else max(0, min(LONG_POLL_S, left))
-            asked_at = self._clock.monotonic()
-            job = await self._transport.get(
-                f"api/v1/jobs/{job_id}", JobDoc, query={"wait": f"{wait_s:.3f}"}, hold_s=wait_s
-            )
-            if job.ended:
-                return job
-            now = self._clock.monotonic()
-            if timeout is not None and now >= start + timeout:
-                raise errors.WaitedTooLong(job, timeout)
-            if now - asked_at < min(wait_s, MIN_PAUSE_S):
-                await self._clock.sleep(MIN_PAUSE_S)
+        return await wait_for_end(self._transport, job_id, timeout)
 
-    async def events(self, job_id: int, after: int = 0) -> AsyncGenerator[EventDoc, None]:
+    def events(self, job_id: int, after: int = 0) -> AsyncGenerator[EventDoc, None]:
         """The job's history from the start, then each change as it happens, until it has ended."""
-        ended = False
-        while True:
-            wait_s = 0 if ended else LONG_POLL_S
-            asked_at = self._clock.monotonic()
-            page = await self._transport.get(
-                f"api/v1/jobs/{job_id}/events",
-                EventPage,
-                query={"after": str(after), "wait": str(wait_s)},
-                hold_s=wait_s,
-            )
-            for event in page.items:
-                after = max(after, event.seq)
-                yield event
-            if ended and not page.items:
-                return
-            if page.items:
-                # Only the server knows which states are ended: a small request for each change.
-                ended = (await self.status(job_id)).ended
-            elif self._clock.monotonic() - asked_at < MIN_PAUSE_S:
-                await self._clock.sleep(MIN_PAUSE_S)
+        return follow_events(self._transport, job_id, after)
 
     async def jobs(
         self,
