@@ -6,18 +6,18 @@ from typing import Final
 
 from tests.mutants.mutant import BOX, PROCESS, Mutant, of
 
-_PLACES: Final = "sandbox/kernel/work_folders.py"
+_WORK_FOLDERS: Final = "sandbox/kernel/work_folders.py"
 _SELFTEST: Final = "sandbox/bubblewrap/selftest.py"
 _LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
 _OUTSIDE: Final = (
     f"{PROCESS}sandbox_outside.py::test_other_users_of_the_host_cannot_reach_a_jobs_files"
 )
-_ASIDE: Final = f"{PROCESS}sandbox_quarantine.py::test_"
-_HOLES: Final = f"{_LOCKS}a_sandbox_that_does_not_isolate_fails_its_self_test"
+_QUARANTINE: Final = f"{PROCESS}sandbox_quarantine.py::test_"
+_SELF_TEST_FAILS: Final = f"{_LOCKS}a_sandbox_that_does_not_isolate_fails_its_self_test"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _SETTINGS: Final = "tests/unit/client_agent/settings/test_agent.py::test_"
-_RECOGNISED: Final = f"{BOX}bubblewrap/test_selftest.py::test_"
-_LOOKS: Final = f"{BOX}limits/test_soft.py::test_"
+_SELF_TEST_UNIT: Final = f"{BOX}bubblewrap/test_selftest.py::test_"
+_SOFT: Final = f"{BOX}limits/test_soft.py::test_"
 
 _SOURCES: Final = "tests/unit/client_agent/intake/test_mount_sources.py::test_"
 
@@ -44,7 +44,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         _SELFTEST,
         "    if failed:\n",
         "    if False:\n",
-        f"{_HOLES}",
+        f"{_SELF_TEST_FAILS}",
     ),
     of(
         "1",
@@ -52,7 +52,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         _SELFTEST,
         "    if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID):",
         "    if False:",
-        f"{_RECOGNISED}a_setuid_binary_is_refused",
+        f"{_SELF_TEST_UNIT}a_setuid_binary_is_refused",
     ),
     of(
         "1",
@@ -60,12 +60,12 @@ AROUND: Final[tuple[Mutant, ...]] = (
         _SELFTEST,
         "    if missing:\n",
         "    if False:\n",
-        f"{_RECOGNISED}an_old_binary_is_refused",
+        f"{_SELF_TEST_UNIT}an_old_binary_is_refused",
     ),
     of(
         "3",
         "the folders of jobs are closed to everybody else on the host",
-        _PLACES,
+        _WORK_FOLDERS,
         "            self.work.chmod(0o700)\n",
         "            self.work.chmod(0o711)\n",
         f"{_OUTSIDE}[user-True-bubblewrap]",
@@ -118,7 +118,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "            if self.cleared:\n                return\n",
         "            if self.cleared:\n                return\n            self.cleared = True\n",
-        f"{_ASIDE}a_clear_that_failed_is_tried_again_before_a_job_starts",
+        f"{_QUARANTINE}a_clear_that_failed_is_tried_again_before_a_job_starts",
     ),
     of(
         "3",
@@ -126,7 +126,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "        async with self._clearing:\n            if self.cleared:",
         "        if True:\n            if self.cleared or self._clearing.locked():",
-        f"{_ASIDE}no_job_starts_before_a_running_clear_has_ended",
+        f"{_QUARANTINE}no_job_starts_before_a_running_clear_has_ended",
     ),
     of(
         "3",
@@ -134,7 +134,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/workspace.py",
         "        self._resources.remove_when_dead(self)\n",
         "",
-        f"{_ASIDE}a_quarantined_attempt_is_removed_when_its_processes_are_dead",
+        f"{_QUARANTINE}a_quarantined_attempt_is_removed_when_its_processes_are_dead",
     ),
     of(
         "3",
@@ -142,7 +142,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/workspace.py",
         "            return bool(poll.poll(0))\n",
         "            return True\n",
-        f"{_ASIDE}a_quarantined_attempt_is_removed_when_its_processes_are_dead",
+        f"{_QUARANTINE}a_quarantined_attempt_is_removed_when_its_processes_are_dead",
     ),
     of(
         "3",
@@ -184,7 +184,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/soft.py",
         "await asyncio.to_thread(work, *args, **kwargs)",
         "work(*args, **kwargs)",
-        f"{_LOOKS}slow_samples_do_not_block_the_event_loop",
+        f"{_SOFT}slow_samples_do_not_block_the_event_loop",
     ),
     of(
         "4",
@@ -192,6 +192,6 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/soft.py",
         "ended + self._pause_factor * (ended - started)",
         "ended",
-        f"{_LOOKS}after_a_long_sample_there_is_a_pause",
+        f"{_SOFT}after_a_long_sample_there_is_a_pause",
     ),
 )

@@ -1,4 +1,4 @@
-"""What experiments forced, rule 2, and the launch, rule 3."""
+"""The launch of a job: rule 3 of the threat model."""
 
 from __future__ import annotations
 
@@ -8,250 +8,14 @@ from tests.mutants.mutant import BOX, HOSTILE, PROCESS, Mutant, of
 
 _OPTIONS: Final = "sandbox/bubblewrap/command.py"
 _SPAWN: Final = "sandbox/process/start.py"
-_ATTEMPT: Final = "sandbox/process/supervisor.py"
-_SECCOMP: Final = "sandbox/bubblewrap/seccomp.py"
+_SUPERVISOR: Final = "sandbox/process/supervisor.py"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
-_NEXT_TO: Final = f"{PROCESS}sandbox_neighbours.py::test_"
+_NEIGHBOURS: Final = f"{PROCESS}sandbox_neighbours.py::test_"
 _LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
-_TOLD: Final = f"{PROCESS}sandbox_outside.py::test_command_lines_and_environments_of_a_sandbox_show_nothing_private"
 _UNIT: Final = f"{BOX}bubblewrap/test_command.py::test_"
-_CALLS: Final = f"{_INSIDE}dangerous_system_calls_are_refused"
 _CHAIN: Final = f"{BOX}process/test_chain.py::test_"
 _NAMESPACES: Final = f"{_UNIT}every_namespace_is_new_and_none_can_be_made_inside"
-
-RULES: Final[tuple[Mutant, ...]] = (
-    of(
-        "2.1",
-        "a root agent changes to an unprivileged uid before bwrap",
-        _OPTIONS,
-        "    if uid is not None:\n        command += [tools.setpriv",
-        "    if False:\n        command += [tools.setpriv",
-        f"{_RULES}no_process_of_a_job_is_root_on_the_host[root]",
-    ),
-    of(
-        "2.1",
-        "bwrap is refused the uid 0",
-        _OPTIONS,
-        "    if uid == 0:",
-        "    if uid == -1:",
-        f"{_UNIT}bwrap_never_runs_as_root",
-    ),
-    of(
-        "2.1",
-        "each slot has a uid of its own",
-        "sandbox/host_sandbox.py",
-        "self.settings.uid_base + slot if",
-        "self.settings.uid_base if",
-        f"{_RULES}two_slots_of_a_root_agent_have_different_uids",
-    ),
-    of(
-        "2.1",
-        "no two agents of a host take the same uids",
-        "sandbox/kernel/uids.py",
-        "elif not self._lock(start, block_size):",
-        "elif False:",
-        f"{BOX}kernel/test_uids.py::test_two_agents_of_a_host_never_share_a_uid",
-    ),
-    of(
-        "2.1",
-        "no account has the uid of a job",
-        "sandbox/kernel/uids.py",
-        "elif (account := _account(block)) is not None:",
-        "if False:",
-        f"{BOX}kernel/test_uids.py::test_the_uid_of_an_account_is_skipped",
-    ),
-    of(
-        "2.2",
-        "the job's directory is the last mount",
-        _OPTIONS,
-        '["--bind-fd", str(fds.job), JOB]',
-        '["--bind-fd", str(fds.job), JOB, "--tmpfs", "/opt"]',
-        f"{_UNIT}the_jobs_directory_is_the_last_mount_and_nothing_lies_below_it",
-    ),
-    of(
-        "2.2",
-        "no operator's bind lies below it",
-        _OPTIONS,
-        "RESERVED: Final = (JOB, ",
-        "RESERVED: Final = (",
-        f"{_UNIT}operators_binds_are_not_below_what_the_job_can_write[/job/data]",
-        "tests/unit/client_agent/settings/test_grants.py::test_a_mistake_is_reported",
-    ),
-    of(
-        "2.3",
-        "the chain starts with an empty environment",
-        _SPAWN,
-        "env={},",
-        "env=dict(os.environ),",
-        f"{_RULES}chains_are_spawned_on_the_loops_thread_without_options_that_fork",
-        _TOLD,
-    ),
-    of(
-        "2.3",
-        "`--clearenv`",
-        _OPTIONS,
-        'options.append("--clearenv")',
-        "pass",
-        _NAMESPACES,
-    ),
-    of(
-        "2.3",
-        "options travel by descriptor",
-        _OPTIONS,
-        'tools.bwrap, "--args", str(args_fd), "--", *inside]',
-        'tools.bwrap, *os.pread(args_fd, 9999, 0).decode().split("\\0")[:-1], "--", *inside]',
-        _TOLD,
-    ),
-    of(
-        "2.4",
-        "`/` is read-only",
-        _OPTIONS,
-        '"--remount-ro", "/"]',
-        '"--remount-ro", "/usr"]',
-        f"{HOSTILE}[root-tmpfs-bomb]",
-        f"{HOSTILE}[user-fs-write-system]",
-    ),
-    of(
-        "2.4",
-        "`/dev` is read-only",
-        _OPTIONS,
-        '"--remount-ro", "/dev", ',
-        "",
-        f"{HOSTILE}[root-tmpfs-bomb]",
-        f"{HOSTILE}[user-tmpfs-bomb]",
-    ),
-    of(
-        "2.5",
-        "the end is reported when the namespace's init is dead, not bwrap",
-        _ATTEMPT,
-        "self._init_dead = pidfd.watch(spawned.init_fd)",
-        "self._init_dead = spawned.outer_dead",
-        f"{_RULES}all_processes_are_dead_when_the_end_is_reported",
-    ),
-    of(
-        "2.6",
-        "SIGKILL goes to the init, never to the outer bwrap",
-        _ATTEMPT,
-        "        pidfd.kill(self._spawned.init_fd)\n        self._close_gate()",
-        "        pidfd.kill(self._spawned.outer_fd)\n        self._close_gate()",
-        f"{_RULES}signals_go_to_the_jobs_processes_and_its_init_only",
-    ),
-    of(
-        "2.6",
-        "SIGTERM goes to the job's own processes",
-        _ATTEMPT,
-        "pidfd.signal_descendants(self.pid, signal.SIGTERM, signal.SIGCONT)",
-        "pidfd.kill(self._spawned.outer_fd, signal.SIGTERM)",
-        f"{_RULES}signals_go_to_the_jobs_processes_and_its_init_only",
-        f"{HOSTILE}[user-wall-sleep]",
-    ),
-    of(
-        "2.6",
-        "a bwrap that is killed early leaves no orphan",
-        "sandbox/process/start.py",
-        "for fd in pidfd.open_orphans(self.pipes.err_inode):",
-        "for fd in ():",
-        f"{PROCESS}sandbox_start.py::test_a_bwrap_that_is_killed_early_leaves_no_orphan[user-False-60]",
-    ),
-    of(
-        "2.6",
-        "nor a zombie",
-        "sandbox/kernel/pidfd.py",
-        "or (parent_pid == os.getpid() and _is_init(pid))",
-        "",
-        f"{PROCESS}sandbox_start.py::test_a_bwrap_that_is_killed_early_leaves_no_orphan[user-True-0]",
-    ),
-    of(
-        "2.5",
-        "who dies at the last moment is dead for certain",
-        _ATTEMPT,
-        "                self._give_up_timer.cancel()\n",
-        "                pass\n",
-        f"{BOX}process/test_supervisor.py::test_a_process_that_dies_at_the_last_moment_is_certainly_dead",
-    ),
-    of(
-        "2.5",
-        "no descriptor's watch is taken for another's",
-        "sandbox/kernel/pidfd.py",
-        "    asyncio.get_running_loop().remove_reader(pidfd)\n",
-        "    asyncio.get_running_loop().call_soon(asyncio.get_running_loop().remove_reader, pidfd)\n",
-        f"{BOX}kernel/test_pidfd.py::test_closing_one_descriptor_ends_no_watch_of_the_next_with_its_number",
-    ),
-    of(
-        "2.7",
-        "the gate waits for `go`",
-        "sandbox/process/chain.py",
-        'read -r word && [ "$word" = go ] || exit 125; ',
-        "",
-        f"{_RULES}no_job_runs_if_the_agent_is_killed_before_the_gate_opens",
-    ),
-    of(
-        "2.7",
-        "the end of its input does not open it",
-        "sandbox/process/chain.py",
-        'read -r word && [ "$word" = go ] || exit 125; ',
-        "read -r word; ",
-        f"{_LOCKS}the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it",
-    ),
-    of(
-        "2.7",
-        "stdin of the program is empty",
-        "sandbox/process/chain.py",
-        'exec "$@" </dev/null',
-        'exec "$@"',
-        f"{_CHAIN}the_gate_opens_at_go_and_gives_an_empty_stdin",
-    ),
-    of(
-        "2.8",
-        "chains are spawned on the event loop's thread",
-        "sandbox/bubblewrap/backend.py",
-        "            start.spawn(argv, fds.passed())",
-        "            await sandbox.in_thread(start.spawn, argv, fds.passed())",
-        f"{_RULES}chains_are_spawned_on_the_loops_thread_without_options_that_fork",
-    ),
-    of(
-        "2.9",
-        "RLIMIT_NPROC is set inside",
-        _OPTIONS,
-        '    command = [tools.sh, "-c", JOIN, "join", *join, "--"]',
-        '    command = [tools.sh, "-c", "ulimit -p 48; " + JOIN, "join", *join, "--"]',
-        f"{_RULES}many_processes_in_one_sandbox_do_not_count_in_another[user]",
-    ),
-    of(
-        "2.10",
-        "the seccomp filter",
-        _OPTIONS,
-        "    if fds.seccomp is not None:\n        options +=",
-        "    if False:\n        options +=",
-        f"{_CALLS}[user]",
-        f"{HOSTILE}[root-socket-families]",
-    ),
-    of(
-        "2.11",
-        "the status is read to the newline",
-        "sandbox/process/status_pipe.py",
-        "(self._buffer + data).split",
-        "data.split",
-        f"{BOX}process/test_status_pipe.py::test_a_document_in_single_bytes_is_one_document",
-    ),
-    of(
-        "2.11",
-        "no exit code is `sandbox_error`",
-        _ATTEMPT,
-        "        elif code is None:",
-        "        elif False:",
-        f"{_RULES}a_sandbox_whose_outer_bwrap_is_killed_is_a_broken_sandbox",
-    ),
-    of(
-        "2.12",
-        "nothing makes Python fork",
-        _SPAWN,
-        "env={},",
-        "env={}, preexec_fn=os.getpid,",
-        f"{_RULES}chains_are_spawned_on_the_loops_thread_without_options_that_fork",
-    ),
-)
 
 LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
@@ -328,7 +92,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         '        options.append("--unshare-net")',
         "        pass",
         f"{HOSTILE}[user-net-agent-port]",
-        f"{_NEXT_TO}two_jobs_cannot_reach_each_other",
+        f"{_NEIGHBOURS}two_jobs_cannot_reach_each_other",
     ),
     of(
         "3",
@@ -430,7 +194,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "without confirmed death nothing is collected and the folder is put aside",
-        _ATTEMPT,
+        _SUPERVISOR,
         "        if not certain:\n",
         "        if False:\n",
         f"{_RULES}processes_that_do_not_die_are_reported_and_their_folder_is_kept",
@@ -441,7 +205,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "                if not await self._kill_recorded_init(folder):",
         "                if False:",
-        f"{_NEXT_TO}a_restart_in_the_middle_clears_everything",
+        f"{_NEIGHBOURS}a_restart_in_the_middle_clears_everything",
     ),
     of(
         "3",
@@ -458,7 +222,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "        await self._clear_cgroups()",
         "        pass",
-        f"{_NEXT_TO}a_process_left_in_a_cgroup_is_killed_at_the_next_start",
+        f"{_NEIGHBOURS}a_process_left_in_a_cgroup_is_killed_at_the_next_start",
     ),
     of(
         "3",
@@ -474,7 +238,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "            await self.in_thread(self.work_folders.clear, alive)",
         "            pass",
-        f"{_NEXT_TO}a_restart_in_the_middle_clears_everything",
+        f"{_NEIGHBOURS}a_restart_in_the_middle_clears_everything",
     ),
     of(
         "3",
@@ -482,104 +246,6 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/kernel/work_folders.py",
         "            mounts.enter_private_namespace(MOUNT_ROOT)\n",
         "            MOUNT_ROOT.mkdir(exist_ok=True)\n",
-        f"{_NEXT_TO}the_agents_mounts_are_not_visible_on_the_host",
-    ),
-)
-
-
-def _refusal(what: str, calls: str, *tests: str) -> Mutant:
-    return of("2.10", what, _SECCOMP, calls, "()", *(tests or (f"{_CALLS}[user]",)))
-
-
-FILTER: Final[tuple[Mutant, ...]] = (
-    of(
-        "2.10",
-        "foreign ABIs kill",
-        _SECCOMP,
-        "[bpf.ret(bpf.KILL_PROCESS)])\n    lines += [bpf.load(bpf.NR)]",
-        "[bpf.ret(bpf.ALLOW)])\n    lines += [bpf.load(bpf.NR)]",
-        f"{_INSIDE}the_i386_entry_kills",
-    ),
-    of(
-        "2.10",
-        "x32 calls kill",
-        _SECCOMP,
-        "bpf.if_at_least(X32, [bpf.ret(bpf.KILL_PROCESS)])",
-        "bpf.if_at_least(X32, [bpf.ret(bpf.ALLOW)])",
-        f"{BOX}bubblewrap/test_seccomp.py::test_x32_calls_kill",
-    ),
-    _refusal(
-        "namespaces, without `--disable-userns`",
-        '("unshare", "setns")',
-        f"{_LOCKS}without_disable_userns_no_namespace_can_be_made_inside",
-    ),
-    _refusal("clone3", '("clone3",)'),
-    of(
-        "2.10",
-        "clone with namespace flags",
-        _SECCOMP,
-        "*bpf.if_any_bit(NAMESPACES, refuse), ",
-        "",
-        f"{_CALLS}[user]",
-        f"{BOX}bubblewrap/test_seccomp.py::test_clone_makes_no_namespace",
-    ),
-    of(
-        "2.10",
-        "mount and chroot, old and new",
-        _SECCOMP,
-        '*("mount", "umount2", "pivot_root", "chroot", "swapon", "swapoff"),',
-        "",
-        f"{BOX}bubblewrap/test_seccomp.py::test_every_dangerous_call_is_refused",
-    ),
-    _refusal("ptrace", '("ptrace", "kcmp", "pidfd_getfd")'),
-    _refusal("process_vm", '("process_vm_readv", "process_vm_writev", "process_madvise")'),
-    _refusal("keyrings", '("add_key", "request_key", "keyctl")'),
-    _refusal("bpf", '("bpf",)'),
-    _refusal("perf", '("perf_event_open",)'),
-    _refusal("io_uring", '("io_uring_setup", "io_uring_enter", "io_uring_register")'),
-    _refusal("userfaultfd", '("userfaultfd",)'),
-    of(
-        "2.10",
-        "NUMA policy",
-        _SECCOMP,
-        '"migrate_pages", "move_pages"),',
-        '"migrate_pages"),',
-        f"{_CALLS}[user]",
-    ),
-    _refusal("inotify", '("inotify_init", "inotify_init1", "inotify_add_watch")'),
-    _refusal("ustat and sysfs", '("ustat", "sysfs")'),
-    of(
-        "2.10",
-        "fcntl's F_NOTIFY",
-        _SECCOMP,
-        "F_NOTIFY: Final = 1026",
-        "F_NOTIFY: Final = 1027",
-        f"{_CALLS}[user]",
-        f"{BOX}bubblewrap/test_seccomp.py::test_fcntl_watches_no_directory",
-    ),
-    _refusal("file handles", '("name_to_handle_at", "open_by_handle_at")'),
-    of(
-        "2.10",
-        "modules and what else runs the host",
-        _SECCOMP,
-        '*("init_module", ',
-        "*(",
-        f"{BOX}bubblewrap/test_seccomp.py::test_every_dangerous_call_is_refused",
-    ),
-    of(
-        "2.10",
-        "TIOCSTI and TIOCLINUX",
-        _SECCOMP,
-        "(0x5412, 0x541C)",
-        "()",
-        f"{BOX}bubblewrap/test_seccomp.py::test_input_cannot_be_inserted_into_terminals",
-    ),
-    of(
-        "2.10",
-        "sockets other than UNIX, INET, INET6, NETLINK",
-        _SECCOMP,
-        "FAMILIES: Final = (",
-        "FAMILIES: Final = (40, ",
-        f"{HOSTILE}[user-socket-families]",
+        f"{_NEIGHBOURS}the_agents_mounts_are_not_visible_on_the_host",
     ),
 )

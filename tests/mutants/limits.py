@@ -10,9 +10,9 @@ _ATTACKS: Final = f"{PROCESS}sandbox_attacks.py::test_"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _IMAGES: Final = f"{PROCESS}sandbox_images.py::test_"
-_LOOKS: Final = f"{BOX}limits/test_soft.py::test_"
+_SOFT: Final = f"{BOX}limits/test_soft.py::test_"
 _HARD: Final = f"{BOX}limits/test_hard.py::test_"
-_DRAIN: Final = "tests/unit/client_agent/sandbox/process/test_log_capture.py::test_"
+_LOG_CAPTURE: Final = "tests/unit/client_agent/sandbox/process/test_log_capture.py::test_"
 _WORKSPACE: Final = "sandbox/workspace.py"
 _GROUPS: Final = "sandbox/kernel/cgroups.py"
 _RLIMITS: Final = f"{_INSIDE}rlimits_are_in_force"
@@ -113,7 +113,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/soft.py",
         "            if too_much:\n",
         "            if False:\n",
-        f"{_LOOKS}soft_memory_limits_are_checked_twice_before_the_job_is_ended",
+        f"{_SOFT}soft_memory_limits_are_checked_twice_before_the_job_is_ended",
     ),
     of(
         "4",
@@ -169,7 +169,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/process/log_capture.py",
         "        if self._small_reads >= MAX_SMALL_READS:\n",
         "        if False:\n",
-        f"{_DRAIN}single_bytes_are_read_in_larger_pieces_a_little_later",
+        f"{_LOG_CAPTURE}single_bytes_are_read_in_larger_pieces_a_little_later",
     ),
     of(
         "4",
@@ -177,7 +177,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/process/log_capture.py",
         "        return sum(map(len, self._unwritten)) > MAX_UNWRITTEN",
         "        return False",
-        f"{_DRAIN}a_disk_that_hangs_delays_its_own_job_only",
+        f"{_LOG_CAPTURE}a_disk_that_hangs_delays_its_own_job_only",
     ),
     of(
         "4",
@@ -185,7 +185,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/process/log_capture.py",
         "        if self._unwritten:\n",
         "        if False:\n",
-        f"{_DRAIN}a_disk_that_hangs_delays_its_own_job_only",
+        f"{_LOG_CAPTURE}a_disk_that_hangs_delays_its_own_job_only",
     ),
     of(
         "4",
@@ -226,7 +226,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "sandbox/limits/soft.py",
         "        if self._cpu and used.cpu_s > self._budget_s:",
         "        if False:",
-        f"{_LOOKS}soft_cpu_limits_are_a_budget_of_cpu_time",
+        f"{_SOFT}soft_cpu_limits_are_a_budget_of_cpu_time",
     ),
     of(
         "4",
@@ -355,7 +355,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "        space = self._limit - self._tail_reserve - self._stored",
         "        space = len(data)",
         f"{HOSTILE}[user-log-flood]",
-        f"{_DRAIN}beyond_the_limit_start_and_end_are_kept",
+        f"{_LOG_CAPTURE}beyond_the_limit_start_and_end_are_kept",
     ),
     of(
         "4",

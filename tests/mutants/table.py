@@ -8,11 +8,13 @@ from typing import Final
 
 from tests.mutants.archives import ARCHIVES
 from tests.mutants.around import AROUND
-from tests.mutants.launch import FILTER, LAUNCH, RULES
+from tests.mutants.launch import LAUNCH
 from tests.mutants.limits import LIMITS
 from tests.mutants.mutant import Mutant
 from tests.mutants.packing import PACKING
 from tests.mutants.results import COLLECTING
+from tests.mutants.rules import RULES
+from tests.mutants.system_calls import FILTER
 
 
 def section(mutant: Mutant) -> str:
