@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         BadArgument,
         BadBundle,
         BadDownload,
+        Conflict,
         FerrymanError,
         FileChanged,
         NoResult,
@@ -42,19 +43,31 @@ if TYPE_CHECKING:
         Unreachable,
         WaitedTooLong,
     )
-    from ferryman.models import AttemptDoc, EventDoc, JobDoc, JobState, Reason, Usage
+    from ferryman.models import (
+        AgentDoc,
+        AgentState,
+        AttemptDoc,
+        EventDoc,
+        JobDoc,
+        JobState,
+        Reason,
+        Usage,
+    )
     from ferryman.sync import SyncClient
 
     __version__: str
 
 __all__ = [
     "Accepted",
+    "AgentDoc",
+    "AgentState",
     "AlreadyEnded",
     "AttemptDoc",
     "BadArgument",
     "BadBundle",
     "BadDownload",
     "Client",
+    "Conflict",
     "Downloaded",
     "EventDoc",
     "FerrymanError",
@@ -80,6 +93,8 @@ __all__ = [
 
 _ELSEWHERE: Final = {
     "Accepted": "answers",
+    "AgentDoc": "models",
+    "AgentState": "models",
     "AttemptDoc": "models",
     "Client": "client",
     "Downloaded": "download",

@@ -106,6 +106,10 @@ class AlreadyEnded(Refused):
     """409: the job ended before it could be cancelled."""
 
 
+class Conflict(Refused):
+    """409: an agent is in a state that does not allow it, such as one that still has jobs."""
+
+
 class NotReady(Refused):
     """202 or 409: the job, or the attempt, has not ended, so there is no result yet."""
 

@@ -7,7 +7,7 @@ never a silent "Unknown". This is the one definition: the server reads it throug
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
@@ -36,6 +36,9 @@ class AgentState(StrEnum):
     """Given up: its attempts were ended. It is active again once it is reached."""
     RETIRED = "retired"
     """Not used any more: it gets no jobs and is not contacted."""
+
+
+AgentAction: TypeAlias = Literal["drain", "resume", "retire", "lost"]
 
 
 class Reason(StrEnum):

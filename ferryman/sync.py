@@ -139,3 +139,5 @@ class SyncClient:
     health = _blocking(Client.health)
     services = _blocking(Client.services)
     agents = _blocking(Client.agents)
+    agent = _blocking(Client.agent)
+    change_agent = _blocking(Client.change_agent)

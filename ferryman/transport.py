@@ -114,11 +114,13 @@ class Transport:
         async with self.answer("GET", path, query=query, hold_s=hold_s) as answer:
             return await self.read(answer, model)
 
-    async def post(self, path: str, model: type[M]) -> tuple[int, M]:
+    async def post(
+        self, path: str, model: type[M], *, query: Mapping[str, str] | None = None
+    ) -> tuple[int, M]:
         """POST nothing, which may be repeated; HTTP status (below 400) and JSON document."""
 
         async def once() -> tuple[int, M]:
-            async with self.answer("POST", path) as answer:
+            async with self.answer("POST", path, query=query) as answer:
                 return answer.status, await self.read(answer, model)
 
         return await self.retry(once)

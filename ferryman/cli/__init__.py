@@ -47,4 +47,5 @@ def command_first(words: Sequence[str]) -> list[str]:
     at = 0
     while at < len(words) and words[at].partition("=")[0] in _WHICH_SERVER:
         at += 1 if "=" in words[at] else 2
-    return [*words[at : at + 1], *words[:at], *words[at + 1 :]]
+    end = at + (2 if words[at : at + 1] == ["agents"] else 1)
+    return [*words[at:end], *words[:at], *words[end:]]

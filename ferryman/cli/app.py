@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ferryman.cli import attempts, jobs, programs, results
+from ferryman.cli import agents, attempts, jobs, programs, results
 from ferryman.cli.submit import submit
 
 _PASSED_ON: Final = {
@@ -32,6 +32,7 @@ app.command("logs")(attempts.logs)
 app.command("download")(results.download)
 app.command("cancel")(jobs.cancel)
 app.command("list")(jobs.list_jobs)
+app.add_typer(agents.app, name="agents")
 app.command("dev")(programs.dev)
 app.command("server", context_settings=_PASSED_ON)(programs.server)
 app.command("agent", context_settings=_PASSED_ON)(programs.agent)

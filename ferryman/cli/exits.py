@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from ferryman.models import JobDoc
 
 FAILED: Final = 1
-"""The job failed and has no exit code of its own; there is no such job; it cannot be cancelled."""
+"""The job failed and has no exit code of its own; there is no such job or agent; it
+cannot be cancelled; the agent cannot be changed like that."""
 USAGE: Final = 2
 BAD_BUNDLE: Final = 65
 """The bundle was refused; nothing of it was kept."""
@@ -38,6 +39,7 @@ _EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (  # the first cla
     (errors.NotFound, FAILED),
     (errors.NoResult, FAILED),
     (errors.AlreadyEnded, FAILED),
+    (errors.Conflict, FAILED),
     (errors.Refused, BAD_BUNDLE),
     (errors.BadDownload, DAMAGED),
     (errors.WaitedTooLong, TIMEOUT),

@@ -22,6 +22,9 @@ _STYLE: Final = {
     "Failed": "red",
     "Cancelled": "yellow",
     "Unknown": "magenta",
+    "active": "green",
+    "draining": "yellow",
+    "lost": "red",
 }
 _MIN_FOR_BAR: Final = 1 << 20
 """Bytes; a smaller transfer is over before a bar is seen."""
@@ -165,7 +168,7 @@ def print_jobs(listed: Iterable[JobDoc], waiting: Mapping[int, str]) -> None:
         )
         for job in listed
     ]
-    _print_table(heads, rows, drop=("NAME", "ACCEPTED", "SERVICE", "USER"))
+    print_table(heads, rows, drop=("NAME", "ACCEPTED", "SERVICE", "USER"))
 
 
 def print_attempts(attempts: Iterable[AttemptDoc]) -> None:
@@ -185,12 +188,17 @@ def print_attempts(attempts: Iterable[AttemptDoc]) -> None:
         )
         for one in attempts
     ]
-    _print_table(heads, rows, drop=("STARTED", "AGENT"))
+    print_table(heads, rows, drop=("STARTED", "AGENT"))
 
 
-def _print_table(
+def print_table(
     heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], drop: Sequence[str]
 ) -> None:
+    """A table on a terminal, tab-separated lines elsewhere.
+
+    Args:
+        drop: columns that a narrow terminal does without, the first one first.
+    """
     if sys.stdout.isatty():
         _table(heads, rows, drop)
         return

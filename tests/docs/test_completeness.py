@@ -142,7 +142,8 @@ def commands() -> list[tuple[str, str]]:
     """Each command of the command line with each of its options."""
     found = []
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
-        for parameter in command.params:
+        inner = getattr(command, "commands", {}).values()
+        for parameter in [one for part in (command, *inner) for one in part.params]:
             found += [(name, option) for option in parameter.opts if option.startswith("--")]
     return found
 

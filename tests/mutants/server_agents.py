@@ -61,13 +61,6 @@ MUTANTS: Final = (
         f"{_HTTP}an_agent_is_retired_once_it_has_no_jobs_and_is_then_left_alone",
     ),
     _of(
-        "an agent that is retired while it is followed is left",
-        "agents/follow.py",
-        "while not self._link.excluded:",
-        "while True:",
-        f"{_HTTP}a_running_server_leaves_an_agent_that_is_retired",
-    ),
-    _of(
         "an agent that can be reached is not declared lost",
         "stages/agents.py",
         "if agent is not None and agent.reachable:",

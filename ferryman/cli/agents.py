@@ -1,0 +1,223 @@
+"""Commands for operators, about the agents of a server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+import typer
+
+from ferryman.cli import show
+from ferryman.cli.exits import FAILED
+from ferryman.cli.options import Json, Server, Token, TokenFile, Url, run
+from ferryman.defaults import DEFAULT_URL
+from ferryman.errors import BadArgument
+from ferryman.units import say_duration
+
+if TYPE_CHECKING:
+    from ferryman.models import AgentAction, AgentDoc
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show the agents of a server, drain, retire or give up one. For operators.",
+)
+
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
+Message: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--message", "-m", metavar="TEXT", help="Why, for whoever looks at it."),
+]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_HEADS: Final = ("AGENT", "STATE", "UP", "JOBS", "SLOTS", "ADDRESS", "MESSAGE")
+
+
+@app.command("list")
+def list_agents(
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Those, too, that were retired and are not in the settings."),
+    ] = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """List the agents, and why those that get no jobs get none."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        from ferryman.models import AgentDoc
+
+        async with server.client() as client:
+            documents = await client.agents(every=every)
+        listed = [AgentDoc.model_validate(document) for document in documents]
+        if json:
+            typer.echo("[" + ",\n".join(agent.model_dump_json() for agent in listed) + "]")
+        elif not listed:
+            show.print_message("the server has no agents")
+        else:
+            rows = [_row(agent) for agent in listed]
+            show.print_table(_HEADS, rows, drop=("ADDRESS", "SLOTS", "JOBS"))
+        return 0
+
+    run(work())
+
+
+@app.command("show")
+def show_agent(
+    name: Name,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Show an agent."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        async with server.client() as client:
+            agent = await client.agent(name)
+        if json:
+            show.print_json(agent)
+        else:
+            for line in _details(agent):
+                typer.echo(show.printable(line))
+        return 0
+
+    run(work())
+
+
+@app.command()
+def drain(
+    name: Name,
+    message: Message = None,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Give an agent no new jobs; those that it has go on to their end."""
+    _change(Server.from_options(url, token, token_file), name, "drain", message, json=json)
+
+
+@app.command()
+def resume(
+    name: Name,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Use an agent again that was drained, retired or declared lost."""
+    _change(Server.from_options(url, token, token_file), name, "resume", None, json=json)
+
+
+@app.command()
+def retire(
+    name: Name,
+    yes: Yes = False,
+    message: Message = None,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Use an agent no more; it must have no jobs (drain it, and wait)."""
+    ask = None if yes else "retire agent {}? It gets no jobs, and the server does not contact it"
+    _change(
+        Server.from_options(url, token, token_file), name, "retire", message, json=json, ask=ask
+    )
+
+
+@app.command()
+def lost(
+    name: Name,
+    yes: Yes = False,
+    message: Message = None,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Give up an agent that will not come back: what it has is tried again at once."""
+    ask = "declare agent {} lost? Its attempts end now ({}), though they may still run there"
+    server = Server.from_options(url, token, token_file)
+    _change(server, name, "lost", message, json=json, ask=None if yes else ask)
+
+
+def _change(
+    server: Server,
+    name: str,
+    action: AgentAction,
+    message: str | None,
+    *,
+    json: bool,
+    ask: str | None = None,
+) -> None:
+    """Do it, after a question where there is one to ask."""
+    if ask is not None and not sys.stdin.isatty():
+        raise BadArgument(f"agents {action} asks first: give --yes where nobody can answer")
+
+    async def work() -> int:
+        async with server.client() as client:
+            if ask is not None:
+                agent = await client.agent(name)
+                question = ask.format(agent.name, _jobs(agent))
+                if not typer.confirm(show.printable(question), err=True):
+                    show.print_message("nothing was changed")
+                    return FAILED
+            agent = await client.change_agent(name, action, message)
+        if json:
+            show.print_json(agent)
+        else:
+            show.print_message("; ".join(_summary(agent)))
+        return 0
+
+    run(work())
+
+
+def _summary(agent: AgentDoc) -> Iterator[str]:
+    """What it is like now, as phrases."""
+    yield f"agent {agent.name} is {agent.state}"
+    if agent.message:
+        yield agent.message
+    if agent.jobs:
+        yield f"it has {_jobs(agent)}"
+    if agent.state == "active" and agent.trouble:
+        yield agent.trouble
+
+
+def _jobs(agent: AgentDoc) -> str:
+    return "1 job" if agent.jobs == 1 else f"{agent.jobs} jobs"
+
+
+def _row(agent: AgentDoc) -> tuple[str, ...]:
+    return (
+        agent.name,
+        str(agent.state),
+        "yes" if agent.up else "no",
+        str(agent.jobs),
+        "" if agent.slots is None else str(agent.slots),
+        agent.address,
+        agent.message or agent.trouble,
+    )
+
+
+def _details(agent: AgentDoc) -> Iterator[str]:
+    message = f": {agent.message}" if agent.message else ""
+    yield f"agent {agent.name} is {agent.state}{message}"
+    yield f"  {'gets' if agent.up else 'gets no'} new jobs"
+    if agent.trouble:
+        yield f"  {agent.trouble}"
+    kind = {"ferryman": "Ferryman agent", "": "agent"}.get(agent.kind, f"{agent.kind} client")
+    at = f" at {agent.address}" if agent.address else ""
+    version = f", version {agent.version}" if agent.version else ""
+    yield f"  {kind}{at}{version}, id {agent.id}"
+    slots = "" if agent.slots is None else f", {agent.slots} slots"
+    yield f"  {_jobs(agent)}, {agent.running} running{slots}"
+    if agent.silent_s is not None:
+        yield f"  not reached for {say_duration(agent.silent_s)}"
+    if agent.last_heard_at:
+        yield f"  heard of last {show.local(agent.last_heard_at)}"

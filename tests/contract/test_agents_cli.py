@@ -1,0 +1,118 @@
+"""``ferryman agents`` and the SDK's methods behind it, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ferryman import Client, Conflict, NotFound
+from tests.support.fake_agent import FakeAgent, serving
+from tests.support.server_http import ServerClient
+
+
+class Operator:
+    """Runs the command line as an operator does."""
+
+    def __init__(self, caller: ServerClient, folder: Path) -> None:
+        self.caller, self._folder = caller, folder
+
+    async def __call__(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        line = [sys.executable, "-P", "-m", "ferryman", "--url", self.caller.url, "agents", *words]
+        process = await asyncio.create_subprocess_exec(
+            *line,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        return process.returncode or 0, out.decode(), err.decode()
+
+
+@pytest.fixture
+def agent() -> FakeAgent:
+    return FakeAgent("north", "abc", ends="Running")
+
+
+@pytest.fixture
+async def operator(tmp_path: Path, agent: FakeAgent) -> AsyncIterator[Operator]:
+    async with serving(tmp_path, agent) as caller:
+        await agent.until(lambda: agent.streams == 1)
+        yield Operator(caller, tmp_path)
+
+
+async def test_agents_are_listed_and_shown(operator: Operator, agent: FakeAgent) -> None:
+    job_id = await operator.caller.upload()
+    await operator.caller.job(job_id, until="Running")
+    code, out, err = await operator("list")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "AGENT\tSTATE\tUP\tJOBS\tSLOTS\tADDRESS\tMESSAGE",
+        f"north\tactive\tyes\t1\t4\t{agent.url}\t",
+    ]
+    code, out, _ = await operator("list", "--json", "--all")
+    assert (code, [one["id"] for one in json.loads(out)]) == (0, ["abc"])
+    code, out, _ = await operator("show", "north")
+    assert code == 0
+    assert out.splitlines()[:-1] == [
+        "agent north is active",
+        "  gets new jobs",
+        f"  Ferryman agent at {agent.url}, id abc",
+        "  1 job, 1 running, 4 slots",
+    ]
+    code, out, _ = await operator("show", "abc", "--json")
+    assert (code, json.loads(out)["name"]) == (0, "north")
+    code, out, err = await operator("show", "nobody")
+    assert (code, out) == (1, "")
+    assert "this server knows no agent nobody" in err
+
+
+async def test_an_agent_is_drained_resumed_and_retired(
+    operator: Operator, agent: FakeAgent
+) -> None:
+    job_id = await operator.caller.upload()
+    await operator.caller.job(job_id, until="Running")
+    code, out, err = await operator("drain", "north", "-m", "new disk")
+    assert (code, out, err) == (0, "", "agent north is draining; new disk; it has 1 job\n")
+    code, out, _ = await operator("list")
+    assert "\tdraining\tno\t1\t" in out
+    code, _, err = await operator("retire", "north", "--yes")
+    assert code == 1
+    assert "agent north has 1 job: drain it and wait" in err
+    code, _, err = await operator("lost", "north", "--yes")
+    assert code == 1
+    assert "agent north can be reached, so its jobs are not lost" in err
+    await agent.end(agent.held(f"{job_id}.1"))
+    await operator.caller.job(job_id)
+    code, _, err = await operator("retire", "north", "--yes")
+    assert (code, err) == (0, "agent north is retired; retired by an operator\n")
+    code, out, _ = await operator("resume", "north", "--json")
+    assert (code, json.loads(out)["state"]) == (0, "active")
+
+
+@pytest.mark.parametrize("action", ["retire", "lost"])
+async def test_what_cannot_be_undone_is_asked_first(operator: Operator, action: str) -> None:
+    code, out, err = await operator(action, "north")
+    assert (code, out) == (2, "")
+    assert f"agents {action} asks first: give --yes" in err
+    code, out, _ = await operator("show", "north", "--json")
+    assert json.loads(out)["state"] == "active"
+
+
+async def test_the_sdk_says_what_is_in_the_way(operator: Operator) -> None:
+    async with Client(operator.caller.url) as client:
+        drained = await client.change_agent("abc", "drain", "for repair")
+        assert (drained.name, drained.state, drained.message) == ("north", "draining", "for repair")
+        assert (await client.agent("north")).state == "draining"
+        with pytest.raises(Conflict, match="can be reached") as caught:
+            await client.change_agent("north", "lost")
+        assert (caught.value.status, caught.value.code) == (409, "agent_reachable")
+        with pytest.raises(NotFound):
+            await client.agent("no/body?")
