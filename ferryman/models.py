@@ -196,6 +196,9 @@ class AttemptDoc(Wire):
     ended_at: str | None = None
     result_size: int | None = None
     """Bytes of the ZIP."""
+    stdout_bytes: int | None = None
+    stderr_bytes: int | None = None
+    """What its logs hold."""
     links: AttemptLinks
 
 

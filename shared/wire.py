@@ -76,6 +76,9 @@ class ResultInfo(Wire):
     """Bytes of the ZIP."""
     sha256: str
     """Of the ZIP file, hex."""
+    stdout_bytes: Int64 | None = None
+    stderr_bytes: Int64 | None = None
+    """What its logs hold; None from an agent that does not say it yet."""
 
 
 class PayloadDoc(Wire):

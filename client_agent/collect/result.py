@@ -9,7 +9,7 @@ from typing import Final
 
 from client_agent.collect import receipt
 from client_agent.collect.contents import Collected, Contents, ResultsLimitExceeded
-from client_agent.collect.log_tail import log_tail
+from client_agent.collect.log_tail import log_size, log_tail
 from client_agent.collect.pack import RECEIPT, CheckSpace, collect, collect_extras
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.sandbox.base import SelfTestReport
@@ -108,7 +108,14 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
     except BaseException:
         folders.remove_file(staged)
         raise
-    outcome = replace(outcome, result=ResultInfo(size=collected.size, sha256=collected.sha256))
+    stdout_bytes, stderr_bytes = (log_size(folders.log(payload.id, stream)) for stream in STREAMS)
+    result = ResultInfo(
+        size=collected.size,
+        sha256=collected.sha256,
+        stdout_bytes=stdout_bytes,
+        stderr_bytes=stderr_bytes,
+    )
+    outcome = replace(outcome, result=result)
     warnings = collected.not_portable.warnings()
     if collected.skipped:
         warnings = (*warnings, _skipped_warning(collected))

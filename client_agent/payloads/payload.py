@@ -86,6 +86,8 @@ class Outcome:
             "warnings": json.dumps(self.warnings),
             "size": None if result is None else result.size,
             "sha256": None if result is None else result.sha256,
+            "stdout_bytes": None if result is None else result.stdout_bytes,
+            "stderr_bytes": None if result is None else result.stderr_bytes,
             "ended_at": self.ended_at,
         }
 
@@ -187,5 +189,10 @@ def _outcome(state: PayloadState, row: Row) -> Outcome:
         warnings=tuple(json.loads(row["warnings"])),
         result=None
         if row["result_sha256"] is None
-        else ResultInfo(size=row["result_size"], sha256=row["result_sha256"]),
+        else ResultInfo(
+            size=row["result_size"],
+            sha256=row["result_sha256"],
+            stdout_bytes=row["stdout_bytes"],
+            stderr_bytes=row["stderr_bytes"],
+        ),
     )

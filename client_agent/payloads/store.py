@@ -148,6 +148,7 @@ class Payloads:
             reason = :reason, message = :message, exit_code = :exit_code, pid = 0,
             interrupted = :interrupted, stderr_tail = :stderr_tail, usage = :usage,
             warnings = :warnings, result_size = :size, result_sha256 = :sha256,
+            stdout_bytes = :stdout_bytes, stderr_bytes = :stderr_bytes,
             ended_at = coalesce(:ended_at, :now)
             """,
             outcome.params(),

@@ -77,6 +77,8 @@ _2: Final[Migration] = (
         token INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID
     """,
+    "ALTER TABLE payloads ADD COLUMN stdout_bytes INTEGER",
+    "ALTER TABLE payloads ADD COLUMN stderr_bytes INTEGER",
 )
 
 MIGRATIONS: Final = (_1, _2)

@@ -304,4 +304,6 @@ def _facts(payload: PayloadDoc) -> dict[str, Any]:
         "usage": payload.usage,
         "warnings": payload.warnings,
         "enforcement": payload.enforcement,
+        "stdout_bytes": payload.result.stdout_bytes if payload.result else None,
+        "stderr_bytes": payload.result.stderr_bytes if payload.result else None,
     }

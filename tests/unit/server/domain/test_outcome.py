@@ -12,7 +12,7 @@ from server.domain.jobs import Job, Move
 from server.domain.outcome import Refusal
 from server.domain.service import Service
 from shared.clock import SECOND, iso
-from shared.wire import JobState, PayloadDoc, PayloadState, Reason, Usage
+from shared.wire import JobState, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
 from tests.support.jobs import job
 
 S, P = JobState, PayloadState
@@ -111,6 +111,7 @@ FACTS: dict[str, Any] = {
     "warnings": ["one"],
     "enforcement": {"memory": "hard"},
 }
+NO_LOGS = {"stdout_bytes": None, "stderr_bytes": None}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,13 @@ FACTS: dict[str, Any] = {
     ids=["completed", "killed", "failed", "retried", "interrupted"],
 )
 def test_what_an_attempt_used_and_said_is_kept_with_it(payload) -> None:
-    assert after(job(infra_used=0), **payload, **FACTS).facts == FACTS
+    assert after(job(infra_used=0), **payload, **FACTS).facts == FACTS | NO_LOGS
+
+
+def test_how_much_an_attempt_logged_is_kept_with_it() -> None:
+    left = ResultInfo(size=9, sha256="ab", stdout_bytes=7, stderr_bytes=0)
+    facts = after(job(), status=P.COMPLETED, result=left).facts
+    assert (facts["stdout_bytes"], facts["stderr_bytes"]) == (7, 0)
 
 
 def test_a_success_says_how_long_it_took() -> None:
