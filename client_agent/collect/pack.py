@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -84,18 +85,8 @@ def _write(dest: Path, packer: _Packer, check_space: CheckSpace | None = None) -
     ) as out:
         packer.pack(out)
         size, sha256 = out.finish(), out.sha256()
-    contents = packer.contents
-    return Collected(
-        names=contents.names,
-        files=contents.files,
-        bytes=contents.bytes,
-        skipped=contents.skipped,
-        skipped_more=contents.skipped_more,
-        not_portable=contents.not_portable,
-        path=dest,
-        size=size,
-        sha256=sha256,
-    )
+    contents = {field.name: getattr(packer.contents, field.name) for field in fields(Contents)}
+    return Collected(**contents, path=dest, size=size, sha256=sha256)
 
 
 class _Packer:

@@ -212,9 +212,7 @@ def _with_uid(uid: int) -> set[int]:
     pids: set[int] = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
-            status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-            line = next(line for line in status.splitlines() if line.startswith("Uid:"))
-            if line.split()[1] == str(uid):
+            if (pidfd.status_field(pid, "Uid:") or [""])[0] == str(uid):
                 pids.add(pid)
     return pids
 

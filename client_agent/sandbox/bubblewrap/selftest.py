@@ -13,7 +13,7 @@ from typing import Final
 
 from client_agent.sandbox.base import Launch, SandboxBroken, SelfTestReport
 from client_agent.sandbox.host_sandbox import SELF_TEST_SLOT, HostSandbox
-from client_agent.sandbox.kernel.pidfd import stat_fields
+from client_agent.sandbox.kernel.pidfd import stat_fields, status_field
 from shared.wire import Limits
 
 LIMITS: Final = Limits(memory=256 << 20, pids=32, disk=(16 << 20) + 4096)
@@ -104,10 +104,10 @@ def evaluate(values: dict[str, str], host_uid: int, *, allowed_uid: int | None) 
 
 def real_uid(pid: int) -> int:
     """The real uid of a process as the host sees it."""
-    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-        if line.startswith("Uid:"):
-            return int(line.split()[1])
-    raise SandboxBroken(f"/proc/{pid}/status has no Uid (stat: {stat_fields(pid)})")
+    uids = status_field(pid, "Uid:")
+    if not uids:
+        raise SandboxBroken(f"/proc/{pid}/status has no Uid (stat: {stat_fields(pid)})")
+    return int(uids[0])
 
 
 def check_binary(bwrap: str) -> str:

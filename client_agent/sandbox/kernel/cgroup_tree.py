@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -143,11 +142,8 @@ def remove_empty_groups(hierarchy: Hierarchy) -> None:
 
 
 def read_file(file: Path) -> str:
+    """The text of a file; empty if it does not exist."""
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        return file.read_text()
     except FileNotFoundError:
         return ""
-    try:
-        return os.read(fd, 1 << 16).decode()
-    finally:
-        os.close(fd)

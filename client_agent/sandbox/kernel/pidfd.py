@@ -41,12 +41,18 @@ def stat_fields(pid: int) -> list[str] | None:
 
 def has_seccomp_filter(pid: int) -> bool | None:
     """Whether a process has a seccomp filter; None: there is no such process."""
+    mode = status_field(pid, "Seccomp:")
+    return None if mode is None else mode == ["2"]
+
+
+def status_field(pid: int, key: str) -> list[str] | None:
+    """The values of a line of ``/proc/PID/status``; None: there is no such process."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            line = next((line for line in file if line.startswith("Seccomp:")), "Seccomp: 0")
+            line = next((line for line in file if line.startswith(key)), key)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return line.split()[1] == "2"
+    return line.split()[1:]
 
 
 def open_child(pid: int, parent: int) -> int | None:
@@ -73,12 +79,7 @@ def open_child(pid: int, parent: int) -> int | None:
 
 def _is_init(pid: int) -> bool:
     """Whether it is the first process of a pid namespace below this one."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            line = next((line for line in file if line.startswith("NSpid:")), "")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    pids = line.split()[1:]
+    pids = status_field(pid, "NSpid:") or []
     return len(pids) > 1 and pids[-1] == "1"
 
 
