@@ -8,12 +8,12 @@ from tests.mutants.mutant import BOX, PROCESS, Mutant, of
 
 _WORK_FOLDERS: Final = "sandbox/kernel/work_folders.py"
 _SELFTEST: Final = "sandbox/bubblewrap/selftest.py"
-_LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
+_LAYERS: Final = f"{PROCESS}sandbox_layers.py::test_"
 _OUTSIDE: Final = (
     f"{PROCESS}sandbox_outside.py::test_other_users_of_the_host_cannot_reach_a_jobs_files"
 )
 _QUARANTINE: Final = f"{PROCESS}sandbox_quarantine.py::test_"
-_SELF_TEST_FAILS: Final = f"{_LOCKS}a_sandbox_that_does_not_isolate_fails_its_self_test"
+_SELF_TEST_FAILS: Final = f"{_LAYERS}a_sandbox_that_does_not_isolate_fails_its_self_test"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
 _SETTINGS: Final = "tests/unit/client_agent/settings/test_agent.py::test_"
 _SELF_TEST_UNIT: Final = f"{BOX}bubblewrap/test_selftest.py::test_"
@@ -78,7 +78,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         '    options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT_PROC]\n',
         '    options += ["--tmpfs", "/var/lib"]\n    INIT_PROC = "/var/lib"\n',
         f"{PROCESS}sandbox_attacks.py::test_the_init_cannot_be_stopped_or_seen_and_holds_nothing_of_the_agents",
-        f"{_LOCKS}a_job_cannot_control_its_init_and_dies_with_its_agent",
+        f"{_LAYERS}a_job_cannot_control_its_init_and_dies_with_its_agent",
     ),
     of(
         "3",
@@ -86,7 +86,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/process/start.py",
         "            if filtered is None:\n                return None\n",
         "            if not filtered:\n                return init\n",
-        f"{_LOCKS}the_gate_opens_only_after_the_init_has_its_parent_death_signal",
+        f"{_LAYERS}the_gate_opens_only_after_the_init_has_its_parent_death_signal",
     ),
     of(
         "3",
@@ -94,7 +94,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/process/start.py",
         "        self._record(init)\n",
         "",
-        f"{_LOCKS}the_recorded_init_of_a_killed_agent_is_killed_at_the_next_start",
+        f"{_LAYERS}the_recorded_init_of_a_killed_agent_is_killed_at_the_next_start",
     ),
     of(
         "3",
@@ -102,7 +102,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "sandbox/kernel/pidfd.py",
         "    if fields is None or fields[19] != start_time:",
         "    if fields is None:",
-        f"{PROCESS}sandbox_neighbours.py::test_a_restart_in_the_middle_clears_everything",
+        f"{PROCESS}sandbox_isolation.py::test_a_restart_in_the_middle_clears_everything",
     ),
     of(
         "3",

@@ -11,8 +11,8 @@ _SPAWN: Final = "sandbox/process/start.py"
 _SUPERVISOR: Final = "sandbox/process/supervisor.py"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
-_NEIGHBOURS: Final = f"{PROCESS}sandbox_neighbours.py::test_"
-_LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
+_ISOLATION: Final = f"{PROCESS}sandbox_isolation.py::test_"
+_LAYERS: Final = f"{PROCESS}sandbox_layers.py::test_"
 _UNIT: Final = f"{BOX}bubblewrap/test_command.py::test_"
 _CHAIN: Final = f"{BOX}process/test_chain.py::test_"
 _NAMESPACES: Final = f"{_UNIT}every_namespace_is_new_and_none_can_be_made_inside"
@@ -92,7 +92,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         '        options.append("--unshare-net")',
         "        pass",
         f"{HOSTILE}[user-net-agent-port]",
-        f"{_NEIGHBOURS}two_jobs_cannot_reach_each_other",
+        f"{_ISOLATION}two_jobs_cannot_reach_each_other",
     ),
     of(
         "3",
@@ -108,7 +108,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '"--unshare-ipc", ',
         "",
-        f"{_LOCKS}memory_segments_and_queues_of_the_host_are_not_visible",
+        f"{_LAYERS}memory_segments_and_queues_of_the_host_are_not_visible",
     ),
     of(
         "3",
@@ -116,7 +116,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         ', "--unshare-uts"]',
         "]",
-        f"{_LOCKS}the_host_name_and_the_paths_of_cgroups_are_not_visible",
+        f"{_LAYERS}the_host_name_and_the_paths_of_cgroups_are_not_visible",
     ),
     of(
         "3",
@@ -124,7 +124,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '"--hostname", "sandbox", ',
         "",
-        f"{_LOCKS}the_host_name_and_the_paths_of_cgroups_are_not_visible",
+        f"{_LAYERS}the_host_name_and_the_paths_of_cgroups_are_not_visible",
     ),
     of(
         "3",
@@ -132,7 +132,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '["--unshare-cgroup-try", ',
         "[",
-        f"{_LOCKS}the_host_name_and_the_paths_of_cgroups_are_not_visible[root]",
+        f"{_LAYERS}the_host_name_and_the_paths_of_cgroups_are_not_visible[root]",
     ),
     of(
         "3",
@@ -140,7 +140,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '"--disable-userns", ',
         "",
-        f"{_LOCKS}without_the_filter_no_namespace_can_be_made_inside",
+        f"{_LAYERS}without_the_filter_no_namespace_can_be_made_inside",
     ),
     of("3", "`--cap-drop ALL`", _OPTIONS, '"--cap-drop", "ALL", ', "", _NAMESPACES),
     of(
@@ -149,7 +149,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         _OPTIONS,
         '"--new-session", ',
         "",
-        f"{_LOCKS}a_job_has_a_session_of_its_own_and_no_terminal",
+        f"{_LAYERS}a_job_has_a_session_of_its_own_and_no_terminal",
     ),
     of(
         "3",
@@ -205,7 +205,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "                if not await self._kill_recorded_init(folder):",
         "                if False:",
-        f"{_NEIGHBOURS}a_restart_in_the_middle_clears_everything",
+        f"{_ISOLATION}a_restart_in_the_middle_clears_everything",
     ),
     of(
         "3",
@@ -222,7 +222,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "        await self._clear_cgroups()",
         "        pass",
-        f"{_NEIGHBOURS}a_process_left_in_a_cgroup_is_killed_at_the_next_start",
+        f"{_ISOLATION}a_process_left_in_a_cgroup_is_killed_at_the_next_start",
     ),
     of(
         "3",
@@ -238,7 +238,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/host_sandbox.py",
         "            await self.in_thread(self.work_folders.clear, alive)",
         "            pass",
-        f"{_NEIGHBOURS}a_restart_in_the_middle_clears_everything",
+        f"{_ISOLATION}a_restart_in_the_middle_clears_everything",
     ),
     of(
         "3",
@@ -246,6 +246,6 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "sandbox/kernel/work_folders.py",
         "            mounts.enter_private_namespace(MOUNT_ROOT)\n",
         "            MOUNT_ROOT.mkdir(exist_ok=True)\n",
-        f"{_NEIGHBOURS}the_agents_mounts_are_not_visible_on_the_host",
+        f"{_ISOLATION}the_agents_mounts_are_not_visible_on_the_host",
     ),
 )

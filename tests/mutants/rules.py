@@ -11,7 +11,7 @@ _SPAWN: Final = "sandbox/process/start.py"
 _SUPERVISOR: Final = "sandbox/process/supervisor.py"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
-_LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
+_LAYERS: Final = f"{PROCESS}sandbox_layers.py::test_"
 _NOT_VISIBLE: Final = f"{PROCESS}sandbox_outside.py::test_command_lines_and_environments_of_a_sandbox_show_nothing_private"
 _UNIT: Final = f"{BOX}bubblewrap/test_command.py::test_"
 _CALLS: Final = f"{_INSIDE}dangerous_system_calls_are_refused"
@@ -190,7 +190,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "sandbox/process/chain.py",
         'read -r word && [ "$word" = go ] || exit 125; ',
         "read -r word; ",
-        f"{_LOCKS}the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it",
+        f"{_LAYERS}the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it",
     ),
     of(
         "2.7",

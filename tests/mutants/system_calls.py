@@ -8,7 +8,7 @@ from tests.mutants.mutant import BOX, HOSTILE, PROCESS, Mutant, of
 
 _SECCOMP: Final = "sandbox/bubblewrap/seccomp.py"
 _INSIDE: Final = f"{PROCESS}sandbox_inside.py::test_"
-_LOCKS: Final = f"{PROCESS}sandbox_locks.py::test_"
+_LAYERS: Final = f"{PROCESS}sandbox_layers.py::test_"
 _CALLS: Final = f"{_INSIDE}dangerous_system_calls_are_refused"
 
 
@@ -36,7 +36,7 @@ FILTER: Final[tuple[Mutant, ...]] = (
     _refusal(
         "namespaces, without `--disable-userns`",
         '("unshare", "setns")',
-        f"{_LOCKS}without_disable_userns_no_namespace_can_be_made_inside",
+        f"{_LAYERS}without_disable_userns_no_namespace_can_be_made_inside",
     ),
     _refusal("clone3", '("clone3",)'),
     of(
