@@ -18,7 +18,7 @@ min_free = "1MiB"
 [services.example]
 retries = 1
 retry_on = ["exit:3"]
-retry_delays = ["1s"]
+retry_delays = ["3s"]
 limits = { disk = "32MiB", memory = "64MiB" }
 """
 RESULT = 4_000_000
@@ -54,8 +54,14 @@ def test_a_job_that_cannot_be_sent_for_want_of_descriptors_is_sent_later(tmp_pat
     with Pair(tmp_path, SETTINGS).running() as pair:
         assert pair.server.process is not None
         pid = pair.server.process.pid
-        job = pair.submit("sleep 1; exit 3")  # what is sent again needs no new descriptor before
-        pair.until(job, "Running")
+        job = pair.submit("exit 3")
+
+        def queued_again() -> bool:
+            now = json.loads(pair.get(f"/api/v1/jobs/{job}"))
+            return (now["status"], now["attempt"]) == ("Queued", 1)
+
+        # The result of the first attempt is fetched, so to send the second is all that is left.
+        until(queued_again, "it is not queued again", lambda: pair.server.log[-3_000:])
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
 
