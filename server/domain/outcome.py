@@ -18,6 +18,7 @@ from shared.clock import SECOND, Micros, from_iso
 from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 
+_AGAIN: Final = "; it will be tried again"
 _NEW_ATTEMPT: Final = frozenset({"stale_attempt", "key_refused", "digest_mismatch"})
 ENDED: Final = frozenset(PayloadState) - {PayloadState.PREPARED, PayloadState.RUNNING}
 
@@ -157,7 +158,7 @@ def _ended(
                 message += f" (the upload asked for it; service {service.name} allows {most})"
             again = retry.after_failure(job, service, reason, payload.exit_code)
     if again is not None:
-        message = f"{message}; it will be tried again"
+        message = f"{message}{_AGAIN}"
         return _requeue(job, service, now, message, reason, again, **how)
     return _end(job, JobState.FAILED, service, now, message, reason, **how)
 
@@ -170,7 +171,7 @@ def interrupted(
     if again is None and job.cancel_requested_at is None:
         return _end(job, JobState.FAILED, service, now, message, reason, **how)
     again = again or Retry(0.0, job.infra_used, job.retries_used)
-    return _requeue(job, service, now, f"{message}; it will be tried again", reason, again, **how)
+    return _requeue(job, service, now, f"{message}{_AGAIN}", reason, again, **how)
 
 
 def not_sent(job: Job, service: Service, now: Micros, message: str, delay_s: float) -> Move:
@@ -270,7 +271,7 @@ def _requeue(
 ) -> Move:
     """Back into the queue; a job that is to be cancelled is Cancelled instead."""
     if job.cancel_requested_at is not None:
-        message = f"cancelled; {message}"
+        message = f"cancelled; {message.removesuffix(_AGAIN)}"
         return _end(job, JobState.CANCELLED, service, now, message, changes=changes, **how)
     delay = round(again.delay_s * SECOND)
     back = {

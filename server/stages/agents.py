@@ -189,11 +189,10 @@ class Agents:
             NoSuchAgent, AgentRefusal: it can be reached, or is retired.
         """
         record = await self.find(name)
-        agent = self._fleet.named(record.name)
         if record.state is S.RETIRED:
             why = f"agent {record.name} is retired: it has no jobs"
             raise AgentRefusal("agent_retired", why)
-        if agent is not None and agent.reachable:
+        if self._is_reached(record):
             raise AgentRefusal(
                 "agent_reachable",
                 f"agent {record.name} can be reached, so its jobs are not lost: stop it first, or "
@@ -203,6 +202,15 @@ class Agents:
         ended = await self._end_attempts(record.name)
         self._on_change()
         return lost, ended
+
+    def _is_reached(self, record: AgentRecord) -> bool:
+        """Whether this server talks to it, or another one has not long ago."""
+        agent = self._fleet.named(record.name)
+        if agent is None or self._fleet.lease(record.name) is not None:
+            return agent is not None and agent.reachable
+        heard_at, now = record.last_heard_at, self._clock.now()
+        recent = heard_at is not None and now - heard_at < 2 * _HEARD_EVERY_S * SECOND
+        return recent and not record.silent_s
 
     async def _set(self, record: AgentRecord, state: AgentState, message: str) -> AgentRecord:
         changed = await self._records.set_state(record.id, state, message)

@@ -63,9 +63,16 @@ MUTANTS: Final = (
     _of(
         "an agent that can be reached is not declared lost",
         "stages/agents.py",
-        "if agent is not None and agent.reachable:",
+        "if self._is_reached(record):",
         "if False:",
         f"{_HTTP}what_a_lost_agent_has_is_tried_again_at_once_or_cancelled",
+    ),
+    _of(
+        "nor one to which another server talks",
+        "stages/agents.py",
+        "return recent and not record.silent_s",
+        "return False",
+        f"{_STAGE}an_agent_to_which_another_server_talks_is_not_declared_lost",
     ),
     _of(
         "what a crash left of a lost agent is ended",

@@ -76,7 +76,7 @@ def test_a_job_that_is_to_be_cancelled_is_not_queued_again() -> None:
     wanted = job(cancel_requested_at=1)
     move = after(wanted, status=P.FAILED, reason=Reason.AGENT_ERROR, interrupted=True, message="x")
     assert move.to is S.CANCELLED
-    assert (move.message, move.reason) == ("cancelled; x; it will be tried again", None)
+    assert (move.message, move.reason) == ("cancelled; x", None)
     assert move.changes["expires_at"] == NOW + 100 * SECOND
     for used in (0, 9):
         found = job(cancel_requested_at=1, infra_used=used)

@@ -14,6 +14,7 @@ from server.agents.link import Link, Sessions
 from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.agents import Contact
+from server.domain.errors import AgentRefusal
 from server.domain.jobs import Bundle, Move, NewJob
 from server.domain.leases import Lease, of_agent
 from server.stages.agents import Agents
@@ -158,3 +159,37 @@ async def test_what_another_server_wrote_is_taken_up(tmp_path: Path) -> None:
         await server.store.set_state("name:north", AgentState.DRAINING, "")
         await server.agents.run_once()
         assert not server.link.accepts_work
+
+
+async def test_an_agent_to_which_another_server_talks_is_not_declared_lost(tmp_path: Path) -> None:
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+        await server.reached()
+        server.registry.give_up("north", "another server talks to it")
+        with pytest.raises(AgentRefusal, match="agent north can be reached"):
+            await server.agents.declare_lost("north", "gone")
+        await server.store.add_silence({"name:north": 20.0})
+        record, ended = await server.agents.declare_lost("north", "gone")
+        assert (record.state, ended) == (AgentState.LOST, 0)
+        await server.reached()
+        server.registry.give_up("north", "another server talks to it")
+        await machine.advance(121.0)  # nor has the other one talked to it for long
+        assert (await server.agents.declare_lost("north", ""))[0].state is AgentState.LOST
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_what_became_of_the_processes_of_a_lost_agent_is_said(
+    tmp_path: Path, cancelled: bool
+) -> None:
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+        new = NewJob("ann", "s", Bundle("b", 1, "d"), Limits(), timeout_s=1.0, created_at=1)
+        job, _ = await server.jobs.insert(new, "")
+        before, after, changes = JobState.QUEUED, JobState.PROCESSING, {"agent": "north"}
+        await server.jobs.move(Move(job.id, 0, before, after, 2, "", changes=changes))
+        if cancelled:
+            await server.jobs.request_cancel(job.id, 3)
+        await server.agents.declare_lost("north", "gone")
+        why = "agent north was declared lost, whether its processes are dead is not known"
+        told = f"cancelled; {why}" if cancelled else f"{why}; it will be tried again"
+        assert (await server.jobs.get(job.id)).message == told
