@@ -45,7 +45,7 @@ class TreeCount:
     bytes: int
     """Sum of apparent sizes. A sparse file counts in full, and a hard link once per name."""
     top: frozenset[str]
-    """Names at the top folder, with their case folded."""
+    """Names at the top level, with their case folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Walk:
 
         Args:
             skip: called with (path safe to show, why) for everything else.
-            taken: names at the top folder that the agent's files have in the result. A file that
+            taken: names at the top level that the agent's files have in the result. A file that
                 got such a name after the count is not packed.
             not_portable: called with (path, why) for packed names that not all systems can store.
         """
@@ -184,7 +184,7 @@ class Walk:
                         skip(_shown(raw), kind)
                     elif left < 0 or len(stack) > bounds.depth:
                         skip(_shown(raw), "it came while the rest was read, and is too much")
-                    elif len(path.encode()) > bounds.path_bytes:  # composing can make it longer
+                    elif len(path.encode()) > bounds.path_bytes:  # NFC may be longer
                         skip(_shown(raw), f"its path is longer than {bounds.path_bytes} bytes")
                     elif safe in folder.taken or (len(stack) == 1 and fold(safe) in own):
                         skip(_shown(raw), "another name here differs only in case or composition")
@@ -223,7 +223,7 @@ class _Folder:
 
     Args:
         fd: of the folder; :meth:`close` closes it.
-        path: its path, with a slash at the end; empty at the top folder.
+        path: its path, with a slash at the end; empty at the top level.
         max_names: read and sort at most so many names. None: all, unsorted, and without
             remembering them.
     """

@@ -196,7 +196,7 @@ class ImagePool:
         """Give an image back after its attempt: keep it if that is safe, or discard it. Blocking.
 
         Args:
-            keep_idle: keep at threshold so many idle images.
+            keep_idle: keep at most so many idle images.
         """
         if not keep_idle or not image.reset():
             image.discard()
@@ -233,7 +233,7 @@ class ImagePool:
     def _open_template(self, disk: int) -> int:
         """Open the template, an empty file system of that size."""
         file = self._templates.pop(disk, None) or self._make_template(disk)
-        self._templates[disk] = file  # the last one is the threshold recently used
+        self._templates[disk] = file  # the last one is the most recently used
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         while len(self._templates) > MAX_TEMPLATES:
             self._templates.pop(next(iter(self._templates))).unlink(missing_ok=True)

@@ -209,9 +209,8 @@ class WorkFolders:
     def remove(self, folder: Path) -> None:
         """Delete the folder of an attempt. Blocking."""
         if self.base != self.work:
-            _remove_bind_mount(
-                self.base / folder.name.partition(".")[0]
-            )  # a quarantined folder may have a number
+            name, _, _ = folder.name.partition(".")  # a quarantined folder may have a number
+            _remove_bind_mount(self.base / name)
         remove_tree(folder)
 
 

@@ -34,7 +34,7 @@ class CgroupGauge:
     async def poll(self, attempt: Process) -> None:
         self._read_counters()
         end_cause = self.end_cause()
-        if end_cause is not None:  # in version 1 the kernel takes one process and leaves the rest
+        if end_cause is not None:  # in version 1 the kernel kills only one process
             attempt.stop(end_cause.reason, end_cause.message, grace=False)
 
     async def read_final(self) -> bool:
