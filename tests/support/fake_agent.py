@@ -1,4 +1,4 @@
-"""An agent of ours over real HTTP, small and honest, that a test can make say anything."""
+"""A small fake agent over real HTTP. It behaves well, but a test can make it answer anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Trees with names and things in them that some system cannot stand, and what must become of them.
+"""Random bundles with names and kinds of files that some system cannot store, and what must become
+of them.
 
 What is drawn is labelled as fine or odd where it is made: nothing here asks the code under test.
 """

@@ -1,4 +1,4 @@
-"""What a job may leave in its directory, drawn at random, and what its result must make of it."""
+"""Random files that a job leaves in its directory, and what its result must contain of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms and archives of what is drawn, in the ways that programs write them, and fuzzers."""
+"""Forms and archives of random bundles, in the ways that programs write them, and damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each hostile bundle of the project must come to, whichever way it is run."""
+"""How each bundle of tests/hostile must end, whichever way it is run."""
 
 from __future__ import annotations
 

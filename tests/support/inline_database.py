@@ -13,7 +13,7 @@ from shared.sqlite.migrations import Migration
 
 
 class SimulatedCrash(BaseException):
-    """kill -9: nobody catches it."""
+    """kill -9: no code under test may catch it."""
 
 
 class CrashPoint:

@@ -1,4 +1,4 @@
-"""What this machine's kernel offers: asked of the kernel, for the product may be wrong."""
+"""Which limits this machine's kernel can enforce, found out without the code under test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles, archives and forms for the tests beside this file and of multipart."""
+"""Bundles, archives and forms, made field by field so that they can also be wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attempts and their logs, in the SDK and on the command line, against a stand-in."""
+"""Attempts and their logs, in the SDK and on the command line, against a fake server."""
 
 from __future__ import annotations
 

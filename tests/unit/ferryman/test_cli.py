@@ -1,4 +1,4 @@
-"""The command line against a stand-in: what goes where, and with which exit code."""
+"""The command line against a fake server: what goes where, and with which exit code."""
 
 from __future__ import annotations
 
