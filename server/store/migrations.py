@@ -203,7 +203,8 @@ _5: Migration = (
     """,
     """
     UPDATE jobs SET bundle_file = (
-        SELECT file FROM bundles WHERE digest = bundle_digest AND size = bundle_size
+        SELECT file FROM bundles
+        WHERE digest = bundle_digest AND size = bundle_size AND shared = 1
     ) WHERE bundle_file IS NOT NULL
     """,
     "DROP INDEX jobs_bundles",

@@ -14,6 +14,7 @@ from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
+from shared.sqlite.migrations import migrate
 from shared.wire import JobState
 from tests.contract.store.conftest import new
 from tests.support.dev_program import ROOT
@@ -134,3 +135,34 @@ async def test_jobs_that_were_at_an_agent_have_their_last_attempt_and_bundles_ar
         assert counted[0]["refs"] == len([name for name in files.values() if name])
     finally:
         await database.close()
+
+
+def upgrade_steps(path: Path, many: int) -> int:
+    """Steps of SQLite's virtual machine, in hundreds, to upgrade a database with more jobs, each
+    with a bundle of its own.
+    """
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        columns = [row[1] for row in database.execute("PRAGMA table_info(jobs)")]
+        values = ["9 + n" if c == "id" else "n" if c == "bundle_digest" else c for c in columns]
+        values = ["'f' || n" if value == "bundle_file" else value for value in values]
+        database.execute(
+            "WITH RECURSIVE numbers (n) AS "
+            f"(SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {many}) "
+            f"INSERT INTO jobs SELECT {', '.join(values)} FROM jobs, numbers WHERE jobs.id = 1"
+        )
+        database.set_progress_handler(step, 100)
+        migrate(database, path, MIGRATIONS)
+    return count
+
+
+def test_an_upgrade_costs_as_much_for_each_job_however_many_there_are(tmp_path: Path) -> None:
+    few = upgrade_steps(lay_out("server", tmp_path / "few"), 200)
+    many = upgrade_steps(lay_out("server", tmp_path / "many"), 2_000)
+    assert many < 12 * few

@@ -287,6 +287,13 @@ MUTANTS: Final = (
         "WHERE job_id IN (SELECT id FROM jobs WHERE state = 'Nothing')",
         f"{_UPGRADE}waiting_delayed_and_ended_jobs_are_where_they_belong",
     ),
+    _of(
+        "an upgrade finds the bundle of each job by an index",
+        "server/store/migrations.py",
+        "WHERE digest = bundle_digest AND size = bundle_size AND shared = 1",
+        "WHERE digest = bundle_digest AND size = bundle_size",
+        f"{_UPGRADE}an_upgrade_costs_as_much_for_each_job_however_many_there_are",
+    ),
     # backup and restore
     _of(
         "a restored server has an identity of its own",
