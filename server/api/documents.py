@@ -120,7 +120,7 @@ async def why_waiting(
         return None
     position = 1 + await jobs.queued_before(job)
     if service is None:
-        reason = f"the server has no service {job.service} in its settings (any more)"
+        reason = f"the server has no service {job.service} in its settings"
         return QueueInfo(position=position, reason=reason)
     held = await jobs.held()
     load = Counter[str]()
@@ -136,11 +136,11 @@ async def why_waiting(
         reason = nobody
     elif mine >= service.runs_per_user:
         reason = (
-            f"user {job.user_id} has {say_count(mine, 'job')} in work, "
+            f"user {job.user_id} has {say_count(mine, 'job')} under way, "
             "the most the service allows one user"
         )
     elif all_users >= service.max_runs:
-        reason = f"the service has {say_count(all_users, 'job')} in work, the most it may have"
+        reason = f"the service has {say_count(all_users, 'job')} under way, the most it may have"
     elif nobody := fleet.why_none(job.service, load):
         reason = nobody
     elif position > 1:

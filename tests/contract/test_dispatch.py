@@ -83,12 +83,12 @@ async def test_a_job_is_told_its_place_and_whom_it_waits_for(world) -> None:
     await sweep(world)
     assert [(await world.jobs.get(job)).state for job in jobs] == [S.SUBMITTED] * 2 + [S.QUEUED] * 2
     assert await waits(world, jobs[2]) == QueueInfo(
-        position=1, reason="user ann has 2 jobs in work, the most the service allows one user"
+        position=1, reason="user ann has 2 jobs under way, the most the service allows one user"
     )
     other = [await world.upload("bob", "example") for _ in range(2)]
     await sweep(world)
     assert await waits(world, other[1]) == QueueInfo(
-        position=1, reason="the service has 3 jobs in work, the most it may have"
+        position=1, reason="the service has 3 jobs under way, the most it may have"
     )
 
 

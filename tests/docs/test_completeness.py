@@ -196,6 +196,19 @@ def test_every_state_is_explained_to_users():
         assert f"| `{state}` |" in USER
 
 
+def test_reasons_to_wait_are_those_of_the_code():
+    code = "".join(
+        (ROOT / path).read_text()
+        for path in ("server/api/documents.py", "server/agents/registry.py")
+    )
+    chapter = OPERATOR[OPERATOR.index("## Why a job waits") :].partition("\n## ")[0]
+    begun = re.findall(r"^\| `([^`]+)`", chapter, re.MULTILINE)
+    assert len(begun) == 11
+    for words in begun[1:]:
+        text = words.replace("NAME", "8").removesuffix(" …").split("8")
+        assert all(re.search(rf"\b{re.escape(part.strip())}\b", code) for part in text), words
+
+
 LATER = {Reason.HEARTBEAT_TIMEOUT, Reason.PIDS_LIMIT, Reason.CHILD_FAILED}
 """Reserved on the wire; nothing gives them yet."""
 

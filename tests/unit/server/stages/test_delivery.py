@@ -235,7 +235,7 @@ async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(worl
     job = await world.jobs.get(job_id)
     waiting = await documents.why_waiting(job, None, world.jobs, world.registry, 0)
     assert waiting is not None
-    assert waiting.reason == "the server has no service s in its settings (any more)"
+    assert waiting.reason == "the server has no service s in its settings"
     await world.clock.advance(1.0)
     await sweep(world)
     job = await world.jobs.get(job_id)
