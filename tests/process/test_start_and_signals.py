@@ -50,12 +50,12 @@ async def test_a_hangup_is_survived_before_anybody_can_connect(
         seen.append(signal.getsignal(signal.SIGHUP))
         raise CannotListen
 
-    def sandbox_of(*_: object) -> Any:  # a real one would leave its mounts to this process
+    def open_sandbox(*_: object) -> Any:  # a real one would leave its mounts to this process
         return contextlib.nullcontext(FakeSandbox(SimClock(), tmp_path))
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "listen", listen)
-    monkeypatch.setattr(app, "sandbox_of", sandbox_of)
+    monkeypatch.setattr(app, "open_sandbox", open_sandbox)
     with pytest.raises(CannotListen):
         await (life.serve(given, None) if module is life else app.serve(given, RealClock(), print))
     assert len(seen) == 1
