@@ -67,10 +67,10 @@ class Claims:
                 job = await make_move(tx, move)
                 if job is not None:
                     claimed.append(job)
-            if chosen and chosen[-1].user_id != last_user:
+            if claimed and claimed[-1].user_id != last_user:
                 await tx.rows(
                     "UPDATE services SET last_user = :user WHERE name = :service",
-                    {"service": service.name, "user": chosen[-1].user_id},
+                    {"service": service.name, "user": claimed[-1].user_id},
                 )
             return claimed
 

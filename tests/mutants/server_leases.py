@@ -89,7 +89,7 @@ MUTANTS: Final = (
     ),
     _claim(
         "the turn is kept",
-        "if chosen and chosen[-1].user_id != last_user:",
+        "if claimed and claimed[-1].user_id != last_user:",
         "if False:",
         "turns_go_on_where_they_ended_also_in_another_run_of_the_server",
     ),
@@ -232,5 +232,38 @@ MUTANTS: Final = (
         "sorted(agents | self._conversations.keys())",
         "sorted(self._conversations.keys())",
         "an_agent_that_has_jobs_has_a_holder_though_it_is_not_in_the_settings",
+    ),
+    # two servers
+    _of(
+        "a paused server writes nothing after it was taken over",
+        "server/store/moves.py",
+        'only_if += f" AND {leases.HELD}"',
+        'only_if += " AND :_lease = :_lease AND :_owner = :_owner AND :_token = :_token"',
+        "stateful/test_two_servers",
+        "a_server_that_stood_still_while_the_other_took_over_writes_nothing[cannot reach the agents]",
+    ),
+    _of(
+        "what follows a lost lease is not tried again and again",
+        "server/store/jobs.py",
+        "        if not ours:",
+        "        if False:",
+        "contract/store/test_claims",
+        "a_move_under_a_lease_that_another_has_by_now_is_not_made",
+    ),
+    _of(
+        "a server that takes over says so to the agent",
+        "server/agents/registry.py",
+        "link.lease = lease.token",
+        "pass",
+        "stateful/test_two_servers",
+        "a_server_that_stood_still_while_the_other_took_over_writes_nothing[finishes]",
+    ),
+    _of(
+        "deliveries of a server that died are resumed",
+        "server/stages/deliver.py",
+        "for job in await self._jobs.in_states([JobState.PROCESSING]):",
+        "for job in []:",
+        "stateful/test_two_servers",
+        "one_server_dies_at_any_step_and_the_other_goes_on",
     ),
 )

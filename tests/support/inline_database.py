@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,11 +26,30 @@ class CrashPoint:
 
     def __init__(self, at: int | None = None) -> None:
         self.at, self.steps = at, 0
+        self.pause_at: int | None = None
+        """Number of the operation at which the process stands still; None: it does not."""
+        self.operations = 0
+        self._goes_on = asyncio.Event()
 
     def step(self) -> None:
         self.steps += 1
         if self.at is not None and self.steps >= self.at:
             raise SimulatedCrash(f"step {self.steps}")
+
+    async def operation(self) -> None:
+        """Before the database or an agent is asked for anything."""
+        self.operations += 1
+        if self.paused:
+            await self._goes_on.wait()
+
+    @property
+    def paused(self) -> bool:
+        return self.pause_at is not None and self.operations >= self.pause_at
+
+    def go_on(self) -> None:
+        """The process runs again."""
+        self.pause_at = None
+        self._goes_on.set()
 
     @property
     def crashed(self) -> bool:
@@ -57,6 +77,7 @@ class InlineDatabase:
         return self._connection.execute(sql, params or {}).fetchall()
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
+        await self._crash_point.operation()
         if self._crash_point.crashed:
             raise SimulatedCrash("crashed before")
         return self._run(sql, params)
@@ -67,6 +88,7 @@ class InlineDatabase:
         return False
 
     async def write(self, change: Change[T]) -> T:
+        await self._crash_point.operation()
         self._run("BEGIN IMMEDIATE", None)
         try:
             self._crash_point.step()

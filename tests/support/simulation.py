@@ -7,24 +7,22 @@ refused); what they must never be made to do, two attempts of a job at once, the
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 from server.agents.holder import LeaseHolder
-from server.agents.link import Link
 from server.agents.registry import Registry
 from server.domain import states
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.loops.wakeups import JobWakeups
-from server.ports import Fetched, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
+from server.ports import RefusedByAgent, Unreachable
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
@@ -38,238 +36,13 @@ from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import BundleSummary
-from shared.ids import AttemptKey
 from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
-from shared.wire import AgentHealth, JobState, PayloadDoc, PayloadList, PayloadState, Reason
+from shared.wire import JobState, PayloadState
 from tests.support.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
+from tests.support.sim_agent import NEVER_S, Machine, SimAgent
 from tests.support.sim_clock import SimClock
 from tests.support.sim_payload import ALIVE, Payload
-
-NEVER_S = 1e7
-FAULTS = (
-    *("", "unreachable", "lost", "reply_lost", "cut", "late"),
-    *("duplicate", "slow", "busy", "broken", "damaged", "in_progress"),
-)
-
-
-class SimAgent(Link):
-    """An agent that keeps its promises, at the far end of a line that does not.
-
-    Attributes:
-        up: the line is there.
-        well: it takes new work; if not, it can be talked to all the same.
-    """
-
-    def __init__(self, name: str, world: World, slots: int) -> None:
-        super().__init__(name, "", None, world.clock)  # type: ignore[arg-type]
-        self._world, self._slots = world, slots
-        self.up = self.well = True
-        self.payloads: dict[int, Payload] = {}
-        self.refused: set[AttemptKey] = set()
-        self.faults: list[str] = []
-        """What goes wrong with the next calls, in order."""
-        self.late: list[tuple[AttemptKey, str]] = []
-        """Submits that are still on their way."""
-        self._ids = itertools.count(1)
-
-    @property
-    def supports_events(self) -> bool:
-        return True
-
-    @property
-    def state(self) -> AgentHealth:
-        status = "ok" if self.well else "error"
-        return AgentHealth(status=status, agent=self.name, slots=self._slots)
-
-    # -- what the world does to it
-
-    def append_event(self, payload: Payload) -> None:
-        if self.up and self._world.alive:
-            self._world.get.on_payload(self, payload.doc(self._world.clock.now()))
-
-    def start(self, payload: Payload) -> None:
-        for agent in self._world.agents:
-            for other in agent.payloads.values():
-                same = (
-                    other.key.job_id == payload.key.job_id and other.status is PayloadState.RUNNING
-                )
-                if same and self._world.lost_after_s == NEVER_S:
-                    self._world.violations.append(f"{payload.key} and {other.key} run at once")
-        if payload.key.job_id in self._world.cancelled:
-            self._world.violations.append(f"{payload.key} starts after its cancel was confirmed")
-        payload.status, payload.started = PayloadState.RUNNING, True
-        self.append_event(payload)
-
-    def end(self, payload: Payload, status: PayloadState, reason: Reason | None = None) -> None:
-        payload.status, payload.reason = status, reason
-        payload.result = f"result of {payload.key} {payload.token}".encode()
-        self.append_event(payload)
-
-    def restart(self) -> None:
-        for payload in self.payloads.values():
-            if payload.status is PayloadState.RUNNING:
-                payload.interrupted = True
-                self.end(payload, PayloadState.FAILED, Reason.AGENT_ERROR)
-
-    def arrive(self, key: AttemptKey, token: str) -> Payload | None:
-        """Intake: idempotent by key; None: refused."""
-        known = next((p for p in self.payloads.values() if p.key == key), None)
-        if known is not None:
-            return known if known.token == token else None
-        newer = any(
-            p.key.job_id == key.job_id and p.key.attempt > key.attempt
-            for p in self.payloads.values()
-        )
-        if key in self.refused or newer:
-            return None
-        payload = Payload(next(self._ids), key, token=token)
-        self.payloads[payload.id] = payload
-        self.append_event(payload)
-        return payload
-
-    def take_late(self) -> None:
-        """What was still on its way arrives."""
-        for key, token in self.late:
-            self.arrive(key, token)
-        self.late.clear()
-
-    def drop(self) -> None:
-        """The line is cut."""
-        self.up = False
-        self._world.registry.mark_down(self, "cut off")
-
-    def fall_ill(self) -> None:
-        """Its sandbox breaks, or is well again."""
-        self.well = not self.well
-        if self.up:
-            self._world.registry.mark_health(self, self.state)
-
-    def forge(self) -> None:
-        """It has the result of another bundle under a key that the server is about to use, as after
-        a restore from a backup.
-        """
-        for job_id in list(self._world.acknowledged)[-2:]:
-            attempt = 1 + max(
-                (
-                    p.key.attempt
-                    for a in self._world.agents
-                    for p in a.payloads.values()
-                    if p.key.job_id == job_id
-                ),
-                default=0,
-            )
-            key = AttemptKey(job_id, attempt)
-            payload = Payload(next(self._ids), key, token="of another user")
-            self.payloads[payload.id] = payload
-            self.end(payload, PayloadState.COMPLETED)
-
-    async def connect(self) -> None:
-        """The line is back; the server compares."""
-        now = self._world.clock.now()
-        held = [p.doc(now) for p in self.payloads.values() if p.status is not PayloadState.CLEANED]
-        self.up = True
-        self._world.registry.mark_up(self, self.state)
-        await self._world.get.reconcile(self, PayloadList(seq=0, payloads=held))
-
-    # -- ports.Agent
-
-    async def _line(self) -> str:
-        self._world.crash_point.step()
-        if self.faults[:1] == ["slow"]:
-            self.faults.pop(0)
-            await self._world.clock.sleep(30.0)
-        if not self.up:
-            raise Unreachable(f"agent {self.name} is cut off", sent=False)
-        fault = self.faults.pop(0) if self.faults else ""
-        match fault:
-            case "unreachable":
-                raise Unreachable("no route", sent=False)
-            case "lost":
-                raise Unreachable("reset before it arrived", sent=True)
-            case "busy":
-                raise RefusedByAgent("busy", "busy", final=False, retry_after_s=1.0)
-            case "in_progress":
-                raise RefusedByAgent("submit_in_progress", "wait", final=False, retry_after_s=1.0)
-            case "broken":
-                raise RefusedByAgent("internal", "HTTP 500", final=False)
-        return fault
-
-    def _answered(self, fault: str) -> None:
-        self._world.crash_point.step()
-        if fault == "cut":
-            self.drop()
-        if fault in ("reply_lost", "cut"):
-            raise Unreachable("reset before the answer", sent=True)
-
-    async def submit(self, job: Job) -> PayloadDoc:
-        assert job.bundle is not None
-        token = self._world.stored(FileKind.BUNDLE, job.bundle.file).read_text()
-        if self.faults[:1] == ["late"] and self.up:
-            self.faults.pop(0)
-            self.late.append((job.key, token))
-            raise Unreachable("timeout", sent=True)
-        fault = await self._line()
-        if fault == "cut":
-            self.drop()  # no event of it was sent
-        payload = self.arrive(job.key, token)
-        if fault == "duplicate":
-            self.arrive(job.key, token)
-        if payload is None:
-            raise RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
-        self._answered(fault)
-        return payload.doc(self._world.clock.now())
-
-    async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
-        fault = await self._line()
-        payload = next((p for p in self.payloads.values() if p.key == job.key), None)
-        if payload is None:
-            self.refused.add(job.key)
-        elif kill:
-            self._kill(payload)
-        self._answered(fault)
-        return payload.doc(self._world.clock.now()) if payload else None
-
-    def _kill(self, payload: Payload) -> None:
-        if payload.status in ALIVE:
-            self.end(payload, PayloadState.KILLED)
-
-    async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
-        fault = await self._line()
-        if payload_id not in self.payloads:
-            raise NoSuchPayload(str(payload_id))
-        self._kill(self.payloads[payload_id])
-        self._answered(fault)
-        return self.payloads[payload_id].doc(self._world.clock.now())
-
-    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
-        fault = await self._line()
-        payload = self.payloads.get(payload_id)
-        if payload is None or payload.status is PayloadState.CLEANED:
-            raise NoSuchPayload(str(payload_id))
-        body = b"damaged" if fault == "damaged" else payload.result
-        to.path.write_bytes(body[: len(body) // 2] if fault == "reply_lost" else body)
-        self._answered(fault)
-        return Fetched(len(body), hashlib.sha256(body).hexdigest())
-
-    async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
-        fault = await self._line()
-        payload = self.payloads.get(payload_id)
-        if payload is not None:
-            if payload.status in ALIVE:
-                self._world.violations.append(
-                    f"{payload.key} was acknowledged while {payload.status}"
-                )
-            payload.status, payload.result = PayloadState.CLEANED, b""
-        self._answered(fault)
-
-    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
-        raise AssertionError("nobody asks for partial results here")
-
-    async def look(
-        self, payload_id: int, to: ScratchFile
-    ) -> tuple[PayloadDoc | None, Fetched | None]:
-        raise AssertionError("only job-orchestrator clients are polled")
 
 
 @dataclass
@@ -291,11 +64,27 @@ class World:
     ended_at: dict[int, float] = field(default_factory=dict)
     """job -> monotonic time at which it was first seen to have ended"""
     violations: list[str] = field(default_factory=list)
+    names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    machines: list[Machine] = field(default_factory=lambda: [Machine(), Machine()])
+    alone: bool = True
+    """No other server is beside it."""
     alive: bool = False
 
     def __post_init__(self) -> None:
-        self._names = itertools.count(1)
-        self.agents = [SimAgent("north", self, 1), SimAgent("south", self, 2)]
+        slots = (("north", 1), ("south", 2))
+        self.agents = [
+            SimAgent(name, self, count, machine)
+            for (name, count), machine in zip(slots, self.machines, strict=True)
+        ]
+
+    def beside(self) -> World:
+        """Another server over the same store, with the same agents."""
+        self.alone = False
+        return replace(self, crash_point=CrashPoint(), agents=[], alone=False, alive=False)
+
+    def follows(self, agent: str) -> bool:
+        """Whether the server reads the events of the agent."""
+        return self.alive and self.registry.lease(agent) is not None
 
     # -- the server's starts and crashes
 
@@ -309,8 +98,12 @@ class World:
         ):
             yield
 
-    async def start(self) -> None:
-        """A life of the server begins."""
+    async def start(self, *agents: str) -> None:
+        """A life of the server begins.
+
+        Args:
+            agents: whom it talks to first; none: all.
+        """
         self.steady = PersistentClock(self.folder, self.clock, "boot")
         self.steady.save()
         self.database = InlineDatabase(
@@ -319,8 +112,8 @@ class World:
         wakeups = JobWakeups()
         self.jobs = SqlJobs(self.database, wakeups.changed)
         self.registry = Registry(self.agents, self.steady)
-        owner = f"{next(self._names):012x}"
-        names = (owner, lambda: f"{next(self._names):020x}")
+        owner = f"{next(self.names):012x}"
+        names = (owner, lambda: f"{next(self.names):020x}")
         self.scratch = scratch.FolderScratch(self.folder / "staging", *names)
         self.storage = folder.FolderStorage(self.folder, self.scratch, *names)
         self.leases = SqlLeases(self.database, owner)
@@ -349,17 +142,20 @@ class World:
         self.clean = Clean(
             self.jobs, self.storage, self.services, self.steady, self.running_servers
         )
+        every = {agent.name: functools.partial(self._talk_to, agent) for agent in self.agents}
+        conversations = {name: every[name] for name in agents or every}
         self.holder = LeaseHolder(
             self.leases,
             self.jobs,
             self.registry,
-            {agent.name: functools.partial(self._talk_to, agent) for agent in self.agents},
+            conversations,
             [self.deliver.stop, self.poll.stop, self.get.stop],
             self.deliver.resume_interrupted,
-            alone=True,
+            alone=self.alone,
         )
         self.alive = True
         await self.holder.run_once()
+        conversations |= every
         await recover(self.jobs, self.scratch, self.running_servers)
         await self.settle()
 
@@ -391,7 +187,7 @@ class World:
     # -- what users do
 
     async def upload(self, user: str, service: str, key: str | None = None) -> int:
-        number = next(self._names)
+        number = next(self.names)
         token = f"token {number}" if key is None else f"token of {key}"
         fields = {"user_id": user, "service": service}
         if key is not None:
@@ -476,6 +272,7 @@ class World:
                 agent.fall_ill()
         await self.send.run_once()
         await self.clock.advance(60.0)
+        await self.holder.run_once()
         for agent in self.agents:
             agent.take_late()
             if not agent.up:
@@ -483,6 +280,7 @@ class World:
         jobs: list[Job] = []
         held: list[Payload] = []
         for _ in range(60):
+            await self.holder.run_once()
             await self.send.run_once()
             await self.poll.run_once()
             await self.cancel.run_once()

@@ -1,0 +1,161 @@
+"""Two servers over one store, one of which dies or stands still at every step of a delivery."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.domain.leases import LENGTH_S, RENEW_EVERY_S
+from server.domain.service import Service
+from server.stages.recover import recover
+from shared.wire import PayloadState, Reason
+from tests.support.inline_database import SimulatedCrash
+from tests.support.simulation import World
+
+SERVICES = {"example": Service("example", runs_per_user=2, max_runs=3, infra_retries=9)}
+Act = Callable[[], Coroutine[Any, Any, None]]
+
+
+@contextmanager
+def two_servers(folder: Path) -> Iterator[tuple[World, World]]:
+    """Not started; their files are written without steps of their own."""
+    folder.mkdir()
+    first = World(folder, SERVICES)
+    second = first.beside()
+    with World(folder, SERVICES).inline():
+        yield first, second
+
+
+async def begin(first: World, second: World) -> None:
+    """Each talks to one agent; both have taken uploads."""
+    await second.start("south")
+    await first.start()
+    assert [world.follows("north") for world in (first, second)] == [True, False]
+    assert [world.follows("south") for world in (first, second)] == [False, True]
+    for world, user in zip(itertools.cycle((first, second)), ("ann", "ann", "bob", "bob", "cy")):
+        await world.upload(user, "example")
+
+
+async def deliver(*worlds: World) -> None:
+    """A success, a failure and an interruption, and what is sent after them."""
+    first = worlds[0]
+    agents = [world.agents[number] for number, world in enumerate(worlds)]
+    for _ in range(2):
+        for world in worlds:
+            if world.alive:
+                await world.send.run_once()
+            await world.clock.settle()
+        for agent in agents:
+            for payload in list(agent.payloads.values()):
+                if payload.status is PayloadState.PREPARED:
+                    agent.start(payload)
+        await first.clock.settle()
+        running = [
+            (agent, payload)
+            for agent in agents
+            for payload in agent.payloads.values()
+            if payload.status is PayloadState.RUNNING
+        ]
+        for number, (agent, payload) in enumerate(running):
+            if number == 0:
+                agent.end(payload, PayloadState.COMPLETED)
+            elif number == 1:
+                agent.end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
+            else:
+                agent.restart()
+        await first.clock.settle()
+
+
+async def take_over(heir: World) -> None:
+    """The other one does not renew its leases any more."""
+    for _ in range(round(LENGTH_S / RENEW_EVERY_S) + 1):
+        await heir.clock.advance(RENEW_EVERY_S)
+        await heir.holder.run_once()
+        await heir.clock.settle()
+    assert heir.follows("north")
+    assert heir.follows("south")
+
+
+def everything(world: World) -> dict[str, list[tuple[Any, ...]]]:
+    """What is stored about jobs, and what the agents have."""
+    tables = ("jobs", "events", "attempts", "bundles", "services WHERE last_user != ''")
+    connection = world.database._connection
+    found = {name: list(map(tuple, connection.execute(f"SELECT * FROM {name}"))) for name in tables}
+    payloads = [
+        (agent.name, payload.id, payload.key, payload.status)
+        for agent in world.agents
+        for payload in agent.payloads.values()
+    ]
+    return {**found, "payloads": payloads}
+
+
+async def finish(world: World) -> None:
+    await world.check()
+    await world.drain()
+    await world.check()
+    await recover(world.jobs, world.scratch, world.running_servers)
+    await world.remove_orphans()
+    assert not world.leftovers()
+
+
+async def test_one_server_dies_at_any_step_and_the_other_goes_on(tmp_path: Path) -> None:
+    for at in itertools.count(1):
+        with two_servers(tmp_path / str(at)) as (first, second):
+            await begin(first, second)
+            first.crash_point.at = first.crash_point.steps + at
+            with suppress(SimulatedCrash):
+                await deliver(first, second)
+            died = first.crash_point.crashed
+            await first.die()
+            await deliver(first, second)
+            await second.check()
+            await take_over(second)
+            await finish(second)
+            second.database.close()
+        if not died:
+            break
+    assert at > 30, "the story became too short to prove anything"
+
+
+@pytest.mark.parametrize("reached", [True, False], ids=["finishes", "cannot reach the agents"])
+async def test_a_server_that_stood_still_while_the_other_took_over_writes_nothing(
+    tmp_path: Path, reached: bool
+) -> None:
+    for at in itertools.count(1):
+        with two_servers(tmp_path / str(at)) as (first, second):
+            await begin(first, second)
+            first.crash_point.pause_at = first.crash_point.operations + at
+            story = deliver(first, second) if reached else deliver(first)
+            delivering = asyncio.create_task(story)
+            while not (delivering.done() or first.crash_point.paused):
+                await first.clock.settle()
+            await first.clock.settle()
+            paused = first.crash_point.paused
+            if not reached:
+                second.agents[0].drop()
+            await take_over(second)
+            if reached:
+                await second.drain()
+            before = everything(second)
+            first.crash_point.go_on()
+            await delivering
+            await first.clock.advance(1.0 if reached else 0.0)
+            after = everything(second)
+            if not reached:  # the agent cannot know yet
+                before["payloads"] = after["payloads"]
+            assert after == before, f"after it stood still at operation {at}"
+            await second.holder.run_once()
+            await first.holder.run_once()
+            assert not first.follows("north")
+            await first.die()
+            await finish(second)
+            second.database.close()
+        if not paused:
+            break
+    assert at > 20, "the story became too short to prove anything"

@@ -1,0 +1,276 @@
+"""A simulated agent: it keeps its promises, and what it must never be made to do it records."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from server.agents.link import Link
+from server.domain.files import FileKind
+from server.domain.jobs import Job
+from server.ports import Fetched, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
+from shared.ids import AttemptKey
+from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason
+from tests.support.sim_payload import ALIVE, Payload
+
+if TYPE_CHECKING:
+    from tests.support.simulation import World
+
+NEVER_S = 1e7
+FAULTS = (
+    *("", "unreachable", "lost", "reply_lost", "cut", "late"),
+    *("duplicate", "slow", "busy", "broken", "damaged", "in_progress"),
+)
+
+
+@dataclass
+class Machine:
+    """What a simulated agent keeps, whichever server talks to it."""
+
+    payloads: dict[int, Payload] = field(default_factory=dict)
+    refused: set[AttemptKey] = field(default_factory=set)
+    late: list[tuple[AttemptKey, str, int]] = field(default_factory=list)
+    """Submits that are still on their way, with their leases."""
+    ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    lease: int = 0
+    """The highest token that was seen."""
+    newest: int = 0
+    """The highest that a server had that called, whatever it said."""
+    links: list[SimAgent] = field(default_factory=list)
+
+
+class SimAgent(Link):
+    """An agent that keeps its promises, at the far end of a line that does not.
+
+    Attributes:
+        up: the line is there.
+        well: it takes new work; if not, it can be talked to all the same.
+    """
+
+    def __init__(self, name: str, world: World, slots: int, machine: Machine) -> None:
+        super().__init__(name, "", None, world.clock)  # type: ignore[arg-type]
+        self._world, self._slots = world, slots
+        self.up = self.well = True
+        self.machine = machine
+        machine.links.append(self)
+        self.payloads, self.refused = machine.payloads, machine.refused
+        self.faults: list[str] = []
+        """What goes wrong with the next calls, in order."""
+
+    @property
+    def supports_events(self) -> bool:
+        return True
+
+    @property
+    def state(self) -> AgentHealth:
+        status = "ok" if self.well else "error"
+        return AgentHealth(status=status, agent=self.name, slots=self._slots)
+
+    # -- what the world does to it
+
+    def append_event(self, payload: Payload) -> None:
+        for link in self.machine.links:
+            if link.up and link._world.follows(link.name):
+                link._world.get.on_payload(link, payload.doc(self._world.clock.now()))
+
+    def start(self, payload: Payload) -> None:
+        for agent in self._world.agents:
+            for other in agent.payloads.values():
+                same = (
+                    other.key.job_id == payload.key.job_id and other.status is PayloadState.RUNNING
+                )
+                if same and self._world.lost_after_s == NEVER_S:
+                    self._world.violations.append(f"{payload.key} and {other.key} run at once")
+        if payload.key.job_id in self._world.cancelled:
+            self._world.violations.append(f"{payload.key} starts after its cancel was confirmed")
+        payload.status, payload.started = PayloadState.RUNNING, True
+        self.append_event(payload)
+
+    def end(self, payload: Payload, status: PayloadState, reason: Reason | None = None) -> None:
+        payload.status, payload.reason = status, reason
+        payload.result = f"result of {payload.key} {payload.token}".encode()
+        self.append_event(payload)
+
+    def restart(self) -> None:
+        for payload in self.payloads.values():
+            if payload.status is PayloadState.RUNNING:
+                payload.interrupted = True
+                self.end(payload, PayloadState.FAILED, Reason.AGENT_ERROR)
+
+    def arrive(self, key: AttemptKey, token: str) -> Payload | None:
+        """Intake: idempotent by key; None: refused."""
+        known = next((p for p in self.payloads.values() if p.key == key), None)
+        if known is not None:
+            return known if known.token == token else None
+        newer = any(
+            p.key.job_id == key.job_id and p.key.attempt > key.attempt
+            for p in self.payloads.values()
+        )
+        if key in self.refused or newer:
+            return None
+        payload = Payload(next(self.machine.ids), key, token=token)
+        self.payloads[payload.id] = payload
+        self.append_event(payload)
+        return payload
+
+    def take_late(self) -> None:
+        """What was still on its way arrives."""
+        for key, token, lease in self.machine.late:
+            if lease >= self.machine.lease:
+                self.arrive(key, token)
+        self.machine.late.clear()
+
+    def drop(self) -> None:
+        """The line is cut."""
+        self.up = False
+        self._world.registry.mark_down(self, "cut off")
+
+    def fall_ill(self) -> None:
+        """Its sandbox breaks, or is well again."""
+        self.well = not self.well
+        if self.up:
+            self._world.registry.mark_health(self, self.state)
+
+    def forge(self) -> None:
+        """It has the result of another bundle under a key that the server is about to use, as after
+        a restore from a backup.
+        """
+        for job_id in list(self._world.acknowledged)[-2:]:
+            attempt = 1 + max(
+                (
+                    p.key.attempt
+                    for a in self._world.agents
+                    for p in a.payloads.values()
+                    if p.key.job_id == job_id
+                ),
+                default=0,
+            )
+            key = AttemptKey(job_id, attempt)
+            payload = Payload(next(self.machine.ids), key, token="of another user")
+            self.payloads[payload.id] = payload
+            self.end(payload, PayloadState.COMPLETED)
+
+    async def connect(self) -> None:
+        """The line is back; the server compares."""
+        now = self._world.clock.now()
+        held = [p.doc(now) for p in self.payloads.values() if p.status is not PayloadState.CLEANED]
+        self.up = True
+        self._world.registry.mark_up(self, self.state)
+        await self._world.get.reconcile(self, PayloadList(seq=0, payloads=held))
+
+    # -- ports.Agent
+
+    async def _line(self) -> str:
+        await self._world.crash_point.operation()
+        self._world.crash_point.step()
+        if self.faults[:1] == ["slow"]:
+            self.faults.pop(0)
+            await self._world.clock.sleep(30.0)
+        if not self.up:
+            raise Unreachable(f"agent {self.name} is cut off", sent=False)
+        fault = self.faults.pop(0) if self.faults else ""
+        match fault:
+            case "unreachable":
+                raise Unreachable("no route", sent=False)
+            case "lost":
+                raise Unreachable("reset before it arrived", sent=True)
+            case "busy":
+                raise RefusedByAgent("busy", "busy", final=False, retry_after_s=1.0)
+            case "in_progress":
+                raise RefusedByAgent("submit_in_progress", "wait", final=False, retry_after_s=1.0)
+            case "broken":
+                raise RefusedByAgent("internal", "HTTP 500", final=False)
+        return fault
+
+    def _check_lease(self) -> None:
+        if self.lease < self.machine.lease:
+            raise Unreachable(f"agent {self.name} has seen a newer lease", sent=False)
+        self.machine.lease = self.lease
+        held = self._world.registry.lease(self.name)
+        token = held.token if held else 0
+        if token < self.machine.newest:
+            self._world.violations.append(f"{self.name} obeys a server that was taken over")
+        self.machine.newest = max(token, self.machine.newest)
+
+    def _answered(self, fault: str) -> None:
+        self._world.crash_point.step()
+        if fault == "cut":
+            self.drop()
+        if fault in ("reply_lost", "cut"):
+            raise Unreachable("reset before the answer", sent=True)
+
+    async def submit(self, job: Job) -> PayloadDoc:
+        assert job.bundle is not None
+        token = self._world.stored(FileKind.BUNDLE, job.bundle.file).read_text()
+        if self.faults[:1] == ["late"] and self.up:
+            self.faults.pop(0)
+            self.machine.late.append((job.key, token, self.lease))
+            raise Unreachable("timeout", sent=True)
+        fault = await self._line()
+        self._check_lease()
+        if fault == "cut":
+            self.drop()  # no event of it was sent
+        payload = self.arrive(job.key, token)
+        if fault == "duplicate":
+            self.arrive(job.key, token)
+        if payload is None:
+            raise RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
+        self._answered(fault)
+        return payload.doc(self._world.clock.now())
+
+    async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
+        fault = await self._line()
+        self._check_lease()
+        payload = next((p for p in self.payloads.values() if p.key == job.key), None)
+        if payload is None:
+            self.refused.add(job.key)
+        elif kill:
+            self._kill(payload)
+        self._answered(fault)
+        return payload.doc(self._world.clock.now()) if payload else None
+
+    def _kill(self, payload: Payload) -> None:
+        if payload.status in ALIVE:
+            self.end(payload, PayloadState.KILLED)
+
+    async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
+        fault = await self._line()
+        self._check_lease()
+        if payload_id not in self.payloads:
+            raise NoSuchPayload(str(payload_id))
+        self._kill(self.payloads[payload_id])
+        self._answered(fault)
+        return self.payloads[payload_id].doc(self._world.clock.now())
+
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
+        fault = await self._line()
+        payload = self.payloads.get(payload_id)
+        if payload is None or payload.status is PayloadState.CLEANED:
+            raise NoSuchPayload(str(payload_id))
+        body = b"damaged" if fault == "damaged" else payload.result
+        to.path.write_bytes(body[: len(body) // 2] if fault == "reply_lost" else body)
+        self._answered(fault)
+        return Fetched(len(body), hashlib.sha256(body).hexdigest())
+
+    async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
+        fault = await self._line()
+        self._check_lease()
+        payload = self.payloads.get(payload_id)
+        if payload is not None:
+            if payload.status in ALIVE:
+                self._world.violations.append(
+                    f"{payload.key} was acknowledged while {payload.status}"
+                )
+            payload.status, payload.result = PayloadState.CLEANED, b""
+        self._answered(fault)
+
+    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
+        raise AssertionError("nobody asks for partial results here")
+
+    async def look(
+        self, payload_id: int, to: ScratchFile
+    ) -> tuple[PayloadDoc | None, Fetched | None]:
+        raise AssertionError("only job-orchestrator clients are polled")
