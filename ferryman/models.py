@@ -237,7 +237,7 @@ class AgentDoc(Wire):
     """What it said of itself last."""
     created_at: str
     last_heard_at: str | None = None
-    silent_s: float | None = None
+    unreachable_s: float | None = None
     """Seconds since it could be reached, as far as a server was running; None: it can be."""
 
 

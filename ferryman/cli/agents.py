@@ -217,7 +217,7 @@ def _details(agent: AgentDoc) -> Iterator[str]:
     yield f"  {kind}{at}{version}, id {agent.id}"
     slots = "" if agent.slots is None else f", {agent.slots} slots"
     yield f"  {_jobs(agent)}, {agent.running} running{slots}"
-    if agent.silent_s is not None:
-        yield f"  not reached for {say_duration(agent.silent_s)}"
+    if agent.unreachable_s is not None:
+        yield f"  not reached for {say_duration(agent.unreachable_s)}"
     if agent.last_heard_at:
-        yield f"  heard of last {show.local(agent.last_heard_at)}"
+        yield f"  last reached {show.local(agent.last_heard_at)}"

@@ -153,7 +153,7 @@ class Registry:
             if link is not None and link.operator_state is not record.state:
                 link.operator_state = record.state
                 link.state_changed.set()
-            self._silent_before[record.name] = record.silent_s
+            self._silent_before[record.name] = record.unreachable_s
 
     def silent_s(self, name: str) -> float | None:
         link = self._links.get(name)

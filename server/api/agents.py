@@ -96,7 +96,7 @@ async def _documents(context: Context, *records: AgentRecord) -> list[AgentDoc]:
 def _document(context: Context, record: AgentRecord, jobs: int, running: int) -> AgentDoc:
     found = context.fleet.named(record.name)
     agent = found if _in_use(context, record) else None
-    silent_s = context.fleet.silent_s(record.name)
+    unreachable_s = context.fleet.silent_s(record.name)
     missing = f"agent {record.name} is not in the server's settings"
     return AgentDoc(
         name=record.name,
@@ -118,7 +118,7 @@ def _document(context: Context, record: AgentRecord, jobs: int, running: int) ->
         health=_health(agent) if agent else None,
         created_at=iso(record.created_at),
         last_heard_at=None if record.last_heard_at is None else iso(record.last_heard_at),
-        silent_s=None if silent_s is None else round(silent_s, 1),
+        unreachable_s=None if unreachable_s is None else round(unreachable_s, 1),
     )
 
 

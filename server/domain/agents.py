@@ -32,7 +32,7 @@ class AgentRecord:
     resources: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = None
     last_heard_at: Micros | None = None
-    silent_s: float = 0.0
+    unreachable_s: float = 0.0
     """For how long it could not be reached, as far as a server was running."""
 
 

@@ -56,6 +56,6 @@ class AgentRecords(Protocol):
         """
         ...
 
-    async def add_silence(self, silent_s: Mapping[str, float]) -> None:
+    async def add_unreachable(self, unreachable_s: Mapping[str, float]) -> None:
         """Keep for how long agents, by id, could not be reached; less than is known is ignored."""
         ...

@@ -103,11 +103,11 @@ class Agents:
         silences: dict[str, float] = {}
         for record in records:
             silent_s = None if record.state is S.RETIRED else self._fleet.silent_s(record.name)
-            more = least_s and max(least_s, record.silent_s * _SILENCE_SHARE)
-            if silent_s is not None and silent_s > record.silent_s + more:
+            more = least_s and max(least_s, record.unreachable_s * _SILENCE_SHARE)
+            if silent_s is not None and silent_s > record.unreachable_s + more:
                 silences[record.id] = silent_s
         if silences:
-            await self._records.add_silence(silences)
+            await self._records.add_unreachable(silences)
 
     # -- operators
 
@@ -210,7 +210,7 @@ class Agents:
             return agent is not None and agent.reachable
         heard_at, now = record.last_heard_at, self._clock.now()
         recent = heard_at is not None and now - heard_at < 2 * _HEARD_EVERY_S * SECOND
-        return recent and not record.silent_s
+        return recent and not record.unreachable_s
 
     async def _set(self, record: AgentRecord, state: AgentState, message: str) -> AgentRecord:
         changed = await self._records.set_state(record.id, state, message)

@@ -104,7 +104,7 @@ class SqlAgents:
                 """
                 UPDATE agents SET name = :name, kind = :kind, address = :address, state = :state,
                        message = :message, version = :version, resources = :resources,
-                       last_heard_at = :at, silent_s = 0
+                       last_heard_at = :at, unreachable_s = 0
                 WHERE id = :id RETURNING *
                 """,
                 values,
@@ -121,11 +121,14 @@ class SqlAgents:
 
         return await self._database.write(change)
 
-    async def add_silence(self, silent_s: Mapping[str, float]) -> None:
+    async def add_unreachable(self, unreachable_s: Mapping[str, float]) -> None:
         async def change(tx: Transaction) -> None:
-            for agent_id, seconds in silent_s.items():
+            for agent_id, seconds in unreachable_s.items():
                 await tx.rows(
-                    "UPDATE agents SET silent_s = :seconds WHERE id = :id AND silent_s < :seconds",
+                    """
+                    UPDATE agents SET unreachable_s = :seconds
+                    WHERE id = :id AND unreachable_s < :seconds
+                    """,
                     {"id": agent_id, "seconds": seconds},
                 )
 

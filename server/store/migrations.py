@@ -233,7 +233,7 @@ _5: Migration = (
         version TEXT,
         created_at INTEGER NOT NULL,
         last_heard_at INTEGER,
-        silent_s REAL NOT NULL DEFAULT 0
+        unreachable_s REAL NOT NULL DEFAULT 0
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE UNIQUE INDEX agents_by_name ON agents (name) WHERE state != 'retired'",

@@ -86,10 +86,10 @@ async def test_the_agents_are_shown_with_all_that_is_known_of_them(tmp_path: Pat
                 "slots": 4,
                 "message": "no sandbox",
             },
-            "silent_s": None,
+            "unreachable_s": None,
         }
         assert (south["id"], south["state"], south["up"]) == ("name:south", "active", False)
-        assert south["silent_s"] >= 0
+        assert south["unreachable_s"] >= 0
         assert south["last_heard_at"] is None
         assert "cannot be reached" in south["trouble"]
         assert (await agent_of(caller, "abc"))["name"] == "north"

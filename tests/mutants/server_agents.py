@@ -70,7 +70,7 @@ MUTANTS: Final = (
     _of(
         "nor one to which another server talks",
         "stages/agents.py",
-        "return recent and not record.silent_s",
+        "return recent and not record.unreachable_s",
         "return False",
         f"{_STAGE}an_agent_to_which_another_server_talks_is_not_declared_lost",
     ),

@@ -143,12 +143,12 @@ async def test_two_names_with_one_id_are_two_agents(agents: SqlAgents, jobs: Sql
 
 async def test_a_lost_agent_is_active_again_once_it_is_reached(agents: SqlAgents) -> None:
     await reached(agents)
-    await agents.add_silence({"name:north": 90.0})
+    await agents.add_unreachable({"name:north": 90.0})
     lost = await agents.set_state("name:north", S.LOST, "its disk burned")
     assert lost is not None
-    assert (lost.state, lost.message, lost.silent_s) == (S.LOST, "its disk burned", 90.0)
+    assert (lost.state, lost.message, lost.unreachable_s) == (S.LOST, "its disk burned", 90.0)
     record = await reached(agents)
-    assert (record.state, record.message, record.silent_s) == (S.ACTIVE, "", 0.0)
+    assert (record.state, record.message, record.unreachable_s) == (S.ACTIVE, "", 0.0)
 
 
 async def test_an_agent_that_has_jobs_is_not_retired(agents: SqlAgents, jobs: SqlJobs) -> None:
@@ -175,8 +175,8 @@ async def test_who_was_retired_by_an_operator_stays_so_and_who_was_removed_comes
 async def test_silence_only_grows_until_the_agent_is_reached(agents: SqlAgents) -> None:
     await reached(agents)
     for seconds, kept in ((50.0, 50.0), (20.0, 50.0), (60.5, 60.5)):
-        await agents.add_silence({"name:north": seconds, "nobody": 5.0})
-        assert (await agents.all())[0].silent_s == kept
+        await agents.add_unreachable({"name:north": seconds, "nobody": 5.0})
+        assert (await agents.all())[0].unreachable_s == kept
 
 
 async def test_an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_claim_came_about(

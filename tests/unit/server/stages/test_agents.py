@@ -117,7 +117,7 @@ async def test_a_long_silence_is_written_seldom(tmp_path: Path) -> None:
         for _ in range(1_000):
             await machine.advance(10.1)
             await server.agents.run_once()
-            kept.add((await server.store.all())[0].silent_s)
+            kept.add((await server.store.all())[0].unreachable_s)
     assert max(kept) > 0.98 * 1_000 * 10.1
     assert len(kept) < 450
 
@@ -168,7 +168,7 @@ async def test_an_agent_to_which_another_server_talks_is_not_declared_lost(tmp_p
         server.registry.give_up("north", "another server talks to it")
         with pytest.raises(AgentRefusal, match="agent north can be reached"):
             await server.agents.declare_lost("north", "gone")
-        await server.store.add_silence({"name:north": 20.0})
+        await server.store.add_unreachable({"name:north": 20.0})
         record, ended = await server.agents.declare_lost("north", "gone")
         assert (record.state, ended) == (AgentState.LOST, 0)
         await server.reached()
