@@ -111,8 +111,9 @@ class Registry:
         if able:
             slots = sum(link.slots or 0 for link in able)
             which = "agent" if len(able) == 1 else f"{len(able)} agents"
-            taken = "the only slot" if slots == 1 else f"all {slots} slots"
-            return f"{taken} of the {which} that can take it {'is' if slots == 1 else 'are'} taken"
+            if slots == 1:
+                return f"the only slot of the {which} that can take it is taken"
+            return f"all {slots} slots of the {which} that can take it are taken"
         reasons = [link.trouble or self._refuses(link, service) for link in offering]
         return "; ".join(filter(None, reasons))
 
