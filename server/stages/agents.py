@@ -21,7 +21,6 @@ from shared.units.sizes import say_count
 from shared.wire import AgentHealth, AgentState, Reason
 
 log = structlog.get_logger()
-S = AgentState
 _HEARD_EVERY_S: Final = 60.0
 """How old ``last_heard_at`` may get before it is written again."""
 _SILENCE_S: Final = 10.0
@@ -87,10 +86,10 @@ class Agents:
         await self._keep_silence(records)
         moved = 0
         for record in records:
-            if record.state is S.LOST:
+            if record.state is AgentState.LOST:
                 moved += await self._end_attempts(record.name)
-            if record.state is not S.RETIRED and record.name not in self._settings:
-                await self._records.set_state(record.id, S.RETIRED, REMOVED, idle=True)
+            if record.state is not AgentState.RETIRED and record.name not in self._settings:
+                await self._records.set_state(record.id, AgentState.RETIRED, REMOVED, idle=True)
         return moved
 
     async def stop(self) -> None:
@@ -102,7 +101,9 @@ class Agents:
     ) -> None:
         silences: dict[str, float] = {}
         for record in records:
-            silent_s = None if record.state is S.RETIRED else self._fleet.silent_s(record.name)
+            silent_s = (
+                None if record.state is AgentState.RETIRED else self._fleet.silent_s(record.name)
+            )
             more = least_s and max(least_s, record.unreachable_s * _SILENCE_SHARE)
             if silent_s is not None and silent_s > record.unreachable_s + more:
                 silences[record.id] = silent_s
@@ -129,7 +130,9 @@ class Agents:
         found = named or [one for one in records if one.id == name]
         if not found:
             raise NoSuchAgent(name)
-        return max(found, key=lambda one: (one.state is not S.RETIRED, one.message != REPLACED))
+        return max(
+            found, key=lambda one: (one.state is not AgentState.RETIRED, one.message != REPLACED)
+        )
 
     async def drain(self, name: str, message: str) -> AgentRecord:
         """Give it no new jobs; those that it has are followed to their end.
@@ -138,10 +141,10 @@ class Agents:
             NoSuchAgent, AgentRefusal
         """
         record = await self.find(name)
-        if record.state is S.RETIRED:
+        if record.state is AgentState.RETIRED:
             why = f"agent {record.name} is retired: it gets no jobs"
             raise AgentRefusal("agent_retired", why)
-        return await self._set(record, S.DRAINING, message)
+        return await self._set(record, AgentState.DRAINING, message)
 
     async def resume(self, name: str) -> AgentRecord:
         """Make it active again.
@@ -156,7 +159,7 @@ class Agents:
         if (await self.find(record.name)).id != record.id:
             why = f"another agent has the name {record.name} now"
             raise AgentRefusal("agent_replaced", why)
-        resumed = await self._set(record, S.ACTIVE, "")
+        resumed = await self._set(record, AgentState.ACTIVE, "")
         self._on_change()
         return resumed
 
@@ -167,7 +170,7 @@ class Agents:
             NoSuchAgent, AgentRefusal: it has jobs.
         """
         record = await self.find(name)
-        retired = await self._records.set_state(record.id, S.RETIRED, message, idle=True)
+        retired = await self._records.set_state(record.id, AgentState.RETIRED, message, idle=True)
         if retired is None:
             held = sum(one.slots for one in await self._jobs.held() if one.agent == record.name)
             raise AgentRefusal(
@@ -189,7 +192,7 @@ class Agents:
             NoSuchAgent, AgentRefusal: it can be reached, or is retired.
         """
         record = await self.find(name)
-        if record.state is S.RETIRED:
+        if record.state is AgentState.RETIRED:
             why = f"agent {record.name} is retired: it has no jobs"
             raise AgentRefusal("agent_retired", why)
         if self._is_reached(record):
@@ -198,7 +201,7 @@ class Agents:
                 f"agent {record.name} can be reached, so its jobs are not lost: stop it first, or "
                 "drain it",
             )
-        lost = await self._set(record, S.LOST, message)
+        lost = await self._set(record, AgentState.LOST, message)
         ended = await self._end_attempts(record.name)
         self._on_change()
         return lost, ended

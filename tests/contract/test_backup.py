@@ -35,7 +35,6 @@ from tests.support.dev_program import environment
 from tests.support.jobs import moved
 from tests.support.stored import chunks
 
-S = JobState
 RESULT = b"what it left"
 
 
@@ -50,7 +49,7 @@ class Folder:
         self.scratch = FolderScratch(path / "staging", *names)
         self.storage = FolderStorage(path, self.scratch, *names)
 
-    async def add(self, jobs: SqlJobs, user: str, *, to: JobState = S.QUEUED) -> Job:
+    async def add(self, jobs: SqlJobs, user: str, *, to: JobState = JobState.QUEUED) -> Job:
         """A job with its files, moved to the state."""
         async with self.storage.pending(FileKind.BUNDLE) as pending:
             with self.scratch.file() as content:
@@ -59,22 +58,25 @@ class Folder:
             new = NewJob(user, "example", bundle, Limits(), 60.0, 10, tags=("t",))
             job, _ = await jobs.insert(new, "queued")
             pending.commit()
-        if to is S.QUEUED:
+        if to is JobState.QUEUED:
             return job
-        sent = Move(job.id, 0, S.QUEUED, S.PROCESSING, 11, "", changes={"agent": "local"})
+        sent = Move(
+            job.id, 0, JobState.QUEUED, JobState.PROCESSING, 11, "", changes={"agent": "local"}
+        )
         job = await moved(jobs, sent)
         async with self.storage.pending(FileKind.RESULT) as pending:
             digest = hashlib.sha256(RESULT).hexdigest()
             result = Result(await pending.put(chunks(RESULT)), len(RESULT), digest)
             taken = {"payload_id": 4}
             job = await moved(
-                jobs, Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 11, "", changes=taken)
+                jobs,
+                Move(job.id, 1, JobState.PROCESSING, JobState.SUBMITTED, 11, "", changes=taken),
             )
-            if to is S.COMPLETED:
+            if to is JobState.COMPLETED:
                 done = {"ended_at": 12, "expires_at": 10**18}
                 facts = {"result": result}
                 job = await moved(
-                    jobs, Move(job.id, 1, S.SUBMITTED, to, 12, "", changes=done, facts=facts)
+                    jobs, Move(job.id, 1, JobState.SUBMITTED, to, 12, "", changes=done, facts=facts)
                 )
                 pending.commit()
         return job
@@ -83,7 +85,11 @@ class Folder:
         database = await Database.open(self.database_path, MIGRATIONS)
         await server_identity(database, "the-first")
         jobs = SqlJobs(database, lambda job: None)
-        for user, state in (("ann", S.COMPLETED), ("bob", S.SUBMITTED), ("cy", S.QUEUED)):
+        for user, state in (
+            ("ann", JobState.COMPLETED),
+            ("bob", JobState.SUBMITTED),
+            ("cy", JobState.QUEUED),
+        ):
             await self.add(jobs, user, to=state)
         await database.close()
 
@@ -322,9 +328,9 @@ async def test_backups_are_whole_while_jobs_come_and_go(folder: Folder, tmp_path
     async def come_and_go() -> int:
         count = 0
         while not done.is_set():
-            job = await folder.add(jobs, "dan", to=S.COMPLETED)
+            job = await folder.add(jobs, "dan", to=JobState.COMPLETED)
             if count % 2:
-                move = Move(job.id, 1, S.COMPLETED, S.CLEANED, 13, "")
+                move = Move(job.id, 1, JobState.COMPLETED, JobState.CLEANED, 13, "")
                 cleaned, files = await jobs.clean([move])
                 assert cleaned == 1
             else:

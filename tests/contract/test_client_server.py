@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from ferryman import BadArgument, Client, JobState, Refused
+from ferryman import BadArgument, Client, Refused
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
-
-S = JobState
 
 
 def client_of(caller: ServerClient) -> Client:

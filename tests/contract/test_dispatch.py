@@ -12,7 +12,6 @@ from server.domain.service import Service
 from shared.wire import JobState, PayloadState, QueueInfo, Reason
 from tests.support.simulation import World
 
-S, P = JobState, PayloadState
 SERVICES = {
     "example": Service("example", runs_per_user=2, max_runs=3, queue_timeout_s=100.0),
     "patient": Service("patient", runs_per_user=1, max_runs=1),
@@ -60,18 +59,18 @@ async def test_a_job_that_waits_too_long_fails_with_the_reason(world) -> None:
     second = await world.upload("ann", "example")
     await world.clock.advance(39.0)
     await sweep(world)
-    assert (await world.jobs.get(first)).state is S.QUEUED
+    assert (await world.jobs.get(first)).state is JobState.QUEUED
     await world.clock.advance(2.0)
     await sweep(world)
     gone = await world.jobs.get(first)
-    assert (gone.state, gone.reason) == (S.FAILED, Reason.QUEUE_TIMEOUT)
+    assert (gone.state, gone.reason) == (JobState.FAILED, Reason.QUEUE_TIMEOUT)
     assert "1m 40s in the queue" in gone.message
     assert gone.expires_at is not None
-    assert (await world.jobs.get(second)).state is S.QUEUED
+    assert (await world.jobs.get(second)).state is JobState.QUEUED
     await world.clock.advance(100_000.0)
     await sweep(world)
-    assert (await world.jobs.get(second)).state is S.FAILED
-    assert (await world.jobs.get(patient)).state is S.QUEUED
+    assert (await world.jobs.get(second)).state is JobState.FAILED
+    assert (await world.jobs.get(patient)).state is JobState.QUEUED
 
 
 async def test_a_job_is_told_its_place_and_whom_it_waits_for(world) -> None:
@@ -81,7 +80,9 @@ async def test_a_job_is_told_its_place_and_whom_it_waits_for(world) -> None:
     later = await waits(world, jobs[3])
     assert later == QueueInfo(position=4, reason="earlier jobs of the same user come first")
     await sweep(world)
-    assert [(await world.jobs.get(job)).state for job in jobs] == [S.SUBMITTED] * 2 + [S.QUEUED] * 2
+    assert [(await world.jobs.get(job)).state for job in jobs] == [JobState.SUBMITTED] * 2 + [
+        JobState.QUEUED
+    ] * 2
     assert await waits(world, jobs[2]) == QueueInfo(
         position=1, reason="user ann has 2 jobs under way, the most the service allows one user"
     )
@@ -131,7 +132,7 @@ async def test_a_job_is_told_that_all_slots_of_the_agents_are_taken(world) -> No
     before = await reason(world, job)
     assert before != "next in turn"
     await sweep(world)
-    assert (await world.jobs.get(job)).state is S.QUEUED
+    assert (await world.jobs.get(job)).state is JobState.QUEUED
 
 
 async def test_a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then(world) -> None:
@@ -141,13 +142,13 @@ async def test_a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then(wor
     agent = next(one for one in world.agents if one.payloads)
     agent.start(agent.payloads[1])
     await world.settle()
-    agent.end(agent.payloads[1], P.FAILED, Reason.TIMEOUT)
+    agent.end(agent.payloads[1], PayloadState.FAILED, Reason.TIMEOUT)
     await world.settle()
-    assert (await world.jobs.get(job)).state is S.QUEUED
+    assert (await world.jobs.get(job)).state is JobState.QUEUED
     assert (await reason(world, job)).startswith("to be tried again at ")
     await world.clock.advance(29.0)
     await sweep(world)
-    assert (await world.jobs.get(job)).state is S.QUEUED
+    assert (await world.jobs.get(job)).state is JobState.QUEUED
     await world.clock.advance(2.0)
     assert await reason(world, job) == "next in turn"
     await sweep(world)
@@ -167,11 +168,11 @@ async def test_turns_go_round_the_users_whoever_came_first(world, times) -> None
         await sweep(world)
         for agent in world.agents:
             for payload in agent.payloads.values():
-                if payload.status is P.PREPARED:
+                if payload.status is PayloadState.PREPARED:
                     order.append(owner[payload.key.job_id])
                     agent.start(payload)
                     await world.settle()
-                    agent.end(payload, P.COMPLETED)
+                    agent.end(payload, PayloadState.COMPLETED)
         await world.settle()
     assert order == ["ann", "bob", "cy", "ann", "bob", "ann", "ann"][:times]
 

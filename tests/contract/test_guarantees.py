@@ -25,7 +25,6 @@ from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import CrashPoint, SimulatedCrash
 from tests.support.simulation import World
 
-S, P = JobState, PayloadState
 SERVICES = {"example": Service("example", runs_per_user=2, max_runs=2, expires_after_s=100.0)}
 
 
@@ -52,7 +51,7 @@ async def _sent(world: World) -> int:
         for payload in agent.payloads.values():
             agent.start(payload)
     await world.settle()
-    assert await _state(world, job_id) is S.RUNNING
+    assert await _state(world, job_id) is JobState.RUNNING
     return job_id
 
 
@@ -71,11 +70,11 @@ async def test_a_crash_in_processing_keeps_neither_the_job_nor_its_slot(world):
     world.agents[0].faults = ["slow"]
     await world.send.run_once()
     await world.settle()
-    assert await _state(world, job_id) is S.PROCESSING
+    assert await _state(world, job_id) is JobState.PROCESSING
     await _restart(world)
     await world.clock.advance(1.0)
     await world.drain()
-    assert await _state(world, job_id) is S.COMPLETED
+    assert await _state(world, job_id) is JobState.COMPLETED
 
 
 async def test_unknown_is_asked_again(world):
@@ -84,10 +83,10 @@ async def test_unknown_is_asked_again(world):
     agent.drop()
     await world.clock.advance(70.0)
     await world.poll.run_once()
-    assert await _state(world, job_id) is S.UNKNOWN
+    assert await _state(world, job_id) is JobState.UNKNOWN
     await agent.connect()
     await world.settle()
-    assert await _state(world, job_id) is S.RUNNING
+    assert await _state(world, job_id) is JobState.RUNNING
 
 
 @pytest.mark.parametrize("steps", range(1, 12))
@@ -102,24 +101,24 @@ async def test_a_crash_around_the_agents_answer_loses_nothing(world, steps):
         pass
     await _restart(world)
     await world.drain()
-    assert await _state(world, job_id) is S.COMPLETED
+    assert await _state(world, job_id) is JobState.COMPLETED
     assert world.violations == []
 
 
 async def test_a_late_report_does_not_overwrite_a_cancel(world):
     job_id = await _sent(world)
     (payload,) = world.agents[0].payloads.values()
-    late = payload.doc(world.clock.now()).model_copy(update={"status": P.COMPLETED})
-    assert (await world.cancel(LOCAL, job_id, 5.0)).state is S.CANCELLED
+    late = payload.doc(world.clock.now()).model_copy(update={"status": PayloadState.COMPLETED})
+    assert (await world.cancel(LOCAL, job_id, 5.0)).state is JobState.CANCELLED
     world.get.on_payload(world.agents[0], late)
     await world.settle()
-    assert await _state(world, job_id) is S.CANCELLED
+    assert await _state(world, job_id) is JobState.CANCELLED
 
 
 async def test_a_queued_job_can_be_cancelled_and_never_starts(world):
     await world.start()
     job_id = await world.upload("ann", "example")
-    assert (await world.cancel(LOCAL, job_id, 5.0)).state is S.CANCELLED
+    assert (await world.cancel(LOCAL, job_id, 5.0)).state is JobState.CANCELLED
     await world.send.run_once()
     await world.settle()
     assert not any(agent.payloads for agent in world.agents)
@@ -128,12 +127,12 @@ async def test_a_queued_job_can_be_cancelled_and_never_starts(world):
 async def test_a_completed_job_cannot_be_cancelled_and_keeps_its_result(world):
     job_id = await _sent(world)
     (payload,) = world.agents[0].payloads.values()
-    world.agents[0].end(payload, P.COMPLETED)
+    world.agents[0].end(payload, PayloadState.COMPLETED)
     await world.settle()
     with pytest.raises(AlreadyEnded):
         await world.cancel(LOCAL, job_id, 5.0)
     job = await world.jobs.get(job_id)
-    assert job.state is S.COMPLETED
+    assert job.state is JobState.COMPLETED
     assert job.result is not None
     assert world.stored(FileKind.RESULT, job.result.file).exists()
 
@@ -168,16 +167,16 @@ async def test_the_cleaner_goes_by_the_end_of_the_job_not_by_a_files_age(world):
         os.utime(path, (0, 0))
     await world.clock.advance(10_000.0)
     await world.clean.run_once()
-    assert await _state(world, job_id) is S.RUNNING
+    assert await _state(world, job_id) is JobState.RUNNING
     (payload,) = world.agents[0].payloads.values()
-    world.agents[0].end(payload, P.COMPLETED)
+    world.agents[0].end(payload, PayloadState.COMPLETED)
     await world.settle()
     await world.clock.advance(99.0)
     await world.clean.run_once()
-    assert await _state(world, job_id) is S.COMPLETED
+    assert await _state(world, job_id) is JobState.COMPLETED
     await world.clock.advance(2.0)
     await world.clean.run_once()
-    assert await _state(world, job_id) is S.CLEANED
+    assert await _state(world, job_id) is JobState.CLEANED
     assert world.leftovers() == set()
     assert not [path for path in (world.folder / "results").rglob("*") if path.is_file()]
 
@@ -190,7 +189,7 @@ async def test_a_failed_send_is_tried_again_and_leaves_no_second_run(world, faul
     await world.send.run_once()
     await world.settle()
     await world.drain()
-    assert await _state(world, job_id) is S.COMPLETED
+    assert await _state(world, job_id) is JobState.COMPLETED
     assert world.violations == []
 
 
@@ -201,16 +200,16 @@ async def test_a_slow_agent_holds_up_nobody_else(world):
     await world.send.run_once()
     await world.settle()
     states = {await _state(world, first), await _state(world, second)}
-    assert states == {S.PROCESSING, S.SUBMITTED}
+    assert states == {JobState.PROCESSING, JobState.SUBMITTED}
 
 
 async def test_a_failure_that_the_agent_reports_reaches_the_user_with_its_result(world):
     job_id = await _sent(world)
     (payload,) = world.agents[0].payloads.values()
-    world.agents[0].end(payload, P.FAILED, Reason.EXIT_CODE)
+    world.agents[0].end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
     await world.settle()
     job = await world.jobs.get(job_id)
-    assert (job.state, job.reason, job.exit_code) == (S.FAILED, Reason.EXIT_CODE, 3)
+    assert (job.state, job.reason, job.exit_code) == (JobState.FAILED, Reason.EXIT_CODE, 3)
     assert job.result is not None
 
 

@@ -31,7 +31,6 @@ from tests.support.server_http import driving
 from tests.support.sim_clock import SimClock
 from tests.support.stored import chunks
 
-S = JobState
 OWNER = "0123456789ab"
 DAY = 86_400
 SERVICES = {
@@ -87,7 +86,7 @@ class Place:
         changes = {"ended_at": now, "expires_at": now + 10 * SECOND}
         for job in jobs:
             await self.jobs.move(
-                Move(job.id, 0, S.QUEUED, S.CANCELLED, now, "over", changes=changes)
+                Move(job.id, 0, JobState.QUEUED, JobState.CANCELLED, now, "over", changes=changes)
             )
 
     async def sweep(self) -> None:
@@ -143,8 +142,8 @@ async def test_many_expire_in_few_commits_and_not_all_in_one_sweep(
     assert commits <= 3
     await place.sweep()
     assert place.stored() == set()
-    assert len((await place.jobs.page(Filter(state=S.CLEANED), None, 500))[0]) == 450
-    assert [job.state for job in place.changed].count(S.CLEANED) == 450
+    assert len((await place.jobs.page(Filter(state=JobState.CLEANED), None, 500))[0]) == 450
+    assert [job.state for job in place.changed].count(JobState.CLEANED) == 450
 
 
 async def test_a_stop_does_not_wait_for_all_that_has_expired(place: Place) -> None:
@@ -176,7 +175,7 @@ async def test_a_crash_before_the_files_are_removed_leaves_orphans_only(
         patched.setattr(place.storage, "delete", dies)
         with pytest.raises(MemoryError):
             await place.clean.run_once()
-    assert (await place.jobs.get(job.id)).state is S.CLEANED
+    assert (await place.jobs.get(job.id)).state is JobState.CLEANED
     assert len(place.stored()) == 1
     await Clean(place.jobs, place.storage, SERVICES, place.clock, place.running_servers).run_once()
     assert place.stored() == set()
@@ -227,7 +226,7 @@ async def test_a_cleaned_job_is_forgotten_when_its_service_says(place: Place) ->
         await place.end(await place.add(service=service, key=service))
     await place.clock.advance(99)
     await place.sweep()
-    assert await _known(place) == {1: S.CLEANED, 2: S.CLEANED, 3: S.CLEANED}
+    assert await _known(place) == {1: JobState.CLEANED, 2: JobState.CLEANED, 3: JobState.CLEANED}
     await place.clock.advance(2)
     await place.sweep()
     assert set(await _known(place)) == {2, 3}
@@ -255,7 +254,7 @@ async def test_a_job_that_has_not_ended_is_never_forgotten(place: Place) -> None
     job = await place.add()
     await place.clock.advance(1_000 * DAY)
     await place.sweep()
-    assert (await place.jobs.get(job.id)).state is S.QUEUED
+    assert (await place.jobs.get(job.id)).state is JobState.QUEUED
     assert len(place.stored()) == 1
 
 
@@ -275,7 +274,7 @@ async def test_an_idempotency_key_does_not_outlive_what_its_job_left(place: Plac
     await place.clock.advance(11)
     await place.sweep()
     again = await place.add(key="k")
-    assert (again.state, again.id != first.id) == (S.QUEUED, True)
+    assert (again.state, again.id != first.id) == (JobState.QUEUED, True)
     await place.end(again)
     await delete(place.jobs, place.storage, LOCAL, again.id)
     assert (await place.add(key="k")).id > again.id

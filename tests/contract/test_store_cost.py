@@ -20,7 +20,6 @@ from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 
-S = JobState
 FEW, MANY = 3_000, 30_000
 """More than one page looks at, in any case."""
 FILL = """
@@ -40,10 +39,10 @@ async def filled(path: Path, many: int) -> Database:
     database = await Database.open(path, MIGRATIONS)
     limits = Limits().model_dump_json()
     for state, count, not_before, ended in (
-        (S.COMPLETED, many, 0, 10**9),
-        (S.FAILED, many, 0, 10**9),
-        (S.QUEUED, many, 10**9, "NULL"),
-        (S.QUEUED, 1, 0, "NULL"),
+        (JobState.COMPLETED, many, 0, 10**9),
+        (JobState.FAILED, many, 0, 10**9),
+        (JobState.QUEUED, many, 10**9, "NULL"),
+        (JobState.QUEUED, 1, 0, "NULL"),
     ):
         sql = FILL.format(
             many=count, state=state.value, limits=limits, not_before=not_before, ended=ended
@@ -96,7 +95,7 @@ LISTS = {
         for given in itertools.product(
             (None, "ann", "bob"),
             (None, "s", "t"),
-            (None, S.FAILED, S.RUNNING),
+            (None, JobState.FAILED, JobState.RUNNING),
             (None, "x", "y"),
             (None, "portal", "other"),
         )

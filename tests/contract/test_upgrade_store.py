@@ -20,8 +20,6 @@ from tests.contract.store.conftest import new
 from tests.support.dev_program import ROOT
 from tests.support.first_release import lay_out
 
-S = JobState
-
 
 async def test_waiting_delayed_and_ended_jobs_are_where_they_belong(tmp_path: Path) -> None:
     path = lay_out("server", tmp_path / "data")
@@ -42,9 +40,9 @@ async def test_waiting_delayed_and_ended_jobs_are_where_they_belong(tmp_path: Pa
             where: [job.id for job in (await jobs.page(where, None, 50))[0]]
             for where in (
                 Filter(),
-                Filter(user_id="1", state=S.RUNNING),
+                Filter(user_id="1", state=JobState.RUNNING),
                 Filter(service="example", tag="t"),
-                Filter(state=S.CANCELLED),
+                Filter(state=JobState.CANCELLED),
             )
         }
         assert list(listed.values()) == [[7, 6, 5, 4, 3, 2, 1], [5, 4], [7, 1], [3]]

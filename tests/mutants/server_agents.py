@@ -77,7 +77,7 @@ MUTANTS: Final = (
     _of(
         "what a crash left of a lost agent is ended",
         "stages/agents.py",
-        "            if record.state is S.LOST:\n",
+        "            if record.state is AgentState.LOST:\n",
         "            if False:\n",
         f"{_STAGE}what_a_crash_left_of_a_lost_agent_is_ended_by_the_next_sweep",
     ),

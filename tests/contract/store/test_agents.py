@@ -18,7 +18,6 @@ from shared.wire import AgentState, JobState
 from tests.contract.store.conftest import claim, new
 from tests.support.jobs import moved
 
-S = AgentState
 S_QUEUED = JobState.QUEUED
 ADDRESS = "http://north:9000"
 NORTH = Contact("north", "ferryman", ADDRESS)
@@ -87,9 +86,9 @@ async def test_an_agent_without_an_id_of_its_own_has_one_by_its_name(
 
 async def test_an_older_agent_that_learns_to_say_its_id_is_the_same(agents: SqlAgents) -> None:
     await reached(agents)
-    await agents.set_state("name:north", S.DRAINING, "drained")
+    await agents.set_state("name:north", AgentState.DRAINING, "drained")
     record = await reached(agents, replace(NORTH, agent_id="x1"))
-    assert (record.id, record.state, record.message) == ("x1", S.DRAINING, "drained")
+    assert (record.id, record.state, record.message) == ("x1", AgentState.DRAINING, "drained")
     assert (await reached(agents)).id == "x1"  # and one that forgets it again, too
     assert shown(await agents.all()) == [("north", "x1", "draining")]
 
@@ -98,12 +97,12 @@ async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
     agents: SqlAgents, jobs: SqlJobs
 ) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
-    await agents.set_state("x1", S.DRAINING, "drained")
+    await agents.set_state("x1", AgentState.DRAINING, "drained")
     job, other = await held(jobs, "north"), await held(jobs, "west")
     south = Contact("south", "ferryman", ADDRESS, "x1")
     await agents.enter([south], 60)
     record = await reached(agents, south, {"south": ADDRESS}, 70)
-    assert (record.id, record.name, record.state) == ("x1", "south", S.DRAINING)
+    assert (record.id, record.name, record.state) == ("x1", "south", AgentState.DRAINING)
     assert [one.name for one in await agents.all()] == ["south", "west"]
     assert (await jobs.get(job.id)).agent == "south"
     assert (await jobs.attempt(AttemptKey(job.id, 1))).agent == "south"
@@ -113,20 +112,20 @@ async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
 async def test_another_id_under_a_known_name_retires_the_agent_before(agents: SqlAgents) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
     record = await reached(agents, replace(NORTH, agent_id="x2"), at=70)
-    assert (record.id, record.state, record.created_at) == ("x2", S.ACTIVE, 70)
+    assert (record.id, record.state, record.created_at) == ("x2", AgentState.ACTIVE, 70)
     old, fresh = await agents.all()
-    assert (old.id, old.state, old.message) == ("x1", S.RETIRED, REPLACED)
+    assert (old.id, old.state, old.message) == ("x1", AgentState.RETIRED, REPLACED)
     assert fresh == record
     back = await reached(agents, replace(NORTH, agent_id="x1"), at=80)
-    assert (back.id, back.state) == ("x1", S.ACTIVE)
-    assert [one.state for one in await agents.all()] == [S.ACTIVE, S.RETIRED]
+    assert (back.id, back.state) == ("x1", AgentState.ACTIVE)
+    assert [one.state for one in await agents.all()] == [AgentState.ACTIVE, AgentState.RETIRED]
 
 
 async def test_who_replaces_an_agent_that_is_drained_is_drained(agents: SqlAgents) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
-    await agents.set_state("x1", S.DRAINING, "for repair")
+    await agents.set_state("x1", AgentState.DRAINING, "for repair")
     record = await reached(agents, replace(NORTH, agent_id="x2"))
-    assert (record.state, record.message) == (S.DRAINING, "for repair")
+    assert (record.state, record.message) == (AgentState.DRAINING, "for repair")
 
 
 async def test_two_names_with_one_id_are_two_agents(agents: SqlAgents, jobs: SqlJobs) -> None:
@@ -144,31 +143,35 @@ async def test_two_names_with_one_id_are_two_agents(agents: SqlAgents, jobs: Sql
 async def test_a_lost_agent_is_active_again_once_it_is_reached(agents: SqlAgents) -> None:
     await reached(agents)
     await agents.add_unreachable({"name:north": 90.0})
-    lost = await agents.set_state("name:north", S.LOST, "its disk burned")
+    lost = await agents.set_state("name:north", AgentState.LOST, "its disk burned")
     assert lost is not None
-    assert (lost.state, lost.message, lost.unreachable_s) == (S.LOST, "its disk burned", 90.0)
+    assert (lost.state, lost.message, lost.unreachable_s) == (
+        AgentState.LOST,
+        "its disk burned",
+        90.0,
+    )
     record = await reached(agents)
-    assert (record.state, record.message, record.unreachable_s) == (S.ACTIVE, "", 0.0)
+    assert (record.state, record.message, record.unreachable_s) == (AgentState.ACTIVE, "", 0.0)
 
 
 async def test_an_agent_that_has_jobs_is_not_retired(agents: SqlAgents, jobs: SqlJobs) -> None:
     await reached(agents)
     job = await held(jobs, "north")
-    assert await agents.set_state("name:north", S.RETIRED, "", idle=True) is None
-    assert (await agents.all())[0].state is S.ACTIVE
+    assert await agents.set_state("name:north", AgentState.RETIRED, "", idle=True) is None
+    assert (await agents.all())[0].state is AgentState.ACTIVE
     await held(jobs, "west")
     await jobs.move(replace(claim(job), before=job.state, attempt=1, to=S_QUEUED, changes={}))
-    retired = await agents.set_state("name:north", S.RETIRED, "old", idle=True)
+    retired = await agents.set_state("name:north", AgentState.RETIRED, "old", idle=True)
     assert retired is not None
-    assert (retired.state, retired.message) == (S.RETIRED, "old")
+    assert (retired.state, retired.message) == (AgentState.RETIRED, "old")
 
 
 async def test_who_was_retired_by_an_operator_stays_so_and_who_was_removed_comes_back(
     agents: SqlAgents,
 ) -> None:
-    for message, state in (("by an operator", S.RETIRED), (REMOVED, S.ACTIVE)):
+    for message, state in (("by an operator", AgentState.RETIRED), (REMOVED, AgentState.ACTIVE)):
         await reached(agents, replace(NORTH, agent_id="x1"))
-        await agents.set_state("x1", S.RETIRED, message)
+        await agents.set_state("x1", AgentState.RETIRED, message)
         assert shown(await agents.enter([NORTH], 60)) == [("north", "x1", str(state))]
 
 
@@ -184,10 +187,10 @@ async def test_an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_cla
 ) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
     rooms = [AgentRoom("north", 4), AgentRoom("unknown", 0)]
-    for state in (S.DRAINING, S.LOST, S.RETIRED):
+    for state in (AgentState.DRAINING, AgentState.LOST, AgentState.RETIRED):
         await jobs.insert(new(), "queued")
         await agents.set_state("x1", state, "")
         assert await jobs.claim_fairly(Service("s"), rooms, 10, 20) == []
-    await agents.set_state("x1", S.RETIRED, REPLACED)
+    await agents.set_state("x1", AgentState.RETIRED, REPLACED)
     await reached(agents, replace(NORTH, agent_id="x2"))
     assert len(await jobs.claim_fairly(Service("s"), rooms, 10, 20)) == 3

@@ -20,7 +20,6 @@ from shared.wire import JobState
 from tests.contract.store.conftest import new
 from tests.support.sim_clock import SimClock
 
-S = JobState
 ANY = [AgentRoom("node", None)]
 
 
@@ -36,7 +35,7 @@ async def claimed(
 
 
 async def ended(jobs: SqlJobs, job: Job) -> None:
-    move = Move(job.id, job.attempt, job.state, S.FAILED, 30, "", changes={"ended_at": 30})
+    move = Move(job.id, job.attempt, job.state, JobState.FAILED, 30, "", changes={"ended_at": 30})
     assert await jobs.move(move) is not None
 
 
@@ -47,7 +46,9 @@ async def test_everybody_gets_one_before_anybody_gets_two_and_each_gets_the_olde
     found = await jobs.claim_fairly(Service("s"), ANY, 4, 20)
     assert [job.user_id for job in found] == ["ann", "bob", "cy", "ann"]
     assert found[0].id == first
-    assert {(job.state, job.attempt, job.agent) for job in found} == {(S.PROCESSING, 1, "node")}
+    assert {(job.state, job.attempt, job.agent) for job in found} == {
+        (JobState.PROCESSING, 1, "node")
+    }
 
 
 async def test_turns_go_on_where_they_ended_also_in_another_run_of_the_server(
@@ -121,7 +122,9 @@ async def test_an_attempt_that_has_ended_needs_no_slot_and_its_successor_does(
     (second,) = await jobs.claim_fairly(service, rooms, 9, 20, [job.key])
     assert await jobs.claim_fairly(service, rooms, 9, 20, [job.key]) == []
     await ended(jobs, second)
-    await jobs.move(Move(job.id, 1, S.PROCESSING, S.QUEUED, 30, "again", changes={"agent": None}))
+    await jobs.move(
+        Move(job.id, 1, JobState.PROCESSING, JobState.QUEUED, 30, "again", changes={"agent": None})
+    )
     (again,) = await jobs.claim_fairly(service, rooms, 9, 20, [job.key])
     assert (again.id, again.attempt) == (job.id, 2)
     assert await jobs.claim_fairly(service, rooms, 9, 20, [job.key]) == []
@@ -163,11 +166,11 @@ async def test_a_move_under_a_lease_that_another_has_by_now_is_not_made(
     (lost,) = await first.acquire([of_agent("node")])
     (held,) = await second.acquire([of_agent("node")], alone=True)
     moves = [
-        Move(job.id, 1, S.PROCESSING, S.SUBMITTED, 30, "has it", lease=lease)
+        Move(job.id, 1, JobState.PROCESSING, JobState.SUBMITTED, 30, "has it", lease=lease)
         for lease in (lost, held)
     ]
     with pytest.raises(LeaseLost, match="another server talks to agent node"):
         await jobs.move(moves[0])
-    assert (await jobs.get(job.id)).state is S.PROCESSING
+    assert (await jobs.get(job.id)).state is JobState.PROCESSING
     assert len(await jobs.events(job.id)) == 2
     assert await jobs.move(moves[1]) is not None

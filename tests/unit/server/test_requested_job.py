@@ -22,8 +22,6 @@ from shared.wire import JobState
 from tests.support.jobs import job
 from tests.support.sim_clock import SimClock
 
-S = JobState
-
 
 def request(query: str = "", job_id: str = "7") -> web.Request:
     made = make_mocked_request("GET", f"/x?{query}", match_info={"id": job_id})
@@ -36,7 +34,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock, self.wakeups = SimClock(), JobWakeups()
-        self.job = job(state=S.SUBMITTED)
+        self.job = job(state=JobState.SUBMITTED)
         self.looked = 0
         context: Any = SimpleNamespace(
             jobs=self, clock=self.clock, watch=self.wakeups, waiting=lambda _: nullcontext()
@@ -69,30 +67,30 @@ def world() -> World:
 async def test_who_need_not_wait_is_told_at_once(world, query) -> None:
     task = await world.waiting(query)
     assert task.done()
-    assert (await task).state is S.SUBMITTED
+    assert (await task).state is JobState.SUBMITTED
 
 
 async def test_a_wait_ends_when_the_state_is_not_the_one_seen(world) -> None:
     task = await world.waiting("wait=30&seen=Submitted")
     assert not task.done()
-    world.becomes(S.RUNNING)
+    world.becomes(JobState.RUNNING)
     await world.clock.settle()
-    assert (await task).state is S.RUNNING
+    assert (await task).state is JobState.RUNNING
 
 
 async def test_a_wait_for_the_end_sleeps_through_other_states_and_its_time_runs_on(world) -> None:
     task = await world.waiting("wait=30&seen=Queued", until_ended=True)
     await world.clock.advance(20.0)
-    world.becomes(S.RUNNING)
+    world.becomes(JobState.RUNNING)
     await world.clock.advance(9.0)
     assert not task.done()
     await world.clock.advance(2.0)
-    assert (await task).state is S.RUNNING
+    assert (await task).state is JobState.RUNNING
     assert world.looked == 3
     task = await world.waiting("wait=30", until_ended=True)
-    world.becomes(S.COMPLETED)
+    world.becomes(JobState.COMPLETED)
     await world.clock.settle()
-    assert (await task).state is S.COMPLETED
+    assert (await task).state is JobState.COMPLETED
 
 
 async def test_a_wait_ends_when_the_server_stops(world) -> None:

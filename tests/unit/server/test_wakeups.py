@@ -6,11 +6,9 @@ from server.domain.jobs import Bundle, Job
 from server.loops.wakeups import JobWakeups
 from shared.wire import JobState, Limits
 
-S = JobState
-
 
 def job(number: int, state: JobState) -> Job:
-    ended_at = 1 if state is S.COMPLETED else None
+    ended_at = 1 if state is JobState.COMPLETED else None
     return Job(
         id=number,
         state=state,
@@ -29,9 +27,9 @@ def job(number: int, state: JobState) -> Job:
 def test_who_waits_for_the_end_sleeps_through_the_way() -> None:
     wakeups = JobWakeups()
     with wakeups.of(1) as each, wakeups.of(1, end_only=True) as end, wakeups.of(2) as other:
-        wakeups.changed(job(1, S.RUNNING))
+        wakeups.changed(job(1, JobState.RUNNING))
         assert (each.is_set(), end.is_set(), other.is_set()) == (True, False, False)
-        wakeups.changed(job(1, S.COMPLETED))
+        wakeups.changed(job(1, JobState.COMPLETED))
         assert (end.is_set(), other.is_set()) == (True, False)
 
 
@@ -48,5 +46,5 @@ def test_nothing_is_kept_of_those_who_left() -> None:
     wakeups = JobWakeups()
     with wakeups.of(1), wakeups.of(1, end_only=True):
         pass
-    wakeups.changed(job(1, S.COMPLETED))
+    wakeups.changed(job(1, JobState.COMPLETED))
     assert wakeups._waiting == {}

@@ -15,7 +15,6 @@ from shared.clock import SECOND, iso
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
 from tests.support.jobs import job
 
-S, P = JobState, PayloadState
 NOW = 1_000 * SECOND
 SERVICE = Service(
     "s",
@@ -34,15 +33,22 @@ def after(found: Job, **payload) -> Move:
 
 
 def test_success_says_when_it_ended_and_when_it_expires() -> None:
-    move = after(job(), status=P.COMPLETED, exit_code=0)
-    assert (move.before, move.to, move.at, move.reason) == (S.RUNNING, S.COMPLETED, NOW, None)
+    move = after(job(), status=PayloadState.COMPLETED, exit_code=0)
+    assert (move.before, move.to, move.at, move.reason) == (
+        JobState.RUNNING,
+        JobState.COMPLETED,
+        NOW,
+        None,
+    )
     assert move.changes["ended_at"] == NOW
     assert move.changes["expires_at"] == NOW + 100 * SECOND
 
 
 def test_a_failure_of_the_bundle_is_final_unless_the_service_says_otherwise() -> None:
-    move = after(job(), status=P.FAILED, reason=Reason.EXIT_CODE, exit_code=4, message="no")
-    assert (move.to, move.reason) == (S.FAILED, Reason.EXIT_CODE)
+    move = after(
+        job(), status=PayloadState.FAILED, reason=Reason.EXIT_CODE, exit_code=4, message="no"
+    )
+    assert (move.to, move.reason) == (JobState.FAILED, Reason.EXIT_CODE)
     assert move.message == "no"
 
 
@@ -51,44 +57,60 @@ def test_what_the_service_retries_is_queued_again_with_its_delay(
     reason: Reason, exit_code: int | None
 ) -> None:
     move = after(
-        job(retries_used=1), status=P.FAILED, reason=reason, exit_code=exit_code, message="x"
+        job(retries_used=1),
+        status=PayloadState.FAILED,
+        reason=reason,
+        exit_code=exit_code,
+        message="x",
     )
-    assert move.to is S.QUEUED
+    assert move.to is JobState.QUEUED
     assert move.changes["not_before"] == NOW + 60 * SECOND
     assert move.changes["retries_used"] == 2
 
 
 def test_retries_run_out() -> None:
-    move = after(job(retries_used=2), status=P.FAILED, reason=Reason.TIMEOUT, message="x")
-    assert move.to is S.FAILED
+    move = after(
+        job(retries_used=2), status=PayloadState.FAILED, reason=Reason.TIMEOUT, message="x"
+    )
+    assert move.to is JobState.FAILED
 
 
 def test_an_interruption_pays_from_its_own_budget() -> None:
-    lost = {"status": P.FAILED, "reason": Reason.AGENT_ERROR, "interrupted": True, "message": "x"}
+    lost = {
+        "status": PayloadState.FAILED,
+        "reason": Reason.AGENT_ERROR,
+        "interrupted": True,
+        "message": "x",
+    }
     again = after(job(), **lost)
-    assert again.to is S.QUEUED
+    assert again.to is JobState.QUEUED
     assert (again.changes["infra_used"], again.changes["retries_used"]) == (1, 0)
     final = after(job(infra_used=1), **lost)
-    assert (final.to, final.reason) == (S.FAILED, Reason.AGENT_ERROR)
+    assert (final.to, final.reason) == (JobState.FAILED, Reason.AGENT_ERROR)
 
 
 def test_a_job_that_is_to_be_cancelled_is_not_queued_again() -> None:
     wanted = job(cancel_requested_at=1)
-    move = after(wanted, status=P.FAILED, reason=Reason.AGENT_ERROR, interrupted=True, message="x")
-    assert move.to is S.CANCELLED
+    move = after(
+        wanted, status=PayloadState.FAILED, reason=Reason.AGENT_ERROR, interrupted=True, message="x"
+    )
+    assert move.to is JobState.CANCELLED
     assert (move.message, move.reason) == ("cancelled; x", None)
     assert move.changes["expires_at"] == NOW + 100 * SECOND
     for used in (0, 9):
         found = job(cancel_requested_at=1, infra_used=used)
-        assert outcome.interrupted(found, SERVICE, NOW, Reason.AGENT_LOST, "x").to is S.CANCELLED
+        assert (
+            outcome.interrupted(found, SERVICE, NOW, Reason.AGENT_LOST, "x").to
+            is JobState.CANCELLED
+        )
 
 
 @pytest.mark.parametrize(
     ("status", "to", "reason"),
     [
-        (P.INVALID, S.FAILED, Reason.INVALID_BUNDLE),
-        (P.KILLED, S.CANCELLED, None),
-        (P.CLEANED, S.FAILED, Reason.AGENT_LOST),
+        (PayloadState.INVALID, JobState.FAILED, Reason.INVALID_BUNDLE),
+        (PayloadState.KILLED, JobState.CANCELLED, None),
+        (PayloadState.CLEANED, JobState.FAILED, Reason.AGENT_LOST),
     ],
 )
 def test_other_ends(status: PayloadState, to: JobState, reason: Reason | None) -> None:
@@ -98,7 +120,7 @@ def test_other_ends(status: PayloadState, to: JobState, reason: Reason | None) -
 
 
 def test_a_failure_always_has_a_reason_and_a_sentence() -> None:
-    for status in outcome.ENDED - {P.COMPLETED, P.KILLED}:
+    for status in outcome.ENDED - {PayloadState.COMPLETED, PayloadState.KILLED}:
         move = after(job(), status=status)
         assert move.reason is not None
         assert move.message
@@ -117,11 +139,11 @@ NO_LOGS = {"stdout_bytes": None, "stderr_bytes": None}
 @pytest.mark.parametrize(
     "payload",
     [
-        {"status": P.COMPLETED},
-        {"status": P.KILLED},
-        {"status": P.FAILED, "reason": Reason.MEMORY_LIMIT},
-        {"status": P.FAILED, "reason": Reason.TIMEOUT},
-        {"status": P.FAILED, "reason": Reason.AGENT_ERROR, "interrupted": True},
+        {"status": PayloadState.COMPLETED},
+        {"status": PayloadState.KILLED},
+        {"status": PayloadState.FAILED, "reason": Reason.MEMORY_LIMIT},
+        {"status": PayloadState.FAILED, "reason": Reason.TIMEOUT},
+        {"status": PayloadState.FAILED, "reason": Reason.AGENT_ERROR, "interrupted": True},
     ],
     ids=["completed", "killed", "failed", "retried", "interrupted"],
 )
@@ -131,37 +153,49 @@ def test_what_an_attempt_used_and_said_is_kept_with_it(payload) -> None:
 
 def test_how_much_an_attempt_logged_is_kept_with_it() -> None:
     left = ResultInfo(size=9, sha256="ab", stdout_bytes=7, stderr_bytes=0)
-    facts = after(job(), status=P.COMPLETED, result=left).facts
+    facts = after(job(), status=PayloadState.COMPLETED, result=left).facts
     assert (facts["stdout_bytes"], facts["stderr_bytes"]) == (7, 0)
 
 
 def test_a_success_says_how_long_it_took() -> None:
-    move = after(job(), status=P.COMPLETED, usage=FACTS["usage"])
+    move = after(job(), status=PayloadState.COMPLETED, usage=FACTS["usage"])
     assert move.message == "run.sh ended well after 1m 1s"
 
 
 def test_who_killed_a_job_is_told() -> None:
-    assert after(job(), status=P.KILLED).message == "killed on the agent"
-    assert after(job(cancel_requested_at=1), status=P.KILLED).message == "cancelled"
+    assert after(job(), status=PayloadState.KILLED).message == "killed on the agent"
+    assert after(job(cancel_requested_at=1), status=PayloadState.KILLED).message == "cancelled"
 
 
 STARTED = {"started_at": iso(NOW - SECOND)}
-TIMES = {S.SUBMITTED: ("submitted_at", NOW), S.RUNNING: ("started_at", NOW - SECOND)}
+TIMES = {JobState.SUBMITTED: ("submitted_at", NOW), JobState.RUNNING: ("started_at", NOW - SECOND)}
 
 
 @pytest.mark.parametrize(
     ("state", "payload", "steps"),
     [
-        (S.PROCESSING, {"status": P.PREPARED}, [S.SUBMITTED]),
-        (S.PROCESSING, {"status": P.RUNNING, **STARTED}, [S.SUBMITTED, S.RUNNING]),
-        (S.SUBMITTED, {"status": P.RUNNING, **STARTED}, [S.RUNNING]),
-        (S.UNKNOWN, {"status": P.RUNNING, **STARTED}, [S.RUNNING]),
-        (S.PROCESSING, {"status": P.INVALID}, [S.SUBMITTED, S.FAILED]),
-        (S.SUBMITTED, {"status": P.COMPLETED, **STARTED}, [S.RUNNING, S.COMPLETED]),
+        (JobState.PROCESSING, {"status": PayloadState.PREPARED}, [JobState.SUBMITTED]),
         (
-            S.QUEUED,
-            {"status": P.COMPLETED, **STARTED},
-            [S.PROCESSING, S.SUBMITTED, S.RUNNING, S.COMPLETED],
+            JobState.PROCESSING,
+            {"status": PayloadState.RUNNING, **STARTED},
+            [JobState.SUBMITTED, JobState.RUNNING],
+        ),
+        (JobState.SUBMITTED, {"status": PayloadState.RUNNING, **STARTED}, [JobState.RUNNING]),
+        (JobState.UNKNOWN, {"status": PayloadState.RUNNING, **STARTED}, [JobState.RUNNING]),
+        (
+            JobState.PROCESSING,
+            {"status": PayloadState.INVALID},
+            [JobState.SUBMITTED, JobState.FAILED],
+        ),
+        (
+            JobState.SUBMITTED,
+            {"status": PayloadState.COMPLETED, **STARTED},
+            [JobState.RUNNING, JobState.COMPLETED],
+        ),
+        (
+            JobState.QUEUED,
+            {"status": PayloadState.COMPLETED, **STARTED},
+            [JobState.PROCESSING, JobState.SUBMITTED, JobState.RUNNING, JobState.COMPLETED],
         ),
     ],
 )
@@ -173,12 +207,16 @@ def test_every_step_on_the_way_is_made_with_its_time(state, payload, steps) -> N
             field, at = TIMES[step.to]
             assert (step.at, move.changes[field]) == (at, at)
             assert move.changes["payload_id"] == 4
-    assert move.changes.get("agent") == ("node" if state is S.QUEUED else None)
+    assert move.changes.get("agent") == ("node" if state is JobState.QUEUED else None)
 
 
 @pytest.mark.parametrize(
     ("state", "status"),
-    [(S.RUNNING, P.RUNNING), (S.SUBMITTED, P.PREPARED), (S.RUNNING, P.PREPARED)],
+    [
+        (JobState.RUNNING, PayloadState.RUNNING),
+        (JobState.SUBMITTED, PayloadState.PREPARED),
+        (JobState.RUNNING, PayloadState.PREPARED),
+    ],
 )
 def test_what_is_known_already_moves_nothing(state, status) -> None:
     doc = PayloadDoc(id=4, key="7.1", status=status)
@@ -187,17 +225,21 @@ def test_what_is_known_already_moves_nothing(state, status) -> None:
 
 def test_there_is_no_move_that_the_table_does_not_know() -> None:
     with pytest.raises(IllegalTransition):
-        Move(7, 1, S.QUEUED, S.COMPLETED, NOW, "")
+        Move(7, 1, JobState.QUEUED, JobState.COMPLETED, NOW, "")
     with pytest.raises(IllegalTransition):
-        outcome.submitted(job(state=S.RUNNING), "node", 4, NOW)
+        outcome.submitted(job(state=JobState.RUNNING), "node", 4, NOW)
 
 
 HELD = {"agent": "node", "payload_id": 5, "submitted_at": 1, "started_at": 2}
 
 
 def test_a_job_that_is_queued_again_belongs_to_no_agent_and_counts_what_it_used() -> None:
-    move = after(job(**HELD), status=P.FAILED, reason=Reason.TIMEOUT)
-    assert (move.before, move.to, move.reason) == (S.RUNNING, S.QUEUED, Reason.TIMEOUT)
+    move = after(job(**HELD), status=PayloadState.FAILED, reason=Reason.TIMEOUT)
+    assert (move.before, move.to, move.reason) == (
+        JobState.RUNNING,
+        JobState.QUEUED,
+        Reason.TIMEOUT,
+    )
     assert move.changes == {
         "queued_at": NOW,
         "not_before": NOW + 10 * SECOND,
@@ -212,20 +254,24 @@ def test_a_job_that_is_queued_again_belongs_to_no_agent_and_counts_what_it_used(
 
 def test_without_a_delay_it_may_be_sent_whatever_the_clock_says() -> None:
     move = outcome.not_sent(job(**HELD, retries_used=1, infra_used=1), SERVICE, NOW, "why", 0.0)
-    assert (move.to, move.message, move.reason) == (S.QUEUED, "why", None)
+    assert (move.to, move.message, move.reason) == (JobState.QUEUED, "why", None)
     assert move.changes["not_before"] == 0
     assert (move.changes["infra_used"], move.changes["retries_used"]) == (1, 1)
 
 
 def test_an_interrupted_attempt_is_tried_again_while_there_is_budget() -> None:
     move = outcome.interrupted(job(), SERVICE, NOW, Reason.AGENT_LOST, "it died")
-    assert (move.to, move.reason) == (S.QUEUED, Reason.AGENT_LOST)
+    assert (move.to, move.reason) == (JobState.QUEUED, Reason.AGENT_LOST)
     assert move.message == "it died; it will be tried again"
     final = outcome.interrupted(job(infra_used=1), SERVICE, NOW, Reason.AGENT_LOST, "it died")
-    assert (final.to, final.reason, final.message) == (S.FAILED, Reason.AGENT_LOST, "it died")
+    assert (final.to, final.reason, final.message) == (
+        JobState.FAILED,
+        Reason.AGENT_LOST,
+        "it died",
+    )
 
 
-PROCESSING = job(state=S.PROCESSING, agent="node")
+PROCESSING = job(state=JobState.PROCESSING, agent="node")
 
 
 def refused(code: str, *, final: bool, retry_after_s: float | None, offered: bool = True) -> Move:
@@ -236,16 +282,16 @@ def refused(code: str, *, final: bool, retry_after_s: float | None, offered: boo
 @pytest.mark.parametrize(
     ("code", "final", "retry_after_s", "to", "reason", "message"),
     [
-        ("stale_attempt", True, None, S.QUEUED, None, "agent node refused it: no"),
-        ("key_refused", False, 1.0, S.QUEUED, None, "agent node refused it: no"),
-        ("busy", False, 1.0, S.QUEUED, None, "agent node does not take it now: no"),
-        ("not_offered", True, None, S.QUEUED, None, "agent node does not take it now: no"),
-        ("bad", True, None, S.FAILED, Reason.AGENT_ERROR, "agent node refused it: no"),
+        ("stale_attempt", True, None, JobState.QUEUED, None, "agent node refused it: no"),
+        ("key_refused", False, 1.0, JobState.QUEUED, None, "agent node refused it: no"),
+        ("busy", False, 1.0, JobState.QUEUED, None, "agent node does not take it now: no"),
+        ("not_offered", True, None, JobState.QUEUED, None, "agent node does not take it now: no"),
+        ("bad", True, None, JobState.FAILED, Reason.AGENT_ERROR, "agent node refused it: no"),
         (
             "invalid_bundle",
             True,
             None,
-            S.FAILED,
+            JobState.FAILED,
             Reason.INVALID_BUNDLE,
             "agent node refused it: no",
         ),
@@ -253,7 +299,7 @@ def refused(code: str, *, final: bool, retry_after_s: float | None, offered: boo
             "internal",
             False,
             None,
-            S.QUEUED,
+            JobState.QUEUED,
             Reason.AGENT_ERROR,
             "agent node refused it: no; it will be tried again",
         ),
@@ -262,7 +308,7 @@ def refused(code: str, *, final: bool, retry_after_s: float | None, offered: boo
 def test_what_a_refusal_means(code, final, retry_after_s, to, reason, message) -> None:
     move = refused(code, final=final, retry_after_s=retry_after_s)
     assert (move.to, move.reason, move.message) == (to, reason, message)
-    if to is S.QUEUED:
+    if to is JobState.QUEUED:
         pays = reason is Reason.AGENT_ERROR
         assert move.changes["infra_used"] == pays
         assert move.changes["not_before"] == (0 if pays else NOW + 3 * SECOND)
@@ -270,17 +316,17 @@ def test_what_a_refusal_means(code, final, retry_after_s, to, reason, message) -
 
 def test_a_service_that_no_agent_offers_fails_its_jobs() -> None:
     move = refused("not_offered", final=True, retry_after_s=None, offered=False)
-    assert (move.to, move.reason) == (S.FAILED, Reason.NOT_OFFERED)
+    assert (move.to, move.reason) == (JobState.FAILED, Reason.NOT_OFFERED)
 
 
 @pytest.mark.parametrize(
     ("state", "silence_s", "to"),
     [
-        (S.RUNNING, 10.0, None),
-        (S.RUNNING, 11.0, S.UNKNOWN),
-        (S.UNKNOWN, 11.0, None),
-        (S.UNKNOWN, 101.0, S.QUEUED),
-        (S.SUBMITTED, 101.0, S.QUEUED),
+        (JobState.RUNNING, 10.0, None),
+        (JobState.RUNNING, 11.0, JobState.UNKNOWN),
+        (JobState.UNKNOWN, 11.0, None),
+        (JobState.UNKNOWN, 101.0, JobState.QUEUED),
+        (JobState.SUBMITTED, 101.0, JobState.QUEUED),
     ],
 )
 def test_a_silent_agents_jobs_are_unknown_and_later_lost(state, silence_s, to) -> None:
@@ -298,7 +344,7 @@ def test_of_a_lost_job_that_was_to_be_cancelled_it_is_said_that_nothing_is_known
         found, SERVICE, NOW, "away", 9.0, unreachable_after_s=1.0, lost_after_s=2.0
     )
     assert move is not None
-    assert move.to is S.CANCELLED
+    assert move.to is JobState.CANCELLED
     assert "whether its processes are dead is not known" in move.message
 
 
@@ -308,5 +354,7 @@ def test_of_a_lost_job_that_was_to_be_cancelled_it_is_said_that_nothing_is_known
 )
 def test_a_wall_time_limit_is_told_with_who_set_it(timeout_s: float, who: str) -> None:
     found = job(timeout_s=timeout_s, retries_used=2)
-    move = after(found, status=P.FAILED, reason=Reason.TIMEOUT, message="stopped after 1m")
+    move = after(
+        found, status=PayloadState.FAILED, reason=Reason.TIMEOUT, message="stopped after 1m"
+    )
     assert move.message == f"stopped after 1m{who}"

@@ -8,8 +8,6 @@ from server.domain import outcome
 from shared.wire import PayloadDoc, PayloadState
 from tests.support.jobs import job
 
-P = PayloadState
-
 
 @pytest.mark.parametrize(
     ("digest", "agent", "is_of"),
@@ -18,10 +16,10 @@ P = PayloadState
 def test_a_payload_is_a_jobs_by_its_bundle_and_without_it_by_its_agent(
     digest: str | None, agent: str, is_of: bool
 ) -> None:
-    payload = PayloadDoc(id=1, key="7.1", status=P.RUNNING, bundle_digest=digest)
+    payload = PayloadDoc(id=1, key="7.1", status=PayloadState.RUNNING, bundle_digest=digest)
     assert outcome.is_of(job(agent="a"), payload, agent) is is_of
 
 
 def test_a_job_without_a_bundle_has_no_payload() -> None:
-    payload = PayloadDoc(id=1, key="7.1", status=P.RUNNING, bundle_digest="d")
+    payload = PayloadDoc(id=1, key="7.1", status=PayloadState.RUNNING, bundle_digest="d")
     assert not outcome.is_of(job(agent="a", bundle=None), payload, "a")

@@ -9,44 +9,57 @@ from server.domain.errors import IllegalTransition
 from server.domain.jobs import Move
 from shared.wire import JobState
 
-S = JobState
-
 
 def test_every_state_has_a_row_and_is_reached() -> None:
-    assert set(states.NEXT) == set(S)
+    assert set(states.NEXT) == set(JobState)
     reached = {states.FIRST} | {to for after in states.NEXT.values() for to in after}
-    assert reached == set(S)
+    assert reached == set(JobState)
 
 
 def test_the_sets_are_what_the_design_says() -> None:
-    assert {S.COMPLETED, S.FAILED, S.CANCELLED, S.CLEANED} == states.ENDED
-    assert {S.PROCESSING, S.SUBMITTED, S.RUNNING, S.UNKNOWN} == states.HOLDS_SLOT
-    assert {S.SUBMITTED, S.RUNNING, S.UNKNOWN} == states.AT_AGENT
+    assert {
+        JobState.COMPLETED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+        JobState.CLEANED,
+    } == states.ENDED
+    assert {
+        JobState.PROCESSING,
+        JobState.SUBMITTED,
+        JobState.RUNNING,
+        JobState.UNKNOWN,
+    } == states.HOLDS_SLOT
+    assert {JobState.SUBMITTED, JobState.RUNNING, JobState.UNKNOWN} == states.AT_AGENT
 
 
 def test_a_job_that_completed_never_runs_again() -> None:
-    seen, todo = set(), [S.COMPLETED]
+    seen, todo = set(), [JobState.COMPLETED]
     while todo:
         state = todo.pop()
         seen.add(state)
         todo += states.NEXT[state] - seen
-    assert seen == {S.COMPLETED, S.CLEANED}
+    assert seen == {JobState.COMPLETED, JobState.CLEANED}
 
 
-@pytest.mark.parametrize("before", list(S))
-@pytest.mark.parametrize("to", [S.SUBMITTED, S.RUNNING])
-def test_the_way_of_a_late_report_is_a_path_through_the_table(before: S, to: S) -> None:
+@pytest.mark.parametrize("before", list(JobState))
+@pytest.mark.parametrize("to", [JobState.SUBMITTED, JobState.RUNNING])
+def test_the_way_of_a_late_report_is_a_path_through_the_table(
+    before: JobState, to: JobState
+) -> None:
     for step in states.states_between(before, to):
         assert step in states.NEXT[before]
         before = step
 
 
 def test_a_report_that_skipped_states_names_them() -> None:
-    assert states.states_between(S.PROCESSING, S.RUNNING) == (S.SUBMITTED, S.RUNNING)
-    assert states.states_between(S.RUNNING, S.SUBMITTED) == ()
-    assert states.states_between(S.QUEUED, S.RUNNING) == ()
+    assert states.states_between(JobState.PROCESSING, JobState.RUNNING) == (
+        JobState.SUBMITTED,
+        JobState.RUNNING,
+    )
+    assert states.states_between(JobState.RUNNING, JobState.SUBMITTED) == ()
+    assert states.states_between(JobState.QUEUED, JobState.RUNNING) == ()
 
 
 def test_a_move_that_the_table_lacks_is_refused_when_it_is_made() -> None:
     with pytest.raises(IllegalTransition, match="job 17 is Completed, so it cannot become Queued"):
-        Move(17, 1, S.COMPLETED, S.QUEUED, 0, "")
+        Move(17, 1, JobState.COMPLETED, JobState.QUEUED, 0, "")

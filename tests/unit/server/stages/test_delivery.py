@@ -21,7 +21,6 @@ from shared.principals import LOCAL
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 from tests.support.simulation import World
 
-S, P = JobState, PayloadState
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
 
 
@@ -66,7 +65,9 @@ async def test_no_agent_gets_more_than_its_slots_and_the_rest_waits_with_a_reaso
     await sweep(world)
     await sweep(world)
     assert [len(agent.payloads) for agent in world.agents] == [1, 2]
-    assert [await state(world, job_id) for job_id in jobs] == [S.SUBMITTED] * 3 + [S.QUEUED] * 3
+    assert [await state(world, job_id) for job_id in jobs] == [JobState.SUBMITTED] * 3 + [
+        JobState.QUEUED
+    ] * 3
     waiting = await documents.why_waiting(
         await world.jobs.get(jobs[3]), SERVICES["s"], world.jobs, world.registry, 0
     )
@@ -104,11 +105,13 @@ async def test_a_slot_is_free_as_soon_as_the_attempt_has_ended_not_when_its_resu
     south.faults = ["slow"]
     first = next(iter(south.payloads.values()))
     south.start(first)
-    south.end(first, P.COMPLETED)
+    south.end(first, PayloadState.COMPLETED)
     await world.settle()
-    assert await state(world, first.key.job_id) is not S.COMPLETED, "its result is on its way"
+    assert await state(world, first.key.job_id) is not JobState.COMPLETED, (
+        "its result is on its way"
+    )
     await sweep(world)
-    assert await state(world, jobs[3]) is not S.QUEUED
+    assert await state(world, jobs[3]) is not JobState.QUEUED
 
 
 async def test_users_take_turns_also_where_slots_are_few(world):
@@ -122,10 +125,10 @@ async def test_users_take_turns_also_where_slots_are_few(world):
     for _ in range(6):
         await sweep(world)
         for payload in list(south.payloads.values()):
-            if payload.status is P.PREPARED:
+            if payload.status is PayloadState.PREPARED:
                 order.append((await world.jobs.get(payload.key.job_id)).user_id)
                 south.start(payload)
-                south.end(payload, P.COMPLETED)
+                south.end(payload, PayloadState.COMPLETED)
         await world.settle()
     assert sorted(order) == ["ann"] * 4 + ["bob"] * 4 + ["cy"] * 4
     assert all(set(order[n : n + 3]) == {"ann", "bob", "cy"} for n in range(0, 12, 3))
@@ -159,7 +162,7 @@ async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     assert south.refused == {first.key}, "the key of the delivery under way was settled"
     arrived.set()
     await world.settle()
-    assert await state(world, job_id) is S.SUBMITTED
+    assert await state(world, job_id) is JobState.SUBMITTED
     assert [key.attempt for key in submits] == [2]
 
 
@@ -176,7 +179,7 @@ async def test_a_submit_that_is_in_progress_is_asked_about_and_not_counted_as_a_
     south.arrive(key, world.acknowledged[job_id])
     await world.clock.advance(5.0)
     job = await world.jobs.get(job_id)
-    assert (job.state, job.key, calls["south"]) == (S.SUBMITTED, key, 1)
+    assert (job.state, job.key, calls["south"]) == (JobState.SUBMITTED, key, 1)
     assert [room.most for room in world.registry.rooms("s")] == [None], "it was not refused"
 
 
@@ -206,10 +209,10 @@ async def test_a_refusing_agent_is_asked_seldom_and_the_history_does_not_grow_wi
     assert calls["south"] <= 2 + 8, "after 5, 10, 20, 40, 80, 160, 320 s, one job each time"
     events = [len(await world.jobs.events(job_id)) for job_id in jobs]
     assert max(events) <= 4
-    assert [await state(world, job_id) for job_id in jobs] == [S.QUEUED] * 5
+    assert [await state(world, job_id) for job_id in jobs] == [JobState.QUEUED] * 5
     del world.agents[1].submit
     await pass_time(world, 700)
-    assert await state(world, jobs[0]) is S.SUBMITTED
+    assert await state(world, jobs[0]) is JobState.SUBMITTED
 
 
 async def test_the_queue_timeout_ends_what_waited_too_long(world):
@@ -219,11 +222,11 @@ async def test_the_queue_timeout_ends_what_waited_too_long(world):
     job_id = await world.upload("ann", "s")
     await world.clock.advance(98.0)
     await sweep(world)
-    assert await state(world, job_id) is S.QUEUED
+    assert await state(world, job_id) is JobState.QUEUED
     await world.clock.advance(4.0)
     await sweep(world)
     job = await world.jobs.get(job_id)
-    assert (job.state, job.reason) == (S.FAILED, Reason.QUEUE_TIMEOUT)
+    assert (job.state, job.reason) == (JobState.FAILED, Reason.QUEUE_TIMEOUT)
 
 
 async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(world):
@@ -239,7 +242,7 @@ async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(worl
     await world.clock.advance(1.0)
     await sweep(world)
     job = await world.jobs.get(job_id)
-    assert (job.state, job.reason) == (S.FAILED, Reason.NOT_OFFERED)
+    assert (job.state, job.reason) == (JobState.FAILED, Reason.NOT_OFFERED)
 
 
 async def test_a_job_is_not_refused_for_good_while_an_agent_that_is_away_may_take_it(world):
@@ -250,7 +253,7 @@ async def test_a_job_is_not_refused_for_good_while_an_agent_that_is_away_may_tak
     always(world.agents[1], denied, calls)
     job_id = await world.upload("ann", "s")
     await sweep(world)
-    assert (await state(world, job_id), calls["south"]) == (S.QUEUED, 1)
+    assert (await state(world, job_id), calls["south"]) == (JobState.QUEUED, 1)
     await world.agents[0].connect()
     await pass_time(world, 61)
     assert (await world.jobs.get(job_id)).agent == "north"
@@ -265,14 +268,14 @@ async def test_an_agent_that_was_taken_out_of_the_settings_kills_nothing(world, 
     if cancelled:
         job = await world.cancel(LOCAL, job_id, 0.0)
         await world.settle()
-        assert (job.state, job.ended) == (S.SUBMITTED, False)
+        assert (job.state, job.ended) == (JobState.SUBMITTED, False)
     await world.clock.advance(61.0)
     await world.poll.run_once()
-    assert await state(world, job_id) is S.UNKNOWN
+    assert await state(world, job_id) is JobState.UNKNOWN
     await world.clock.advance(3_600.0)
     await world.poll.run_once()
     job = await world.jobs.get(job_id)
-    assert job.state is (S.CANCELLED if cancelled else S.QUEUED)
+    assert job.state is (JobState.CANCELLED if cancelled else JobState.QUEUED)
     assert "has not been in the server's settings for" in job.message
     assert ("whether its processes are dead is not known" in job.message) is cancelled
 
@@ -299,7 +302,7 @@ async def test_a_cancel_asks_once_while_the_result_is_on_its_way(world):
     payload = next(iter(agent.payloads.values()))
     agent.start(payload)
     agent.faults = ["slow"]
-    agent.end(payload, P.COMPLETED)
+    agent.end(payload, PayloadState.COMPLETED)
     await world.settle()
     asked = 0
     honest = agent.settle
@@ -354,7 +357,7 @@ async def test_an_agent_that_names_payloads_without_end_is_read_no_faster_than_t
         await go.wait()
 
     agent.acknowledge = acknowledge
-    named = [PayloadDoc(id=id, status=P.COMPLETED, key=f"{id}.1") for id in range(1, 11)]
+    named = [PayloadDoc(id=id, status=PayloadState.COMPLETED, key=f"{id}.1") for id in range(1, 11)]
 
     async def name_all() -> None:
         for payload in named:
