@@ -266,4 +266,12 @@ MUTANTS: Final = (
         "stateful/test_two_servers",
         "one_server_dies_at_any_step_and_the_other_goes_on",
     ),
+    _of(
+        "a server cancels nothing at an agent that another talks to",
+        "server/stages/cancel.py",
+        'if self._fleet.lease(job.agent or "") is None:',
+        "if False:",
+        "stateful/test_two_servers",
+        "a_cancel_is_done_by_the_server_that_talks_to_the_jobs_agent",
+    ),
 )

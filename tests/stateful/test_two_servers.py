@@ -14,7 +14,8 @@ import pytest
 from server.domain.leases import LENGTH_S, RENEW_EVERY_S
 from server.domain.service import Service
 from server.stages.recover import recover
-from shared.wire import PayloadState, Reason
+from shared.principals import LOCAL
+from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import SimulatedCrash
 from tests.support.simulation import World
 
@@ -159,3 +160,24 @@ async def test_a_server_that_stood_still_while_the_other_took_over_writes_nothin
         if not paused:
             break
     assert at > 20, "the story became too short to prove anything"
+
+
+async def test_a_cancel_is_done_by_the_server_that_talks_to_the_jobs_agent(tmp_path: Path) -> None:
+    with two_servers(tmp_path / "data") as (first, second):
+        await begin(first, second)
+        await first.send.run_once()
+        await first.clock.settle()
+        (job,) = await first.jobs.in_states([JobState.SUBMITTED], "north")
+
+        def left() -> PayloadState:
+            return first.agents[0].payloads[1].status
+
+        asking = asyncio.create_task(second.cancel(LOCAL, job.id, 20.0))
+        await second.clock.settle()
+        assert left() is PayloadState.PREPARED, "it does not talk to the agent"
+        await first.cancel.run_once()
+        await first.clock.advance(10.0)
+        assert (await asking).state is JobState.CANCELLED
+        assert left() in (PayloadState.KILLED, PayloadState.CLEANED)
+        for world in (first, second):
+            await world.die()
