@@ -84,7 +84,7 @@ def describe(problem: BaseException) -> str:
             return os.strerror(error.errno) if os.name == "posix" else str(error)
         return error.strerror or str(error)
     if isinstance(problem, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate is not to be trusted: {problem.certificate_error}"
+        return f"its certificate is not trusted: {problem.certificate_error}"
     if isinstance(problem, TimeoutError | asyncio.TimeoutError):
         return "no answer in time"
     if isinstance(problem, aiohttp.ServerDisconnectedError):

@@ -44,7 +44,7 @@ class ProgramEnded(Exception):
     def __init__(self, name: str, code: int) -> None:
         """Args: the return code as ``Popen`` gives it."""
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        super().__init__(f"the {name} {how}; what it said stands above")
+        super().__init__(f"the {name} {how}; its messages are above")
         self.code = 128 - code if code < 0 else code or 1
 
 

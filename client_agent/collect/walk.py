@@ -183,7 +183,7 @@ class Walk:
                     if kind is not None:
                         skip(_shown(raw), kind)
                     elif left < 0 or len(stack) > bounds.depth:
-                        skip(_shown(raw), "it came while the rest was read, and is too much")
+                        skip(_shown(raw), "it came while the rest was read, and exceeds a limit")
                     elif len(path.encode()) > bounds.path_bytes:  # NFC may be longer
                         skip(_shown(raw), f"its path is longer than {bounds.path_bytes} bytes")
                     elif safe in folder.taken or (len(stack) == 1 and fold(safe) in own):

@@ -52,7 +52,7 @@ class KeyRefused(Refused):
     """This key was settled as refused."""
 
     def __init__(self, key: AttemptKey) -> None:
-        super().__init__(409, "key_refused", f"attempt {key} was settled as never to run here")
+        super().__init__(409, "key_refused", f"attempt {key} was settled: it will never run here")
 
 
 class StaleLease(Refused):
@@ -77,5 +77,5 @@ class SubmitInProgress(Refused):
     retry_after_s = 1
 
     def __init__(self, key: AttemptKey) -> None:
-        why = f"the order of attempt {key} has come, and is being stored: ask again"
+        why = f"the submit of attempt {key} is being received or stored: ask again"
         super().__init__(409, "submit_in_progress", why)

@@ -27,7 +27,7 @@ app = typer.Typer(
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
 Message: TypeAlias = Annotated[
     str | None,
-    typer.Option("--message", "-m", metavar="TEXT", help="Why, for whoever looks at it."),
+    typer.Option("--message", "-m", metavar="TEXT", help="Why; shown with the agent."),
 ]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _HEADS: Final = ("AGENT", "STATE", "UP", "JOBS", "SLOTS", "ADDRESS", "MESSAGE")
@@ -37,7 +37,7 @@ _HEADS: Final = ("AGENT", "STATE", "UP", "JOBS", "SLOTS", "ADDRESS", "MESSAGE")
 def list_agents(
     every: Annotated[
         bool,
-        typer.Option("--all", help="Those, too, that were retired and are not in the settings."),
+        typer.Option("--all", help="Also those that were retired and are not in the settings."),
     ] = False,
     json: Json = False,
     url: Url = DEFAULT_URL,
@@ -158,7 +158,7 @@ def _change(
 ) -> None:
     """Do it, after a question where there is one to ask."""
     if ask is not None and not sys.stdin.isatty():
-        raise BadArgument(f"agents {action} asks first: give --yes where nobody can answer")
+        raise BadArgument(f"agents {action} asks first: give --yes where there is no terminal")
 
     async def work() -> int:
         async with server.client() as client:

@@ -40,7 +40,7 @@ def attempts(
             show.print_attempts(found)
         else:
             how = server.command(f"status {job_id}")
-            show.print_message(f"no agent has taken job {job_id}; how it stands: {how}")
+            show.print_message(f"no agent has taken job {job_id}; its state: {how}")
         return 0
 
     run(work())

@@ -92,7 +92,7 @@ async def _cancelled(client: Client, job_id: int, *, quiet: bool) -> JobDoc:
             job = await client.status(job_id)
             whose = f"agent {job.agent}" if job.agent else "the server"
             show.print_message(
-                f"the cancel is noted; {whose} has not confirmed yet that no process of job "
+                f"the cancel is stored; {whose} has not confirmed yet that no process of job "
                 f"{job_id} is left (Ctrl-C ends this command, the cancel stays)"
             )
         return await cancelling

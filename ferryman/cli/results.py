@@ -49,7 +49,7 @@ def download(
     server = Server.from_options(url, token, token_file)
 
     if output == STDOUT and sys.stdout.isatty():
-        raise BadArgument("a ZIP would confuse your terminal: send stdout to a file or a program")
+        raise BadArgument("a ZIP cannot be shown on a terminal: send stdout to a file or a program")
 
     async def work() -> int:
         async with server.client() as client:
@@ -74,7 +74,7 @@ def explain(problem: NoResult | NotReady, server: Server, job_id: int, attempt: 
     """
     show.print_error(_HTTP_PATH.sub("", str(problem)))
     if problem.code == "no_attempt":
-        show.print_message(f"how it stands: {server.command(f'status {job_id}')}")
+        show.print_message(f"its state: {server.command(f'status {job_id}')}")
     elif isinstance(problem, NotReady):
         show.print_message(partial_hint(server, job_id, "what there is now"))
     elif problem.status == 409 and attempt is None:

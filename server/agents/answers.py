@@ -153,7 +153,9 @@ async def store(
         while chunk := await answer.content.readany():
             size += len(chunk)
             if most is not None and size > most:
-                raise Unreachable(f"the result is longer than the {most} bytes said", sent=True)
+                raise Unreachable(
+                    f"the result is longer than the {most} bytes that were announced", sent=True
+                )
             floor.add(len(chunk))
             to.reserve(len(chunk))
             if size > _CHUNK:

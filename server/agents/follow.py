@@ -71,7 +71,7 @@ class Follower:
                 if was_up or failures == 0 or link.contacts != contacts:
                     log.warning("agent.down", agent=link.name, error=why)
             except Exception as problem:
-                why = f"agent {link.name}: talking to it failed: {problem}"
+                why = f"agent {link.name}: communication failed: {problem}"
                 log.exception("agent.follow_failed", agent=link.name)
             self._registry.mark_down(link, why)
             steady = link.contacts != contacts and self._clock.monotonic() - since >= _STEADY_S

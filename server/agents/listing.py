@@ -32,14 +32,14 @@ async def parse(body: bytes) -> PayloadList:
     text = body.decode()
     head = _HEAD.match(text)
     if head is None:
-        raise ValueError("a list of payloads that does not begin like one")
+        raise ValueError("a list of payloads with a malformed beginning")
     payloads: list[PayloadDoc] = []
     at = head.end()
     while not (end := _END.match(text, at)):
         if payloads:
             comma = _NEXT.match(text, at)
             if comma is None:
-                raise ValueError("a list of payloads with something else in it")
+                raise ValueError("a list of payloads with a malformed entry")
             at = comma.end()
         payload, length = _payload(text, at)
         payloads.append(payload)
@@ -49,7 +49,7 @@ async def parse(body: bytes) -> PayloadList:
         if len(payloads) % _TURN == 0:
             await yield_to_loop()
     if end.end() != len(text):
-        raise ValueError("a list of payloads that goes on behind its end")
+        raise ValueError("a list of payloads with something after its end")
     return PayloadList(seq=int(head[1]), payloads=payloads)
 
 
@@ -61,4 +61,4 @@ def _payload(text: str, at: int) -> tuple[PayloadDoc, int]:
         except (ValueError, RecursionError):
             continue
         return PayloadDoc.model_validate(found), length
-    raise ValueError("a list of payloads with something else in it")
+    raise ValueError("a list of payloads with a malformed entry")

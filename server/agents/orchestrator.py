@@ -61,7 +61,7 @@ class OrchestratorClient(Link):
         except ValueError as problem:
             raise Unreachable(self._say(problem), sent=True) from problem
         if payload is None:
-            raise Unreachable(self._say("a payload in no state of its own"), sent=True)
+            raise Unreachable(self._say("a payload without a known state"), sent=True)
         return payload
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
@@ -76,7 +76,7 @@ class OrchestratorClient(Link):
                 fetched = await answers.store(answer, to, self._clock)
                 # It says no digest: a result that was cut off on the way, or never packed, is none.
                 if not await asyncio.to_thread(zipfile.is_zipfile, to.path):
-                    raise ValueError(f"{fetched.size} bytes that are no whole ZIP")
+                    raise ValueError(f"{fetched.size} bytes that are not a whole ZIP")
                 return PayloadDoc(id=payload_id, status=PayloadState.COMPLETED), fetched
             payload = _payload(await answers.read(answer), payload_id)
             return payload, None

@@ -26,7 +26,7 @@ _CHANGED_AGENT: Final[Mapping[int, type[BaseModel]]] = {
     404: wire.Problem,
     409: wire.Problem,
 }
-_AGENT_MESSAGE: Final = {"message": "why, for whoever looks at the agent; one line"}
+_AGENT_MESSAGE: Final = {"message": "why; shown with the agent, one line"}
 _ATTEMPT: Final = f"{_JOB}/attempts/{{attempt}}"
 
 ROUTES: Final = (
@@ -163,7 +163,7 @@ ROUTES: Final = (
         Area.AGENTS,
         agents.listing,
         {200: wire.AgentPage},
-        {"all": "1: those, too, that were retired and are not in the settings"},
+        {"all": "1: also those that were retired and are not in the settings"},
     ),
     Route("GET", _AGENT, Area.AGENTS, agents.read, {200: wire.AgentDoc, 404: wire.Problem}),
     *(

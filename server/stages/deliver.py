@@ -121,7 +121,7 @@ class Deliver:
                 await self._fail(
                     job,
                     Reason.AGENT_UNREACHABLE,
-                    f"{what}; whether agent {agent.name} has started it cannot be asked there",
+                    f"{what}; agent {agent.name} cannot be asked whether it has started it",
                 )
                 return
             try:

@@ -115,7 +115,7 @@ class Listener:
             if not self._table.admit(peer):
                 connection.close()
                 if (count := self._refused.due()) is not None:
-                    why = "all connections are at work, or all that its address may have"
+                    why = "all connections are in use, or all that its address may have"
                     log.warning("connection.refused", peer=peer, why=why, also_refused=count)
                 continue
             connection.setblocking(False)

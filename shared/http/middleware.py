@@ -171,7 +171,7 @@ class Gate:
                 raise Denied(
                     HTTPStatus.SERVICE_UNAVAILABLE,
                     "too_many_requests",
-                    f"{self._handling} requests are at work, the most this program takes at once",
+                    f"{self._handling} requests are under way, the most this program takes at once",
                     {"Retry-After": "2"},
                 )
             self._handling += 1

@@ -95,9 +95,11 @@ class FormParser:
             if self._outside > self._limits.max_header_bytes:
                 where = "behind its closing boundary" if ended else "before its first boundary"
                 code = "trailing_data" if ended else "no_first_boundary"
-                raise FormRefused(400, code, f"the body goes on and on {where}")
+                raise FormRefused(400, code, f"the body has too many bytes {where}")
         if self._body - self._content > self._limits.max_overhead:
-            raise FormRefused(413, "too_much_overhead", "the form has too much around its files")
+            raise FormRefused(
+                413, "too_much_overhead", "the form has too many bytes around its files"
+            )
 
     def close(self) -> None:
         """The body is complete."""

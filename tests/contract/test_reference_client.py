@@ -143,7 +143,7 @@ async def test_what_is_no_whole_zip_is_no_result(tmp_path, client, cut):
     async with driving(tmp_path, client, extra=once, **short) as caller:
         job_id = await caller.upload()
         job = await caller.job(job_id, until="Unknown")
-        assert "no whole ZIP" in job["message"]
+        assert "not a whole ZIP" in job["message"]
         client.cut = 0
         assert (await caller.job(job_id))["status"] == "Completed"
         _, _, body = await caller.get(f"/download/{job_id}")

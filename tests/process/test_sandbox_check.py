@@ -88,4 +88,4 @@ def test_a_broken_sandbox_fails_the_check_and_says_why(who: Who, tmp_path: Path)
     assert table.report is None
     (advice,) = table.advice
     assert "setting up uid map: Permission denied" in advice
-    assert "To mend it: " in advice
+    assert "To fix it: " in advice

@@ -190,4 +190,4 @@ def advise(
         )
     if shutil.which("bwrap") is None:
         fixes.append("install it: apt install bubblewrap")
-    return "To mend it: " + ("; ".join(fixes) or "see the message above, it is bubblewrap's own")
+    return "To fix it: " + ("; ".join(fixes) or "see the message above, it is bubblewrap's own")

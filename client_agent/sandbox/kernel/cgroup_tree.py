@@ -83,7 +83,7 @@ def _find_v2(name: str, own: Path) -> Hierarchy:
         controllers &= enable_controllers(jobs)
     except OSError as problem:
         raise CgroupsUnavailable(
-            f"the cgroup {own} is not the agent's to divide ({problem.strerror}): {help_text}"
+            f"the cgroup {own} cannot be divided by the agent ({problem.strerror}): {help_text}"
         ) from problem
     if not controllers:
         raise CgroupsUnavailable(

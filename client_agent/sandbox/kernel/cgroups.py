@@ -203,7 +203,7 @@ def _make_folder(folder: Path, version: int) -> None:
                 enable_controllers(folder.parent)
         else:
             return
-    raise FileNotFoundError(errno.ENOENT, "its parent vanishes again and again", str(folder))
+    raise FileNotFoundError(errno.ENOENT, "its parent is removed again and again", str(folder))
 
 
 def _write_setting(file: Path, value: str) -> None:

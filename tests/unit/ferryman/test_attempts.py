@@ -231,7 +231,7 @@ async def test_a_job_that_no_agent_took_has_a_sentence_in_place_of_a_table(ferry
         listed = await ferryman("attempts", 17, "--url", url)
         as_json = await ferryman("attempts", 17, "--url", url, "--json")
         logs = await ferryman("logs", 17, "--url", url)
-    hint = f"how it stands: ferryman status 17 --url {url}\n"
+    hint = f"its state: ferryman status 17 --url {url}\n"
     assert (listed.code, listed.out) == (0, "")
     assert listed.err == f"no agent has taken job 17; {hint}"
     assert json.loads(as_json.out) == []

@@ -228,7 +228,9 @@ async def test_a_cancel_that_takes_long_says_what_it_waits_for(ferryman, monkeyp
         said = await ferryman("cancel", "17", "--url", url)
         shown = await ferryman("status", "17", "--url", url)
     first, last = said.err.splitlines()
-    assert first.startswith("the cancel is noted; agent away has not confirmed yet that no process")
+    assert first.startswith(
+        "the cancel is stored; agent away has not confirmed yet that no process"
+    )
     assert (said.code, last) == (0, "job 17 is cancelled")
     assert "not confirmed by the agent yet" in shown.out
 

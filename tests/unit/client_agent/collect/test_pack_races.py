@@ -229,7 +229,7 @@ def test_names_made_after_the_count_are_not_all_read(
     change_after_counting(monkeypatch, flood)
     made = pack(tree, bounds=Bounds(entries=10))
     assert made.files == 10
-    assert list(skipped(made).values()) == ["it came while the rest was read, and is too much"]
+    assert list(skipped(made).values()) == ["it came while the rest was read, and exceeds a limit"]
 
 
 def test_folders_made_after_the_count_are_not_entered_beyond_the_limit(
@@ -238,7 +238,7 @@ def test_folders_made_after_the_count_are_not_entered_beyond_the_limit(
     change_after_counting(monkeypatch, lambda: (tree / "a" / "b" / "c" / "d").mkdir(parents=True))
     made = pack(tree, bounds=Bounds(depth=3))
     assert names(made) == ["a/b/c/", "ferryman.json"]
-    assert skipped(made) == {"a/b/c/d": "it came while the rest was read, and is too much"}
+    assert skipped(made) == {"a/b/c/d": "it came while the rest was read, and exceeds a limit"}
 
 
 def test_a_file_made_after_the_count_does_not_get_the_name_of_an_agents_file(

@@ -193,7 +193,7 @@ async def test_a_stream_that_breaks_at_once_is_opened_less_and_less_often(lines)
             await found.see("compared")
             await found.clock.until_asleep(delay)
             assert isinstance(found.link.silence, str)
-            assert "talking to it failed" not in found.link.silence, "no fault of ours"
+            assert "communication failed" not in found.link.silence, "no fault of ours"
             await found.clock.advance(delay)
 
 
