@@ -18,6 +18,7 @@ from client_agent.collect.contents import Collected, Contents, own_names
 from client_agent.collect.walk import Bounds, Entry, Walk, raise_if_shortage
 from client_agent.collect.zip_writer import ZipWriter
 from shared.clock import SECOND, Micros
+from shared.files.descriptors import closing_fd
 from shared.wire import Limits
 
 _CHUNK: Final = 1 << 18
@@ -124,13 +125,11 @@ class _Packer:
         elif entry.size > self._bytes_left:
             self.contents.skip(entry.shown, "the results limit was reached meanwhile")
         elif (fd := self._open(entry)) is not None:
-            try:
+            with closing_fd(fd):
                 self._bytes_left -= entry.size
                 self.contents.files += 1
                 pieces = self._read(fd, entry)
                 out.add_file(entry.path, when, pieces, entry.size, executable=entry.executable)
-            finally:
-                os.close(fd)
 
     def _open(self, entry: Entry) -> int | None:
         try:
@@ -166,12 +165,10 @@ class _Packer:
             raise_if_shortage(problem)
             self.contents.skip(name, problem.strerror or "it cannot be read")
             return
-        try:
+        with closing_fd(fd):
             status = os.fstat(fd)
             pieces = _read_up_to(fd, status.st_size)
             out.add_file(name, _zip_time(status.st_mtime), pieces, status.st_size)
-        finally:
-            os.close(fd)
 
 
 def _read_up_to(fd: int, size: int) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from client_agent.sandbox.limits.meter import Gauge, Meter
 from client_agent.sandbox.limits.soft import DirectoryGauge, ProcessGauge
 from client_agent.sandbox.process.start import LogSettings
 from client_agent.sandbox.process.supervisor import SupervisedProcess
+from shared.files.descriptors import closing_fd
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 
@@ -112,12 +113,10 @@ class HostWorkspace(ABC):
         init = None if self.folder is None else folders.open_recorded_init(self.folder)
         if init is None:
             return True
-        try:
+        with closing_fd(init):
             poll = select.poll()  # select(2) takes no descriptor beyond 1023
             poll.register(init, select.POLLIN)
             return bool(poll.poll(0))
-        finally:
-            os.close(init)
 
     async def remove(self) -> None:
         """Remove what was made for an attempt whose processes are dead. After an error, the next

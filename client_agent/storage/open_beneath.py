@@ -14,6 +14,8 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
+from shared.files.descriptors import closing_fd
+
 _OPENAT2: Final = 437
 """The number of the system call on all machines, since Linux 5.6."""
 _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
@@ -127,10 +129,7 @@ def open_file(parent: int, name: str, expected: os.stat_result, *, may_chmod: bo
 
 def _grant_owner_access(parent: int, name: str, kind: Callable[[int], bool], mode: int) -> None:
     """Give the owner access. An O_PATH descriptor needs no permission for the file itself."""
-    fd = open_component(parent, name, _PATH)
-    try:
+    with closing_fd(open_component(parent, name, _PATH)) as fd:
         if not kind(os.fstat(fd).st_mode):
             raise FileReplaced(errno.ESTALE, "it was replaced while it was collected", name)
         os.chmod(f"/proc/self/fd/{fd}", mode)  # noqa: PTH101  # a descriptor, not a path
-    finally:
-        os.close(fd)

@@ -12,6 +12,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from shared.files.descriptors import closing_fd
+
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PATH: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -28,10 +30,8 @@ def remove_tree(path: Path) -> None:
         parent = os.open(path.parent, _DIRECTORY)
     except FileNotFoundError:
         return
-    try:
+    with closing_fd(parent):
         _remove(parent, path.name)
-    finally:
-        os.close(parent)
 
 
 def _remove(parent: int, name: str) -> None:
@@ -40,10 +40,11 @@ def _remove(parent: int, name: str) -> None:
     while pending:
         current = pending.pop()
         try:
-            fd = _open_writable(parent, current)
+            _make_writable(parent, current)
+            fd = os.open(current, _DIRECTORY, dir_fd=parent)
         except FileNotFoundError:
             continue
-        try:
+        with closing_fd(fd):
             emptied = False
             while not emptied:  # a directory that changes while it is listed may hide entries
                 emptied = True
@@ -64,23 +65,13 @@ def _remove(parent: int, name: str) -> None:
                             moved = f"{name}.removing.{serial}"
                         os.rename(entry.name, moved, src_dir_fd=fd, dst_dir_fd=parent)
                         pending.append(moved)
-        finally:
-            os.close(fd)
         os.rmdir(current, dir_fd=parent)
 
 
-def _open_writable(parent: int, name: str) -> int:
-    _make_writable(parent, name)
-    return os.open(name, _DIRECTORY, dir_fd=parent)
-
-
 def _make_writable(parent: int, name: str) -> None:
-    fd = os.open(name, _PATH, dir_fd=parent)
-    try:
+    with closing_fd(os.open(name, _PATH, dir_fd=parent)) as fd:
         if os.fstat(fd).st_mode & 0o700 != 0o700:
             os.chmod(f"/proc/self/fd/{fd}", 0o700)  # noqa: PTH101
-    finally:
-        os.close(fd)
 
 
 def _exists(parent: int, name: str) -> bool:

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from shared.files.descriptors import closing_fd
+
 WRITEBACK_BYTES: Final = 8 << 20
 """Whoever writes a large file calls :func:`start_writeback` each time this much was written."""
 _SYNC_FILE_RANGE_WRITE: Final = 2
@@ -18,11 +20,8 @@ if _sync_file_range is not None:
 
 def fsync_file(path: Path) -> None:
     """Put the content of ``path`` on the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def start_writeback(fd: int, offset: int, length: int) -> None:
@@ -44,11 +43,8 @@ def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
 
 def fsync_folder(path: Path) -> None:
     """Put the names in the folder ``path`` on the disk: creations, renames, removals."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def replace(tmp: Path, final: Path, *, synced: bool = False) -> None:

@@ -148,8 +148,8 @@ COLLECTING: Final[tuple[Mutant, ...]] = (
         "5",
         "permission is given through O_PATH, never through a link",
         _BENEATH,
-        "    fd = open_component(parent, name, _PATH)",
-        "    fd = os.open(name, os.O_PATH, dir_fd=parent)",
+        "closing_fd(open_component(parent, name, _PATH))",
+        "closing_fd(os.open(name, os.O_PATH, dir_fd=parent))",
         f"{_OPENING}permission_is_not_given_to_the_target_of_a_link",
     ),
     of(

@@ -14,6 +14,7 @@ from typing import Final
 
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, enable_controllers, read_file
+from shared.files.descriptors import closing_fd
 from shared.wire import Limits
 
 OVERHEAD_PIDS: Final = 4
@@ -207,15 +208,8 @@ def _make_folder(folder: Path, version: int) -> None:
 
 
 def _write_setting(file: Path, value: str) -> None:
-    optional = file.name.endswith("?")
     path = file.with_name(file.name.removesuffix("?"))
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        if optional:
-            return
-        raise
-    try:
+    if path != file and not path.exists():
+        return
+    with closing_fd(os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as fd:
         os.write(fd, value.encode())
-    finally:
-        os.close(fd)

@@ -32,6 +32,7 @@ from client_agent.sandbox.kernel.loop_ext4 import (
     usable_blocks,
 )
 from client_agent.storage.remove_tree import remove_tree
+from shared.files.descriptors import closing_fd
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -169,20 +170,14 @@ class ImagePool:
         mount_point = mount_points / f"image.{serial}"
         file = self._files / f"{serial}.img"
         try:
-            try:
+            with closing_fd(template):
                 fd = copy_sparse(template, file)
-            finally:
-                os.close(template)
-            try:
+            with closing_fd(fd):
                 loop, device = attach(fd)
-            finally:
-                os.close(fd)
-            try:
+            with closing_fd(loop):  # from now on the mount keeps it
                 mount_point.mkdir(mode=0o711)
                 mounts.mount(device, mount_point, "ext4", mounts.NOSUID | mounts.NODEV, _OPTIONS)
                 mount_point.chmod(0o711)
-            finally:
-                os.close(loop)  # from now on the mount keeps it
         except OSError as problem:
             with suppress(OSError):
                 mount_point.rmdir()

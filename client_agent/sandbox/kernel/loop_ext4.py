@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.base import SandboxBroken
+from shared.files.descriptors import closing_fd
 
 BLOCK: Final = 4096
 
@@ -69,12 +70,10 @@ def shut_down(mount_point: Path, device: int) -> None:
     with suppress(OSError):
         parent_device = mount_point.parent.stat().st_dev
         fd = os.open(mount_point, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with closing_fd(fd):
             mounted = os.fstat(fd).st_dev
             if mounted == device and mounted != parent_device:
                 fcntl.ioctl(fd, _SHUTDOWN, _NO_FLUSH)
-        finally:
-            os.close(fd)
 
 
 def copy_sparse(source: int, dest: Path) -> int:
@@ -112,7 +111,7 @@ def attach(fd: int) -> tuple[int, str]:
     """
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     invalid = 0
-    try:
+    with closing_fd(control):
         for flags in (_AUTOCLEAR | _DIRECT_IO, _AUTOCLEAR):
             for _ in range(64):
                 device = f"/dev/loop{fcntl.ioctl(control, _CTL_GET_FREE)}"
@@ -130,8 +129,6 @@ def attach(fd: int) -> tuple[int, str]:
                         break  # that disk has no direct I/O
                     raise
                 return loop, device
-    finally:
-        os.close(control)
     if invalid == 2:
         raise OSError(errno.EINVAL, "this kernel has no LOOP_CONFIGURE, which came with Linux 5.8")
     raise OSError(errno.EBUSY, "no free loop device")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.base import SandboxBroken
+from shared.files.descriptors import closing_fd
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _KILL_BATCH: Final = 64
@@ -226,13 +227,11 @@ def signal_descendants(init: int, *numbers: signal.Signals) -> int:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
             continue
-        try:
+        with closing_fd(fd):
             fields = stat_fields(pid)
             if fields is None or int(fields[1]) not in parents:
                 continue  # it died, and its pid was used again
             for number in numbers:
                 kill(fd, number)
             reached += 1
-        finally:
-            os.close(fd)
     return reached

@@ -24,6 +24,7 @@ from typing import Final
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.kernel import mounts, pidfd
 from client_agent.storage.remove_tree import remove_tree
+from shared.files.descriptors import closing_fd
 
 MOUNT_ROOT: Final = Path("/run/ferryman")
 _INIT_RECORD: Final = "init"
@@ -153,11 +154,8 @@ class WorkFolders:
         fields = pidfd.stat_fields(init)
         started = "0" if fields is None else fields[19]
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        fd = os.open(f"{folder}/{_INIT_RECORD}", flags, 0o600)
-        try:
+        with closing_fd(os.open(f"{folder}/{_INIT_RECORD}", flags, 0o600)) as fd:
             os.write(fd, f"{_boot_id()} {init} {started}\n".encode())
-        finally:
-            os.close(fd)
 
     def record_groups(self, folders: Collection[Path]) -> None:
         """Record the parents of the jobs' cgroups. If the agent is started in another cgroup next

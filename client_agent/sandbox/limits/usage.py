@@ -13,6 +13,7 @@ from typing import Final
 
 from client_agent.sandbox.kernel.pidfd import descendants, stat_fields
 from client_agent.storage import open_beneath
+from shared.files.descriptors import closing_fd
 
 MAX_DEPTH: Final = 400
 """Levels of folders that are walked; each needs a descriptor. Results may be much less deep."""
@@ -75,11 +76,8 @@ def tmpfs_memory(init: int, mount_points: Sequence[str]) -> int:
 @cache
 def memfd_device() -> int:
     """The device of files of memfd_create(2), for :func:`deleted_file_bytes`."""
-    fd = os.memfd_create("probe", os.MFD_CLOEXEC)
-    try:
+    with closing_fd(os.memfd_create("probe", os.MFD_CLOEXEC)) as fd:
         return os.fstat(fd).st_dev
-    finally:
-        os.close(fd)
 
 
 def _kib(file: Path, *keys: bytes) -> list[int]:

@@ -20,6 +20,7 @@ from shared.files.bundles.format import (
     root_of,
 )
 from shared.files.bundles.stream_digests import StreamDigests
+from shared.files.descriptors import closing_fd
 from shared.files.durable import write_all
 from shared.files.errors import BundleError
 from shared.files.names import PathSet, UnsafeName, safe_path
@@ -142,16 +143,13 @@ class BundleReader:
             for path, one in sorted(self._zip_entries.items(), key=lambda item: item[0].split("/")):
                 *above, name = path.split("/")
                 sha256 = hashlib.sha256()
-                fd = os.open(name, _NEW_FILE, 0o600, dir_fd=folders.enter(above))
-                try:
+                with closing_fd(os.open(name, _NEW_FILE, 0o600, dir_fd=folders.enter(above))) as fd:
                     for piece in read_content(self._fd, one):
                         sha256.update(piece)
                         write_all(fd, piece)
                     if owner != (-1, -1):
                         os.fchown(fd, *owner)
                     os.fchmod(fd, PROGRAM_MODE if one.executable else FILE_MODE)
-                finally:
-                    os.close(fd)
                 files.append(FileDigest(path, one.size, sha256.hexdigest()))
         summary = self._sum_up(files)
         if digest is not None:
