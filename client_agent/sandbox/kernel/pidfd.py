@@ -66,16 +66,13 @@ def open_child(pid: int, parent: int) -> int | None:
     Returns:
         None if that process is gone.
     """
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    fields = stat_fields(pid)
-    parent_pid = None if fields is None else int(fields[1])
-    if parent_pid == parent or (parent_pid == os.getpid() and _is_init(pid)):
-        return fd
-    os.close(fd)
-    return None
+
+    def is_child(pid: int) -> bool:
+        fields = stat_fields(pid)
+        parent_pid = None if fields is None else int(fields[1])
+        return parent_pid == parent or (parent_pid == os.getpid() and _is_init(pid))
+
+    return _open_if(is_child, pid)
 
 
 def _is_init(pid: int) -> bool:
@@ -90,34 +87,38 @@ def open_orphans(pipe: int) -> list[int]:
     Args:
         pipe: inode number of the pipe.
     """
-    orphans = []
-    for pid in _children(os.getpid()):
+
+    def is_orphan(pid: int) -> bool:
         try:
-            fd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            same = Path(f"/proc/{pid}/fd/2").stat().st_ino == pipe
+            return Path(f"/proc/{pid}/fd/2").stat().st_ino == pipe
         except OSError:  # it is dead, or its descriptors may not be read
-            same = False
-        if same:
-            orphans.append(fd)
-        else:
-            os.close(fd)
-    return orphans
+            return False
+
+    pidfds = (_open_if(is_orphan, pid) for pid in _children(os.getpid()))
+    return [fd for fd in pidfds if fd is not None]
 
 
 def open_if_started_at(pid: int, start_time: str) -> int | None:
     """A pidfd of ``pid``, if it is the process that started at ``start_time``."""
+
+    def started_then(pid: int) -> bool:
+        fields = stat_fields(pid)
+        return fields is not None and fields[19] == start_time
+
+    return _open_if(started_then, pid)
+
+
+def _open_if(is_wanted: Callable[[int], bool], pid: int) -> int | None:
+    """A pidfd of ``pid``, if it is the wanted process. That is checked after the pidfd was opened:
+    then the pid cannot be that of another process any more."""
     try:
         fd = os.pidfd_open(pid)
     except (ProcessLookupError, OverflowError):
         return None
-    fields = stat_fields(pid)
-    if fields is None or fields[19] != start_time:
-        os.close(fd)
-        return None
-    return fd
+    if is_wanted(pid):
+        return fd
+    os.close(fd)
+    return None
 
 
 def kill(pidfd: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -136,15 +137,12 @@ def kill_listed(listed: Callable[[], Iterable[int]]) -> None:
     pids = [pid for pid in listed() if pid > 0]
     for at in range(0, len(pids), _KILL_BATCH):
         pidfds: dict[int, int] = {}
-        try:
+        with contextlib.ExitStack() as opened:
             for pid in pids[at : at + _KILL_BATCH]:
                 with contextlib.suppress(ProcessLookupError):
-                    pidfds[pid] = os.pidfd_open(pid)
+                    pidfds[pid] = opened.enter_context(closing_fd(os.pidfd_open(pid)))
             for pid in pidfds.keys() & set(listed()):
                 kill(pidfds[pid])
-        finally:
-            for fd in pidfds.values():
-                os.close(fd)
 
 
 def is_our_zombie(pidfd: int) -> bool:
@@ -220,18 +218,17 @@ def signal_descendants(init: int, *numbers: signal.Signals) -> int:
         How many processes got them.
     """
     below = descendants(init)
-    parents = {init, *below}
-    reached = 0
+    parents, reached = {init, *below}, 0
+
+    def is_below(pid: int) -> bool:
+        fields = stat_fields(pid)
+        return fields is not None and int(fields[1]) in parents
+
     for pid in below:
-        try:
-            fd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        with closing_fd(fd):
-            fields = stat_fields(pid)
-            if fields is None or int(fields[1]) not in parents:
-                continue  # it died, and its pid was used again
-            for number in numbers:
-                kill(fd, number)
+        fd = _open_if(is_below, pid)
+        if fd is not None:
+            with closing_fd(fd):
+                for number in numbers:
+                    kill(fd, number)
             reached += 1
     return reached
