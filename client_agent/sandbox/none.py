@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from client_agent.sandbox.base import NONE, SOFT, Launch, Process, SandboxBroken
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.cgroups import kill_group
-from client_agent.sandbox.limits.meter import EndCause
+from client_agent.sandbox.limits.meter import Gauge
 from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY, gated
 from client_agent.sandbox.process.start import Start
 from client_agent.sandbox.process.supervisor import SupervisedProcess
@@ -136,11 +136,9 @@ class UnsandboxedWorkspace(HostWorkspace):
         return [*command, "--", *gated(program, rlimits)]
 
 
-class ProcessSet:
+class ProcessSet(Gauge):
     """The processes of an attempt that has no pid namespace. A gauge whose final reading kills
     them."""
-
-    cpu_s = peak_memory = None
 
     def __init__(
         self,
@@ -158,9 +156,6 @@ class ProcessSet:
         self._started = 0 if fields is None else int(fields[19])
         self._session = os.getsid(0)
 
-    async def poll(self, attempt: Process) -> None:
-        pass
-
     async def read_final(self) -> bool:
         deadline = self._clock.monotonic() + self._timeout_s
         while self._clock.monotonic() <= deadline:
@@ -169,12 +164,6 @@ class ProcessSet:
                     return True
             await self._clock.sleep(_KILL_INTERVAL_S)
         return False
-
-    def end_cause(self) -> EndCause | None:
-        return None
-
-    def warnings(self) -> Sequence[str]:
-        return ()
 
     def kill_all(self) -> bool:
         """Kill all processes; whether there were any."""

@@ -9,7 +9,7 @@ from typing import Final
 from client_agent.sandbox.base import Process
 from client_agent.sandbox.kernel.cgroups import Cgroup
 from client_agent.sandbox.kernel.disk_images import DiskImage
-from client_agent.sandbox.limits.meter import EndCause
+from client_agent.sandbox.limits.meter import EndCause, Gauge
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 
@@ -17,13 +17,11 @@ MIN_THROTTLED_PERIODS: Final = 10
 """Periods of 0.1 s. If a job was throttled in fewer, there is no warning."""
 
 
-class CgroupGauge:
+class CgroupGauge(Gauge):
     """Memory, processes and CPU, from the counters of the job's cgroups."""
 
     def __init__(self, group: Cgroup, limits: Limits) -> None:
         self._group, self._limits = group, limits
-        self.cpu_s: float | None = None
-        self.peak_memory: int | None = None
         self._kills = self._refused = self._throttled = 0
         self._at_limit = False
 
@@ -70,10 +68,8 @@ class CgroupGauge:
         return warnings
 
 
-class ImageGauge:
+class ImageGauge(Gauge):
     """Disk, from the job's own file system."""
-
-    cpu_s = peak_memory = None
 
     def __init__(self, image: DiskImage, limits: Limits) -> None:
         self._image, self._limits = image, limits
@@ -105,16 +101,15 @@ class ImageGauge:
         return ()
 
 
-class HostDiskGauge:
+class HostDiskGauge(Gauge):
     """The free space on the agent's disk. Disk images are files there. If they cannot grow any
-    more, their jobs get I/O errors.
+    more, their jobs get I/O errors. It never is an end cause: the job did not cause
+    it, and may have ended normally.
 
     Args:
         free: bytes free on the agent's disk.
         floor: with fewer free bytes, jobs are ended.
     """
-
-    cpu_s = peak_memory = None
 
     def __init__(self, free: Callable[[], int], floor: int) -> None:
         self._free, self._floor = free, floor
@@ -131,9 +126,6 @@ class HostDiskGauge:
         if self._short is None:  # the job was too short for a poll
             self._short = self._free() < self._floor
         return True
-
-    def end_cause(self) -> EndCause | None:
-        return None  # not caused by the job, which may have ended normally
 
     def warnings(self) -> Sequence[str]:
         if not self._short:

@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -29,31 +29,27 @@ class EndCause:
     message: str
 
 
-class Gauge(Protocol):
-    """Measures one kind of limit."""
+class Gauge:
+    """Measures one kind of limit. By itself it measures and reports nothing."""
 
-    @property
-    def cpu_s(self) -> float | None: ...
-
-    @property
-    def peak_memory(self) -> int | None: ...
+    cpu_s: float | None = None
+    peak_memory: int | None = None
 
     async def poll(self, attempt: Process) -> None:
         """Measure while it runs. Calls ``attempt.stop`` if a limit is exceeded."""
-        ...
 
     async def read_final(self) -> bool:
         """Read for the last time, after the end; whether all of its processes are dead, as far as
         known."""
-        ...
+        return True
 
     def end_cause(self) -> EndCause | None:
         """The limit that ended it, if one did."""
-        ...
+        return None
 
     def warnings(self) -> Sequence[str]:
         """Limits that were reached, but did not end it."""
-        ...
+        return ()
 
 
 class Meter:

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from client_agent.sandbox.base import Process
 from client_agent.sandbox.limits import usage
-from client_agent.sandbox.limits.meter import EndCause
+from client_agent.sandbox.limits.meter import EndCause, Gauge
 from shared.clock import Clock
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
@@ -42,7 +42,7 @@ class SampleThrottle:
         return result
 
 
-class ProcessGauge:
+class ProcessGauge(Gauge):
     """Memory and CPU, summed from ``/proc``. A job can exceed them between two samples.
 
     Args:
@@ -65,8 +65,6 @@ class ProcessGauge:
         self._limits, self._budget_s = limits, budget_s
         self._memory, self._cpu = memory, cpu
         self._throttle = SampleThrottle(clock, 2.0)
-        self.cpu_s: float | None = None
-        self.peak_memory: int | None = None
 
     def _sample(self, init: int) -> tuple[usage.ProcessUsage, bool]:
         """What is used, and whether it is too much memory."""
@@ -100,25 +98,14 @@ class ProcessGauge:
                 f"{self._limits.cpus:g} CPUs have in its time",
             )
 
-    async def read_final(self) -> bool:
-        return True
 
-    def end_cause(self) -> EndCause | None:
-        return None
-
-    def warnings(self) -> Sequence[str]:
-        return ()
-
-
-class DirectoryGauge:
+class DirectoryGauge(Gauge):
     """Disk, measured by walking the job's directory.
 
     Args:
         fd: descriptor of the directory; stays open until :meth:`Meter.stop` has returned.
         all_dead: see :class:`Meter`.
     """
-
-    cpu_s = peak_memory = None
 
     def __init__(
         self,
@@ -166,6 +153,3 @@ class DirectoryGauge:
 
     def end_cause(self) -> EndCause | None:
         return self._final_cause
-
-    def warnings(self) -> Sequence[str]:
-        return ()

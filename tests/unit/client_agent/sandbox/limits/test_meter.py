@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 
 from client_agent.sandbox.base import Process
-from client_agent.sandbox.limits.meter import FINAL_READ_TRIES, EndCause, Meter
+from client_agent.sandbox.limits.meter import FINAL_READ_TRIES, EndCause, Gauge, Meter
 from shared.wire import Limits, Reason
 from tests.support.fake_attempt import FakeAttempt, attempt_of
 from tests.support.sim_clock import SimClock
@@ -16,7 +16,7 @@ from tests.support.sim_clock import SimClock
 LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
 
 
-class FakeGauge:
+class FakeGauge(Gauge):
     def __init__(self, cpu_s: float | None = None, peak: int | None = None) -> None:
         self.cpu_s, self.peak_memory = cpu_s, peak
         self.polled = self.lasts = 0
