@@ -12,16 +12,14 @@ from server.domain.files import FileKind
 from shared.sql import Transaction
 from shared.sqlite.database import Database
 
-_FILES: Final = {
-    FileKind.BUNDLE: """
-        SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest FROM jobs
-        WHERE bundle_file IS NOT NULL
-    """,
-    FileKind.RESULT: """
-        SELECT job_id, result_file AS file, result_size, result_sha256 FROM attempts
-        WHERE result_file IS NOT NULL
-    """,
-}
+_BUNDLES: Final = """
+    SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest FROM jobs
+    WHERE bundle_file IS NOT NULL
+"""
+_RESULTS: Final = """
+    SELECT {job_id} AS job_id, result_file AS file, result_size, result_sha256 FROM {table}
+    WHERE result_file IS NOT NULL
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +46,48 @@ def count_jobs(connection: sqlite3.Connection) -> int:
 
 def stored_files(connection: sqlite3.Connection) -> Iterator[StoredFile]:
     """Every file that a job refers to; one that jobs share comes once for each of them."""
-    for kind, sql in _FILES.items():
+    for kind, sql in _files(connection).items():
         yield from (StoredFile(row[0], kind, *row[1:]) for row in connection.execute(sql))
 
 
 def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
     """Whether the job still has the file."""
-    sql = f"SELECT 1 FROM ({_FILES[file.kind]}) WHERE job_id = ? AND file = ?"  # noqa: S608 - our own words
+    sql = _files(connection)[file.kind]
+    sql = f"SELECT 1 FROM ({sql}) WHERE job_id = ? AND file = ?"  # noqa: S608 - our own words
     return connection.execute(sql, (file.job_id, file.name)).fetchone() is not None
 
 
 def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     """Take jobs out of a copy, in one transaction."""
+    recorded = _records_attempts(connection)
     connection.execute("BEGIN IMMEDIATE")
     for job_id in job_ids:
-        connection.execute(
-            """
-            UPDATE bundles SET refs = refs - 1
-            WHERE file = (SELECT bundle_file FROM jobs WHERE id = ?)
-            """,
-            (job_id,),
-        )
-        for table in ("job_tags", "events", "idempotency_keys", "attempts"):
+        if recorded:
+            connection.execute(
+                """
+                UPDATE bundles SET refs = refs - 1
+                WHERE file = (SELECT bundle_file FROM jobs WHERE id = ?)
+                """,
+                (job_id,),
+            )
+            connection.execute("DELETE FROM attempts WHERE job_id = ?", (job_id,))
+        for table in ("job_tags", "events", "idempotency_keys"):
             connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))  # noqa: S608
         connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
-    connection.execute("DELETE FROM bundles WHERE refs <= 0")
+    if recorded:
+        connection.execute("DELETE FROM bundles WHERE refs <= 0")
     connection.execute("COMMIT")
+
+
+def _records_attempts(connection: sqlite3.Connection) -> bool:
+    """Whether attempts and bundles have tables of their own: an older version's have not."""
+    known = "SELECT 1 FROM sqlite_master WHERE name = 'attempts'"
+    return connection.execute(known).fetchone() is not None
+
+
+def _files(connection: sqlite3.Connection) -> dict[FileKind, str]:
+    table, job_id = ("attempts", "job_id") if _records_attempts(connection) else ("jobs", "id")
+    return {FileKind.BUNDLE: _BUNDLES, FileKind.RESULT: _RESULTS.format(table=table, job_id=job_id)}
 
 
 async def become_another(database: Database, new: str, skip: int, *, follow: bool) -> None:

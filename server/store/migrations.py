@@ -194,18 +194,14 @@ _5: Migration = (
         shared INTEGER NOT NULL DEFAULT 1
     ) STRICT, WITHOUT ROWID
     """,
-    # One stored file for each content; the files that are left over are orphans.
     "CREATE UNIQUE INDEX bundles_by_content ON bundles (digest, size) WHERE shared = 1",
+    # Each job had a file of its own and keeps it, so that the copy of the database that was made
+    # before this step has its files, too. Later jobs share the newest of each content.
     """
-    INSERT INTO bundles (file, digest, size, refs, created_at)
-    SELECT min(bundle_file), bundle_digest, bundle_size, count(*), min(created_at)
-    FROM jobs WHERE bundle_file IS NOT NULL GROUP BY bundle_digest, bundle_size
-    """,
-    """
-    UPDATE jobs SET bundle_file = (
-        SELECT file FROM bundles
-        WHERE digest = bundle_digest AND size = bundle_size AND shared = 1
-    ) WHERE bundle_file IS NOT NULL
+    INSERT INTO bundles (file, digest, size, refs, created_at, shared)
+    SELECT bundle_file, bundle_digest, bundle_size, 1, created_at,
+           CASE id WHEN max(id) OVER (PARTITION BY bundle_digest, bundle_size) THEN 1 ELSE 0 END
+    FROM jobs WHERE bundle_file IS NOT NULL
     """,
     "DROP INDEX jobs_bundles",
     "DROP INDEX jobs_results",

@@ -288,11 +288,11 @@ MUTANTS: Final = (
         f"{_UPGRADE}waiting_delayed_and_ended_jobs_are_where_they_belong",
     ),
     _of(
-        "an upgrade finds the bundle of each job by an index",
+        "after an upgrade new jobs share the files that are there",
         "server/store/migrations.py",
-        "WHERE digest = bundle_digest AND size = bundle_size AND shared = 1",
-        "WHERE digest = bundle_digest AND size = bundle_size",
-        f"{_UPGRADE}an_upgrade_costs_as_much_for_each_job_however_many_there_are",
+        "(PARTITION BY bundle_digest, bundle_size) THEN 1 ELSE 0 END",
+        "(PARTITION BY bundle_digest, bundle_size) THEN 0 ELSE 0 END",
+        f"{_UPGRADE}jobs_that_were_at_an_agent_have_their_last_attempt_and_bundles_are_counted",
     ),
     # backup and restore
     _of(
@@ -325,6 +325,13 @@ MUTANTS: Final = (
         "json.dumps(former if follow else [])",
         "json.dumps(former)",
         f"{_BACKUP}a_second_restore_knows_both_former_servers_and_a_rehearsal_none",
+    ),
+    _of(
+        "a backup of an older version has its results",
+        "server/store/copies.py",
+        'if _records_attempts(connection) else ("jobs", "id")',
+        'if _records_attempts(connection) else ("(SELECT * FROM jobs WHERE id < 0)", "id")',
+        f"{_BACKUP}a_folder_of_the_first_release_is_backed_up_and_restored",
     ),
     _of(
         "a job without its files is left out",
