@@ -87,10 +87,10 @@ async def rate(found: Bubblewrap, logs: Path, at_once: int, count: int) -> float
     """Spawns a second, ``at_once`` beside each other."""
     numbers = iter(range(count))
 
-    async def seat(slot: int) -> None:
+    async def worker(slot: int) -> None:
         for number in numbers:
             await spawn(found, logs, f"r{at_once}-{number}", slot)
 
     start = time.perf_counter()
-    await asyncio.gather(*(seat(slot) for slot in range(at_once)))
+    await asyncio.gather(*(worker(slot) for slot in range(at_once)))
     return count / (time.perf_counter() - start)

@@ -142,7 +142,7 @@ def rate(run: Callable[[], float], at_once: int, count: int) -> tuple[float, flo
     not what kernel threads do afterwards."""
     numbers, lock = iter(range(count)), threading.Lock()
 
-    def seat() -> None:
+    def worker() -> None:
         while True:
             with lock:
                 if next(numbers, None) is None:
@@ -151,7 +151,7 @@ def rate(run: Callable[[], float], at_once: int, count: int) -> tuple[float, flo
 
     start, before = time.perf_counter(), _cpu_s()
     with ThreadPoolExecutor(at_once) as threads:
-        for done in [threads.submit(seat) for _ in range(at_once)]:
+        for done in [threads.submit(worker) for _ in range(at_once)]:
             done.result()
     return count / (time.perf_counter() - start), (_cpu_s() - before) / count
 

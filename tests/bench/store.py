@@ -37,7 +37,7 @@ async def cost(call: Callable[[], Awaitable[object]]) -> float:
 
 
 async def lists(folder: Path, few: int, many: int) -> list[Row]:
-    """The dearest first page of any choice, and what a sweep waits while lists are read."""
+    """The slowest first page of any choice, and what a sweep waits while lists are read."""
     found: dict[int, dict[str, float]] = {}
     rows = []
     for length in (few, many):
@@ -61,12 +61,12 @@ async def lists(folder: Path, few: int, many: int) -> list[Row]:
         if length == many:
             rows.append(await beside(jobs))
         await database.close()
-    dearest = max(found[many], key=lambda name: found[many][name])
-    large, small = found[many][dearest], found[few][dearest]
+    slowest = max(found[many], key=lambda name: found[many][name])
+    large, small = found[many][slowest], found[few][slowest]
     rows.insert(
         0,
         Row(
-            f"a list page with {many:,} ended jobs, the dearest of {len(found[many])} choices",
+            f"a list page with {many:,} ended jobs, the slowest of {len(found[many])} choices",
             f"{large * 1e3:.1f} ms",
             f"with {few:,}: {small * 1e3:.1f} ms",
             large / small,

@@ -138,8 +138,8 @@ def test_what_is_restored_is_what_was_there(
             raise OSError(18, "Invalid cross-device link")
 
         monkeypatch.setattr("os.link", refused)
-    told = call("backup", tmp_path / "copy", "--data-dir", folder.path, "--verify", "--json")
-    made = json.loads(told)
+    reply = call("backup", tmp_path / "copy", "--data-dir", folder.path, "--verify", "--json")
+    made = json.loads(reply)
     assert (made["jobs"], made["bundles"], made["results"], made["incomplete"]) == (3, 3, 1, [])
     assert made["result_bytes"] == len(RESULT)
     call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new", "--verify")
@@ -283,8 +283,8 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
 
 def test_nothing_is_written_over(folder: Folder, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    told = call("backup", tmp_path / "there", "--data-dir", folder.path, code=73)
-    assert "exists already" in told
+    reply = call("backup", tmp_path / "there", "--data-dir", folder.path, code=73)
+    assert "exists already" in reply
     call("backup", tmp_path / "copy", "--data-dir", folder.path)
     before = files_of(folder.path)
     assert "is there already" in call(
@@ -302,8 +302,8 @@ def test_nothing_is_written_over(folder: Folder, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_server_is_no_source(tmp_path: Path) -> None:
-    told = call("backup", tmp_path / "copy", "--data-dir", tmp_path / "typo", code=73)
-    assert "no database of a server" in told
+    reply = call("backup", tmp_path / "copy", "--data-dir", tmp_path / "typo", code=73)
+    assert "no database of a server" in reply
     assert list(tmp_path.iterdir()) == []
 
 

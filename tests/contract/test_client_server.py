@@ -27,7 +27,7 @@ async def count(client: Client) -> int:
 
 
 async def test_limits_that_are_wrong_are_refused_before_the_content_is_sent(caller):
-    told: list[tuple[int, int]] = []
+    reply: list[tuple[int, int]] = []
     wrong: list[dict[str, Any]] = [
         {"timeout": "soon"},
         {"timeout": 0},
@@ -44,10 +44,10 @@ async def test_limits_that_are_wrong_are_refused_before_the_content_is_sent(call
             (field,) = asked
             with pytest.raises(BadArgument, match=field):
                 await client.submit(
-                    bundle, service="my_service", progress=lambda *at: told.append(at), **asked
+                    bundle, service="my_service", progress=lambda *at: reply.append(at), **asked
                 )
         assert await count(client) == 0
-    assert told == []
+    assert reply == []
 
 
 async def test_a_name_that_only_the_server_refuses_is_told_with_its_reason(caller):

@@ -59,19 +59,19 @@ async def test_the_agent_keeps_its_promises_after_a_jump(tmp_path, days):
             await clock.until_asleep(INTERVAL_S)
             await clock.advance(INTERVAL_S)
         await clock.until_asleep(INTERVAL_S)
-        status, told = await caller.submit("1.1")
-        assert (status, told["code"]) == (409, "key_refused")
+        status, reply = await caller.submit("1.1")
+        assert (status, reply["code"]) == (409, "key_refused")
 
 
 @pytest.mark.parametrize("days", [-1000, 1000])
 async def test_the_times_of_an_attempt_stay_in_order_after_a_jump(tmp_path, days):
     clock = SimClock()
     async with calling(tmp_path, clock) as caller:
-        _, told = await caller.submit()
+        _, reply = await caller.submit()
         process = await caller.sandbox.process("1.1")
         clock.jump(days * DAY_S)
         await clock.advance(59.0)
         process.finish()
-        ended = await caller.ended(told["id"])
+        ended = await caller.ended(reply["id"])
         took_s = (from_iso(ended["ended_at"]) - from_iso(ended["started_at"])) / SECOND
         assert 58.0 < took_s < 60.0

@@ -1,4 +1,4 @@
-"""Who is sent when, who is given up, and what a job that waits is told; on simulated time."""
+"""Which job is sent when, which is given up, and why a job waits; on simulated time."""
 
 from __future__ import annotations
 

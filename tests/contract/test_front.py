@@ -1,4 +1,4 @@
-"""Who may come in, of both programs: names, pages, tokens, bodies; and what the log says of it."""
+"""Which requests both programs accept: hosts, origins, tokens, bodies; and what is logged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PORTAL = "https://portal.example.org"
 
 @dataclass
 class Program:
-    """One of the two, spoken to byte by byte."""
+    """One of the two programs, sent raw bytes."""
 
     name: str
     port: int
@@ -42,9 +42,9 @@ class Program:
         """The path of something that has not ended."""
         if self.name == "server":
             return f"/download/{await self.caller.upload()}"
-        status, told = await self.caller.submit("1.1")
+        status, reply = await self.caller.submit("1.1")
         assert status == 200
-        return f"/retrieve/{told['id']}"
+        return f"/retrieve/{reply['id']}"
 
     def holding(self, data: str) -> contextlib.AbstractAsyncContextManager[None]:
         return raw_http.holding(self.port, data)
@@ -182,7 +182,7 @@ async def test_a_trusted_page_may_call_and_read_the_answer(guarded):
     assert answer.status == 404
     assert answer.headers["access-control-allow-origin"] == PORTAL
     assert "X-Request-ID" in answer.headers["access-control-expose-headers"]
-    # It may come in; it still needs a token.
+    # The host is allowed; a token is still needed.
     assert (await guarded.ask("POST", guarded.change, Origin=PORTAL)).status == 401
 
 
@@ -333,16 +333,16 @@ async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(
     ids = [answer.headers["x-request-id"] for answer in answers]
     assert len(set(ids)) == len(ids)
     by_id = {line["request_id"]: line for line in lines if "request_id" in line}
-    told = [by_id[one] for one in ids]
-    assert [line["status"] for line in told] == [answer.status for answer in answers]
-    assert [line["principal"] for line in told] == [
+    reply = [by_id[one] for one in ids]
+    assert [line["status"] for line in reply] == [answer.status for answer in answers]
+    assert [line["principal"] for line in reply] == [
         "token-2", "anonymous", "token-2", "token-2", "anonymous", "token-2",
     ]  # fmt: skip
-    assert {line["event"] for line in told} == {"request.done", "request.denied"}
-    assert told[0]["job_id" if guarded.name == "server" else "payload_id"] == 1
-    assert not (guarded.name == "agent" and any("job_id" in line for line in told))
-    assert {line["peer"] for line in told} == {"127.0.0.1"}
-    assert told[-1]["log_level"] == "debug"
+    assert {line["event"] for line in reply} == {"request.done", "request.denied"}
+    assert reply[0]["job_id" if guarded.name == "server" else "payload_id"] == 1
+    assert not (guarded.name == "agent" and any("job_id" in line for line in reply))
+    assert {line["peer"] for line in reply} == {"127.0.0.1"}
+    assert reply[-1]["log_level"] == "debug"
     assert b"X-Request-ID: " in malformed
     assert TOKEN not in str(lines)
     assert OTHER not in str(lines)
@@ -370,7 +370,7 @@ async def test_whoever_goes_away_leaves_no_traceback(program):
     assert not any("exc_info" in line or line["log_level"] == "error" for line in lines)
 
 
-# -- limits, and how troubles are told
+# -- limits, and how troubles are reply
 
 
 async def test_more_requests_than_fit_are_sent_away_and_health_is_not(name, tmp_path):

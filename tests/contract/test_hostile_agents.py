@@ -153,8 +153,8 @@ async def test_an_agent_that_may_get_no_work_hands_over_what_it_has(tmp_path):
         waiting = await caller.job(await caller.upload(), until="Queued")
         assert "unhealthy: no sandbox" in waiting["queue"]["reason"]
         status, _, body = await caller.get("/api/v1/agents")
-        told = json.loads(body)["items"][0]
-        assert (status, told["up"], told["reachable"]) == (200, False, True)
+        reply = json.loads(body)["items"][0]
+        assert (status, reply["up"], reply["reachable"]) == (200, False, True)
         assert agent.calls["POST /submit"] == 1
 
 
@@ -210,14 +210,14 @@ async def test_an_answer_about_another_payload_is_no_answer(tmp_path, doc):
     lies = iter([doc])
 
     def lie(request: web.Request) -> Awaitable[web.StreamResponse] | None:
-        told = next(lies, None)
-        if told is None:
+        reply = next(lies, None)
+        if reply is None:
             return None
 
         async def answer() -> web.StreamResponse:
             held = agent.new("sim", "1.1", None)
             del agent.payloads[held.id]
-            return web.json_response(held.doc() | told)
+            return web.json_response(held.doc() | reply)
 
         return answer()
 
@@ -391,7 +391,7 @@ async def test_what_a_lost_attempt_left_can_be_fetched_when_it_comes_after_all(t
         held.status, held.result = "Completed", zipped("late")
         agent.trick = None
         await agent.until(lambda: held.status == "Cleaned")
-        assert (await caller.job(job_id))["status"] == "Failed", "it was told so already"
+        assert (await caller.job(job_id))["status"] == "Failed", "it had failed already"
         _, _, body = await caller.get(f"/download_partial/{job_id}")
         assert said(body) == "late"
 
@@ -410,7 +410,7 @@ async def test_an_event_stream_of_nonsense_is_silence(tmp_path, body):
         agent.hang_up()
         streams = agent.calls["GET /events"]
         await agent.until(lambda: agent.calls["GET /events"] >= streams + 2)
-        await agent.end(agent.held(f"{job_id}.1"))  # the list that comes first still tells of it
+        await agent.end(agent.held(f"{job_id}.1"))  # the list that comes first still has it
         assert (await caller.job(job_id))["status"] == "Completed"
 
 
@@ -423,11 +423,11 @@ async def test_a_cancel_is_not_confirmed_while_its_agent_is_not_in_the_settings(
         async with serving(tmp_path, other) as caller:
             url = f"{caller.url}/terminate/{job_id}"
             async with caller.session.post(url) as answer:
-                told = await answer.json()
-            assert (answer.status, told["status"]) == (202, "Running")
-            assert "agent fake is not in the server's settings" in told["message"]
+                reply = await answer.json()
+            assert (answer.status, reply["status"]) == (202, "Running")
+            assert "agent fake is not in the server's settings" in reply["message"]
             async with caller.session.post(f"{caller.url}/api/v1/jobs/{job_id}/cancel") as answer:
-                assert (answer.status, (await answer.json())["message"]) == (202, told["message"])
+                assert (answer.status, (await answer.json())["message"]) == (202, reply["message"])
             assert agent.killed == []
         async with serving(tmp_path, agent) as caller:
             assert (await caller.job(job_id))["status"] == "Cancelled"
@@ -440,10 +440,10 @@ async def test_the_list_of_agents_says_what_each_does_now(tmp_path):
         for job_id in [await caller.upload() for _ in range(2)]:
             await caller.job(job_id, until="Running")
         _, _, body = await caller.get("/api/v1/agents")
-        (told,) = json.loads(body)["items"]
-        assert (told["jobs"], told["running"], told["slots"]) == (2, 2, 3)
-        assert (told["kind"], told["up"], told["trouble"]) == ("ferryman", True, "")
-        assert "running" not in told["health"]
+        (reply,) = json.loads(body)["items"]
+        assert (reply["jobs"], reply["running"], reply["slots"]) == (2, 2, 3)
+        assert (reply["kind"], reply["up"], reply["trouble"]) == ("ferryman", True, "")
+        assert "running" not in reply["health"]
 
 
 @pytest.mark.parametrize(("status", "route"), [("Running", "/kill/"), ("Completed", "/payloads/")])

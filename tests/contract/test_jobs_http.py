@@ -29,12 +29,12 @@ async def test_the_reference_routes_keep_their_shapes(tmp_path):
         await caller.job(job_id, until="Running")
         status, kind, body = await caller.get(f"/download/{job_id}")
         assert (status, kind) == (200, "application/json")
-        told = json.loads(body)
-        assert (set(told), told["status"]) == ({"id", "status", "message"}, "Running")
+        reply = json.loads(body)
+        assert (set(reply), reply["status"]) == ({"id", "status", "message"}, "Running")
         for path in ("/download/99", "/download_partial/99", "/download/x", f"/download/{9**40}"):
             status, kind, body = await caller.get(path)
-            told = json.loads(body)
-            assert (status, kind, told["id"], told["status"]) == (
+            reply = json.loads(body)
+            assert (status, kind, reply["id"], reply["status"]) == (
                 404,
                 "application/json",
                 0,
@@ -62,10 +62,10 @@ async def test_errors_below_api_are_problems(tmp_path):
             ("/api/v1/jobs?color=red", 400, "unknown_parameter"),
         ]:
             found, kind, body = await caller.get(path)
-            told = json.loads(body)
-            assert (found, kind, told["code"]) == (status, "application/problem+json", code)
-            assert told["detail"]
-            assert told["request_id"]
+            reply = json.loads(body)
+            assert (found, kind, reply["code"]) == (status, "application/problem+json", code)
+            assert reply["detail"]
+            assert reply["request_id"]
         async with caller.session.put(f"{caller.url}/api/v1/jobs") as answer:
             assert answer.status == 405
 
@@ -148,10 +148,10 @@ async def test_what_has_expired_is_gone(tmp_path):
 
 async def test_the_description_names_every_route(tmp_path):
     async with driving(tmp_path, FakeOrchestrator()) as caller:
-        told = json.loads((await caller.get("/openapi.json"))[2])
-        assert told["openapi"].startswith("3.1")
+        reply = json.loads((await caller.get("/openapi.json"))[2])
+        assert reply["openapi"].startswith("3.1")
         for route in ROUTES:
-            assert route.method.lower() in told["paths"][route.path], route
+            assert route.method.lower() in reply["paths"][route.path], route
         status, kind, _ = await caller.get("/swagger")
         assert (status, kind) == (200, "text/html")
         assert (await caller.get("/swagger/swagger-ui.css"))[0] == 200

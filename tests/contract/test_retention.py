@@ -45,7 +45,7 @@ class Place:
 
     Attributes:
         again: how often the Cleaner asked for the next sweep at once.
-        changed: jobs that those who wait were told of.
+        changed: jobs whose waiting callers were woken.
     """
 
     database: Database

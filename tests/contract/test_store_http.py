@@ -80,9 +80,9 @@ async def test_a_full_database_is_told_as_507_and_health_recovers_by_itself(
         with pytest.raises(AssertionError, match="database_unavailable"):
             await uploads(caller, 200)
         status, _, body = await caller.get("/health")
-        told = json.loads(body)
-        assert (status, told["database"]) == (503, "error")
-        assert "no space left for the database" in told["message"]
+        reply = json.loads(body)
+        assert (status, reply["database"]) == (503, "error")
+        assert "no space left for the database" in reply["message"]
         assert (await caller.get(f"/api/v1/jobs/{kept}"))[0] == 200
         await database._writer.rows("PRAGMA max_page_count = 1000000")
         # Nobody uploads to a server that says that it is full: it has to find out itself.

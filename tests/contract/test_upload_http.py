@@ -156,11 +156,11 @@ async def post(
 async def test_what_is_refused_is_named_and_leaves_nothing(tmp_path, case):
     body, named = REFUSED[case]
     async with server(tmp_path) as caller:
-        status, _, told = await post(caller, body)
-        assert 400 <= status < 500, told
-        assert named in str(told["message"]) or named == told.get("part"), told
-        assert (told["id"], told["status"]) == (0, "Unknown")
-        assert told["code"]
+        status, _, reply = await post(caller, body)
+        assert 400 <= status < 500, reply
+        assert named in str(reply["message"]) or named == reply.get("part"), reply
+        assert (reply["id"], reply["status"]) == (0, "Unknown")
+        assert reply["code"]
         assert left(tmp_path) == []
         _, _, body = await caller.get("/api/v1/jobs")
         assert b'"items":[]' in body
@@ -168,18 +168,18 @@ async def test_what_is_refused_is_named_and_leaves_nothing(tmp_path, case):
 
 async def test_unknown_fields_in_the_query_are_refused_and_empty_ones_left_out(tmp_path):
     async with server(tmp_path) as caller:
-        status, _, told = await post(caller, form(part("run.sh")), "/upload?timeoutt=5m")
-        assert (status, told["code"], told["part"]) == (400, "unknown_field", "timeoutt")
+        status, _, reply = await post(caller, form(part("run.sh")), "/upload?timeoutt=5m")
+        assert (status, reply["code"], reply["part"]) == (400, "unknown_field", "timeoutt")
         empty = field("timeout", "") + field("name", "") + field("memory", "")
-        status, _, told = await post(caller, form(part("run.sh"), empty), "/upload?cpus=&tags=")
-        assert status == 201, told
+        status, _, reply = await post(caller, form(part("run.sh"), empty), "/upload?cpus=&tags=")
+        assert status == 201, reply
 
 
 async def test_what_is_cut_to_the_services_limit_is_told(tmp_path):
     async with server(tmp_path) as caller:
         asked = field("timeout", "10d") + field("memory", "1TB")
-        _, _, told = await post(caller, form(part("run.sh"), asked))
-        job = await caller.job(int(str(told["id"])), until="Running")
+        _, _, reply = await post(caller, form(part("run.sh"), asked))
+        job = await caller.job(int(str(reply["id"])), until="Running")
         assert job["warnings"] == [
             "timeout: 10d was asked for, service my_service allows 1h",
             "memory: 1TB was asked for, service my_service allows 2.0 GiB",
@@ -191,9 +191,9 @@ ODD = ("chr1:1000-2000.bed", "aux.h", "Makefile", "makefile", "end.")
 
 async def test_what_only_linux_can_store_is_taken_with_a_lasting_warning(tmp_path):
     async with server(tmp_path) as caller:
-        status, _, told = await post(caller, files(*ODD))
-        assert status == 201, told
-        job = await caller.job(int(str(told["id"])), until="Running")
+        status, _, reply = await post(caller, files(*ODD))
+        assert status == 201, reply
+        job = await caller.job(int(str(reply["id"])), until="Running")
         (warning,) = job["warnings"]
         assert warning.startswith("portable_names: 4 names are not for every system (“chr1:1000-")
 
@@ -201,8 +201,8 @@ async def test_what_only_linux_can_store_is_taken_with_a_lasting_warning(tmp_pat
 @pytest.mark.parametrize("name", ["chr1:1000-2000.bed", "RUN.sh"])
 async def test_an_operator_may_refuse_them(tmp_path, name):
     async with server(tmp_path, "[server]\nnames = 'portable'\n") as caller:
-        status, _, told = await post(caller, files(name))
-        assert (status, told["part"]) == (400, name)
+        status, _, reply = await post(caller, files(name))
+        assert (status, reply["part"]) == (400, name)
         assert left(tmp_path) == []
 
 
@@ -211,9 +211,9 @@ async def test_limits_of_an_upload_lower_the_services_and_never_raise_them(tmp_p
     asked = {"memory": "64MiB", "cpus": "64", "disk": "2TiB", "timeout": "90s"}
     async with server(tmp_path, f"[services.my_service]\n{own}") as caller:
         fields = b"".join(field(name, value) for name, value in asked.items())
-        status, _, told = await post(caller, form(part("run.sh"), fields), "/upload?pids=20")
-        assert status == 201, told
-        job = await caller.job(int(str(told["id"])), until="Running")
+        status, _, reply = await post(caller, form(part("run.sh"), fields), "/upload?pids=20")
+        assert status == 201, reply
+        job = await caller.job(int(str(reply["id"])), until="Running")
         limits = job["limits"]
         assert (limits["memory"], limits["cpus"], limits["pids"]) == (64 << 20, 2.0, 20)
         assert (limits["disk"], job["timeout_s"]) == (1 << 30, 90.0)
@@ -286,8 +286,8 @@ async def test_a_full_queue_is_429_and_says_when_to_come_back(tmp_path):
         for _ in range(2):  # both places of the user
             await caller.job(await caller.upload(), until="Running")
         await caller.upload()
-        status, headers, told = await post(caller, files())
-        assert (status, told["code"]) == (429, "queue_full")
+        status, headers, reply = await post(caller, files())
+        assert (status, reply["code"]) == (429, "queue_full")
         assert int(headers["Retry-After"]) > 0
         assert len(left(tmp_path)) == 1  # the three have the same bundle
 
@@ -297,9 +297,9 @@ async def test_a_user_who_has_stored_enough_is_refused_with_what_is_left(tmp_pat
     room = "[server]\nstored_per_user = 1000\n"  # one such bundle, and not a second
     async with server(tmp_path, room) as caller:
         assert (await post(caller, body, **{"Idempotency-Key": "k"}))[0] == 201
-        status, _, told = await post(caller, body)
-        assert (status, told["code"]) == (413, "storage_full")
-        assert " of the 1000 B that one user has here" in str(told["message"])
+        status, _, reply = await post(caller, body)
+        assert (status, reply["code"]) == (413, "storage_full")
+        assert " of the 1000 B that one user has here" in str(reply["message"])
         assert (await post(caller, body, **{"Idempotency-Key": "k"}))[0] == 201, "a repeat"
         async with caller.session.post(
             f"{caller.url}/upload?user_id=7&service=my_service",
@@ -317,10 +317,10 @@ async def test_a_key_makes_one_job_and_another_body_under_it_is_422(tmp_path):
             *(post(caller, files(), **{"Idempotency-Key": "k"}) for _ in range(4))
         )
         assert {status for status, _, _ in results} == {201}
-        assert len({told["id"] for _, _, told in results}) == 1
+        assert len({reply["id"] for _, _, reply in results}) == 1
         assert [h.get("Idempotent-Replayed") for _, h, _ in results].count("true") == 3
-        status, _, told = await post(caller, files("more"), **{"Idempotency-Key": "k"})
-        assert (status, told["code"]) == (422, "idempotency_key_reused")
+        status, _, reply = await post(caller, files("more"), **{"Idempotency-Key": "k"})
+        assert (status, reply["code"]) == (422, "idempotency_key_reused")
         assert len(left(tmp_path)) == 1
 
 
@@ -333,9 +333,9 @@ async def test_folders_and_archives_become_the_bundle_that_was_meant(tmp_path):
     ]
     async with driving(tmp_path, client) as caller:
         for body in bodies:
-            status, _, told = await post(caller, body)
-            assert status == 201, told
-            await caller.job(int(str(told["id"])))
+            status, _, reply = await post(caller, body)
+            assert status == 201, reply
+            await caller.job(int(str(reply["id"])))
     sent = [held.files for held in client.payloads.values()]
     assert sent == [{"run.sh": RUN, "data/in.pdb": b"ATOM"}] * 3
 

@@ -77,17 +77,17 @@ async def test_only_so_many_uploads_at_once(tmp_path):
         other = field("user_id", "8") + field("service", "my_service")
         async with Sender(caller, HEAD + big), Sender(caller, HEAD + big):
             await under_way(caller, 2)
-            status, headers, told = await post(caller, form(part("run.sh")))
-            assert (status, told["code"], headers["Retry-After"]) == (429, "too_many_uploads", "1")
-            assert "user 7 has 2 uploads" in str(told["message"])
-            status, _, told = await post(caller, b"", "/upload?user_id=7")
-            assert (status, told["code"]) == (429, "too_many_uploads")
+            status, headers, reply = await post(caller, form(part("run.sh")))
+            assert (status, reply["code"], headers["Retry-After"]) == (429, "too_many_uploads", "1")
+            assert "user 7 has 2 uploads" in str(reply["message"])
+            status, _, reply = await post(caller, b"", "/upload?user_id=7")
+            assert (status, reply["code"]) == (429, "too_many_uploads")
             assert (await post(caller, form(part("run.sh"), head=other)))[0] == 201
             async with Sender(caller, other + big):
                 await under_way(caller, 3)
-                status, _, told = await post(caller, form(part("run.sh"), head=other))
-                assert (status, told["code"]) == (429, "too_many_uploads")
-                assert "3 uploads are under way" in str(told["message"])
+                status, _, reply = await post(caller, form(part("run.sh"), head=other))
+                assert (status, reply["code"]) == (429, "too_many_uploads")
+                assert "3 uploads are under way" in str(reply["message"])
         await until_left(tmp_path, 1)
         assert (await post(caller, form(part("run.sh"))))[0] == 201
 
@@ -109,9 +109,9 @@ async def test_an_upload_that_stalls_is_cut_off_and_leaves_nothing(tmp_path):
                 if answer.done():
                     break
             assert answer.done(), "it goes on and on"
-            status, told = answer.result()
-            assert (status, told["code"]) == (408, "upload_too_slow")
-            assert "less than 1.0 KiB a second of it came for 30 seconds" in told["message"]
+            status, reply = answer.result()
+            assert (status, reply["code"]) == (408, "upload_too_slow")
+            assert "less than 1.0 KiB a second of it came for 30 seconds" in reply["message"]
         assert left(tmp_path) == []
         assert scratch_of(caller)._space._granted == 0
 
@@ -177,9 +177,9 @@ async def test_archives_wait_for_each_other_and_nobody_for_them(tmp_path, monkey
             await under_way(caller, 24)  # all have come
             assert (now["all"], most["u0.zip"]) == (2, 1)
             # Small uploads and downloads go on, and all threads of the loop are free.
-            status, _, told = await post(caller, form(part("run.sh")))
+            status, _, reply = await post(caller, form(part("run.sh")))
             assert status == 201
-            job = int(str(told["id"]))
+            job = int(str(reply["id"]))
             assert (await caller.job(job))["status"] == "Completed"
             assert (await caller.get(f"/download/{job}"))[1] == "application/zip"
             assert now["all"] == 2
@@ -229,8 +229,8 @@ async def test_uploads_that_fit_one_by_one_do_not_fill_the_disk_together(tmp_pat
                     await sender.writer.drain()
                 except ConnectionError:
                     pass
-                status, told = await sender.answer()
-                assert status == 201 or told["code"] == "disk_full"
+                status, reply = await sender.answer()
+                assert status == 201 or reply["code"] == "disk_full"
                 return status
 
         statuses = Counter(await asyncio.gather(*(upload() for _ in range(4))))
@@ -248,8 +248,8 @@ async def test_an_archive_stops_expanding_before_the_disk_is_full(tmp_path, monk
     async with driving(tmp_path, FakeOrchestrator(then="Running"), min_free=4 * MIB) as caller:
         packed = zipped(("run.sh", RUN), ("zeros", bytes(12 * MIB)))
         assert len(packed) < 100_000
-        status, _, told = await post(caller, bundle(packed, "b.zip"))
-        assert (status, told["code"]) == (507, "disk_full")
+        status, _, reply = await post(caller, bundle(packed, "b.zip"))
+        assert (status, reply["code"]) == (507, "disk_full")
         assert disk.least >= 4 * MIB
         assert left(tmp_path) == []
 
@@ -258,12 +258,12 @@ async def test_a_result_that_does_not_fit_is_not_fetched_to_the_end(tmp_path, mo
     disk = Disk(monkeypatch, 6 * MIB)
     client = FakeOrchestrator(then="Completed", result=bytes(4 * MIB))
     async with driving(tmp_path, client, min_free=4 * MIB, agent_unreachable_after=0.1) as caller:
-        status, _, told = await post(caller, form(part("run.sh")))
+        status, _, reply = await post(caller, form(part("run.sh")))
         assert status == 201
-        job = await caller.job(int(str(told["id"])), until="Unknown")
+        job = await caller.job(int(str(reply["id"])), until="Unknown")
         assert job["status"] == "Unknown"
         assert disk.least >= 4 * MIB
-        status, _, body = await caller.get(f"/download_partial/{told['id']}")
+        status, _, body = await caller.get(f"/download_partial/{reply['id']}")
         assert (status, json.loads(body)["code"]) == (507, "disk_full")
         assert disk.least >= 4 * MIB
         await until_left(tmp_path, 1)  # the bundle
@@ -275,16 +275,16 @@ async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp
         files = part("big", bytes(9 * MIB)) + part("run.sh")
         fields = field("user_id", "7") + field("service", "my_service")
         for body in (fields + files, files + fields):  # as it comes, or once all is known
-            status, _, told = await post(caller, body + b"--b--\r\n")
-            assert (status, told["code"]) == (413, "bundle_over_disk_limit")
-            assert "may use 8.0 MiB of disk (limits.disk)" in str(told["message"])
+            status, _, reply = await post(caller, body + b"--b--\r\n")
+            assert (status, reply["code"]) == (413, "bundle_over_disk_limit")
+            assert "may use 8.0 MiB of disk (limits.disk)" in str(reply["message"])
         zeros = bytes(6 * MIB)
-        status, _, told = await post(
+        status, _, reply = await post(
             caller, bundle(zipped(("run.sh", RUN), ("a", zeros), ("b", zeros)), "b.zip")
         )
-        assert (status, told["code"]) == (413, "bundle_over_disk_limit")
+        assert (status, reply["code"]) == (413, "bundle_over_disk_limit")
         asked = fields + field("disk", "4MiB") + part("big", bytes(5 * MIB)) + part("run.sh")
-        status, _, told = await post(caller, asked + b"--b--\r\n")
-        assert (status, told["code"]) == (413, "bundle_over_disk_limit")
+        status, _, reply = await post(caller, asked + b"--b--\r\n")
+        assert (status, reply["code"]) == (413, "bundle_over_disk_limit")
         assert left(tmp_path) == []
         assert (await post(caller, form(part("run.sh"), part("a", bytes(7 * MIB)))))[0] == 201

@@ -100,5 +100,5 @@ def test_the_agents_sandbox_holds_with_the_units_capabilities(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert set(told["report"]["enforcement"].values()) == {"hard"}
+    reply = json.loads(done.stdout)
+    assert set(reply["report"]["enforcement"].values()) == {"hard"}

@@ -130,7 +130,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
-        "what was put aside is removed when it is dead after all",
+        "a folder that was kept apart is removed once its processes are dead",
         "sandbox/workspace.py",
         "        self._resources.remove_when_dead(self)\n",
         "",

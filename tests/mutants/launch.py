@@ -61,7 +61,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
-        "what `/proc` tells of keyrings, disks, locks and the host's boot is hidden",
+        "what `/proc` shows of keyrings, disks, locks and the host's boot is hidden",
         _OPTIONS,
         "    options += _hide_proc_files()\n",
         "",
@@ -70,7 +70,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
-        "what `/proc/fs` tells of other jobs' disks is hidden",
+        "what `/proc/fs` shows of other jobs' disks is hidden",
         _OPTIONS,
         '    options += ["--perms", "0555", "--size", "4096", "--tmpfs", PROC_FS]\n    options += _h',
         "    PROC_FS = INIT_PROC\n    options += _h",
@@ -193,7 +193,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
-        "without confirmed death nothing is collected and the folder is put aside",
+        "without confirmed death nothing is collected and the folder is kept apart",
         _SUPERVISOR,
         "        if not certain:\n",
         "        if False:\n",

@@ -84,7 +84,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "4",
-        "memory: the kernel's counter tells `memory_limit`",
+        "memory: the kernel's counter decides on `memory_limit`",
         "sandbox/limits/hard.py",
         "        if not self._kills:\n",
         "        if self._kills >= 0:\n",
@@ -294,7 +294,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "4",
-        "disk: the kernel's count tells `disk_limit`",
+        "disk: the kernel's count decides on `disk_limit`",
         "sandbox/limits/hard.py",
         "        self._full = self._image.full()\n        return True",
         "        return True",

@@ -279,7 +279,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "5",
-        "deleting takes no neighbour along",
+        "deleting one folder deletes nothing beside it",
         _DELETE,
         "                        while _exists(parent, moved):",
         "                        while False:",

@@ -1,4 +1,4 @@
-"""Who is sent when, who is given up, what waiting jobs are told, what an end keeps."""
+"""Who is sent when, who is given up, what waiting jobs are reply, what an end keeps."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ MUTANTS: Final = (
         _TOO_LONG,
     ),
     of(
-        "a job is told its place",
+        "a waiting job shows its position",
         _DOCUMENTS,
         "position = 1 + await jobs.queued_before(job)",
         "position = 1",
         _PLACE,
     ),
     of(
-        "a job is told that its user has enough",
+        "a waiting job shows that the quota of its user is used",
         _DOCUMENTS,
         "elif mine >= service.runs_per_user:",
         "elif False:",
         _PLACE,
     ),
     of(
-        "a job is told that its service has enough",
+        "a waiting job shows that the quota of its service is used",
         _DOCUMENTS,
         "elif all_users >= service.max_runs:",
         "elif False:",
         _PLACE,
     ),
     of(
-        "a job is told when it is tried again",
+        "a waiting job shows when it is tried again",
         _DOCUMENTS,
         "if job.not_before > now:",
         "if False:",
@@ -90,7 +90,7 @@ MUTANTS: Final = (
         "what_an_attempt_used_and_said_is_kept_with_it",
     ),
     outcome(
-        "a job tells when it started, not when that was heard",
+        "a job shows when it started, not when that was received",
         "from_iso(payload.started_at) if payload.started_at else now",
         "now",
         "every_step_on_the_way_is_made_with_its_time",

@@ -46,7 +46,7 @@ MUTANTS: Final = (
         f"{_HOSTILE}a_number_that_an_agent_gave_again_ends_and_forgets_nothing_else",
     ),
     _of(
-        "others have their turn while an agent tells",
+        "other tasks have their turn while an agent sends events",
         "agents/ferryman.py",
         "                if not lines % _LINES:\n",
         "                if False:\n",
@@ -360,7 +360,7 @@ MUTANTS: Final = (
         f"{_FOLLOW}an_agent_that_is_not_there_is_asked_less_and_less_often",
     ),
     _of(
-        "what waits for an agent hears when it is back",
+        "what waits for an agent is woken when it is back",
         "agents/follow.py",
         "self._on_change()",
         "pass",

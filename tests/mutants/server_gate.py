@@ -1,4 +1,4 @@
-"""Who may come in, from where, and how fast: of both programs."""
+"""Which requests both programs accept, from where, and how fast."""
 
 from __future__ import annotations
 
@@ -120,14 +120,14 @@ MUTANTS: Final = (
         f"{_FRONT}numbers_that_are_none_are_refused",
     ),
     _of(
-        "health is told to callers with a token only",
+        "health is shown to callers with a token only",
         "server/api/server_status.py",
         "if request[PRINCIPAL].authenticated:",
         "if True:",
         f"{_FRONT}without_a_token_health_tells_only_whether_all_is_well[server]",
     ),
     _of(
-        "an agent's health is told to callers with a token only",
+        "an agent's health is shown to callers with a token only",
         "client_agent/api/routes.py",
         "if not request[PRINCIPAL].authenticated:",
         "if False:",
@@ -213,7 +213,7 @@ MUTANTS: Final = (
         f"{_COUNT}an_address_at_its_limit_without_an_idle_one_gets_no_more",
     ),
     _of(
-        "requests at work leave connections for others",
+        "requests under way leave connections for others",
         f"{_HTTP}middleware.py",
         "if self._handling >= self._limits.requests:",
         "if False:",
@@ -255,7 +255,7 @@ MUTANTS: Final = (
         "tests/unit/shared/test_logs.py::test_a_traceback_shows_no_values",
     ),
     _of(
-        "a trouble of the database is told",
+        "a failure of the database is shown",
         "server/health.py",
         "if self._database.failure is not None:",
         "if False:",

@@ -85,7 +85,7 @@ _NAME_MUTANTS: Final = (
         f"{_UNIT}files/archives/test_tar_reader.py::test_a_tar_that_plays_tricks_is_refused",
     ),
     _of(
-        "a name that only Linux can store is told",
+        "a name that only Linux can store is a warning",
         "shared/files/bundles/writer.py",
         "            not_portable.add(unportable.name, unportable.why)",
         "            pass",
@@ -93,7 +93,7 @@ _NAME_MUTANTS: Final = (
         f"{_UPLOADS}what_only_linux_can_store_is_taken_with_a_lasting_warning",
     ),
     _of(
-        "names that differ only in case are told",
+        "names that differ only in case are a warning",
         "shared/files/portable.py",
         "            if spelled[depth] != here[depth]:",
         "            if False:",
@@ -269,14 +269,14 @@ _UPLOAD_MUTANTS: Final = (
         f"{_FIELDS}optional_fields_that_are_empty_count_as_left_out",
     ),
     _of(
-        "what is cut is told",
+        "a limit that was lowered is a warning",
         "server/domain/upload_fields.py",
         "        if timeout_s < asked:",
         "        if False:",
         f"{_FIELDS}what_is_more_than_the_service_allows_is_cut_with_a_warning",
     ),
     _of(
-        "who set a wall time limit is told",
+        "a timeout names who set its limit",
         "server/domain/outcome.py",
         "if reason is Reason.TIMEOUT and job.timeout_s < service.timeout_s:",
         "if False:",

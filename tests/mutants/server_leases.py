@@ -173,7 +173,7 @@ MUTANTS: Final = (
         "pass",
         "two_equal_agents_share_the_load",
     ),
-    # what an agent is told
+    # what an agent is reply
     _of(
         "an agent that has seen a newer lease is left alone",
         "server/agents/ferryman.py",
@@ -183,7 +183,7 @@ MUTANTS: Final = (
         "an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_newer",
     ),
     _of(
-        "agents are told the lease",
+        "requests to agents carry the lease",
         "server/agents/ferryman.py",
         'params = {"lease": str(self.lease)} |',
         'params = {"lease": "0"} |',
@@ -198,7 +198,7 @@ MUTANTS: Final = (
         "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",
     ),
     _holder(
-        "who has lost a lease stops talking to the agent",
+        "a server that has lost a lease stops following the agent",
         "talking.cancel()\n            await asyncio.gather(talking, return_exceptions=True)",
         "pass",
         "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",

@@ -30,7 +30,7 @@ MUTANTS: Final = (
         "stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stages_last",
     ),
     of(
-        "conversations are broken off",
+        "tasks that follow agents are cancelled",
         _SUPERVISOR,
         "            task.cancel()\n",
         "            pass\n",

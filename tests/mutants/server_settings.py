@@ -1,4 +1,4 @@
-"""What the server is told, by its settings and by job-orchestrator's variables."""
+"""What the server is reply, by its settings and by job-orchestrator's variables."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ MUTANTS: Final = (
         f"{_HTTP}a_full_queue_refuses_and_takes_again_when_there_is_room",
     ),
     _of(
-        "the place in the queue is told",
+        "the position in the queue is counted",
         "server/api/documents.py",
         "position = 1 + await jobs.queued_before(job)",
         "position = 1",
@@ -107,7 +107,7 @@ MUTANTS: Final = (
         f"{_GONE}an_idempotency_key_does_not_outlive_what_its_job_left",
     ),
     _of(
-        "whoever waits hears of a job that is cleaned",
+        "waiting callers are woken when a job is cleaned",
         "server/store/retention.py",
         "        for job in cleaned:\n            self._changed(job)\n",
         "",

@@ -123,6 +123,6 @@ def contents(path: Path) -> tuple[list[str], dict[str, object]]:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         receipts = [name for name in names if "ferryman" in name and name.endswith(".json")]
-        told = [json.loads(archive.read(name)) for name in receipts]
-    (ours,) = [receipt for receipt in told if "enforcement" in receipt]
+        reply = [json.loads(archive.read(name)) for name in receipts]
+    (ours,) = [receipt for receipt in reply if "enforcement" in receipt]
     return names, ours

@@ -38,7 +38,7 @@ def ferryman(*words: str) -> str:
 
 
 def held(pair: Pair) -> list[tuple[str, str]]:
-    """Server and state of each payload that the agent has not been told to forget."""
+    """Server and state of each payload that was not acknowledged."""
     with urlopen(f"{pair.agent.url}/payloads", timeout=60) as answer:
         return [(one["server"], one["status"]) for one in json.loads(answer.read())["payloads"]]
 
@@ -62,8 +62,8 @@ def test_a_restored_server_serves_no_result_of_what_came_after_the_backup(tmp_pa
         pair.until(before, "Completed")
         running = pair.submit(FOREVER, "alice")
         pair.until(running, "Running")
-        told = ferryman("backup", str(tmp_path / "copy"), "--data-dir", str(pair.server.data))
-        assert "2 jobs, 2 bundles" in told
+        reply = ferryman("backup", str(tmp_path / "copy"), "--data-dir", str(pair.server.data))
+        assert "2 jobs, 2 bundles" in reply
         after = pair.submit("sleep 3; echo alice > out.txt", "alice")
         pair.until(after, "Running")
         pair.server.kill(signal.SIGKILL)

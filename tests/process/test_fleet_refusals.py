@@ -56,10 +56,10 @@ def test_a_job_goes_to_an_agent_that_gives_what_its_service_asks_for(tmp_path: P
     with fleet(tmp_path, "", given) as user:
         jobs = [user.wait(user.submit(BUNDLE, service="s").id, 60) for _ in range(2)]
         assert [(job.status, job.agent) for job in jobs] == [("Completed", "b-able")] * 2
-        told = [event.message for event in user.events(jobs[0].id)]
-        assert any("agent a-unable does not take it now" in message for message in told)
+        reply = [event.message for event in user.events(jobs[0].id)]
+        assert any("agent a-unable does not take it now" in message for message in reply)
         # the second was not even offered to it, and other services' jobs are
-        assert len(list(user.events(jobs[1].id))) < len(told)
+        assert len(list(user.events(jobs[1].id))) < len(reply)
         plain = user.wait(user.submit(BUNDLE, service="plain").id, 60)
         assert (plain.status, plain.agent) == ("Completed", "a-unable")
 

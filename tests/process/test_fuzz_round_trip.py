@@ -64,13 +64,13 @@ def upload(driver: Driver, body: bytes) -> tuple[int, dict[str, Any]]:
 
     async def sent() -> tuple[int, dict[str, Any]]:
         before = system.stored(), await system.jobs()
-        status, told = await system.upload(body)
+        status, reply = await system.upload(body)
         if status != 201:
-            assert 400 <= status < 500, told
+            assert 400 <= status < 500, reply
             assert (system.stored(), await system.jobs()) == before
-            odd = [c for c in told["message"] if unicodedata.category(c) in ODD_CATEGORIES]
-            assert not odd, told
-        return status, told
+            odd = [c for c in reply["message"] if unicodedata.category(c) in ODD_CATEGORIES]
+            assert not odd, reply
+        return status, reply
 
     return driver.run(sent())
 
@@ -78,23 +78,23 @@ def upload(driver: Driver, body: bytes) -> tuple[int, dict[str, Any]]:
 def check(driver: Driver, body: bytes, bundle: list[Item]) -> None:
     """The whole promise, for a bundle packed as ``body``."""
     faulty = list(bundles.at_fault(bundle))
-    status, told = upload(driver, body)
+    status, reply = upload(driver, body)
     if not faulty:
-        assert status == 201, told
+        assert status == 201, reply
     if status != 201:
-        assert faulty, told
+        assert faulty, reply
         names = {one.sent for one in faulty}
-        part = told.get("part")
+        part = reply.get("part")
         if part is None:  # a form's header that is no UTF-8 can only be counted
-            assert any(one.sent != one.name for one in faulty), told
-            assert "UTF-8" in told["message"], told
-            assert "part " in told["message"], told
+            assert any(one.sent != one.name for one in faulty), reply
+            assert "UTF-8" in reply["message"], reply
+            assert "part " in reply["message"], reply
         else:
-            assert part.removesuffix("/").removeprefix("./") in names, told
-            assert shown(part) in told["message"], told
+            assert part.removesuffix("/").removeprefix("./") in names, reply
+            assert shown(part) in reply["message"], reply
         return
     assert not faulty, "this must be refused"
-    result = Result(driver.run(driver.system.result(told["id"])))
+    result = Result(driver.run(driver.system.result(reply["id"])))
     wanted = bundles.expected(bundle)
     assert result.files == {path: one.content for path, one in wanted.items()}
     assert result.skipped == {}
@@ -192,9 +192,9 @@ def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driver: Driver, times
             process.finish()
 
         driver.system.sandbox.script = script
-        status, told = upload(driver, uploads.parts([Item("run.sh")], extended=False))
-        assert status == 201, told
-        folders.check(Result(driver.run(driver.system.result(told["id"]))), made)
+        status, reply = upload(driver, uploads.parts([Item("run.sh")], extended=False))
+        assert status == 201, reply
+        folders.check(Result(driver.run(driver.system.result(reply["id"]))), made)
 
     run()
 
@@ -252,9 +252,9 @@ def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(
             for one in things
         )
         bundle = [Item("run.sh", MAKE.encode()), Item("wanted", base64.b64encode(wanted))]
-        status, told = upload(real, uploads.parts(bundle, extended=False))
-        assert status == 201, told
-        result = Result(real.run(real.system.result(told["id"])))
+        status, reply = upload(real, uploads.parts(bundle, extended=False))
+        assert status == 201, reply
+        result = Result(real.run(real.system.result(reply["id"])))
         contents = {one.raw: one.content for one in bundle}
         made = []
         for line in base64.b64decode(result.stdout).split(b"\0")[:-1]:
@@ -299,9 +299,9 @@ def test_damaged_bytes_are_refused_or_make_a_good_result(
     @given(st.randoms(use_true_random=False))
     def run(chance: Random) -> None:
         damaged = uploads.damaged(body[start:end], chance)
-        status, told = upload(driver, body[:start] + damaged + body[end:])
+        status, reply = upload(driver, body[:start] + damaged + body[end:])
         if status == 201:
-            result = Result(driver.run(driver.system.result(told["id"])))
+            result = Result(driver.run(driver.system.result(reply["id"])))
             assert result.files.keys() >= {"run.sh"}
             assert result.skipped == {}
 

@@ -23,7 +23,7 @@ HELLO = Job({"run.sh": "echo hello\n"})
 
 
 class Asking(threading.Thread):
-    """Asks both for their health, one question after the other, until told to stop.
+    """Asks both for their health, one question after the other, until it is stopped.
 
     Attributes:
         answers: how many came in time.
@@ -41,9 +41,9 @@ class Asking(threading.Thread):
             for url in self._urls:
                 try:
                     with urlopen(f"{url}/health", timeout=ANSWER_S) as answer:
-                        told = json.load(answer)
-                    assert told["status"] == "ok", told
-                except Exception as problem:  # noqa: BLE001  # whatever it is, it is told
+                        reply = json.load(answer)
+                    assert reply["status"] == "ok", reply
+                except Exception as problem:  # noqa: BLE001  # whatever it is, it is reply
                     self.trouble = f"{url}: {problem!r}"
                 else:
                     self.answers += 1

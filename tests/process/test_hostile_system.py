@@ -22,7 +22,7 @@ A_FEW = (
     *("spoof-status", "daemon-double-fork", "root-replace", "exit-137", "log-binary", "res-names"),
     *("mem-bomb", "disk-bomb", "log-flood", "wall-sleep", "res-sparse"),
 )
-"""One for each way in which an end, a result or a limit is told on."""
+"""One for each way in which an end, a result or a limit is reported."""
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_hostile_bundles_end_as_expected_on_their_way_through_the_system(
                 assert outcome.ended.reason not in ("agent_error", "sandbox_error"), job.message
                 assert (outcome.enforcement["disk"] == "hard") == offers(who, "disk")
                 EXPECT[name][1](outcome, who)
-            except Exception as problem:  # noqa: BLE001  # all are told together
+            except Exception as problem:  # noqa: BLE001  # all are reported together
                 problem.add_note(f"{name}: {job.status} {job.reason} {job.message}")
                 wrong.append(problem)
         assert system.agent.peak_bytes() - before < 64 * MIB

@@ -84,7 +84,7 @@ def test_sigterm_finishes_an_upload_in_flight_and_ends_waits(server: Program) ->
         sending.sendall((head + kind).encode() + BODY + BIG)
         until(lambda: bool(files(server)[1:]), "the upload has not begun")
         server.process.send_signal(signal.SIGTERM)
-        assert b" 200 " in waiting.recv(4096)  # told at once where it stands
+        assert b" 200 " in waiting.recv(4096)  # answered at once with its state
         sending.sendall(b"\r\n" + END)
         assert b" 201 " in sending.recv(4096)
     assert server.process.wait(30) == 0
@@ -184,19 +184,19 @@ def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:
             server.start()
             assert upload(server)[0] == 201
             kept = set(files(server))
-            status, told = upload(server, 16 << 20)
-            assert (status, told["code"]) == (507, "disk_full")
+            status, reply = upload(server, 16 << 20)
+            assert (status, reply["code"]) == (507, "disk_full")
             filler = server.data / "filler"
             with suppress(OSError), filler.open("wb") as out:
                 while True:
                     out.write(b"x" * 65_536)
                     out.flush()
-            status, told = upload(server)
-            assert status == 507, told
+            status, reply = upload(server)
+            assert status == 507, reply
             assert set(files(server)) == kept
-            status, told = call(server, "GET", "/health")
+            status, reply = call(server, "GET", "/health")
             assert status == 503
-            assert "the disk is full" in told["message"]
+            assert "the disk is full" in reply["message"]
             assert call(server, "GET", "/api/v1/jobs/1")[1]["status"] == "Queued"
             filler.unlink()
             assert upload(server)[0] == 201

@@ -1,4 +1,4 @@
-"""A server that is told to stop while somebody slowly fetches a result."""
+"""A server that is stopped while a result is fetched slowly."""
 
 from __future__ import annotations
 

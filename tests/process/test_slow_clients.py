@@ -112,8 +112,8 @@ def test_one_address_leaves_room_for_the_work_of_others(tmp_path):
         with contextlib.ExitStack() as stack:
             for what in SLOW["server"].values():
                 stack.enter_context(slow(program, what, source="127.0.0.2"))
-            status, told = ask(program, "/upload", BODY)
-            assert status == 201, told
+            status, reply = ask(program, "/upload", BODY)
+            assert status == 201, reply
             assert ask(program, "/download/1?wait=0.01")[0] == 200
         until(lambda: "connection.refused" in program.log, "nobody was refused")
         assert program.log.count("connection.refused") < 40  # of hundreds

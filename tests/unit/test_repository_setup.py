@@ -52,7 +52,7 @@ esac
 
 
 class Machine:
-    """A PATH of its own, a log of what installers and Python were told, the project's files."""
+    """A PATH of its own, a log of what installers and Python were reply, the project's files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -14,7 +14,7 @@ from tests.support.sim_clock import SimClock
 
 
 class Sweep:
-    """Notes when it ran; fails, or waits for ``go``, where it is told to."""
+    """Notes when it ran; fails, or waits for ``go``, where the test says so."""
 
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
@@ -95,7 +95,7 @@ async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stage
         try:
             await asyncio.Event().wait()
         finally:
-            order.append(f"follower, told to stop: {stop.is_set()}")
+            order.append(f"follower, stop requested: {stop.is_set()}")
 
     async def fails(_: asyncio.Event) -> None:
         raise RuntimeError("follower")
@@ -121,7 +121,7 @@ async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stage
         assert not stopping.done()  # a sweep is under way
         sweep.go.set()
         await stopping
-    assert order == ["follower, told to stop: True", *["stage, sweeps ended: 1"] * 2]
+    assert order == ["follower, stop requested: True", *["stage, sweeps ended: 1"] * 2]
     assert [line["error"] for line in logs if line["event"] == "loop.failed"] == [
         "RuntimeError('follower')"
     ]

@@ -54,7 +54,7 @@ class Following:
         self.seen.put_nowait("compared")
 
     async def receive(self, _: Any, payload: Any) -> None:
-        self.seen.put_nowait(f"told {payload.key} {payload.status}")
+        self.seen.put_nowait(f"reported {payload.key} {payload.status}")
         await self.room.wait()
 
     async def see(self, *what: str) -> None:
@@ -89,7 +89,7 @@ async def test_it_compares_first_and_then_hears_of_each_change():
         await found.see("listed 1.1", "compared")
         await agent.until(lambda: agent.calls["GET /events"] == 1)
         await agent.end(HeldPayload(2, "sim", "2.1", None))
-        await found.see("told 2.1 Completed")
+        await found.see("reported 2.1 Completed")
         assert (found.link.reachable, found.link.accepts_work, found.changes) == (True, True, 1)
 
 
@@ -103,7 +103,7 @@ async def test_health_is_asked_while_the_stream_is_open_and_work_goes_by_it():
         agent.well = True
         await found.health_again()
         assert found.link.accepts_work
-        assert found.changes == 3, "whoever waits for it is told each time"
+        assert found.changes == 3, "waiting callers are woken each time"
         assert agent.calls["GET /events"] == 1
 
 
@@ -120,7 +120,7 @@ async def test_a_page_in_place_of_its_health_stops_work_and_not_the_stream():
         await found.health_again()
         assert (found.link.reachable, found.link.accepts_work) == (True, False)
         await agent.end(HeldPayload(2, "sim", "2.1", None))
-        await found.see("told 2.1 Completed")
+        await found.see("reported 2.1 Completed")
 
 
 async def test_an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_same():
@@ -130,7 +130,7 @@ async def test_an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_s
         found.room.clear()
         await agent.until(lambda: agent.calls["GET /events"] == 1)
         await agent.end(HeldPayload(2, "sim", "2.1", None))
-        await found.see("told 2.1 Completed")
+        await found.see("reported 2.1 Completed")
         agent.trick = page(502)
         await found.health_again()
         assert not found.link.reachable

@@ -73,7 +73,7 @@ async def line(agent: FakeAgent) -> AsyncIterator[Line]:
 
 
 class SlowDisk:
-    """Takes the whole body, and answers when it is told to."""
+    """Takes the whole body, and answers when the test says so."""
 
     def __init__(self, agent: FakeAgent) -> None:
         self._agent, self.taken, self.done = agent, asyncio.Event(), asyncio.Event()

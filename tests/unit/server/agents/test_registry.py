@@ -31,8 +31,8 @@ class Fleet:
             self.up(name, slots=count)
 
     def up(self, name: str, **health) -> None:
-        told = AgentHealth(**{"status": "ok", "agent": name} | health)
-        self.registry.mark_up(self.links[name], told)
+        reply = AgentHealth(**{"status": "ok", "agent": name} | health)
+        self.registry.mark_up(self.links[name], reply)
 
     def chosen(self, service: str = "s", held: dict[str, int] | None = None) -> str | None:
         chosen = place(self.registry.rooms(service), held or {}, 1)
@@ -46,8 +46,8 @@ class Fleet:
 def test_who_has_all_slots_taken_is_said() -> None:
     fleet = Fleet(small=1, big=8)
     assert fleet.registry.why_none("s", {"small": 1, "big": 7}) == ""
-    told = fleet.registry.why_none("s", {"small": 1, "big": 8})
-    assert told == "all 9 slots of the 2 agents that can take it are taken"
+    reply = fleet.registry.why_none("s", {"small": 1, "big": 8})
+    assert reply == "all 9 slots of the 2 agents that can take it are taken"
 
 
 def test_an_agent_that_names_no_slots_is_not_bounded() -> None:

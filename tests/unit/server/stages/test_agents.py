@@ -191,5 +191,5 @@ async def test_what_became_of_the_processes_of_a_lost_agent_is_said(
             await server.jobs.request_cancel(job.id, 3)
         await server.agents.declare_lost("north", "gone")
         why = "agent north was declared lost, whether its processes are dead is not known"
-        told = f"cancelled; {why}" if cancelled else f"{why}; it will be tried again"
-        assert (await server.jobs.get(job.id)).message == told
+        reply = f"cancelled; {why}" if cancelled else f"{why}; it will be tried again"
+        assert (await server.jobs.get(job.id)).message == reply

@@ -1,4 +1,4 @@
-"""What an agent tells without end costs a bounded number of tasks and connections."""
+"""An agent that reports without end costs a bounded number of tasks and connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NoJobs:
 
 
 class Teller:
-    """An agent that tells of payloads which nobody knows, and is slow to end them."""
+    """An agent that reports payloads which no job has, and is slow to end them."""
 
     name, reachable = "teller", True
 
