@@ -1,6 +1,7 @@
-"""What an answer over HTTP means: an agent's word, its refusal, or silence.
+"""What an answer over HTTP means: a document of the agent, its refusal, or nothing.
 
-Only an agent's own words count. A page of a proxy, a redirect, half a document: nobody was there.
+What does not come from an agent counts as no answer: a page of a proxy, a redirect, half of a
+document.
 """
 
 from __future__ import annotations

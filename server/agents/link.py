@@ -46,8 +46,8 @@ class Link(Agent):
 
     Attributes:
         health: what it said of itself last.
-        silence: why it cannot be talked to; empty: it can.
-        unhealthy: why it cannot take new work, though it can be talked to.
+        unreachable: why it cannot be reached; empty: it can.
+        unhealthy: why it cannot take new work, though it can be reached.
         contacts: how often it has become reachable.
         operator_state: what its operator wants of it.
         state_changed: set when that has become another.
@@ -71,7 +71,7 @@ class Link(Agent):
         self.name, self.base, self.services, self.drain = name, base, services, drain
         self._sessions, self._clock = sessions, clock
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.silence = "it has not been reached yet"
+        self.unreachable = "it has not been reached yet"
         self.unhealthy = ""
         self.contacts = 0
         self.operator_state = AgentState.ACTIVE
@@ -81,7 +81,7 @@ class Link(Agent):
 
     @property
     def reachable(self) -> bool:
-        return not self.silence
+        return not self.unreachable
 
     @property
     def accepts_work(self) -> bool:
@@ -106,7 +106,7 @@ class Link(Agent):
             drained = f"agent {self.name} gets no new jobs (agents.{self.name}.drain)"
         elif self.operator_state is AgentState.DRAINING:
             drained = f"agent {self.name} gets no new jobs: it is draining"
-        return self.excluded or self.silence or drained or self.unhealthy
+        return self.excluded or self.unreachable or drained or self.unhealthy
 
     @property
     def slots(self) -> int | None:

@@ -38,11 +38,11 @@ class Registry:
         self._links = {link.name: link for link in links}
         self._leases: dict[str, Lease] = {}
         """agent -> the lease under which this server talks to it"""
-        self._silent_before: dict[str, float] = {}
-        """agent -> for how long it could not be talked to, as its record says"""
+        self._unreachable_before: dict[str, float] = {}
+        """agent -> for how long it could not be reached, as its record says"""
         self._clock = clock
-        self._silent_since: dict[str, float] = {}
-        """agent -> since when it cannot be talked to; while it can, since when it could not last"""
+        self._unreachable_since: dict[str, float] = {}
+        """agent -> since when it cannot be reached; while it can, since when it could not last"""
         self._refusals: dict[tuple[str, str], _Refusal] = {}
         self._backoff = Backoff[tuple[str, str]](_REFUSED_FIRST_S, _REFUSED_LONGEST_S)
 
@@ -123,10 +123,11 @@ class Registry:
         return self._leases.get(agent)
 
     def take(self, lease: Lease) -> None:
-        """This server talks to the agent from now on. Its silence is counted from here."""
+        """This server talks to the agent from now on. The time in which it
+        cannot be reached is counted from here."""
         self._leases[lease.agent] = lease
-        silent_s = self._silent_before.get(lease.agent, 0.0)
-        self._silent_since[lease.agent] = self._clock.monotonic() - silent_s
+        unreachable_s = self._unreachable_before.get(lease.agent, 0.0)
+        self._unreachable_since[lease.agent] = self._clock.monotonic() - unreachable_s
         link = self._links.get(lease.agent)
         if link is not None:
             link.lease = lease.token
@@ -154,18 +155,18 @@ class Registry:
             if link is not None and link.operator_state is not record.state:
                 link.operator_state = record.state
                 link.state_changed.set()
-            self._silent_before[record.name] = record.unreachable_s
+            self._unreachable_before[record.name] = record.unreachable_s
 
-    def silent_s(self, name: str) -> float | None:
+    def unreachable_s(self, name: str) -> float | None:
         link = self._links.get(name)
         if name not in self._leases or (link is not None and link.reachable):
             return None
-        return self._clock.monotonic() - self._silent_since[name]
+        return self._clock.monotonic() - self._unreachable_since[name]
 
     def mark_up(self, link: Link, health: AgentHealth) -> None:
-        """It can be talked to."""
+        """It was reached."""
         if not link.reachable:
-            link.silence = ""
+            link.unreachable = ""
             link.contacts += 1
         self.mark_health(link, health)
 
@@ -177,10 +178,10 @@ class Registry:
             link.unhealthy = f"agent {link.name} is unhealthy: {health.message or health.status}"
 
     def mark_down(self, link: Link, why: str) -> None:
-        """It cannot."""
+        """It cannot be reached."""
         if link.reachable:
-            self._silent_since[link.name] = self._clock.monotonic()
-        link.silence = why
+            self._unreachable_since[link.name] = self._clock.monotonic()
+        link.unreachable = why
 
 
 def _offers(link: Link, service: str) -> bool:

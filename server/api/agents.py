@@ -96,7 +96,7 @@ async def _documents(context: Context, *records: AgentRecord) -> list[AgentDoc]:
 def _document(context: Context, record: AgentRecord, jobs: int, running: int) -> AgentDoc:
     found = context.fleet.named(record.name)
     agent = found if _in_use(context, record) else None
-    unreachable_s = context.fleet.silent_s(record.name)
+    unreachable_s = context.fleet.unreachable_s(record.name)
     missing = f"agent {record.name} is not in the server's settings"
     return AgentDoc(
         name=record.name,

@@ -214,19 +214,19 @@ def unreached(
     service: Service,
     now: Micros,
     what: str,
-    silence_s: float,
+    unreachable_s: float,
     *,
     unreachable_after_s: float,
     lost_after_s: float,
 ) -> Move | None:
-    """An agent has given no good answer for ``silence_s``: its jobs are Unknown, later lost."""
-    if silence_s > lost_after_s:
-        message = f"{what} for {say_duration(silence_s)}: the attempt is given up for lost"
+    """An agent could not be reached for ``unreachable_s``: its jobs are Unknown, later lost."""
+    if unreachable_s > lost_after_s:
+        message = f"{what} for {say_duration(unreachable_s)}: the attempt is given up for lost"
         if job.cancel_requested_at is not None:
             message += ", whether its processes are dead is not known"
         return interrupted(job, service, now, Reason.AGENT_LOST, message)
-    if silence_s > unreachable_after_s and job.state is not JobState.UNKNOWN:
-        message = f"{what} for {say_duration(silence_s)}; the job goes on when it is back"
+    if unreachable_s > unreachable_after_s and job.state is not JobState.UNKNOWN:
+        message = f"{what} for {say_duration(unreachable_s)}; the job goes on when it is back"
         return unknown(job, now, message, Reason.AGENT_UNREACHABLE)
     return None
 

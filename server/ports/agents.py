@@ -191,12 +191,12 @@ class Fleet(HeldLeases, Protocol):
     def all(self) -> Sequence[Agent]: ...
 
     def remember(self, records: Sequence[AgentRecord]) -> None:
-        """Take over what the records say: states, and how long agents have been silent."""
+        """Take over what the records say: states, and for how long agents were unreachable."""
         ...
 
-    def silent_s(self, name: str) -> float | None:
-        """For how many seconds it could not be talked to; None: it can, or that is another server's
-        business.
+    def unreachable_s(self, name: str) -> float | None:
+        """For how many seconds it could not be reached; None: it can be, or another server talks
+        to it.
         """
         ...
 

@@ -23,9 +23,9 @@ from shared.wire import AgentHealth, AgentState, Reason
 log = structlog.get_logger()
 _HEARD_EVERY_S: Final = 60.0
 """How old ``last_heard_at`` may get before it is written again."""
-_SILENCE_S: Final = 10.0
-_SILENCE_SHARE: Final = 0.01
-"""By how much a silence has grown before it is written again: whatever a crash forgets is less."""
+_UNREACHABLE_S: Final = 10.0
+_UNREACHABLE_SHARE: Final = 0.01
+"""By how much ``unreachable_s`` has grown before it is written again; a crash forgets less."""
 
 
 class Agents:
@@ -65,7 +65,7 @@ class Agents:
         resources: dict[str, Any] = {"slots": health.slots, "services": health.services}
         contact = Contact(name, said.kind, said.address, health.agent_id, health.version, resources)
         now = self._clock.now()
-        written = self._contacts.get(name) == contact and not self._fleet.silent_s(name)
+        written = self._contacts.get(name) == contact and not self._fleet.unreachable_s(name)
         if written and now - self._heard[name] < _HEARD_EVERY_S * SECOND:
             return
         record = await self._records.contacted(contact, self._addresses, now)
@@ -78,12 +78,12 @@ class Agents:
     # -- the sweep
 
     async def run_once(self) -> int:
-        """Take up what other servers wrote, keep how long agents have been silent, and do what
-        their states ask for. Returns how many jobs were moved.
+        """Take up what other servers wrote, store for how long agents were unreachable, and do
+        what their states ask for. Returns how many jobs were moved.
         """
         records = await self._records.all()
         self._fleet.remember(records)
-        await self._keep_silence(records)
+        await self._store_unreachable(records)
         moved = 0
         for record in records:
             if record.state is AgentState.LOST:
@@ -93,22 +93,24 @@ class Agents:
         return moved
 
     async def stop(self) -> None:
-        """Keep how long agents have been silent."""
-        await self._keep_silence(await self._records.all(), 0.0)
+        """Store for how long agents were unreachable."""
+        await self._store_unreachable(await self._records.all(), 0.0)
 
-    async def _keep_silence(
-        self, records: Sequence[AgentRecord], least_s: float = _SILENCE_S
+    async def _store_unreachable(
+        self, records: Sequence[AgentRecord], least_s: float = _UNREACHABLE_S
     ) -> None:
-        silences: dict[str, float] = {}
+        unreachable: dict[str, float] = {}
         for record in records:
-            silent_s = (
-                None if record.state is AgentState.RETIRED else self._fleet.silent_s(record.name)
+            unreachable_s = (
+                None
+                if record.state is AgentState.RETIRED
+                else self._fleet.unreachable_s(record.name)
             )
-            more = least_s and max(least_s, record.unreachable_s * _SILENCE_SHARE)
-            if silent_s is not None and silent_s > record.unreachable_s + more:
-                silences[record.id] = silent_s
-        if silences:
-            await self._records.add_unreachable(silences)
+            more = least_s and max(least_s, record.unreachable_s * _UNREACHABLE_SHARE)
+            if unreachable_s is not None and unreachable_s > record.unreachable_s + more:
+                unreachable[record.id] = unreachable_s
+        if unreachable:
+            await self._records.add_unreachable(unreachable)
 
     # -- operators
 

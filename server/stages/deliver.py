@@ -41,7 +41,7 @@ class Deliver:
 
     Args:
         get: is handed payloads that are past Prepared.
-        lost_after_s: silence of an agent until what was sent to it is given up for lost.
+        lost_after_s: how long an agent is unreachable until what was sent to it counts as lost.
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class Deliver:
         return current if sending else None
 
     def _is_lost(self, agent: str) -> bool:
-        silence_s = self._fleet.silent_s(agent)
-        return silence_s is not None and silence_s > self._lost_after_s
+        unreachable_s = self._fleet.unreachable_s(agent)
+        return unreachable_s is not None and unreachable_s > self._lost_after_s
 
     async def _submitted(self, job: Job, agent: Agent, payload: PayloadDoc) -> None:
         if not outcome.is_of(job, payload, agent.name):

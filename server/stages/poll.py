@@ -1,8 +1,8 @@
-"""Agents without events, and agents that have fallen silent.
+"""Agents without events, and agents that cannot be reached.
 
 A job-orchestrator client has no event stream: its payloads are asked for one by one, its wall times
-are watched here. The jobs of an agent that cannot be reached become Unknown, and after a long
-silence are given up for lost.
+are watched here. The jobs of an agent that cannot be reached become Unknown, and after a longer
+time count as lost.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ TIMEOUT_GRACE_S: Final = 30.0  # beyond the wall time, before an attempt is stop
 
 
 class Poll:
-    """The part of the Getter that asks.
+    """The part of the Getter that polls.
 
     Args:
-        unreachable_after_s: silence of an agent until its jobs are Unknown.
-        lost_after_s: silence until they are given up for lost.
+        unreachable_after_s: how long an agent is unreachable until its jobs are Unknown.
+        lost_after_s: how long until they count as lost.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class Poll:
         """Attempt -> monotonic time since when its agent has no good answer for it."""
 
     async def run_once(self) -> int:
-        """Ask each polled agent for its jobs; judge the silent ones. Returns how many jobs were
-        moved.
+        """Ask each polled agent for its jobs; move the jobs of unreachable agents. Returns how many
+        were moved.
         """
         moved = 0
         polled = set()
         for name in {one.agent for one in await self._jobs.held()}:
             if self._fleet.lease(name) is None:
                 continue  # another server talks to it
-            agent, silence_s = self._fleet.named(name), self._fleet.silent_s(name)
-            if silence_s is not None:
-                moved += await self._judge_silence(name, silence_s)
+            agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)
+            if unreachable_s is not None:
+                moved += await self._move_unreachable(name, unreachable_s)
             elif agent is not None and not agent.supports_events:
                 for job in await self._jobs.in_states(states.AT_AGENT, name):
                     polled.add(job.key)
@@ -85,11 +85,11 @@ class Poll:
             del self._failing_since[key]
         return moved
 
-    async def _judge_silence(self, name: str, silence_s: float) -> int:
+    async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
         """Only jobs that are to be moved are read: this happens at every sweep."""
-        if silence_s > self._patience["lost_after_s"]:
+        if unreachable_s > self._patience["lost_after_s"]:
             judged = states.AT_AGENT
-        elif silence_s > self._patience["unreachable_after_s"]:
+        elif unreachable_s > self._patience["unreachable_after_s"]:
             judged = states.AT_AGENT - {JobState.UNKNOWN}
         else:
             return 0
@@ -98,7 +98,7 @@ class Poll:
             what = f"agent {name} has not been in the server's settings"
         jobs = await self._jobs.in_states(judged, name)
         try:
-            return sum([await self._unreached(job, silence_s, what) for job in jobs])
+            return sum([await self._unreached(job, unreachable_s, what) for job in jobs])
         except LeaseLost:
             return 0
 
@@ -106,10 +106,10 @@ class Poll:
         """Break off what is asked of the agent; None: of all."""
         await self._asking.stop(agent)
 
-    async def _unreached(self, job: Job, silence_s: float, what: str) -> bool:
+    async def _unreached(self, job: Job, unreachable_s: float, what: str) -> bool:
         service = self._services.get(job.service, Service(job.service))
         now = self._clock.now()
-        move = outcome.unreached(job, service, now, what, silence_s, **self._patience)
+        move = outcome.unreached(job, service, now, what, unreachable_s, **self._patience)
         if move is None:
             return False
         agent = job.agent or ""
@@ -122,11 +122,11 @@ class Poll:
         except NoSuchPayload:
             await self._get.lost(agent, job, f"agent {agent.name} does not know the job any more")
         except (AgentError, OSError) as problem:
-            # An error for ever must not hold the slot for ever: it counts as silence.
+            # An error for ever must not hold the slot for ever: it counts as unreachable.
             now = self._clock.monotonic()
-            silence_s = now - self._failing_since.setdefault(job.key, now)
+            unreachable_s = now - self._failing_since.setdefault(job.key, now)
             what = f"agent {agent.name} has had no good answer ({problem})"
-            await self._unreached(job, silence_s, what)
+            await self._unreached(job, unreachable_s, what)
         else:
             self._failing_since.pop(job.key, None)
 

@@ -397,7 +397,7 @@ async def test_what_a_lost_attempt_left_can_be_fetched_when_it_comes_after_all(t
 
 
 @pytest.mark.parametrize("body", [b"{" * (1 << 20), b'{"seq": 1, "payload": 7}\n', b"\xff\n"])
-async def test_an_event_stream_of_nonsense_is_silence(tmp_path, body):
+async def test_an_event_stream_of_nonsense_is_no_answer(tmp_path, body):
     agent = FakeAgent(ends="Running")
 
     async def nonsense(request: web.Request) -> web.StreamResponse | None:

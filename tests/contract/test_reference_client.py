@@ -124,7 +124,7 @@ async def test_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
         assert "Unknown" in await caller.states(job_id)
 
 
-async def test_a_page_in_place_of_a_payload_is_silence(tmp_path, client):
+async def test_a_page_in_place_of_a_payload_is_no_answer(tmp_path, client):
     client.then, client.page = "Running", "<html>"
     once = "[services.my_service]\ninfra_retries = 0\n"
     short: dict[str, Any] = {"agent_unreachable_after": 0.1, "agent_lost_after": 0.3}

@@ -82,11 +82,11 @@ MUTANTS: Final = (
         f"{_STAGE}what_a_crash_left_of_a_lost_agent_is_ended_by_the_next_sweep",
     ),
     _of(
-        "a silence outlives a restart",
+        "for how long an agent was unreachable outlives a restart",
         "agents/registry.py",
-        "self._clock.monotonic() - silent_s",
+        "self._clock.monotonic() - unreachable_s",
         "self._clock.monotonic()",
-        f"{_STAGE}a_silence_goes_on_over_restarts_without_the_time_in_which_no_server_ran",
+        f"{_STAGE}unreachable_time_goes_on_over_restarts_without_the_time_in_which_no_server_ran",
     ),
     _of(
         "a delivery to an agent that has another name is not given up",

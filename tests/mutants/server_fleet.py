@@ -155,7 +155,7 @@ MUTANTS: Final = (
         f"{_REFERENCE}a_404_alone_does_not_say_that_a_job_is_dead",
     ),
     _of(
-        "a page of a client counts as silence",
+        "a page of a client counts as no answer",
         "agents/orchestrator.py",
         "if not isinstance(found, dict) or not found.keys() >= _FIELDS:",
         "if False:",
@@ -262,11 +262,11 @@ MUTANTS: Final = (
         f"{_STAGES}a_refusing_agent_is_asked_seldom_and_the_history_does_not_grow_with_it",
     ),
     _of(
-        "silence is monotonic",
+        "unreachable time is monotonic",
         "agents/registry.py",
-        "self._silent_since[link.name] = self._clock.monotonic()",
-        "self._silent_since[link.name] = self._clock.now() / 1e6",
-        f"{_REGISTRY}silence_is_counted_on_the_clock_that_does_not_jump",
+        "self._unreachable_since[link.name] = self._clock.monotonic()",
+        "self._unreachable_since[link.name] = self._clock.now() / 1e6",
+        f"{_REGISTRY}unreachable_time_is_counted_on_the_clock_that_does_not_jump",
     ),
     _of(
         "a job is not refused for good while an agent is away",
@@ -353,7 +353,7 @@ MUTANTS: Final = (
         f"{_FOLLOW}health_is_asked_while_the_stream_is_open_and_work_goes_by_it",
     ),
     _of(
-        "a silent agent is asked less and less often",
+        "an unreachable agent is asked less and less often",
         "agents/follow.py",
         "failures = 0 if steady else failures + 1",
         "failures = 0",

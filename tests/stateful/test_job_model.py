@@ -223,7 +223,7 @@ def _ignore_crashes(loop: asyncio.AbstractEventLoop, context: dict[str, object])
 
 
 class LosingJobModel(JobModel):
-    """The same where silent agents are given up for lost."""
+    """The same where unreachable agents count as lost."""
 
     lost_after_s = 3_600.0
 

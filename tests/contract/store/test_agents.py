@@ -175,7 +175,7 @@ async def test_who_was_retired_by_an_operator_stays_so_and_who_was_removed_comes
         assert shown(await agents.enter([NORTH], 60)) == [("north", "x1", str(state))]
 
 
-async def test_silence_only_grows_until_the_agent_is_reached(agents: SqlAgents) -> None:
+async def test_unreachable_time_only_grows_until_the_agent_is_reached(agents: SqlAgents) -> None:
     await reached(agents)
     for seconds, kept in ((50.0, 50.0), (20.0, 50.0), (60.5, 60.5)):
         await agents.add_unreachable({"name:north": seconds, "nobody": 5.0})

@@ -148,7 +148,7 @@ async def test_a_stream_that_ends_is_opened_again_after_a_comparison():
             await found.clock.advance(5.0)
             agent.hang_up()
             await found.clock.until_asleep(0.1)
-            assert found.registry.silent_s("fake") == 0.0
+            assert found.registry.unreachable_s("fake") == 0.0
             await found.clock.advance(0.1)
         await found.see("compared")
         assert found.link.contacts == 4
@@ -192,8 +192,8 @@ async def test_a_stream_that_breaks_at_once_is_opened_less_and_less_often(lines)
         for delay in (0.2, 0.5, 1.0, 2.0, 5.0, 5.0):
             await found.see("compared")
             await found.clock.until_asleep(delay)
-            assert isinstance(found.link.silence, str)
-            assert "communication failed" not in found.link.silence, "no fault of ours"
+            assert isinstance(found.link.unreachable, str)
+            assert "communication failed" not in found.link.unreachable, "no fault of ours"
             await found.clock.advance(delay)
 
 
@@ -229,6 +229,9 @@ async def test_an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_
         assert "another server" in found.link.trouble
         asked = agent.calls["GET /health"]
         await found.clock.advance(3_600.0)
-        assert (agent.calls["GET /health"], found.registry.silent_s("fake")) == (asked, 3_600.0)
+        assert (agent.calls["GET /health"], found.registry.unreachable_s("fake")) == (
+            asked,
+            3_600.0,
+        )
         found.registry.take(Lease(of_agent("fake"), "a", 2))
         assert found.link.excluded == ""

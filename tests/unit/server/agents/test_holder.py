@@ -145,7 +145,7 @@ async def test_an_agent_that_has_jobs_has_a_holder_though_it_is_not_in_the_setti
     assert server.registry.lease("gone") is not None
     assert server.talks == set(AGENTS)
     await clock.advance(7.0)
-    assert server.registry.silent_s("gone") == 7.0
+    assert server.registry.unreachable_s("gone") == 7.0
     await end(server)
 
 

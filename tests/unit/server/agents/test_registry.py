@@ -109,22 +109,22 @@ def test_what_may_get_no_work_can_be_talked_to_all_the_same(why: str) -> None:
         fleet.up("a", status="error", message="the sandbox broke")
     assert fleet.chosen() is None
     assert fleet.links["a"].reachable
-    assert fleet.registry.silent_s("a") is None
+    assert fleet.registry.unreachable_s("a") is None
     assert ("drain" if why == "drained" else "broke") in fleet.registry.why_none("s", {})
 
 
-async def test_silence_is_counted_on_the_clock_that_does_not_jump() -> None:
+async def test_unreachable_time_is_counted_on_the_clock_that_does_not_jump() -> None:
     fleet = Fleet(a=1)
     fleet.registry.take(Lease(of_agent("taken out"), "a", 1))
     fleet.registry.mark_down(fleet.links["a"], "away")
     fleet.clock.jump(86_400.0 * 3)
-    assert fleet.registry.silent_s("a") == 0.0
+    assert fleet.registry.unreachable_s("a") == 0.0
     await fleet.clock.advance(7.0)
     fleet.registry.mark_down(fleet.links["a"], "still away")
-    assert fleet.registry.silent_s("a") == 7.0
-    assert fleet.registry.silent_s("taken out") == 7.0, "since its lease was taken"
+    assert fleet.registry.unreachable_s("a") == 7.0
+    assert fleet.registry.unreachable_s("taken out") == 7.0, "since its lease was taken"
     fleet.up("a")
-    assert fleet.registry.silent_s("a") is None
+    assert fleet.registry.unreachable_s("a") is None
     assert fleet.links["a"].contacts == 2
 
 
@@ -136,7 +136,7 @@ async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not
     assert fleet.registry.lease("a") is None
     assert fleet.registry.why_none("s", {}) == "another server talks to agent a"
     await fleet.clock.advance(90_000.0)
-    assert fleet.registry.silent_s("a") is None
+    assert fleet.registry.unreachable_s("a") is None
     fleet.registry.take(Lease(of_agent("a"), "b", 2))
-    assert fleet.registry.silent_s("a") == 0.0, "it has been talked to all along"
+    assert fleet.registry.unreachable_s("a") == 0.0, "it has been talked to all along"
     assert fleet.links["a"].lease == 2

@@ -320,7 +320,7 @@ def test_a_service_that_no_agent_offers_fails_its_jobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "silence_s", "to"),
+    ("state", "unreachable_s", "to"),
     [
         (JobState.RUNNING, 10.0, None),
         (JobState.RUNNING, 11.0, JobState.UNKNOWN),
@@ -329,10 +329,10 @@ def test_a_service_that_no_agent_offers_fails_its_jobs() -> None:
         (JobState.SUBMITTED, 101.0, JobState.QUEUED),
     ],
 )
-def test_a_silent_agents_jobs_are_unknown_and_later_lost(state, silence_s, to) -> None:
+def test_an_unreachable_agents_jobs_are_unknown_and_later_lost(state, unreachable_s, to) -> None:
     patience = {"unreachable_after_s": 10.0, "lost_after_s": 100.0}
     found = job(state=state)
-    move = outcome.unreached(found, SERVICE, NOW, "agent n is away", silence_s, **patience)
+    move = outcome.unreached(found, SERVICE, NOW, "agent n is away", unreachable_s, **patience)
     assert (move.to if move else None) == to
     if move is not None:
         assert move.message.startswith("agent n is away for ")

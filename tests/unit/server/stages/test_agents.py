@@ -1,4 +1,4 @@
-"""How long agents have been silent, over restarts; what a sweep takes up."""
+"""For how long agents were unreachable, over restarts; what a sweep takes up."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Run:
         await self.agents.contacted("north", HEALTH)
         self.registry.mark_up(self.link, HEALTH)
 
-    def silent_s(self) -> float | None:
-        return self.registry.silent_s("north")
+    def unreachable_s(self) -> float | None:
+        return self.registry.unreachable_s("north")
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def run(folder: Path, machine: SimClock, *settings: str) -> AsyncIterator[
         await database.close()
 
 
-async def test_a_silence_goes_on_over_restarts_without_the_time_in_which_no_server_ran(
+async def test_unreachable_time_goes_on_over_restarts_without_the_time_in_which_no_server_ran(
     tmp_path: Path,
 ) -> None:
     machine = SimClock()
@@ -81,22 +81,24 @@ async def test_a_silence_goes_on_over_restarts_without_the_time_in_which_no_serv
         await server.agents.stop()
     await machine.advance(DAY_S)
     async with run(tmp_path, machine) as server:
-        assert server.silent_s() == 100.0
+        assert server.unreachable_s() == 100.0
         await machine.advance(50.0)
         await server.agents.run_once()  # as a server that is killed then
     for settings in (("north",), ("other",)):
         await machine.advance(DAY_S)
         async with run(tmp_path, machine, *settings) as server:
-            assert server.silent_s() == 150.0
+            assert server.unreachable_s() == 150.0
     async with run(tmp_path, machine) as server:
         await server.reached()
-        assert server.silent_s() is None
+        assert server.unreachable_s() is None
     async with run(tmp_path, machine) as server:
-        assert server.silent_s() == 0.0
+        assert server.unreachable_s() == 0.0
 
 
 @pytest.mark.parametrize("jump_s", [-10 * DAY_S, 10 * DAY_S])
-async def test_a_clock_that_jumps_makes_no_silence_longer(tmp_path: Path, jump_s: float) -> None:
+async def test_a_clock_that_jumps_makes_no_unreachable_time_longer(
+    tmp_path: Path, jump_s: float
+) -> None:
     machine = SimClock()
     async with run(tmp_path, machine) as server:
         await server.reached()
@@ -104,13 +106,13 @@ async def test_a_clock_that_jumps_makes_no_silence_longer(tmp_path: Path, jump_s
         await machine.advance(100.0)
         machine.jump(jump_s)
         await server.agents.run_once()
-        assert server.silent_s() == 100.0
+        assert server.unreachable_s() == 100.0
     machine.jump(jump_s)
     async with run(tmp_path, machine) as server:
-        assert server.silent_s() == 100.0
+        assert server.unreachable_s() == 100.0
 
 
-async def test_a_long_silence_is_written_seldom(tmp_path: Path) -> None:
+async def test_a_long_unreachable_time_is_written_seldom(tmp_path: Path) -> None:
     machine = SimClock()
     kept = set()
     async with run(tmp_path, machine) as server:
