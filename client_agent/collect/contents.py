@@ -40,11 +40,13 @@ class ResultsLimitExceeded(Exception):
 
 @dataclass(slots=True)
 class Contents:
-    """What is in a result. It is complete when the receipt is made."""
+    """What is in a result. It is complete when the receipt is made, except for the last two."""
 
     names: dict[str, str]
     """Usual name of each file of the agent (``stdout.log``, ``ferryman.json``) -> its name in this
     ZIP."""
+    path: Path
+    """The ZIP."""
     files: int = 0
     """Files of the job."""
     bytes: int = 0
@@ -54,23 +56,16 @@ class Contents:
     """Number of skipped files that are not in the list, because its length is limited."""
     not_portable: NonPortableNames = field(default_factory=NonPortableNames)
     """Names in the ZIP that systems other than Linux cannot store."""
+    size: int = 0
+    """Bytes of the ZIP, once it is finished."""
+    sha256: str = ""
+    """Of the finished ZIP, hex."""
 
     def skip(self, path: str, why: str) -> None:
         if len(self.skipped) < MAX_LISTED:
             self.skipped.append(SkippedFile(path=path, why=why))
         else:
             self.skipped_more += 1
-
-
-@dataclass(slots=True, kw_only=True)
-class Collected(Contents):
-    """A packed result, written to ``path`` and fsynced."""
-
-    path: Path
-    size: int
-    """Bytes of the ZIP."""
-    sha256: str
-    """Of the ZIP, hex."""
 
 
 def own_names(usual: Iterable[str], taken: Collection[str]) -> dict[str, str]:

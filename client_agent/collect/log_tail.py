@@ -1,4 +1,4 @@
-"""The size of a log, and its last lines, for messages."""
+"""The last lines of a log, for messages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,6 @@ def log_tail(path: Path) -> str:
             return last_lines(file.read())
     except OSError:
         return ""
-
-
-def log_size(path: Path) -> int:
-    """Bytes of a log; 0 where it cannot be read."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def last_lines(data: bytes) -> str:

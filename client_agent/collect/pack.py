@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from client_agent.collect.contents import Collected, Contents, own_names
+from client_agent.collect.contents import Contents, own_names
 from client_agent.collect.walk import Bounds, Entry, Walk, raise_if_shortage
 from client_agent.collect.zip_writer import ZipWriter
 from shared.clock import SECOND, Micros
@@ -41,7 +40,7 @@ def collect(
     bounds: Bounds | None = None,
     check_space: CheckSpace | None = None,
     at: Micros = 0,
-) -> Collected:
+) -> Contents:
     """Pack the directory ``fd``, the agent's files and the receipt.
 
     The attempt may be running (a snapshot). Then files that change at the same time are packed up
@@ -64,30 +63,20 @@ def collect(
     if check_space is not None:
         check_space(count.bytes)
     names = own_names([*extras, RECEIPT], count.top)
-    contents = Contents(names=names)
-    return _write(dest, _Packer(contents, walk, extras, receipt, limits.results, at), check_space)
+    packer = _Packer(Contents(names, dest), walk, extras, receipt, limits.results, at)
+    return packer.write() if check_space is None else packer.write(check_space)
 
 
 def collect_extras(
     dest: Path, extras: Extras, receipt: Callable[[Contents], bytes], at: Micros = 0
-) -> Collected:
+) -> Contents:
     """Pack the agent's files only, if the job's are too large or must not be read.
 
     Raises:
         OSError: ``dest`` cannot be written.
     """
-    contents = Contents(names=own_names([*extras, RECEIPT], ()))
-    return _write(dest, _Packer(contents, None, extras, receipt, 0, at))
-
-
-def _write(dest: Path, packer: _Packer, check_space: CheckSpace | None = None) -> Collected:
-    with ZipWriter(
-        dest, (lambda: None) if check_space is None else (lambda: check_space(0))
-    ) as out:
-        packer.pack(out)
-        size, sha256 = out.finish(), out.sha256()
-    contents = {field.name: getattr(packer.contents, field.name) for field in fields(Contents)}
-    return Collected(**contents, path=dest, size=size, sha256=sha256)
+    contents = Contents(own_names([*extras, RECEIPT], ()), dest)
+    return _Packer(contents, None, extras, receipt, 0, at).write()
 
 
 class _Packer:
@@ -108,7 +97,14 @@ class _Packer:
         """Bytes that may still be packed, because a snapshot's directory may have grown after it
         was counted."""
 
-    def pack(self, out: ZipWriter) -> None:
+    def write(self, check_space: CheckSpace = lambda size: None) -> Contents:
+        contents = self.contents
+        with ZipWriter(contents.path, lambda: check_space(0)) as out:
+            self._add_all(out)
+            contents.size, contents.sha256 = out.finish(), out.sha256()
+        return contents
+
+    def _add_all(self, out: ZipWriter) -> None:
         if self._walk is not None:
             contents = self.contents
             own = contents.names.values()

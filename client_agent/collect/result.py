@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.collect import receipt
-from client_agent.collect.contents import Collected, Contents, ResultsLimitExceeded
-from client_agent.collect.log_tail import log_size, log_tail
+from client_agent.collect.contents import Contents, ResultsLimitExceeded
+from client_agent.collect.log_tail import log_tail
 from client_agent.collect.pack import RECEIPT, CheckSpace, collect, collect_extras
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.sandbox.base import SelfTestReport
@@ -26,18 +26,20 @@ class ReceiptSource:
     """What a receipt is made from."""
 
     payload: Payload
-    outcome: Outcome | None
-    """None: it has not ended."""
     agent: str
     version: str
     sandbox: SelfTestReport
     grant: Grant
 
-    def receipt(self, contents: Contents, *, logs: bool) -> bytes:
-        """``ferryman.json`` of a result with these contents."""
-        payload, outcome = self.payload, self.outcome
-        state = payload.state if outcome is None else outcome.state
-        ended_at = payload.ended_at if outcome is None else outcome.ended_at or payload.ended_at
+    def receipt(self, contents: Contents, outcome: Outcome | None, *, logs: bool) -> bytes:
+        """``ferryman.json`` of a result with these contents.
+
+        Args:
+            outcome: None: it has not ended.
+        """
+        payload = self.payload
+        outcome = outcome or Outcome(payload.state)
+        ended_at = outcome.ended_at or payload.ended_at
         document = receipt.Receipt(
             job=payload.job_id,
             attempt=payload.attempt,
@@ -54,12 +56,12 @@ class ReceiptSource:
             limits=payload.limits,
             timeout_s=payload.timeout_s,
             enforcement=payload.enforcement,
-            status="Cancelled" if state is PayloadState.KILLED else state,
-            reason=None if outcome is None else outcome.reason,
-            message="" if outcome is None else outcome.message,
-            exit_code=None if outcome is None else outcome.exit_code,
-            interrupted=outcome is not None and outcome.interrupted,
-            usage=None if outcome is None else outcome.usage,
+            status="Cancelled" if outcome.state is PayloadState.KILLED else outcome.state,
+            reason=outcome.reason,
+            message=outcome.message,
+            exit_code=outcome.exit_code,
+            interrupted=outcome.interrupted,
+            usage=outcome.usage,
             received_at=iso(payload.created_at),
             started_at=None if payload.started_at is None else iso(payload.started_at),
             ended_at=None if ended_at is None else iso(ended_at),
@@ -70,10 +72,7 @@ class ReceiptSource:
             else None,
             skipped=contents.skipped,
             skipped_more=contents.skipped_more,
-            warnings=[
-                *(() if outcome is None else outcome.warnings),
-                *contents.not_portable.warnings(),
-            ],
+            warnings=[*outcome.warnings, *contents.not_portable.warnings()],
         )
         return document.model_dump_json(indent=2).encode() + b"\n"
 
@@ -98,28 +97,25 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
     staged, at = folders.staging(), outcome.ended_at or payload.created_at
     try:
         try:
-            collected = collect(
-                fd, staged, payload.limits, logs, _receipt(source, outcome, logs=True), at=at
-            )
+            made = _receipt(source, outcome)
+            collected = collect(fd, staged, payload.limits, logs, made, at=at)
         except ResultsLimitExceeded as problem:
             outcome = _with_results_limit(outcome, problem)
-            collected = collect_extras(staged, logs, _receipt(source, outcome, logs=True), at)
+            collected = collect_extras(staged, logs, _receipt(source, outcome), at)
         folders.seal_result(staged, payload.id)
     except BaseException:
         folders.remove_file(staged)
         raise
-    stdout_bytes, stderr_bytes = (log_size(folders.log(payload.id, stream)) for stream in STREAMS)
     result = ResultInfo(
         size=collected.size,
         sha256=collected.sha256,
-        stdout_bytes=stdout_bytes,
-        stderr_bytes=stderr_bytes,
+        stdout_bytes=folders.log_size(payload.id, "stdout"),
+        stderr_bytes=folders.log_size(payload.id, "stderr"),
     )
-    outcome = replace(outcome, result=result)
     warnings = collected.not_portable.warnings()
     if collected.skipped:
         warnings = (*warnings, _skipped_warning(collected))
-    return replace(outcome, warnings=(*outcome.warnings, *warnings))
+    return replace(outcome, result=result, warnings=(*outcome.warnings, *warnings))
 
 
 def snapshot(
@@ -134,13 +130,13 @@ def snapshot(
     Raises:
         OSError
     """
-    payload = source.payload
+    payload, outcome = source.payload, source.payload.outcome
     at = payload.ended_at or payload.started_at or payload.created_at
     if fd is None:
-        collect_extras(to, {}, _receipt(source, source.outcome, logs=False), at)
+        collect_extras(to, {}, _receipt(source, outcome, logs=False), at)
         return
     logs = _logs(folders, payload.id)
-    made = _receipt(source, source.outcome, logs=True)
+    made = _receipt(source, outcome)
     try:
         collect(fd, to, payload.limits, logs, made, check_space=check_space, at=at)
     except (ResultsLimitExceeded, PermissionError):
@@ -148,10 +144,9 @@ def snapshot(
 
 
 def _receipt(
-    source: ReceiptSource, outcome: Outcome | None, *, logs: bool
+    source: ReceiptSource, outcome: Outcome | None, *, logs: bool = True
 ) -> Callable[[Contents], bytes]:
-    about = replace(source, outcome=outcome)
-    return lambda contents: about.receipt(contents, logs=logs)
+    return lambda contents: source.receipt(contents, outcome, logs=logs)
 
 
 def _logs(folders: Folders, payload_id: int) -> dict[str, Path | bytes]:
@@ -168,7 +163,7 @@ def _with_results_limit(outcome: Outcome, problem: ResultsLimitExceeded) -> Outc
     )
 
 
-def _skipped_warning(collected: Collected) -> str:
+def _skipped_warning(collected: Contents) -> str:
     count = len(collected.skipped) + collected.skipped_more
     what = "1 thing is" if count == 1 else f"{count} things are"
     return f"{what} not in the result: see skipped in {collected.names[RECEIPT]}"

@@ -48,7 +48,6 @@ class AgentContext:
         """What the receipt of this payload is made of."""
         return ReceiptSource(
             payload,
-            payload.outcome,
             self.identity.name,
             self.identity.version,
             self.watch.report,

@@ -49,6 +49,10 @@ class Folders:
     def log(self, payload_id: int, stream: str) -> Path:
         return self._logs / f"{payload_id}.{stream}"
 
+    def log_size(self, payload_id: int, stream: str) -> int:
+        """Bytes of a log; 0: it cannot be read."""
+        return _size(self.log(payload_id, stream))
+
     def seal_bundle(self, staged: Path) -> str:
         """Move a complete, fsynced bundle to its folder; its new name."""
         name = self._token()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from client_agent.collect.contents import Collected, Contents
+from client_agent.collect.contents import Contents
 from client_agent.collect.pack import collect
 from client_agent.collect.walk import Bounds
 from shared.wire import Limits
@@ -31,7 +31,7 @@ def pack(
     results: int = 64 * MIB,
     bounds: Bounds | None = None,
     name: str = "result.zip",
-) -> Collected:
+) -> Contents:
     with opened(tree) as fd:
         return collect(
             fd,
@@ -47,13 +47,13 @@ def open_descriptors() -> list[str]:
     return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
-def names(made: Collected) -> list[str]:
+def names(made: Contents) -> list[str]:
     with zipfile.ZipFile(made.path) as archive:
         assert archive.testzip() is None
         return archive.namelist()
 
 
-def read(made: Collected, name: str) -> bytes:
+def read(made: Contents, name: str) -> bytes:
     with zipfile.ZipFile(made.path) as archive:
         return archive.read(name)
 
