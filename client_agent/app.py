@@ -245,11 +245,7 @@ async def running(
 
 async def check(settings: AgentSection, clock: Clock) -> Table:
     """Check the sandbox in a folder of its own, so that it works while an agent runs. That agent
-    shows the result in ``/health``.
-
-    Raises:
-        OSError: the data folder cannot be written.
-    """
+    shows the result in ``/health``. Raises OSError if the data folder cannot be written."""
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.data_dir) as home:
         logs = Path(home) / "logs"

@@ -43,11 +43,7 @@ class Snapshot:
         self._deadline = clock.monotonic() + READ_TIME_S + self.size / MIN_BYTES_PER_S
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Its bytes.
-
-        Raises:
-            ConnectionAbortedError: the reader takes too long.
-        """
+        """Its bytes. Raises ConnectionAbortedError if the reader takes too long."""
         loop, at = asyncio.get_running_loop(), 0
         while at < self.size:
             if self._clock.monotonic() > self._deadline:
@@ -90,11 +86,8 @@ class Snapshots:
 
     @contextlib.asynccontextmanager
     async def open(self, payload: Payload) -> AsyncIterator[Snapshot]:
-        """A snapshot; the one that others wait for or read, if there is one.
-
-        Raises:
-            Refused: there are too many, or there is too little space.
-        """
+        """A snapshot; the one that others wait for or read, if there is one. Raises Refused if
+        there are too many, or there is too little space."""
         shared = self._shared.get(payload.id)
         if shared is None:
             if len(self._shared) >= MAX_SNAPSHOTS:

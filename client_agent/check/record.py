@@ -15,11 +15,7 @@ _FILE: Final = "check.json"
 
 
 def write(home: Path, table: Table, at: Micros, version: str) -> None:
-    """Store the result in the agent's folder, in place of the previous one.
-
-    Raises:
-        OSError
-    """
+    """Store the result in the agent's folder, in place of the previous one. Raises OSError."""
     document = {
         "at": iso(at),
         "version": version,

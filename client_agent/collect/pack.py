@@ -70,11 +70,8 @@ def collect(
 def collect_extras(
     dest: Path, extras: Extras, receipt: Callable[[Contents], bytes], at: Micros = 0
 ) -> Contents:
-    """Pack the agent's files only, if the job's are too large or must not be read.
-
-    Raises:
-        OSError: ``dest`` cannot be written.
-    """
+    """Pack the agent's files only, if the job's are too large or must not be read. Raises OSError
+    if ``dest`` cannot be written."""
     contents = Contents(own_names([*extras, RECEIPT], ()), dest)
     return _Packer(contents, None, extras, receipt, 0, at).write()
 

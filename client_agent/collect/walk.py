@@ -69,11 +69,8 @@ class Entry:
         return _shown(self.path)
 
     def open(self) -> int:
-        """A descriptor of the file, for reading.
-
-        Raises:
-            OSError: it was removed or replaced, or cannot be read.
-        """
+        """A descriptor of the file, for reading. Raises OSError if it was removed or replaced, or
+        cannot be read."""
         if self.status is None:
             raise IsADirectoryError(errno.EISDIR, "it is a folder", self.name)
         return open_beneath.open_file(self.parent, self.name, self.status, may_chmod=self.may_chmod)
@@ -98,11 +95,8 @@ class Walk:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
 
     def count(self, max_bytes: int) -> TreeCount:
-        """Count the tree before anything is read, in constant memory.
-
-        Raises:
-            ResultsLimitExceeded
-        """
+        """Count the tree before anything is read, in constant memory. Raises
+        ResultsLimitExceeded."""
         bounds, entries, total = self._bounds, 0, 0
         top: set[str] = set()
         stack = [_Folder(self._open_top(), "")]

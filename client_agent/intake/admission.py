@@ -73,11 +73,7 @@ class Admission:
 
     def check_service(self, service: str, limits: Limits) -> None:
         """Whether the service is offered here with these limits, and its folders are there, as of
-        the last :meth:`check_ready`.
-
-        Raises:
-            Refused
-        """
+        the last :meth:`check_ready`. Raises Refused."""
         offered = self.identity.services
         if offered is not None and service not in offered:
             raise Refused(403, "not_offered", f"this agent does not offer the service {service!r}")

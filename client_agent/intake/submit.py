@@ -63,11 +63,8 @@ class Intake:
         self._limits = FormLimits(max_bytes=max_bytes, max_files=MAX_FILES)
 
     async def submit(self, request: web.Request) -> Payload:
-        """The payload of the request's key, new or not; the bundle of a new one is stored.
-
-        Raises:
-            Refused, DigestMismatch, KeyRefused, StaleAttempt, StaleLease, DatabaseUnavailable
-        """
+        """The payload of the request's key, new or not; the bundle of a new one is stored. Raises
+        Refused, DigestMismatch, KeyRefused, StaleAttempt, StaleLease or DatabaseUnavailable."""
         await self._admission.check_ready(request.content_length or 0)
         submission = Submission(self._folders, self._admission, self._limits)
         self._submissions.add(submission)
@@ -79,11 +76,8 @@ class Intake:
 
     async def wait_for_submission(self, server: str, key: AttemptKey) -> None:
         """Return when no submit of this key is being received, or when it has stalled. The key may
-        then be refused for good.
-
-        Raises:
-            SubmitInProgress: the submit goes on, or is being stored.
-        """
+        then be refused for good. Raises SubmitInProgress if the submit goes on, or is being
+        stored."""
         until = self._clock.monotonic() + STALLED_S
         while (left := until - self._clock.monotonic()) > 0:
             submission = next((one for one in self._submissions if one.has_key(server, key)), None)

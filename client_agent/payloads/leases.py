@@ -27,11 +27,7 @@ class Caller:
 
 
 async def check(tx: Transaction, server: str, token: int) -> None:
-    """Remember the highest token of a server.
-
-    Raises:
-        StaleLease: a higher one was seen before.
-    """
+    """Remember the highest token of a server. Raises StaleLease if a higher one was seen before."""
     rows = await tx.rows("SELECT token FROM leases WHERE server = :server", {"server": server})
     seen = rows[0]["token"] if rows else 0
     if token < seen:

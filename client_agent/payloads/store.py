@@ -96,11 +96,8 @@ class Payloads:
     async def look_up(
         self, server: str, key: AttemptKey, digest: str, lease: int = 0
     ) -> Payload | None:
-        """The payload under a key; None: :meth:`add` would store a new one.
-
-        Raises:
-            DigestMismatch, KeyRefused, StaleAttempt, StaleLease
-        """
+        """The payload under a key; None: :meth:`add` would store a new one. Raises DigestMismatch,
+        KeyRefused, StaleAttempt or StaleLease."""
 
         async def change(tx: Transaction) -> Payload | None:
             await leases.check(tx, server, lease)
@@ -109,11 +106,8 @@ class Payloads:
         return await self._database.write(change)
 
     async def settle(self, server: str, key: AttemptKey, lease: int = 0) -> Payload | None:
-        """The payload under a key; None: there is none, and from now on the key is refused.
-
-        Raises:
-            StaleLease
-        """
+        """The payload under a key; None: there is none, and from now on the key is refused. Raises
+        StaleLease."""
 
         async def change(tx: Transaction) -> Payload | None:
             await leases.check(tx, server, lease)
@@ -155,19 +149,13 @@ class Payloads:
         )
 
     async def check_caller(self, payload_id: int, caller: Caller) -> None:
-        """Whether the caller may end or forget the payload, if there is one.
-
-        Raises:
-            NoSuchPayload, StaleLease
-        """
+        """Whether the caller may end or forget the payload, if there is one. Raises NoSuchPayload
+        or StaleLease."""
         await self._database.write(lambda tx: leases.check_payload(tx, payload_id, caller))
 
     async def acknowledge(self, payload_id: int, caller: Caller) -> None:
-        """Its server needs it no more: only a tombstone stays. Repeats are harmless.
-
-        Raises:
-            NoSuchPayload, NotEnded, StaleLease
-        """
+        """Its server needs it no more: only a tombstone stays. Repeats are harmless. Raises
+        NoSuchPayload, NotEnded or StaleLease."""
 
         async def change(tx: Transaction) -> int | None:
             await leases.check_payload(tx, payload_id, caller)

@@ -63,11 +63,7 @@ class HostResources:
 
     @property
     def host(self) -> Host:
-        """What this host can enforce.
-
-        Raises:
-            SandboxBroken
-        """
+        """What this host can enforce. Raises SandboxBroken."""
         if self._host is None:
             base = self.work_folders.base
             self._host = probe_host(

@@ -126,11 +126,7 @@ class HostSandbox(HostResources, ABC):
 
 
 def find_program(program: str, package: str) -> str:
-    """Absolute path of a program of the host.
-
-    Raises:
-        SandboxBroken: it is not installed.
-    """
+    """Absolute path of a program of the host. Raises SandboxBroken if it is not installed."""
     path = shutil.which(program, path=_SAFE_PATH)
     if path is None:
         raise SandboxBroken(

@@ -36,11 +36,8 @@ class SandboxWatch:
 
     async def self_test(self) -> None:
         """Run the self-test. If the host is short of something, such as disk space, the agent
-        starts nevertheless, so that servers can fetch results, but it takes no work.
-
-        Raises:
-            SandboxBroken: the self-test failed, or could not be run.
-        """
+        starts nevertheless, so that servers can fetch results, but it takes no work. Raises
+        SandboxBroken if the self-test failed, or could not be run."""
         before = self._problem
         try:
             report = await self._sandbox.self_test()

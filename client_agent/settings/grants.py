@@ -146,11 +146,8 @@ class SandboxingSection(GrantSettings):
 
 
 def bind(text: str) -> tuple[Path, str]:
-    """(host path, path inside) of ``/path`` or ``/path:/path/inside``.
-
-    Raises:
-        SandboxBroken: one of them is impossible.
-    """
+    """(host path, path inside) of ``/path`` or ``/path:/path/inside``. Raises SandboxBroken if one
+    of them is impossible."""
     source, _, place = text.partition(":")
     path = Path(source)
     if not path.is_absolute() or ".." in path.parts or path == Path("/"):

@@ -44,11 +44,7 @@ class Bubblewrap(HostSandbox):
 
     @property
     def tools(self) -> command.Tools:
-        """The programs of the chain.
-
-        Raises:
-            SandboxBroken: one is not installed.
-        """
+        """The programs of the chain. Raises SandboxBroken if one is not installed."""
         if self._tools is None:
             self._tools = command.Tools(
                 sh="/bin/sh",

@@ -61,11 +61,8 @@ def if_any_bit(mask: int, body: Sequence[Instruction]) -> list[Instruction]:
 
 
 def assemble(program: Sequence[Instruction]) -> bytes:
-    """The ``struct sock_filter`` array that bwrap's ``--seccomp FD`` reads.
-
-    Raises:
-        ValueError: longer than the kernel takes (4096).
-    """
+    """The ``struct sock_filter`` array that bwrap's ``--seccomp FD`` reads. Raises ValueError if
+    it is longer than the kernel takes (4096)."""
     if not 0 < len(program) <= 4096:
         raise ValueError(f"a filter of {len(program)} instructions")
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)

@@ -100,11 +100,8 @@ def bwrap_options(
     read_only: Sequence[tuple[Path, str]] = (),
     network: bool = False,
 ) -> list[str]:
-    """Options of bwrap, in the order in which it applies them.
-
-    Raises:
-        SandboxBroken: the target of an operator's mount is not allowed.
-    """
+    """Options of bwrap, in the order in which it applies them. Raises SandboxBroken if the target
+    of an operator's mount is not allowed."""
     options = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"]
     if not network:
         options.append("--unshare-net")
@@ -177,11 +174,8 @@ def _host_programs() -> tuple[str, ...]:
 
 
 def checked_mount_target(target: str) -> str:
-    """The target of an operator's mount, normalised.
-
-    Raises:
-        SandboxBroken: it is relative, or the job or the sandbox uses that path.
-    """
+    """The target of an operator's mount, normalised. Raises SandboxBroken if it is relative, or the
+    job or the sandbox uses that path."""
     path = PurePosixPath(os.path.normpath(target))
     prefixes = {str(path), *map(str, path.parents)}
     inside = next((reserved for reserved in RESERVED if reserved in prefixes), None)

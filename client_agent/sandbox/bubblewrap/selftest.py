@@ -111,11 +111,8 @@ def real_uid(pid: int) -> int:
 
 
 def check_binary(bwrap: str) -> str:
-    """The version of the binary.
-
-    Raises:
-        SandboxBroken: it is setuid, does not run, or is too old.
-    """
+    """The version of the binary. Raises SandboxBroken if it is setuid, does not run, or is too
+    old."""
     path = Path(bwrap)
     if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID):
         raise SandboxBroken(

@@ -169,11 +169,7 @@ def kill_group(folder: Path) -> bool:
 
 
 def remove_group(folder: Path) -> None:
-    """Remove an empty group and the empty groups below it.
-
-    Raises:
-        OSError
-    """
+    """Remove an empty group and the empty groups below it. Raises OSError."""
     try:
         folder.rmdir()
     except FileNotFoundError:

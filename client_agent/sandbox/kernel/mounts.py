@@ -20,11 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount(source: str, target: Path, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """mount(2).
-
-    Raises:
-        OSError
-    """
+    """mount(2). Raises OSError."""
     done = _libc.mount(
         os.fsencode(source),
         os.fsencode(target),

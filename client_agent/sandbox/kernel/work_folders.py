@@ -52,11 +52,7 @@ class WorkFolders:
     @property
     def base(self) -> Path:
         """Folder of the jobs' directories, under a path that the jobs' uids can open: for a root
-        agent a folder of bind mounts, otherwise ``work`` itself.
-
-        Raises:
-            SandboxBroken
-        """
+        agent a folder of bind mounts, otherwise ``work`` itself. Raises SandboxBroken."""
         if self._base is None:
             self.work.mkdir(parents=True, exist_ok=True)
             self.work.chmod(0o700)
