@@ -150,6 +150,6 @@ def _why_not_yet(context: Context, job: Job) -> str:
     if job.agent is not None and context.fleet.named(job.agent) is None:
         return (
             f"agent {job.agent} is not in the server's settings: whether the job is dead cannot be "
-            "confirmed until it is back, or given up for lost (agent_lost_after)"
+            "confirmed until it is back, or given up as lost (agent_lost_after)"
         )
     return f"the job will be terminated as soon as agent {job.agent} can be reached"

@@ -221,7 +221,7 @@ def unreached(
 ) -> Move | None:
     """An agent could not be reached for ``unreachable_s``: its jobs are Unknown, later lost."""
     if unreachable_s > lost_after_s:
-        message = f"{what} for {say_duration(unreachable_s)}: the attempt is given up for lost"
+        message = f"{what} for {say_duration(unreachable_s)}: the attempt is given up as lost"
         if job.cancel_requested_at is not None:
             message += ", whether its processes are dead is not known"
         return interrupted(job, service, now, Reason.AGENT_LOST, message)

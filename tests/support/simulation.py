@@ -53,7 +53,7 @@ class World:
     services: dict[str, Service]
     crash_point: CrashPoint = field(default_factory=CrashPoint)
     lost_after_s: float = NEVER_S
-    """Sooner: what is given up for lost may run beside its successor; then no violation."""
+    """Sooner: what is given up as lost may run beside its successor; then no violation."""
     clock: SimClock = field(default_factory=SimClock)
     """The machine's, which may jump; the server goes by ``steady``."""
     agents: list[SimAgent] = field(default_factory=list)
