@@ -92,14 +92,14 @@ async def compose(
     settings: ServerSettings,
     stack: AsyncExitStack,
     machine: Clock | None = None,
-    room: connections.ConnectionLimits | None = None,
+    limits: connections.ConnectionLimits | None = None,
     tokens: Tokens | None = None,
 ) -> Server:
     """Open everything and put it together; the stack closes it again.
 
     Args:
         machine: the clocks of the machine.
-        room: how many connections and requests fit.
+        limits: how many connections and requests fit.
         tokens: who is known; None: the operators whose tokens are in the settings.
 
     Raises:
@@ -210,7 +210,7 @@ async def compose(
     health = Health(database, scratch, supervisor, table.min_free, clock)
     gate = Gate(
         table,
-        room or connections.connection_limits(1024),
+        limits or connections.connection_limits(1024),
         OPEN_PATHS,
         id_field="job_id",
         tokens=tokens,

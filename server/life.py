@@ -45,15 +45,15 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
     port = sock.getsockname()[1]
     async with AsyncExitStack() as stack:
         stack.callback(sock.close)
-        room = connections.connection_limits(
+        limits = connections.connection_limits(
             connections.raise_open_file_limit(),
             most=table.max_connections,
             per_peer=table.connections_per_peer,
             own=OWN_FILES * min(16, len(settings.agents)),
         )
-        server = await compose(settings, stack, room=room)
+        server = await compose(settings, stack, limits=limits)
         deadlines = Deadlines(table.head_timeout, table.keepalive_timeout, table.send_timeout)
-        listener = Listener(server.application, sock, room, deadlines, ANSWER_S)
+        listener = Listener(server.application, sock, limits, deadlines, ANSWER_S)
         stack.push_async_callback(listener.close)
         await listener.start()
         server.supervisor.start()
@@ -61,7 +61,7 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
             "server.listening",
             url=url_of(table.host, port),
             data_dir=str(table.data_dir),
-            connections=room.connections,
+            connections=limits.connections,
         )
         if ready is not None:
             os.write(ready, f"{port}\n".encode())

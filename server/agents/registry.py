@@ -10,7 +10,7 @@ from server.agents.link import Link
 from server.domain.agents import REPLACED, AgentRecord
 from server.domain.backoff import Backoff
 from server.domain.leases import Lease
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from shared.clock import Clock
 from shared.wire import AgentHealth, AgentState
 
@@ -48,9 +48,9 @@ class Registry:
 
     # -- whom to give a job
 
-    def rooms(self, service: str) -> list[AgentRoom]:
+    def candidates(self, service: str) -> list[Candidate]:
         return [
-            AgentRoom(
+            Candidate(
                 link.name,
                 link.slots,
                 self._leases[link.name],

@@ -19,7 +19,7 @@ class Waiting:
     """Attempts made so far."""
 
 
-def room(service: Service, held: Mapping[str, int]) -> int:
+def free_slots(service: Service, held: Mapping[str, int]) -> int:
     """Slots of the service that are free, over all users; never negative."""
     return max(0, service.max_runs - sum(held.values()))
 
@@ -41,7 +41,7 @@ def pick(
     Returns:
         In sending order: everybody's first, then everybody's second. Never exceeds either quota.
     """
-    free = room(service, held)
+    free = free_slots(service, held)
     if most is not None:
         free = min(free, most)
     lines: dict[str, deque[Waiting]] = defaultdict(deque)

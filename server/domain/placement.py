@@ -10,7 +10,7 @@ from server.domain.leases import Lease
 
 
 @dataclass(frozen=True, slots=True)
-class AgentRoom:
+class Candidate:
     """An agent that takes jobs of a service now."""
 
     name: str
@@ -22,7 +22,7 @@ class AgentRoom:
     """How many it may get now; None: as many as it has slots for."""
 
 
-def place(rooms: Sequence[AgentRoom], held: Mapping[str, int], jobs: int) -> list[AgentRoom]:
+def place(candidates: Sequence[Candidate], held: Mapping[str, int], jobs: int) -> list[Candidate]:
     """Choose an agent for each of so many jobs.
 
     Args:
@@ -30,26 +30,26 @@ def place(rooms: Sequence[AgentRoom], held: Mapping[str, int], jobs: int) -> lis
         jobs: how many there are at most.
 
     Returns:
-        The agents, one after the other; fewer than ``jobs`` where the agents have no more room.
+        The agents, one after the other; fewer than ``jobs`` where not enough slots are free.
     """
     load, placed = Counter(held), Counter[str]()
 
-    def has_room(room: AgentRoom) -> bool:
-        return (room.slots is None or load[room.name] < room.slots) and (
-            room.most is None or placed[room.name] < room.most
+    def has_free_slot(candidate: Candidate) -> bool:
+        return (candidate.slots is None or load[candidate.name] < candidate.slots) and (
+            candidate.most is None or placed[candidate.name] < candidate.most
         )
 
-    def share(room: AgentRoom) -> tuple[float, int, str]:
-        """In use, then jobs; without slots it counts as having one more than it has jobs."""
-        jobs = load[room.name]
-        return jobs / max(1, room.slots or jobs + 1), jobs, room.name
+    def share(candidate: Candidate) -> tuple[float, int, str]:
+        """Used share of its slots, then jobs. Of slots that are not known one is always free."""
+        jobs = load[candidate.name]
+        return jobs / max(1, candidate.slots or jobs + 1), jobs, candidate.name
 
-    chosen: list[AgentRoom] = []
+    chosen: list[Candidate] = []
     while len(chosen) < jobs:
-        room = min(filter(has_room, rooms), key=share, default=None)
-        if room is None:
+        candidate = min(filter(has_free_slot, candidates), key=share, default=None)
+        if candidate is None:
             break
-        load[room.name] += 1
-        placed[room.name] += 1
-        chosen.append(room)
+        load[candidate.name] += 1
+        placed[candidate.name] += 1
+        chosen.append(candidate)
     return chosen

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from server.domain.agents import AgentRecord
 from server.domain.jobs import Job
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from server.ports.leases import HeldLeases
 from server.ports.scratch import ScratchFile
 from shared.wire import AgentHealth, PayloadDoc
@@ -157,7 +157,7 @@ class Agent(Protocol):
 class Fleet(HeldLeases, Protocol):
     """The agents. This server talks to those whose lease it holds."""
 
-    def rooms(self, service: str) -> list[AgentRoom]:
+    def candidates(self, service: str) -> list[Candidate]:
         """The agents that this server talks to and that take jobs of the service now."""
         ...
 

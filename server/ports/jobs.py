@@ -10,7 +10,7 @@ from server.domain.attempts import Attempt
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result
 from server.domain.leases import Lease
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from server.domain.service import Service
 from shared.clock import Micros
 from shared.ids import AttemptKey
@@ -86,7 +86,7 @@ class Jobs(Protocol):
     async def claim_fairly(
         self,
         service: Service,
-        rooms: Sequence[AgentRoom],
+        candidates: Sequence[Candidate],
         most: int,
         at: Micros,
         ended: Collection[AttemptKey] = (),
@@ -96,13 +96,13 @@ class Jobs(Protocol):
         whom was served last.
 
         Args:
-            rooms: the agents that take jobs of it now.
+            candidates: the agents that take jobs of it now.
             most: at most so many.
             ended: attempts that need no slot of their agent any more, though their jobs hold one.
 
         Returns:
             The jobs, each at the beginning of its next attempt. Neither the service's quotas nor
-            an agent's room are exceeded. Its cost does not depend on the length of the queue.
+            an agent's slots are exceeded. Its cost does not depend on the length of the queue.
         """
         ...
 

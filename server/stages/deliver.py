@@ -184,7 +184,7 @@ class Deliver:
                 at_least_s=(refusal.retry_after_s or 0.0) if refusal.offered else _NOT_OFFERED_S,
             )
             offered = self._fleet.offered(job.service)
-            if not self._fleet.rooms(job.service):
+            if not self._fleet.candidates(job.service):
                 delay_s = min(rest_s, _REFUSED_S)
         now = self._clock.now()
         service = self._service(job)

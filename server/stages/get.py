@@ -90,10 +90,10 @@ class Get:
         if which in self._tasks:
             self.on_payload(agent, payload)
             return
-        room = self._in_flight.setdefault(agent.name, asyncio.Semaphore(_MAX_IN_FLIGHT))
-        await room.acquire()
+        in_flight = self._in_flight.setdefault(agent.name, asyncio.Semaphore(_MAX_IN_FLIGHT))
+        await in_flight.acquire()
         self.on_payload(agent, payload)
-        self._tasks[which].add_done_callback(lambda _: room.release())
+        self._tasks[which].add_done_callback(lambda _: in_flight.release())
 
     async def reconcile(self, agent: Agent, listing: PayloadList) -> None:
         """After (re)connecting: compare all that the agent holds with all that it should hold.
@@ -234,11 +234,11 @@ class Get:
         Args:
             job: whose attempt it was, if that is known.
         """
-        room = self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))
+        discards = self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))
         if payload.status not in outcome.ENDED:
             log.warning("payload.stale", agent=agent.name, key=payload.key, status=payload.status)
             with suppress(NoSuchPayload):
-                async with room:
+                async with discards:
                     await agent.kill(payload.id, payload.key)
             return  # the agent reports its end
         kept = False
@@ -252,7 +252,7 @@ class Get:
         if not kept and (job is None or job.state not in states.ENDED):
             why = "no job waits for it" if job is None else f"its job is {job.state} by now"
             log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
-        async with room:
+        async with discards:
             await agent.acknowledge(payload.id, payload.key)
 
     async def _lacks_result(self, key: AttemptKey) -> bool:

@@ -71,9 +71,9 @@ class Send:
 
     async def _claim(self, service: Service) -> int:
         claimed = 0
-        while rooms := self._fleet.rooms(service.name):
+        while candidates := self._fleet.candidates(service.name):
             jobs = await self._jobs.claim_fairly(
-                service, rooms, _MAX_CLAIMED, self._clock.now(), self._get.results.ended()
+                service, candidates, _MAX_CLAIMED, self._clock.now(), self._get.results.ended()
             )
             for job in jobs:
                 self._fleet.claimed(job.agent or "", service.name)

@@ -62,7 +62,7 @@ class FolderScratch:
     ) -> None:
         self._folder, self._owner, self._token = folder, owner, token
         self._space = Space(self.free_bytes, min_free)
-        self.available_bytes = self._space.room
+        self.available_bytes = self._space.available
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @contextmanager

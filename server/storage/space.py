@@ -38,12 +38,12 @@ class Space:
         self._lock = threading.Lock()
         self._granted = 0  # and not written
 
-    def room(self) -> int:
+    def available(self) -> int:
         """Bytes that may be granted now; may be negative."""
         with self._lock:
-            return self._room()
+            return self._available()
 
-    def _room(self) -> int:
+    def _available(self) -> int:
         return self._free() - self._min_free - self._granted
 
     @contextmanager
@@ -81,10 +81,10 @@ class Reservation:
             self.held -= self._last
             self._last = 0
             if (missing := count - self.held) > 0:
-                room = space._room()
-                if room < missing:
+                available = space._available()
+                if available < missing:
                     raise NoSpace
-                ahead = min(room, missing + min(self._taken, _MOST_AHEAD))
+                ahead = min(available, missing + min(self._taken, _MOST_AHEAD))
                 space._granted += ahead
                 self.held += ahead
             self._last = count

@@ -1,4 +1,4 @@
-"""Claims: whose turn it is and who has room is counted in the transaction that moves the jobs."""
+"""Claims: users' turns and free slots are counted in the transaction that moves the jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from server.domain import fairshare, placement
 from server.domain.fairshare import Waiting
 from server.domain.jobs import Job, Move
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.moves import make_move
 from server.store.queue import HELD
@@ -26,8 +26,8 @@ _NO_MORE_JOBS: Final = """
     SELECT name FROM agents GROUP BY name
     HAVING sum(CASE state WHEN 'active' THEN 1 ELSE 0 END) = 0
 """
-"""Agents that an operator has drained, retired or declared lost, perhaps since the rooms were made.
-An agent that replaced a retired one has the same name."""
+"""Agents that an operator has drained, retired or declared lost, perhaps after the candidates were
+listed. An agent that replaced a retired one has the same name."""
 
 
 class Claims:
@@ -39,7 +39,7 @@ class Claims:
     async def claim_fairly(
         self,
         service: Service,
-        rooms: Sequence[AgentRoom],
+        candidates: Sequence[Candidate],
         most: int,
         at: Micros,
         ended: Collection[AttemptKey] = (),
@@ -47,22 +47,22 @@ class Claims:
         async def change(tx: Transaction) -> list[Job]:
             last_user = await _lock(tx, service.name)
             users, agents = await _held(tx, service.name, ended)
-            free = min(most, fairshare.room(service, users))
+            free = min(most, fairshare.free_slots(service, users))
             retired = {row["name"] for row in await tx.rows(_NO_MORE_JOBS)}
-            open_rooms = [room for room in rooms if room.name not in retired]
-            places = placement.place(open_rooms, agents, free)
+            active = [one for one in candidates if one.name not in retired]
+            places = placement.place(active, agents, free)
             chosen = await _due(tx, service, users, len(places), last_user) if places else []
             claimed = []
-            for waiting, room in zip(chosen, places, strict=False):
+            for waiting, candidate in zip(chosen, places, strict=False):
                 move = Move(
                     waiting.job_id,
                     waiting.attempt,
                     JobState.QUEUED,
                     JobState.PROCESSING,
                     at,
-                    f"being sent to agent {room.name}",
-                    changes={"agent": room.name},
-                    lease=room.lease,
+                    f"being sent to agent {candidate.name}",
+                    changes={"agent": candidate.name},
+                    lease=candidate.lease,
                 )
                 job = await make_move(tx, move)
                 if job is not None:

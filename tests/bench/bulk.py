@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
@@ -213,7 +213,7 @@ async def queue(folder: Path, short: int, long: int, rounds: int) -> list[Row]:
         times = []
         for _ in range(rounds):
             begin = time.perf_counter()
-            claimed = await jobs.claim_fairly(service, [AgentRoom("node", None)], 10, 1)
+            claimed = await jobs.claim_fairly(service, [Candidate("node", None)], 10, 1)
             times.append(time.perf_counter() - begin)
             assert len(claimed) == 10
             for job in claimed:

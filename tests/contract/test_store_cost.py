@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from server.domain import states
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
@@ -71,7 +71,7 @@ async def steps(database: Database, call: Call) -> int:
 
 
 SWEEPS: dict[str, Call] = {
-    "claim_fairly": lambda jobs: jobs.claim_fairly(Service("s"), [AgentRoom("node", 4)], 10, 20),
+    "claim_fairly": lambda jobs: jobs.claim_fairly(Service("s"), [Candidate("node", 4)], 10, 20),
     "release_delayed": lambda jobs: jobs.release_delayed(2),
     "queued_services": lambda jobs: jobs.queued_services(),
     "held": lambda jobs: jobs.held(),

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from server.domain.jobs import Bundle
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import Filter
 from server.store.identity import server_identity
@@ -31,12 +31,12 @@ async def test_waiting_delayed_and_ended_jobs_are_where_they_belong(tmp_path: Pa
         before.execute("INSERT INTO job_tags VALUES ('t', 1), ('t', 7)")
     database = await Database.open(path, MIGRATIONS)
     jobs = SqlJobs(database, lambda job: None)
-    service, rooms = Service("example"), [AgentRoom("node", None)]
+    service, candidates = Service("example"), [Candidate("node", None)]
     try:
-        assert [job.id for job in await jobs.claim_fairly(service, rooms, 9, 9)] == [7]
+        assert [job.id for job in await jobs.claim_fairly(service, candidates, 9, 9)] == [7]
         now = 4_000_000_000_000_000
         assert await jobs.release_delayed(now) == 1
-        assert [job.id for job in await jobs.claim_fairly(service, rooms, 9, 9)] == [6]
+        assert [job.id for job in await jobs.claim_fairly(service, candidates, 9, 9)] == [6]
         listed = {
             where: [job.id for job in (await jobs.page(where, None, 50))[0]]
             for where in (

@@ -19,7 +19,7 @@ MUTANTS: Final = (
     _of(
         "a claim gives no jobs to an agent that was drained meanwhile",
         "store/claims.py",
-        "if room.name not in retired]",
+        "if one.name not in retired]",
         "]",
         f"{_STORE}an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_claim_came_about",
     ),

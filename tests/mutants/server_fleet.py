@@ -383,7 +383,7 @@ MUTANTS: Final = (
     _of(
         "payloads that an agent names wait until others were looked at",
         "stages/get.py",
-        "await room.acquire()",
+        "await in_flight.acquire()",
         "pass",
         f"{_STAGES}an_agent_that_names_payloads_without_end_is_read_no_faster_than_they_are_looked_at",
     ),

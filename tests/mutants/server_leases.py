@@ -75,7 +75,7 @@ MUTANTS: Final = (
     # claims
     _claim(
         "who has lost an agent's lease claims nothing for it",
-        "lease=room.lease,",
+        "lease=candidate.lease,",
         "",
         "who_has_lost_the_lease_of_an_agent_claims_nothing_for_it",
     ),
@@ -150,26 +150,26 @@ MUTANTS: Final = (
     ),
     _place(
         "slots are respected",
-        "(room.slots is None or load[room.name] < room.slots)",
+        "(candidate.slots is None or load[candidate.name] < candidate.slots)",
         "True",
         "the_smallest_share_of_slots_in_use_gets_the_next_job_and_none_gets_too_many",
     ),
     _place(
         "one job tries an agent out",
-        "room.most is None or placed[room.name] < room.most",
+        "candidate.most is None or placed[candidate.name] < candidate.most",
         "True",
         "an_agent_that_is_tried_out_gets_no_more_than_it_may_get_now",
     ),
     _place(
         "the least busy agent is chosen",
-        "return jobs / max(1, room.slots or jobs + 1), jobs, room.name",
-        "return 0.0, 0, room.name",
+        "return jobs / max(1, candidate.slots or jobs + 1), jobs, candidate.name",
+        "return 0.0, 0, candidate.name",
         "two_equal_agents_share_the_load",
         "the_smallest_share_of_slots_in_use_gets_the_next_job_and_none_gets_too_many",
     ),
     _place(
         "what was placed counts",
-        "load[room.name] += 1",
+        "load[candidate.name] += 1",
         "pass",
         "two_equal_agents_share_the_load",
     ),

@@ -8,7 +8,7 @@ import pytest
 
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.jobs import Job
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.agents import SqlAgents
 from server.store.jobs import SqlJobs
@@ -186,11 +186,11 @@ async def test_an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_cla
     agents: SqlAgents, jobs: SqlJobs
 ) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
-    rooms = [AgentRoom("north", 4), AgentRoom("unknown", 0)]
+    candidates = [Candidate("north", 4), Candidate("unknown", 0)]
     for state in (AgentState.DRAINING, AgentState.LOST, AgentState.RETIRED):
         await jobs.insert(new(), "queued")
         await agents.set_state("x1", state, "")
-        assert await jobs.claim_fairly(Service("s"), rooms, 10, 20) == []
+        assert await jobs.claim_fairly(Service("s"), candidates, 10, 20) == []
     await agents.set_state("x1", AgentState.RETIRED, REPLACED)
     await reached(agents, replace(NORTH, agent_id="x2"))
-    assert len(await jobs.claim_fairly(Service("s"), rooms, 10, 20)) == 3
+    assert len(await jobs.claim_fairly(Service("s"), candidates, 10, 20)) == 3

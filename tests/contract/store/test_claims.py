@@ -10,7 +10,7 @@ import pytest
 
 from server.domain.jobs import Job, Move
 from server.domain.leases import LENGTH_S, of_agent
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import LeaseLost
 from server.store.jobs import SqlJobs
@@ -20,7 +20,7 @@ from shared.wire import JobState
 from tests.contract.store.conftest import new
 from tests.support.sim_clock import SimClock
 
-ANY = [AgentRoom("node", None)]
+ANY = [Candidate("node", None)]
 
 
 async def added(jobs: SqlJobs, *users: str, service: str = "s") -> list[int]:
@@ -28,10 +28,10 @@ async def added(jobs: SqlJobs, *users: str, service: str = "s") -> list[int]:
 
 
 async def claimed(
-    jobs: SqlJobs, service: Service, most: int = 99, rooms: Sequence[AgentRoom] = ANY
+    jobs: SqlJobs, service: Service, most: int = 99, candidates: Sequence[Candidate] = ANY
 ) -> list[str]:
     """Whose jobs were claimed, in order."""
-    return [job.user_id for job in await jobs.claim_fairly(service, rooms, most, 20)]
+    return [job.user_id for job in await jobs.claim_fairly(service, candidates, most, 20)]
 
 
 async def ended(jobs: SqlJobs, job: Job) -> None:
@@ -103,9 +103,9 @@ async def test_of_several_who_claim_at_once_none_goes_beyond_a_quota(jobs: SqlJo
 async def test_slots_of_an_agent_are_counted_over_all_services(jobs: SqlJobs) -> None:
     await added(jobs, *["ann"] * 3)
     await added(jobs, *["ann"] * 3, service="t")
-    rooms = [AgentRoom("small", 2), AgentRoom("large", 3)]
-    assert len(await claimed(jobs, Service("s"), rooms=rooms)) == 3
-    assert len(await claimed(jobs, Service("t"), rooms=rooms)) == 2
+    candidates = [Candidate("small", 2), Candidate("large", 3)]
+    assert len(await claimed(jobs, Service("s"), candidates=candidates)) == 3
+    assert len(await claimed(jobs, Service("t"), candidates=candidates)) == 2
     held = Counter[str]()
     for one in await jobs.held():
         held[one.agent] += one.slots
@@ -116,18 +116,18 @@ async def test_an_attempt_that_has_ended_needs_no_slot_and_its_successor_does(
     jobs: SqlJobs,
 ) -> None:
     await added(jobs, *["ann"] * 4)
-    rooms, service = [AgentRoom("node", 1)], Service("s")
-    (job,) = await jobs.claim_fairly(service, rooms, 9, 20)
-    assert await jobs.claim_fairly(service, rooms, 9, 20) == []
-    (second,) = await jobs.claim_fairly(service, rooms, 9, 20, [job.key])
-    assert await jobs.claim_fairly(service, rooms, 9, 20, [job.key]) == []
+    candidates, service = [Candidate("node", 1)], Service("s")
+    (job,) = await jobs.claim_fairly(service, candidates, 9, 20)
+    assert await jobs.claim_fairly(service, candidates, 9, 20) == []
+    (second,) = await jobs.claim_fairly(service, candidates, 9, 20, [job.key])
+    assert await jobs.claim_fairly(service, candidates, 9, 20, [job.key]) == []
     await ended(jobs, second)
     await jobs.move(
         Move(job.id, 1, JobState.PROCESSING, JobState.QUEUED, 30, "again", changes={"agent": None})
     )
-    (again,) = await jobs.claim_fairly(service, rooms, 9, 20, [job.key])
+    (again,) = await jobs.claim_fairly(service, candidates, 9, 20, [job.key])
     assert (again.id, again.attempt) == (job.id, 2)
-    assert await jobs.claim_fairly(service, rooms, 9, 20, [job.key]) == []
+    assert await jobs.claim_fairly(service, candidates, 9, 20, [job.key]) == []
 
 
 async def test_quotas_count_jobs_whose_attempt_has_ended(jobs: SqlJobs) -> None:
@@ -152,9 +152,9 @@ async def test_who_has_lost_the_lease_of_an_agent_claims_nothing_for_it(
     (lost,) = await first.acquire([of_agent("node")])
     await clock.advance(LENGTH_S)
     (held,) = await second.acquire([of_agent("node")])
-    rooms = {lease: [AgentRoom("node", None, lease)] for lease in (lost, held)}
-    assert await claimed(jobs, Service("s"), rooms=rooms[lost]) == []
-    assert await claimed(jobs, Service("s"), rooms=rooms[held]) == ["ann", "bob"]
+    candidates = {lease: [Candidate("node", None, lease)] for lease in (lost, held)}
+    assert await claimed(jobs, Service("s"), candidates=candidates[lost]) == []
+    assert await claimed(jobs, Service("s"), candidates=candidates[held]) == ["ann", "bob"]
 
 
 async def test_a_move_under_a_lease_that_another_has_by_now_is_not_made(

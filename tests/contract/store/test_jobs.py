@@ -10,7 +10,7 @@ from server.api import documents
 from server.domain import states
 from server.domain.errors import NoSuchJob, QueueFull, StorageFull
 from server.domain.jobs import Bundle, Job, Move, Result, Step
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
@@ -124,11 +124,11 @@ async def test_a_delayed_job_is_not_in_the_queue_until_it_is_due(
             changes={"queued_at": 30, "not_before": 50},
         )
     )
-    rooms = [AgentRoom("node", None)]
-    assert await jobs.claim_fairly(Service("s"), rooms, 9, now) == []
+    candidates = [Candidate("node", None)]
+    assert await jobs.claim_fairly(Service("s"), candidates, 9, now) == []
     assert await jobs.queued_services() == ["s"]
     assert await jobs.release_delayed(now) == released
-    assert len(await jobs.claim_fairly(Service("s"), rooms, 9, now)) == released
+    assert len(await jobs.claim_fairly(Service("s"), candidates, 9, now)) == released
 
 
 async def test_a_place_in_the_queue_counts_the_users_older_jobs_that_may_be_sent(

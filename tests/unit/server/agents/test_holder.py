@@ -15,7 +15,7 @@ from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.jobs import Bundle, NewJob
 from server.domain.leases import LENGTH_S, RENEW_EVERY_S
-from server.domain.placement import AgentRoom
+from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
@@ -68,8 +68,8 @@ class Server:
     async def resume(self) -> None:
         self.resumed += 1
 
-    def rooms(self) -> list[str]:
-        return [room.name for room in self.registry.rooms("s")]
+    def candidates(self) -> list[str]:
+        return [candidate.name for candidate in self.registry.candidates("s")]
 
 
 @pytest.fixture
@@ -96,15 +96,15 @@ async def test_one_server_talks_to_each_agent_and_another_when_it_does_not_renew
     for _ in range(5):
         await sweep(clock, first, second)
         await clock.advance(RENEW_EVERY_S)
-    assert (first.talks, first.rooms(), first.resumed) == (set(AGENTS), list(AGENTS), 1)
-    assert (second.talks, second.rooms(), second.resumed) == (set(), [], 0)
+    assert (first.talks, first.candidates(), first.resumed) == (set(AGENTS), list(AGENTS), 1)
+    assert (second.talks, second.candidates(), second.resumed) == (set(), [], 0)
     assert second.registry.why_none("s", {}).startswith("another server talks to agent north")
 
     await clock.advance(LENGTH_S)  # in which the first is paused
     await sweep(clock, second)
-    assert (second.talks, second.rooms(), second.resumed) == (set(AGENTS), list(AGENTS), 1)
+    assert (second.talks, second.candidates(), second.resumed) == (set(AGENTS), list(AGENTS), 1)
     await sweep(clock, first)
-    assert (first.talks, first.rooms(), sorted(first.stopped)) == (set(), [], sorted(AGENTS))
+    assert (first.talks, first.candidates(), sorted(first.stopped)) == (set(), [], sorted(AGENTS))
     await sweep(clock, first, second)
     assert (first.talks, second.talks) == (set(), set(AGENTS))
     await end(first, second)
@@ -140,7 +140,7 @@ async def test_an_agent_that_has_jobs_has_a_holder_though_it_is_not_in_the_setti
 ) -> None:
     server = Server(tmp_path, clock, "a")
     await server.jobs.insert(NewJob("ann", "s", Bundle("b", 1, "d"), Limits(), 60.0, 10), "")
-    await server.jobs.claim_fairly(Service("s"), [AgentRoom("gone", None)], 1, 20)
+    await server.jobs.claim_fairly(Service("s"), [Candidate("gone", None)], 1, 20)
     await sweep(clock, server)
     assert server.registry.lease("gone") is not None
     assert server.talks == set(AGENTS)

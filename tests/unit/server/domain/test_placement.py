@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from server.domain.placement import AgentRoom, place
+from server.domain.placement import Candidate, place
 
 
-def names(rooms: list[AgentRoom], held: dict[str, int], jobs: int) -> list[str]:
-    return [room.name for room in place(rooms, held, jobs)]
+def names(candidates: list[Candidate], held: dict[str, int], jobs: int) -> list[str]:
+    return [candidate.name for candidate in place(candidates, held, jobs)]
 
 
 def test_two_equal_agents_share_the_load() -> None:
-    rooms = [AgentRoom("a", 4), AgentRoom("b", 4)]
-    assert names(rooms, {}, 8) == ["a", "b"] * 4
-    assert names(rooms, {"a": 2}, 4) == ["b", "b", "a", "b"]
+    candidates = [Candidate("a", 4), Candidate("b", 4)]
+    assert names(candidates, {}, 8) == ["a", "b"] * 4
+    assert names(candidates, {"a": 2}, 4) == ["b", "b", "a", "b"]
 
 
 def test_the_smallest_share_of_slots_in_use_gets_the_next_job_and_none_gets_too_many() -> None:
-    rooms = [AgentRoom("small", 1), AgentRoom("big", 8)]
-    order = names(rooms, {}, 100)
+    candidates = [Candidate("small", 1), Candidate("big", 8)]
+    order = names(candidates, {}, 100)
     assert (order.count("small"), order.count("big")) == (1, 8)
     assert order[:3] == ["big", "small", "big"]
-    assert names(rooms, {"big": 5}, 100) == ["small", "big", "big", "big"]
-    assert names(rooms, {"small": 3, "big": 9}, 100) == []
+    assert names(candidates, {"big": 5}, 100) == ["small", "big", "big", "big"]
+    assert names(candidates, {"small": 3, "big": 9}, 100) == []
 
 
 def test_an_agent_that_names_no_slots_is_not_bounded() -> None:
-    assert names([AgentRoom("a", None)], {"a": 10_000}, 3) == ["a"] * 3
+    assert names([Candidate("a", None)], {"a": 10_000}, 3) == ["a"] * 3
 
 
 def test_an_agent_that_is_tried_out_gets_no_more_than_it_may_get_now() -> None:
-    rooms = [AgentRoom("a", 8, most=1), AgentRoom("b", 2)]
-    assert names(rooms, {"a": 1}, 9) == ["b", "a", "b"]
-    assert names(rooms[:1], {"a": 4}, 9) == ["a"]
+    candidates = [Candidate("a", 8, most=1), Candidate("b", 2)]
+    assert names(candidates, {"a": 1}, 9) == ["b", "a", "b"]
+    assert names(candidates[:1], {"a": 4}, 9) == ["a"]
 
 
 def test_what_an_agent_does_not_say_counts_as_one_slot_more_than_it_has_jobs() -> None:
-    rooms = [AgentRoom("unbounded", None), AgentRoom("bounded", 4)]
-    assert names(rooms, {"unbounded": 1, "bounded": 3}, 2) == ["unbounded", "unbounded"]
+    candidates = [Candidate("unbounded", None), Candidate("bounded", 4)]
+    assert names(candidates, {"unbounded": 1, "bounded": 3}, 2) == ["unbounded", "unbounded"]

@@ -180,7 +180,9 @@ async def test_a_submit_that_is_in_progress_is_asked_about_and_not_counted_as_a_
     await world.clock.advance(5.0)
     job = await world.jobs.get(job_id)
     assert (job.state, job.key, calls["south"]) == (JobState.SUBMITTED, key, 1)
-    assert [room.most for room in world.registry.rooms("s")] == [None], "it was not refused"
+    assert [candidate.most for candidate in world.registry.candidates("s")] == [None], (
+        "it was not refused"
+    )
 
 
 async def test_what_cannot_be_sent_is_sent_again_after_growing_delays(world):

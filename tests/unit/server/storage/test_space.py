@@ -50,7 +50,7 @@ def test_however_writers_take_turns_min_free_is_kept(size, turns):
     assert disk.least >= MIN_FREE
     for one in stack:
         one.__exit__(None, None, None)
-    assert disk.space.room() == disk.free() - MIN_FREE
+    assert disk.space.available() == disk.free() - MIN_FREE
 
 
 def test_what_is_granted_to_one_is_not_there_for_another():
@@ -67,17 +67,17 @@ def test_what_a_writer_does_not_use_is_given_back_when_it_ends():
     disk = Disk(MIN_FREE + 100)
     with disk.space.reserve() as stalled:
         stalled.take(90)
-        assert disk.space.room() == 10
-    assert disk.space.room() == 100
+        assert disk.space.available() == 10
+    assert disk.space.available() == 100
 
 
 def test_a_small_file_holds_no_more_than_it_has_written():
     disk = Disk(1 << 40)
     with disk.space.reserve() as small:
-        before = disk.space.room()
+        before = disk.space.available()
         small.take(500)
         small.take(500)
-        assert before - disk.space.room() <= 2000
+        assert before - disk.space.available() <= 2000
 
 
 def test_a_large_file_asks_the_disk_now_and_then_only():
