@@ -21,7 +21,7 @@ from server.agents.holder import LeaseHolder
 from server.agents.link import Link, Sessions
 from server.agents.orchestrator import OrchestratorClient
 from server.agents.registry import Registry
-from server.api.context import CONTEXT, Context
+from server.api.context import Context
 from server.api.partials import Partials
 from server.api.problems import answer_problems
 from server.api.routes import OPEN_PATHS, add_routes
@@ -80,12 +80,8 @@ class Server:
     application: web.Application
     supervisor: Supervisor
     wakeups: JobWakeups
-    send: Send
-    jobs: SqlJobs
-    registry: Registry
-    agents: Agents
     gate: Gate
-    clock: Clock
+    context: Context
 
 
 async def compose(
@@ -217,7 +213,7 @@ async def compose(
     )
     application = web.Application()
     add_middlewares(application, gate, answer_problems)
-    application[CONTEXT] = Context(
+    context = Context(
         jobs=jobs,
         storage=storage,
         scratch=scratch,
@@ -242,8 +238,8 @@ async def compose(
         url_prefix=table.url_prefix,
         version=metadata.version("ferryman"),
     )
-    add_routes(application)
-    return Server(application, supervisor, wakeups, send, jobs, registry, agents, gate, clock)
+    add_routes(application, context)
+    return Server(application, supervisor, wakeups, gate, context)
 
 
 def _session(per_host: int) -> aiohttp.ClientSession:

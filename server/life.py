@@ -73,7 +73,7 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
             loop.remove_signal_handler(number)
         server.wakeups.close()
         listener.stop_accepting()  # nobody new; who is here may finish
-        if not await server.gate.drain(table.shutdown_grace, server.clock):
+        if not await server.gate.drain(table.shutdown_grace, server.context.clock):
             log.warning("server.cut_off", why="requests did not end within shutdown_grace")
         await listener.close()
         await server.supervisor.stop()

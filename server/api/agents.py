@@ -3,64 +3,58 @@
 from __future__ import annotations
 
 from collections import Counter
-from http import HTTPStatus
+from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import web
 
-from server.api.context import CONTEXT, Context
+from server.api.context import Context
 from server.domain.agents import REPLACED, AgentRecord
 from server.domain.errors import BadField
 from server.ports import Agent
 from shared.clock import iso
 from shared.units.sizes import say_count
-from shared.wire import AgentDoc, AgentPage, AgentState, Wire
+from shared.wire import AgentDoc, AgentPage, AgentState
 
 _LONGEST: Final = 200
 """Characters of a message."""
 
 
-async def listing(request: web.Request) -> web.StreamResponse:
+async def listing(request: web.Request, context: Context) -> AgentPage:
     """The agents, and what each does now."""
-    context = request.app[CONTEXT]
     every = request.query.get("all") in ("1", "true")
     shown = [one for one in await context.agents.all() if every or _in_use(context, one)]
-    return _json(AgentPage(items=await _documents(context, *shown)))
+    return AgentPage(items=await _documents(context, *shown))
 
 
-async def read(request: web.Request) -> web.StreamResponse:
+async def read(request: web.Request, context: Context) -> AgentDoc:
     """One agent, by its name or id."""
-    context = request.app[CONTEXT]
-    return await _answer(context, await context.agents.find(request.match_info["name"]))
+    return await _current(context, await context.agents.find(request.match_info["name"]))
 
 
-async def drain(request: web.Request) -> web.StreamResponse:
+async def drain(request: web.Request, context: Context) -> AgentDoc:
     """Give the agent no new jobs; those that it has are followed to their end."""
-    context = request.app[CONTEXT]
     message = _message(request, "drained by an operator")
-    return await _answer(context, await context.agents.drain(request.match_info["name"], message))
+    return await _current(context, await context.agents.drain(request.match_info["name"], message))
 
 
-async def resume(request: web.Request) -> web.StreamResponse:
+async def resume(request: web.Request, context: Context) -> AgentDoc:
     """Use the agent again, after it was drained, retired or declared lost."""
-    context = request.app[CONTEXT]
-    return await _answer(context, await context.agents.resume(request.match_info["name"]))
+    return await _current(context, await context.agents.resume(request.match_info["name"]))
 
 
-async def retire(request: web.Request) -> web.StreamResponse:
+async def retire(request: web.Request, context: Context) -> AgentDoc:
     """Use the agent no more: it gets no jobs and is not contacted."""
-    context = request.app[CONTEXT]
     message = _message(request, "retired by an operator")
-    return await _answer(context, await context.agents.retire(request.match_info["name"], message))
+    return await _current(context, await context.agents.retire(request.match_info["name"], message))
 
 
-async def lost(request: web.Request) -> web.StreamResponse:
+async def lost(request: web.Request, context: Context) -> AgentDoc:
     """End all attempts of an agent that cannot be reached, because it will not come back."""
-    context = request.app[CONTEXT]
     message = _message(request, "declared lost by an operator")
     record, ended = await context.agents.declare_lost(request.match_info["name"], message)
     attempts = f"{say_count(ended, 'attempt')} ended" if ended else "it had no jobs"
-    return await _answer(context, record, f"{record.message}; {attempts}")
+    return await _current(context, replace(record, message=f"{record.message}; {attempts}"))
 
 
 def _message(request: web.Request, default: str) -> str:
@@ -78,9 +72,8 @@ def _in_use(context: Context, record: AgentRecord) -> bool:
     return context.agents.in_settings(record.name) and record.message != REPLACED
 
 
-async def _answer(context: Context, record: AgentRecord, message: str = "") -> web.Response:
-    (document,) = await _documents(context, record)
-    return _json(document.model_copy(update={"message": message}) if message else document)
+async def _current(context: Context, record: AgentRecord) -> AgentDoc:
+    return (await _documents(context, record))[0]
 
 
 async def _documents(context: Context, *records: AgentRecord) -> list[AgentDoc]:
@@ -127,9 +120,3 @@ def _health(agent: Agent) -> dict[str, Any] | None:
     if agent.health is None:
         return None
     return agent.health.model_dump(exclude_none=True, exclude={"running"})
-
-
-def _json(body: Wire) -> web.Response:
-    return web.Response(
-        status=HTTPStatus.OK, text=body.model_dump_json(), content_type="application/json"
-    )

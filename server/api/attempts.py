@@ -14,7 +14,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from server.api import documents
-from server.api.context import CONTEXT, Context
+from server.api.context import Context
 from server.api.downloads import cleaned, missing_result, send_result
 from server.api.params import attempt_number
 from server.api.problems import Refusal
@@ -23,7 +23,7 @@ from server.domain.attempts import Attempt
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from shared.ids import AttemptKey
-from shared.wire import AttemptPage, JobState
+from shared.wire import AttemptDoc, AttemptPage, JobState
 
 _STREAMS: Final = ("stdout", "stderr")
 _CHUNK: Final = 1 << 18
@@ -38,34 +38,29 @@ class Receipt(BaseModel):
     logs: dict[str, str]
 
 
-async def page(request: web.Request) -> web.StreamResponse:
+async def page(request: web.Request, context: Context) -> AttemptPage:
     """All attempts of a job that an agent took."""
-    context = request.app[CONTEXT]
     job = await requested_job(request, context)
     attempts = await context.jobs.attempts(job.id)
-    items = [documents.attempt_doc(one, context.url_prefix) for one in attempts]
-    return _json(AttemptPage(items=items).model_dump_json())
+    return AttemptPage(items=[documents.attempt_doc(one, context.url_prefix) for one in attempts])
 
 
-async def read(request: web.Request) -> web.StreamResponse:
+async def read(request: web.Request, context: Context) -> AttemptDoc:
     """One attempt."""
-    context = request.app[CONTEXT]
     _, attempt = await _requested(request, context)
-    return _json(documents.attempt_doc(attempt, context.url_prefix).model_dump_json())
+    return documents.attempt_doc(attempt, context.url_prefix)
 
 
-async def result(request: web.Request) -> web.StreamResponse:
+async def result(request: web.Request, context: Context) -> web.StreamResponse:
     """What an attempt left, whatever became of it."""
-    context = request.app[CONTEXT]
     job, attempt = await _requested(request, context)
     if attempt.result is None:
         raise _nothing_left(job, attempt)
     return await send_result(request, context, job, attempt.result, attempt.number)
 
 
-async def log(request: web.Request) -> web.StreamResponse:
+async def log(request: web.Request, context: Context) -> web.StreamResponse:
     """``stdout`` or ``stderr`` of an attempt, out of its stored result."""
-    context = request.app[CONTEXT]
     job, attempt = await _requested(request, context)
     stream = request.match_info["stream"]
     if stream not in _STREAMS:
@@ -151,7 +146,3 @@ class _Chunks(Iterator[bytes]):
     def close(self) -> None:
         self._member.close()
         self._archive.close()
-
-
-def _json(text: str) -> web.Response:
-    return web.Response(text=text, content_type="application/json")

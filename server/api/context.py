@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final
 
 from aiohttp import web
 
@@ -52,6 +51,3 @@ class Context:
     def document(self, job: Job, queue: QueueInfo | None = None) -> JobDoc:
         """The job as it is shown."""
         return documents.job_doc(job, self.services.get(job.service), queue, self.url_prefix)
-
-
-CONTEXT: Final = web.AppKey("context", Context)

@@ -162,6 +162,11 @@ def event_doc(event: Event) -> EventDoc:
     )
 
 
+def when_to_ask_again(job: Job) -> dict[str, str]:
+    """The header for clients that poll."""
+    return {} if job.ended else {"Retry-After": "2"}
+
+
 def reference_state(state: JobState) -> str:
     """The state in job-orchestrator's words, which existing scripts compare."""
     return "Killed" if state is JobState.CANCELLED else str(state)

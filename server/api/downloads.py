@@ -11,9 +11,10 @@ from http import HTTPStatus
 from aiohttp import web
 
 from server.api import documents
-from server.api.context import CONTEXT, Context
+from server.api.context import Context
 from server.api.problems import Refusal
 from server.api.requested_job import requested_job, wait_for_job
+from server.api.route import json_answer
 from server.domain import states
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Result
@@ -23,24 +24,16 @@ from shared.ids import AttemptKey
 from shared.wire import JobState
 
 
-async def download(request: web.Request) -> web.StreamResponse:
+async def download(request: web.Request, context: Context) -> web.StreamResponse:
     """The result of a Completed job; otherwise where it stands."""
-    context = request.app[CONTEXT]
     job = await wait_for_job(request, context, until_ended=True)
     if job.state is JobState.COMPLETED and job.result is not None:
         return await send_result(request, context, job, job.result)
-    response = web.Response(
-        text=documents.status_body(job).model_dump_json(exclude_none=True),
-        content_type="application/json",
-    )
-    if not job.ended:
-        response.headers["Retry-After"] = "2"
-    return response
+    return json_answer(documents.status_body(job), headers=documents.when_to_ask_again(job))
 
 
-async def partial(request: web.Request) -> web.StreamResponse:
+async def partial(request: web.Request, context: Context) -> web.StreamResponse:
     """A ZIP of what is there now, whatever the state."""
-    context = request.app[CONTEXT]
     job = await requested_job(request, context)
     if job.result is not None:
         return await send_result(request, context, job, job.result)
@@ -62,9 +55,8 @@ async def partial(request: web.Request) -> web.StreamResponse:
         return await send_file(request, path, f"job-{job.id}-partial.zip")
 
 
-async def result(request: web.Request) -> web.StreamResponse:
+async def result(request: web.Request, context: Context) -> web.StreamResponse:
     """The result with plain HTTP meanings."""
-    context = request.app[CONTEXT]
     job = await wait_for_job(request, context, until_ended=True)
     if job.state is JobState.COMPLETED and job.result is not None:
         return await send_result(request, context, job, job.result)
@@ -75,13 +67,8 @@ async def result(request: web.Request) -> web.StreamResponse:
         if job.result is not None:
             why += f". What it left: /download_partial/{job.id}"
         raise Refusal(HTTPStatus.CONFLICT, job.reason or f"job_{job.state.lower()}", why)
-    document = context.document(job)
-    return web.Response(
-        status=HTTPStatus.ACCEPTED,
-        text=document.model_dump_json(),
-        content_type="application/json",
-        headers={"Retry-After": "2"},
-    )
+    headers = documents.when_to_ask_again(job)
+    return json_answer(context.document(job), HTTPStatus.ACCEPTED, headers)
 
 
 async def send_result(

@@ -8,17 +8,16 @@ import re
 from collections.abc import Sequence
 from http import HTTPStatus
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from aiohttp import web
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from server.api.context import Context
 from server.api.problems import Refusal
+from server.api.route import Route
 from shared.http.file_response import send_bytes
-
-if TYPE_CHECKING:
-    from server.api.route import Route
+from shared.wire import Problem, StatusBody, Wire
 
 DOCUMENT: Final = web.AppKey("openapi", bytes)
 _REF: Final = "#/components/schemas/{model}"
@@ -38,12 +37,12 @@ _ASSETS: Final = {
 }
 
 
-async def document(request: web.Request) -> web.StreamResponse:
+async def document(request: web.Request, _: Context) -> web.StreamResponse:
     """This description."""
     return web.Response(body=request.app[DOCUMENT], content_type="application/json")
 
 
-async def page(_: web.Request) -> web.StreamResponse:
+async def page(_: web.Request, __: Context) -> web.StreamResponse:
     """This description, for people."""
     return web.Response(
         text=_PAGE,
@@ -56,7 +55,7 @@ async def page(_: web.Request) -> web.StreamResponse:
     )
 
 
-async def asset(request: web.Request) -> web.StreamResponse:
+async def asset(request: web.Request, _: Context) -> web.StreamResponse:
     """Files of the page."""
     name = request.match_info["file"]
     if name not in _ASSETS:
@@ -79,8 +78,8 @@ def describe(routes: Sequence[Route], version: str) -> bytes:
     models = {
         answer
         for route in routes
-        for answer in route.answers.values()
-        if isinstance(answer, type) and issubclass(answer, BaseModel)
+        for answer in _answers(route).values()
+        if isinstance(answer, type)
     }
     _, schemas = models_json_schema(
         [(model, "serialization") for model in sorted(models, key=lambda m: m.__name__)],
@@ -121,8 +120,8 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "operationId": f"{route.handler.__module__.rsplit('.', 1)[-1]}_{route.handler.__name__}",
         "responses": {
-            str(status): {"description": HTTPStatus(status).phrase, **_content(route, status)}
-            for status in route.answers
+            str(status): {"description": HTTPStatus(status).phrase} | _content(status, answer)
+            for status, answer in _answers(route).items()
         },
     }
     if route.path == "/upload":
@@ -133,8 +132,12 @@ def _operation(route: Route) -> dict[str, Any]:
     return operation
 
 
-def _content(route: Route, status: int) -> dict[str, Any]:
-    answer = route.answers[status]
+def _answers(route: Route) -> dict[int, type[Wire] | str | None]:
+    refusal = Problem if route.path.startswith("/api/") else StatusBody
+    return {**route.answers, **dict.fromkeys(route.refusals, refusal)}
+
+
+def _content(status: int, answer: type[Wire] | str | None) -> dict[str, Any]:
     if isinstance(answer, str):
         schema: dict[str, Any] = {"type": "string", "format": "binary"}
         return {"content": {answer: {"schema": schema}}}
@@ -142,7 +145,7 @@ def _content(route: Route, status: int) -> dict[str, Any]:
         return {}
     if answer is None:
         return {"content": {"application/json": {"schema": {"type": "object"}}}}
-    media = "application/problem+json" if answer.__name__ == "Problem" else "application/json"
+    media = "application/problem+json" if answer is Problem else "application/json"
     return {"content": {media: {"schema": {"$ref": _REF.format(model=answer.__name__)}}}}
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 from aiohttp import web
 
 from server.api.context import Context
@@ -10,6 +13,8 @@ from server.domain.jobs import Job
 from server.stages.read import read_job
 from shared.clock import wait_for
 from shared.http.authentication import PRINCIPAL
+
+T = TypeVar("T")
 
 
 async def requested_job(request: web.Request, context: Context) -> Job:
@@ -26,26 +31,44 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
 
     Args:
         until_ended: wait for the end; else for any state other than ``?seen=``, or the end.
+    """
+    seen = request.query.get("seen")
+
+    async def read() -> Job:
+        return await requested_job(request, context)
+
+    def settled(job: Job) -> bool:
+        return job.ended or (not until_ended and seen is not None and job.state != seen)
+
+    return await wait_until(request, context, read, settled, end_only=until_ended)
+
+
+async def wait_until(
+    request: web.Request,
+    context: Context,
+    read: Callable[[], Awaitable[T]],
+    done: Callable[[T], bool],
+    *,
+    end_only: bool = False,
+) -> T:
+    """What is read of the job once it is ``done``, or when ``?wait=`` seconds are over.
+
+    Args:
+        end_only: nothing but the end of the job changes what is read.
 
     Raises:
         NotAllowed, NoSuchJob, BadField, Refusal
     """
-    wanted = job_id(request)
-    wait_s = seconds_param(request, "wait")
-    seen = request.query.get("seen")
-    job = await read_job(context.jobs, request[PRINCIPAL], wanted)
-
-    def settled() -> bool:
-        return job.ended or (not until_ended and seen is not None and job.state != seen)
-
-    if not wait_s or settled():
-        return job
+    wanted, wait_s = job_id(request), seconds_param(request, "wait")
+    found = await read()
+    if not wait_s or done(found):
+        return found
     deadline = context.clock.monotonic() + wait_s
-    with context.waiting(request), context.watch.of(wanted, end_only=until_ended) as changed:
+    with context.waiting(request), context.watch.of(wanted, end_only=end_only) as changed:
         while True:
             changed.clear()
-            job = await read_job(context.jobs, request[PRINCIPAL], wanted)
+            found = await read()
             left = deadline - context.clock.monotonic()
-            if settled() or left <= 0 or context.watch.closing:
-                return job
+            if done(found) or left <= 0 or context.watch.closing:
+                return found
             await wait_for(changed, left, context.clock)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TypeAlias
 
-from aiohttp.typedefs import Handler
-from pydantic import BaseModel
+from aiohttp import web
 
+from server.api.context import Context
 from server.domain.access import Area
+from shared.wire import StatusBody, Wire
+
+Handler: TypeAlias = Callable[[web.Request, Context], Awaitable[web.StreamResponse | Wire]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +25,21 @@ class Route:
     area: Area
     """Who may call it, see :mod:`server.domain.access`."""
     handler: Handler
-    answers: Mapping[int, type[BaseModel] | str | None]
+    answers: Mapping[int, type[Wire] | str | None]
     """status -> the model, or the media type, of the body."""
+    refusals: tuple[int, ...] = ()
+    """Further statuses, whose bodies are as ``problems.answer`` makes them."""
     query: Mapping[str, str] = field(default_factory=dict)
     """parameter -> what it means"""
 
     @property
     def summary(self) -> str:
         return (self.handler.__doc__ or "").strip().splitlines()[0]
+
+
+def json_answer(
+    body: Wire, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """A document as it is sent; job-orchestrator's bodies do not show what is not set."""
+    text = body.model_dump_json(exclude_none=isinstance(body, StatusBody))
+    return web.Response(status=status, text=text, content_type="application/json", headers=headers)

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from pydantic import BaseModel
 
 from server.api import agents, attempts, downloads, jobs, openapi, server_status, upload
-from server.api.context import CONTEXT
-from server.api.route import Route
+from server.api.context import Context
+from server.api.route import Route, json_answer
 from server.domain.access import Area, check_area
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 
 _ZIP: Final = "application/zip"
-_WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
+_ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP}
+_STATUS: Final = {200: wire.StatusBody, 202: wire.StatusBody}
 _JOB: Final = "/api/v1/jobs/{id}"
-_AGENT: Final = "/api/v1/agents/{name}"
-_CHANGED_AGENT: Final[Mapping[int, type[BaseModel]]] = {
-    200: wire.AgentDoc,
-    400: wire.Problem,
-    404: wire.Problem,
-    409: wire.Problem,
-}
-_AGENT_MESSAGE: Final = {"message": "why; shown with the agent, one line"}
 _ATTEMPT: Final = f"{_JOB}/attempts/{{attempt}}"
+_AGENT: Final = "/api/v1/agents/{name}"
+_AGENT_MESSAGE: Final = {"message": "why; shown with the agent, one line"}
+_WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
+_SEEN: Final = {"seen": "return as soon as the state is another than this"}
+_EVENTS: Final = {"after": "only events with a higher seq", "wait": "seconds to wait for one"}
+_ALL_AGENTS: Final = {"all": "1: also those that were retired and are not in the settings"}
+_UPLOAD: Final = {
+    "service": "so that it can be refused before the body is read",
+    "user_id": "likewise",
+}
+_LIST: Final = {
+    "user": "only this user's",
+    "service": "only this service's",
+    "state": "only in this state",
+    "tag": "only with this tag",
+    "limit": "1 to 500, default 50",
+    "cursor": "next of the page before",
+    "idempotency_key": "with user, and nothing else: the job that was uploaded under it",
+}
 
 ROUTES: Final = (
     # job-orchestrator's
@@ -38,123 +48,48 @@ ROUTES: Final = (
         "/upload",
         Area.JOBS,
         upload.upload,
-        {
-            201: wire.StatusBody,
-            303: None,
-            400: wire.StatusBody,
-            413: wire.StatusBody,
-            415: wire.StatusBody,
-            422: wire.StatusBody,
-            429: wire.StatusBody,
-            503: wire.StatusBody,
-            507: wire.StatusBody,
-        },
-        {"service": "so that it can be refused before the body is read", "user_id": "likewise"},
+        {201: wire.StatusBody, 303: None},
+        (400, 413, 415, 422, 429, 503, 507),
+        _UPLOAD,
     ),
-    Route(
-        "GET",
-        "/download/{id}",
-        Area.JOBS,
-        downloads.download,
-        {200: _ZIP, 206: _ZIP, 404: wire.StatusBody},
-        _WAIT,
-    ),
-    Route(
-        "GET",
-        "/download_partial/{id}",
-        Area.JOBS,
-        downloads.partial,
-        {200: _ZIP, 404: wire.StatusBody, 410: wire.StatusBody},
-    ),
-    Route(
-        "POST",
-        "/terminate/{id}",
-        Area.JOBS,
-        jobs.terminate,
-        {200: wire.StatusBody, 202: wire.StatusBody, 404: wire.StatusBody, 409: wire.StatusBody},
-    ),
+    Route("GET", "/download/{id}", Area.JOBS, downloads.download, _ZIP_OR_PART, (404,), _WAIT),
+    Route("GET", "/download_partial/{id}", Area.JOBS, downloads.partial, {200: _ZIP}, (404, 410)),
+    Route("POST", "/terminate/{id}", Area.JOBS, jobs.terminate, _STATUS, (404, 409)),
     Route("GET", "/openapi.json", Area.OPEN, openapi.document, {200: None}),
     Route("GET", "/swagger", Area.OPEN, openapi.page, {200: "text/html"}),
-    Route("GET", "/swagger/{file}", Area.OPEN, openapi.asset, {200: None, 404: wire.StatusBody}),
+    Route("GET", "/swagger/{file}", Area.OPEN, openapi.asset, {200: None}, (404,)),
     # ours
-    Route(
-        "GET",
-        "/api/v1/jobs",
-        Area.JOBS,
-        jobs.page,
-        {200: wire.JobPage, 400: wire.Problem},
-        {
-            "user": "only this user's",
-            "service": "only this service's",
-            "state": "only in this state",
-            "tag": "only with this tag",
-            "limit": "1 to 500, default 50",
-            "cursor": "next of the page before",
-            "idempotency_key": "with user, and nothing else: the job that was uploaded under it",
-        },
-    ),
-    Route(
-        "GET",
-        _JOB,
-        Area.JOBS,
-        jobs.read,
-        {200: wire.JobDoc, 404: wire.Problem},
-        {**_WAIT, "seen": "return as soon as the state is another than this"},
-    ),
-    Route(
-        "DELETE", _JOB, Area.JOBS, jobs.delete, {204: None, 404: wire.Problem, 409: wire.Problem}
-    ),
-    Route(
-        "GET",
-        f"{_JOB}/events",
-        Area.JOBS,
-        jobs.events,
-        {200: wire.EventPage, 404: wire.Problem},
-        {"after": "only events with a higher seq", "wait": "seconds to wait for one"},
-    ),
+    Route("GET", "/api/v1/jobs", Area.JOBS, jobs.page, {200: wire.JobPage}, (400,), _LIST),
+    Route("GET", _JOB, Area.JOBS, jobs.read, {200: wire.JobDoc}, (404,), _WAIT | _SEEN),
+    Route("DELETE", _JOB, Area.JOBS, jobs.delete, {204: None}, (404, 409)),
+    Route("GET", f"{_JOB}/events", Area.JOBS, jobs.events, {200: wire.EventPage}, (404,), _EVENTS),
     Route(
         "GET",
         f"{_JOB}/result",
         Area.JOBS,
         downloads.result,
-        {
-            200: _ZIP,
-            206: _ZIP,
-            202: wire.JobDoc,
-            404: wire.Problem,
-            409: wire.Problem,
-            410: wire.Problem,
-        },
+        _ZIP_OR_PART | {202: wire.JobDoc},
+        (404, 409, 410),
         _WAIT,
     ),
-    Route(
-        "GET",
-        f"{_JOB}/attempts",
-        Area.JOBS,
-        attempts.page,
-        {200: wire.AttemptPage, 404: wire.Problem},
-    ),
-    Route("GET", _ATTEMPT, Area.JOBS, attempts.read, {200: wire.AttemptDoc, 404: wire.Problem}),
-    Route(
-        "GET",
-        f"{_ATTEMPT}/result",
-        Area.JOBS,
-        attempts.result,
-        {200: _ZIP, 206: _ZIP, 404: wire.Problem, 409: wire.Problem, 410: wire.Problem},
-    ),
+    Route("GET", f"{_JOB}/attempts", Area.JOBS, attempts.page, {200: wire.AttemptPage}, (404,)),
+    Route("GET", _ATTEMPT, Area.JOBS, attempts.read, {200: wire.AttemptDoc}, (404,)),
+    Route("GET", f"{_ATTEMPT}/result", Area.JOBS, attempts.result, _ZIP_OR_PART, (404, 409, 410)),
     Route(
         "GET",
         f"{_ATTEMPT}/logs/{{stream}}",
         Area.JOBS,
         attempts.log,
-        {200: "text/plain", 404: wire.Problem, 409: wire.Problem, 410: wire.Problem},
+        {200: "text/plain"},
+        (404, 409, 410),
     ),
     Route(
         "POST",
         f"{_JOB}/cancel",
         Area.JOBS,
         jobs.cancel,
-        {200: wire.JobDoc, 202: wire.JobDoc, 404: wire.Problem, 409: wire.Problem},
+        {200: wire.JobDoc, 202: wire.JobDoc},
+        (404, 409),
     ),
     Route("GET", "/api/v1/services", Area.STATUS, server_status.services, {200: None}),
     Route(
@@ -163,41 +98,42 @@ ROUTES: Final = (
         Area.AGENTS,
         agents.listing,
         {200: wire.AgentPage},
-        {"all": "1: also those that were retired and are not in the settings"},
+        query=_ALL_AGENTS,
     ),
-    Route("GET", _AGENT, Area.AGENTS, agents.read, {200: wire.AgentDoc, 404: wire.Problem}),
+    Route("GET", _AGENT, Area.AGENTS, agents.read, {200: wire.AgentDoc}, (404,)),
     *(
         Route(
             "POST",
             f"{_AGENT}/{handler.__name__}",
             Area.AGENTS,
             handler,
-            _CHANGED_AGENT,
+            {200: wire.AgentDoc},
+            (400, 404, 409),
             _AGENT_MESSAGE,
         )
         for handler in (agents.drain, agents.resume, agents.retire, agents.lost)
     ),
 )
 
-
 OPEN_PATHS: Final = frozenset(route.path for route in ROUTES if route.area is Area.OPEN)
 """Answered without a token, too: what can be called is no secret, and a page cannot send one."""
 
 
-def _checked(route: Route) -> Handler:
-    """The handler, for callers whose role may use the route."""
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        check_area(request[PRINCIPAL], route.area)
-        return await route.handler(request)
-
-    return handler
-
-
-def add_routes(application: web.Application) -> None:
+def add_routes(application: web.Application, context: Context) -> None:
     """Serve the table."""
-    application[openapi.DOCUMENT] = openapi.describe(ROUTES, application[CONTEXT].version)
+    application[openapi.DOCUMENT] = openapi.describe(ROUTES, context.version)
     for route in ROUTES:
         methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
         for method in methods:
-            application.router.add_route(method, route.path, _checked(route))
+            application.router.add_route(method, route.path, _serve(route, context))
+
+
+def _serve(route: Route, context: Context) -> Handler:
+    """The route's handler, for callers whose role may use it."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        check_area(request[PRINCIPAL], route.area)
+        answer = await route.handler(request, context)
+        return answer if isinstance(answer, web.StreamResponse) else json_answer(answer)
+
+    return handler

@@ -7,18 +7,17 @@ from typing import Any
 
 from aiohttp import web
 
-from server.api.context import CONTEXT
+from server.api.context import Context
 from shared.http.authentication import PRINCIPAL
 
 
-async def ping(_: web.Request) -> web.StreamResponse:
+async def ping(_: web.Request, __: Context) -> web.StreamResponse:
     """Whether anybody is there."""
     return web.json_response({"message": "pong"})
 
 
-async def health(request: web.Request) -> web.StreamResponse:
+async def health(request: web.Request, context: Context) -> web.StreamResponse:
     """200 when new work is welcome, 503 with the reasons when not."""
-    context = request.app[CONTEXT]
     troubles = await context.troubles()
     database = "error" if any("database" in trouble for trouble in troubles) else "ok"
     body: dict[str, Any] = {"status": "error" if troubles else "ok", "database": database}
@@ -34,9 +33,8 @@ async def health(request: web.Request) -> web.StreamResponse:
     )
 
 
-async def services(request: web.Request) -> web.StreamResponse:
+async def services(request: web.Request, context: Context) -> web.StreamResponse:
     """What may be asked for, and the limits that hold."""
-    context = request.app[CONTEXT]
     held = await context.jobs.held()
     items = [
         {

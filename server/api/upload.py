@@ -7,8 +7,9 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from server.api.context import CONTEXT, Context
+from server.api.context import Context
 from server.api.problems import Refusal
+from server.api.route import json_answer
 from server.domain.errors import BundleTooLarge
 from server.domain.upload_fields import HEADER, given
 from shared.http.authentication import PRINCIPAL
@@ -21,9 +22,9 @@ from shared.units.sizes import say_size
 from shared.wire import StatusBody
 
 
-async def upload(request: web.Request) -> web.StreamResponse:
+async def upload(request: web.Request, context: Context) -> web.StreamResponse:
     """Queue the bundle of a multipart form."""
-    context, principal = request.app[CONTEXT], request[PRINCIPAL]
+    principal = request[PRINCIPAL]
     fields = await _refuse_early(request, context)
     with (
         context.upload_limits.admit(request.content) as in_flight,
@@ -77,12 +78,7 @@ async def upload(request: web.Request) -> web.StreamResponse:
     if not is_new:
         headers["Idempotent-Replayed"] = "true"
     body = StatusBody(id=job.id, status=job.state, message="Job successfully uploaded")
-    return web.Response(
-        status=HTTPStatus.CREATED,
-        text=body.model_dump_json(exclude_none=True),
-        content_type="application/json",
-        headers=headers,
-    )
+    return json_answer(body, HTTPStatus.CREATED, headers)
 
 
 async def _refuse_early(request: web.Request, context: Context) -> dict[str, str]:

@@ -52,7 +52,7 @@ class World:
     """A server, and everybody who has a token for it."""
 
     def __init__(self, caller: ServerClient) -> None:
-        self.caller, self.jobs = caller, caller.server.jobs
+        self.caller, self.jobs = caller, caller.server.context.jobs
         self.port = int(caller.url.rpartition(":")[2])
 
     async def ask(

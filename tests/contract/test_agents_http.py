@@ -228,7 +228,7 @@ async def test_an_agent_that_was_taken_out_of_the_settings_is_declared_lost_and_
             assert (await caller.job(job_id))["agent"] == "other"
         async with serving(tmp_path, other, **SLOW) as caller:
             while "north" in await names(caller):
-                await caller.server.agents.run_once()
+                await caller.server.context.agents.run_once()
             assert await names(caller, all="1") == {"north": "retired", "other": "active"}
         async with serving(tmp_path, agent, **SLOW) as caller:  # and when it is there again
             assert (await up(caller, agent))["state"] == "active"

@@ -101,7 +101,7 @@ async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_serve
     async with driving(tmp_path, FakeOrchestrator()) as caller:
         job_id = await caller.upload()
         await caller.job(job_id)
-        jobs = caller.server.jobs
+        jobs = caller.server.context.jobs
 
         async def gone(*_: object) -> None:
             job = await jobs.get(job_id)

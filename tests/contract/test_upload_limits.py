@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from server.api.context import CONTEXT
 from server.storage.scratch import FolderScratch
 from shared.files.bundles.expand import expand
 from tests.contract.test_upload_http import HEAD, bundle, field, form, left, part, post, zipped
@@ -53,7 +52,7 @@ class Sender:
 
 
 def scratch_of(caller: ServerClient) -> FolderScratch:
-    scratch = caller.server.application[CONTEXT].scratch
+    scratch = caller.server.context.scratch
     assert isinstance(scratch, FolderScratch)
     return scratch
 
