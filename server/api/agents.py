@@ -9,10 +9,10 @@ from typing import Any, Final
 from aiohttp import web
 
 from server.api.context import Context
+from server.api.documents import shown
 from server.domain.agents import REPLACED, AgentRecord
 from server.domain.errors import BadField
 from server.ports import Agent
-from shared.clock import iso
 from shared.units.sizes import say_count
 from shared.wire import AgentDoc, AgentPage, AgentState
 
@@ -91,28 +91,18 @@ def _document(context: Context, record: AgentRecord, jobs: int, running: int) ->
     agent = found if _in_use(context, record) else None
     unreachable_s = context.fleet.unreachable_s(record.name)
     missing = f"agent {record.name} is not in the server's settings"
-    return AgentDoc(
-        name=record.name,
-        id=record.id,
-        state=record.state,
-        message=record.message,
-        up=agent is not None and agent.accepts_work,
-        reachable=agent is not None and agent.reachable,
-        trouble=agent.trouble if agent else record.message if found else missing,
-        kind=record.kind,
-        address=record.address,
-        in_settings=agent is not None,
-        jobs=jobs,
-        running=running,
-        slots=agent.slots if agent else None,
-        version=record.version,
-        labels=dict(record.labels),
-        resources=dict(record.resources),
-        health=_health(agent) if agent else None,
-        created_at=iso(record.created_at),
-        last_heard_at=None if record.last_heard_at is None else iso(record.last_heard_at),
-        unreachable_s=None if unreachable_s is None else round(unreachable_s, 1),
-    )
+    now: dict[str, Any] = {
+        "up": agent is not None and agent.accepts_work,
+        "reachable": agent is not None and agent.reachable,
+        "trouble": agent.trouble if agent else record.message if found else missing,
+        "in_settings": agent is not None,
+        "jobs": jobs,
+        "running": running,
+        "slots": agent.slots if agent else None,
+        "health": _health(agent) if agent else None,
+        "unreachable_s": None if unreachable_s is None else round(unreachable_s, 1),
+    }
+    return AgentDoc(**shown(record, AgentDoc) | now)
 
 
 def _health(agent: Agent) -> dict[str, Any] | None:

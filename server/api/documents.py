@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any, Final
 
+from server.domain.agents import AgentRecord
 from server.domain.attempts import Attempt
 from server.domain.jobs import Event, Job
 from server.domain.service import Service
@@ -19,7 +21,10 @@ from shared.wire import (
     Links,
     QueueInfo,
     StatusBody,
+    Wire,
 )
+
+_TIMES: Final = frozenset({"at", "not_before"})
 
 
 def job_doc(
@@ -31,82 +36,50 @@ def job_doc(
         prefix: path below which a proxy shows the server.
     """
     here = f"{prefix}/api/v1/jobs/{job.id}"
-    return JobDoc(
-        id=job.id,
-        status=job.state,
-        message=job.message,
-        user_id=job.user_id,
-        service=job.service,
-        name=job.name,
-        tags=list(job.tags),
-        priority=job.priority,
-        attempt=job.attempt,
-        retries_left=max(0, (service.retries if service else 0) - job.retries_used),
-        ended=job.ended,
-        reason=job.reason,
-        exit_code=job.exit_code,
-        stderr_tail=job.stderr_tail,
-        warnings=[*job.upload_warnings, *job.warnings],
-        agent=job.agent,
-        timeout_s=job.timeout_s,
-        limits=job.limits,
-        enforcement=dict(job.enforcement),
-        queue=queue,
-        created_at=iso(job.created_at),
-        submitted_at=_iso(job.submitted_at),
-        started_at=_iso(job.started_at),
-        ended_at=_iso(job.ended_at),
-        not_before=_iso(job.not_before or None) if job.state is JobState.QUEUED else None,
-        expires_at=_iso(job.expires_at),
-        cancel_requested_at=_iso(job.cancel_requested_at),
-        usage=job.usage,
-        links=Links(
+    cleaned = job.state is JobState.CLEANED
+    own = {
+        "status": job.state,
+        "retries_left": max(0, (service.retries if service else 0) - job.retries_used),
+        "warnings": [*job.upload_warnings, *job.warnings],
+        "queue": queue,
+        "links": Links(
             self=here,
             events=f"{here}/events",
             result=f"{here}/result" if job.state is JobState.COMPLETED else None,
             attempts=f"{here}/attempts",
-            partial=f"{prefix}/download_partial/{job.id}"
-            if job.state is not JobState.CLEANED
-            else None,
+            partial=None if cleaned else f"{prefix}/download_partial/{job.id}",
         ),
-    )
+    }
+    if job.state is not JobState.QUEUED or not job.not_before:
+        own["not_before"] = None
+    return JobDoc(**shown(job, JobDoc) | own)
 
 
 def attempt_doc(attempt: Attempt, prefix: str = "") -> AttemptDoc:
     """The attempt document."""
     here = f"{prefix}/api/v1/jobs/{attempt.job_id}/attempts/{attempt.number}"
-    left = attempt.result is not None
-    return AttemptDoc(
-        number=attempt.number,
-        status=attempt.state,
-        message=attempt.message,
-        reason=attempt.reason,
-        exit_code=attempt.exit_code,
-        stderr_tail=attempt.stderr_tail,
-        warnings=list(attempt.warnings),
-        agent=attempt.agent,
-        agent_id=attempt.agent_id,
-        timeout_s=attempt.timeout_s,
-        limits=attempt.limits,
-        enforcement=dict(attempt.enforcement),
-        usage=attempt.usage,
-        claimed_at=iso(attempt.claimed_at),
-        submitted_at=_iso(attempt.submitted_at),
-        started_at=_iso(attempt.started_at),
-        ended_at=_iso(attempt.ended_at),
-        result_size=attempt.result.size if attempt.result else None,
-        stdout_bytes=attempt.stdout_bytes,
-        stderr_bytes=attempt.stderr_bytes,
-        links=AttemptLinks(
-            result=f"{here}/result" if left else None,
-            stdout=f"{here}/logs/stdout" if left else None,
-            stderr=f"{here}/logs/stderr" if left else None,
-        ),
-    )
+    own: dict[str, Any] = {"status": attempt.state, "links": AttemptLinks()}
+    if attempt.result is not None:
+        own["result_size"] = attempt.result.size
+        own["links"] = AttemptLinks(
+            result=f"{here}/result", stdout=f"{here}/logs/stdout", stderr=f"{here}/logs/stderr"
+        )
+    return AttemptDoc(**shown(attempt, AttemptDoc) | own)
 
 
-def _iso(at: Micros | None) -> str | None:
-    return None if at is None else iso(at)
+def event_doc(event: Event) -> EventDoc:
+    return EventDoc(status=event.state, **shown(event, EventDoc))
+
+
+def shown(record: Job | Attempt | Event | AgentRecord, model: type[Wire]) -> dict[str, Any]:
+    """What a document shows under the names that the record has for it; times as text."""
+    names = [name for name in model.model_fields if hasattr(record, name)]
+    return {name: _shown(name, getattr(record, name)) for name in names}
+
+
+def _shown(name: str, value: Any) -> Any:
+    is_time = value is not None and (name in _TIMES or name.endswith("_at"))
+    return iso(value) if is_time else value
 
 
 async def why_waiting(
@@ -148,18 +121,6 @@ async def why_waiting(
     else:
         reason = "next in turn"
     return QueueInfo(position=position, reason=reason)
-
-
-def event_doc(event: Event) -> EventDoc:
-    return EventDoc(
-        seq=event.seq,
-        at=iso(event.at),
-        attempt=event.attempt,
-        before=event.before,
-        status=event.state,
-        reason=event.reason,
-        message=event.message,
-    )
 
 
 def when_to_ask_again(job: Job) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from server.domain import states
 from server.domain.attempts import Attempt
@@ -32,72 +34,54 @@ def _enforcement(text: str) -> Mapping[str, str]:
     return MappingProxyType(json.loads(text))
 
 
+_READ: Final[Mapping[str, Callable[[str], Any]]] = {
+    "state": JobState,
+    "before": JobState,
+    "reason": Reason,
+    "limits": _limits,
+    "usage": Usage.model_validate_json,
+    "tags": _words,
+    "warnings": _words,
+    "upload_warnings": _words,
+    "enforcement": _enforcement,
+}
+"""column -> what its text means, where there is one"""
+
+
+class _Columns:
+    """The fields of a record that have a column of their own."""
+
+    def __init__(self, kind: type[Job | Attempt | Event]) -> None:
+        names = {field.name for field in dataclasses.fields(kind)} - {"bundle", "result"}
+        self._names, self._values = tuple(names), itemgetter(*names)
+        self._read = [(name, read) for name, read in _READ.items() if name in names]
+
+    def fields(self, row: Row) -> dict[str, Any]:
+        fields = dict(zip(self._names, self._values(row), strict=True))
+        for name, read in self._read:
+            if fields[name]:
+                fields[name] = read(fields[name])
+        return fields
+
+
+_JOB: Final = _Columns(Job)
+_ATTEMPT: Final = _Columns(Attempt)
+_EVENT: Final = _Columns(Event)
+
+
 def job(row: Row) -> Job:
-    return Job(
-        id=row["id"],
-        state=JobState(row["state"]),
-        user_id=row["user_id"],
-        service=row["service"],
-        name=row["name"],
-        tags=_words(row["tags"]),
-        priority=row["priority"],
-        limits=_limits(row["limits"]),
-        timeout_s=row["timeout_s"],
-        attempt=row["attempt"],
-        retries_used=row["retries_used"],
-        infra_used=row["infra_used"],
-        message=row["message"],
-        reason=Reason(row["reason"]) if row["reason"] else None,
-        exit_code=row["exit_code"],
-        stderr_tail=row["stderr_tail"],
-        upload_warnings=_words(row["upload_warnings"]),
-        warnings=_words(row["warnings"]),
-        enforcement=_enforcement(row["enforcement"]),
-        usage=Usage.model_validate_json(row["usage"]) if row["usage"] else None,
-        agent=row["agent"],
-        payload_id=row["payload_id"],
-        bundle=Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
-        if row["bundle_file"]
-        else None,
-        result=_result(row),
-        created_at=row["created_at"],
-        queued_at=row["queued_at"],
-        submitted_at=row["submitted_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        not_before=row["not_before"],
-        expires_at=row["expires_at"],
-        cancel_requested_at=row["cancel_requested_at"],
-        submitted_by=row["submitted_by"],
-    )
+    bundle = None
+    if row["bundle_file"]:
+        bundle = Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
+    return Job(bundle=bundle, result=_result(row), **_JOB.fields(row))
 
 
 def attempt(row: Row) -> Attempt:
-    return Attempt(
-        job_id=row["job_id"],
-        number=row["number"],
-        state=JobState(row["state"]),
-        agent=row["agent"],
-        agent_id=row["agent_id"],
-        payload_id=row["payload_id"],
-        lease=row["lease"],
-        limits=_limits(row["limits"]),
-        timeout_s=row["timeout_s"],
-        claimed_at=row["claimed_at"],
-        submitted_at=row["submitted_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        message=row["message"],
-        reason=Reason(row["reason"]) if row["reason"] else None,
-        exit_code=row["exit_code"],
-        stderr_tail=row["stderr_tail"],
-        warnings=_words(row["warnings"]),
-        enforcement=_enforcement(row["enforcement"]),
-        usage=Usage.model_validate_json(row["usage"]) if row["usage"] else None,
-        result=_result(row),
-        stdout_bytes=row["stdout_bytes"],
-        stderr_bytes=row["stderr_bytes"],
-    )
+    return Attempt(result=_result(row), **_ATTEMPT.fields(row))
+
+
+def event(row: Row) -> Event:
+    return Event(**_EVENT.fields(row))
 
 
 def _result(row: Row) -> Result | None:
@@ -123,19 +107,6 @@ def new_job_columns(new: NewJob) -> dict[str, Any]:
         "upload_warnings": json.dumps(new.warnings),
         "submitted_by": new.submitted_by,
     }
-
-
-def event(row: Row) -> Event:
-    return Event(
-        seq=row["seq"],
-        job_id=row["job_id"],
-        at=row["at"],
-        attempt=row["attempt"],
-        before=JobState(row["before"]) if row["before"] else None,
-        state=JobState(row["state"]),
-        reason=Reason(row["reason"]) if row["reason"] else None,
-        message=row["message"],
-    )
 
 
 def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
