@@ -10,8 +10,9 @@ from server.domain.errors import NoSuchAttempt
 from server.domain.jobs import Job, Move, Result
 from server.domain.leases import Lease
 from server.store import leases, records
+from server.store.statements import Part
 from shared.ids import AttemptKey
-from shared.sql import Database, Transaction
+from shared.sql import Transaction
 from shared.wire import JobState
 
 _FROM_THE_JOB: Final = ("agent", "payload_id", "submitted_at", "started_at")
@@ -97,20 +98,17 @@ async def attach_result(
     return records.job((await tx.rows("SELECT * FROM jobs WHERE id = :job_id", values))[0])
 
 
-class Attempts:
+class Attempts(Part):
     """The part of ``ports.Jobs`` that shows attempts."""
 
-    def __init__(self, database: Database) -> None:
-        self._attempts = database
-
     async def attempts(self, job_id: int) -> list[Attempt]:
-        rows = await self._attempts.list_rows(
+        rows = await self._database.list_rows(
             "SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number", {"job_id": job_id}
         )
         return [records.attempt(row) for row in rows]
 
     async def attempt(self, key: AttemptKey) -> Attempt:
-        rows = await self._attempts.list_rows(
+        rows = await self._database.list_rows(
             "SELECT * FROM attempts WHERE job_id = :job_id AND number = :number",
             {"job_id": key.job_id, "number": key.attempt},
         )

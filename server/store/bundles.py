@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle
-from server.store.placeholders import batches
+from server.store.statements import batches
 from shared.clock import Micros
 from shared.sql import Transaction
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from server.domain import fairshare, placement
@@ -13,9 +13,10 @@ from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.moves import make_move
 from server.store.queue import HELD
+from server.store.statements import Part
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.sql import Database, Transaction
+from shared.sql import Transaction
 from shared.wire import JobState
 
 _NEXT_USER: Final = """
@@ -30,11 +31,8 @@ _NO_MORE_JOBS: Final = """
 listed. An agent that replaced a retired one has the same name."""
 
 
-class Claims:
+class Claims(Part):
     """The part of ``ports.Jobs`` that gives queued jobs to agents."""
-
-    def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
-        self._database, self._changed = database, changed
 
     async def claim_fairly(
         self,

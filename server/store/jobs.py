@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from server.domain.errors import QueueFull, StorageFull
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result, Step
@@ -22,18 +22,7 @@ from shared.wire import JobState
 
 
 class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
-    """``ports.Jobs`` over a database.
-
-    Args:
-        changed: called with the job after each commit that moved it.
-    """
-
-    def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
-        Queue.__init__(self, database)
-        Claims.__init__(self, database, changed)
-        Pages.__init__(self, database)
-        Attempts.__init__(self, database)
-        Retention.__init__(self, database, changed)
+    """``ports.Jobs`` over a database."""
 
     # -- moving
 
@@ -160,22 +149,21 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
 
     async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
         words = ", ".join(f"'{state.value}'" for state in states)
-        rows = await self._database.rows(
+        jobs = await self._jobs(
             # The first condition is the partial index's own, or it is not used.
             f"SELECT * FROM jobs WHERE {HELD} AND state IN ({words})"  # noqa: S608 - our own words
             + (" AND agent = :agent" if agent is not None else ""),
             {"agent": agent},
         )
-        return sorted(map(records.job, rows), key=lambda job: job.id)
+        return sorted(jobs, key=lambda job: job.id)
 
     async def to_cancel(self) -> list[Job]:
-        rows = await self._database.rows(
+        return await self._jobs(
             """
-            SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL ORDER BY
-            id
+            SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL
+            ORDER BY id
             """
         )
-        return [records.job(row) for row in rows]
 
 
 async def _by_key(source: Database | Transaction, user_id: str, key: str) -> Job | None:

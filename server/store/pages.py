@@ -7,8 +7,7 @@ from typing import Any, Final
 from server.domain.jobs import Job
 from server.ports import Filter
 from server.store import records
-from server.store.placeholders import batches
-from shared.sql import Database
+from server.store.statements import Part, batches
 from shared.wire import JobState
 
 _SLICE: Final = 500
@@ -16,11 +15,8 @@ _SLICE: Final = 500
 _NO_END: Final = 2**63 - 1
 
 
-class Pages:
+class Pages(Part):
     """The part of ``ports.Jobs`` that people look at, apart from what the loops read."""
-
-    def __init__(self, database: Database) -> None:
-        self._lists = database
 
     async def page(
         self, where: Filter, before_id: int | None, limit: int
@@ -33,7 +29,7 @@ class Pages:
             ids, following = await self._common(lists, before)
         if len(ids) > limit:
             ids, following = ids[:limit], ids[limit - 1]
-        return await self._jobs(ids), following
+        return await self._read(ids), following
 
     async def _ids(self, where: Filter, before: int, limit: int) -> list[int]:
         """Newest first; the filter is one that an index holds."""
@@ -53,10 +49,10 @@ class Pages:
                 for state in states
             ]
             sql = f"{' UNION ALL '.join(parts)} ORDER BY id DESC LIMIT :limit"
-        return [row["id"] for row in await self._lists.list_rows(sql, params)]
+        return [row["id"] for row in await self._database.list_rows(sql, params)]
 
     async def _tagged(self, tag: str, before: int, limit: int) -> list[int]:
-        tagged = await self._lists.list_rows(
+        tagged = await self._database.list_rows(
             """
             SELECT job_id FROM job_tags WHERE tag = :tag AND job_id < :before
             ORDER BY job_id DESC LIMIT :limit
@@ -89,16 +85,16 @@ class Pages:
             else "SELECT id, user_id, service, state, submitted_by FROM jobs WHERE id IN ({names})"
         )
         for names, params in batches(ids):
-            for row in await self._lists.list_rows(sql.format(names=names), params | tag):
+            for row in await self._database.list_rows(sql.format(names=names), params | tag):
                 if all(row[name] == given[name] for name in given):
                     fitting.add(row["id"])
         return fitting
 
-    async def _jobs(self, ids: list[int]) -> list[Job]:
+    async def _read(self, ids: list[int]) -> list[Job]:
         found: dict[int, Job] = {}
         for names, params in batches(ids):
             sql = f"SELECT * FROM jobs WHERE id IN ({names})"  # noqa: S608 - placeholders
-            for row in await self._lists.list_rows(sql, params):
+            for row in await self._database.list_rows(sql, params):
                 found[row["id"]] = records.job(row)
         return [found[one] for one in ids if one in found]
 

@@ -6,14 +6,12 @@ from typing import Final
 
 from server.domain.jobs import Job
 from server.ports import Held
-from server.store import records
+from server.store.statements import Part
 from shared.clock import Micros
 from shared.sql import Database, Transaction
 
 HELD: Final = "state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
 """HOLDS_SLOT, in the words of the index ``jobs_held``."""
-
-
 _AT_ONCE: Final = 1_000
 # Queued in the future: the clock was set back, and not_before means nothing any more.
 _DUE: Final = """
@@ -39,11 +37,8 @@ async def count_queued(
     return int(rows[0]["count"])
 
 
-class Queue:
+class Queue(Part):
     """The part of ``ports.Jobs`` that the Sender chooses by."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     async def release_delayed(self, now: Micros) -> int:
         due = await self._database.rows(f"{_DUE} LIMIT 1", {"now": now})
@@ -103,11 +98,10 @@ class Queue:
         return int(rows[0]["count"])
 
     async def longest_queued(self, service: str, limit: int) -> list[Job]:
-        rows = await self._database.rows(
+        return await self._jobs(
             """
             SELECT * FROM jobs WHERE state = 'Queued' AND service = :service
             ORDER BY queued_at LIMIT :limit
             """,
             {"service": service, "limit": limit},
         )
-        return [records.job(row) for row in rows]

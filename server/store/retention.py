@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from server.domain.errors import NoSuchJob, NotEnded
@@ -11,30 +11,22 @@ from server.domain.jobs import Job, Move
 from server.store import records
 from server.store.bundles import release_files
 from server.store.moves import make_move
-from server.store.placeholders import batches
+from server.store.statements import Part, batches
 from shared.clock import Micros
-from shared.sql import Database, Transaction
+from shared.sql import Transaction
 
 
-class Retention:
-    """The part of ``ports.Jobs`` that the Cleaner works by.
-
-    Args:
-        changed: called with each job that was cleaned, or deleted by its user.
-    """
-
-    def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
-        self._database, self._changed = database, changed
+class Retention(Part):
+    """The part of ``ports.Jobs`` that the Cleaner works by."""
 
     async def expired(self, now: Micros, limit: int) -> list[Job]:
-        rows = await self._database.rows(
+        return await self._jobs(
             """
             SELECT * FROM jobs WHERE expires_at IS NOT NULL AND expires_at <= :now
             ORDER BY expires_at LIMIT :limit
             """,
             {"now": now, "limit": limit},
         )
-        return [records.job(row) for row in rows]
 
     async def files_in_use(self, names: Sequence[str]) -> set[str]:
         in_use: set[str] = set()

@@ -1,0 +1,33 @@
+"""What the parts of ``ports.Jobs`` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from server.domain.jobs import Job
+from server.store import records
+from shared.sql import Database, Params
+
+
+class Part:
+    """Some methods of ``ports.Jobs`` over a database.
+
+    Args:
+        changed: called with the job after each commit that moved it.
+    """
+
+    def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
+        self._database, self._changed = database, changed
+
+    async def _jobs(self, sql: str, params: Params | None = None) -> list[Job]:
+        return [records.job(row) for row in await self._database.rows(sql, params)]
+
+
+def batches(values: Sequence[Any], size: int = 500) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Placeholders and parameters for ``IN (…)``, some hundreds at a time: SQLite's limit is
+    32,766.
+    """
+    for start in range(0, len(values), size):
+        params = {f"v{n}": value for n, value in enumerate(values[start : start + size])}
+        yield ", ".join(f":{name}" for name in params), params
