@@ -1,4 +1,4 @@
-"""The leases of agents: this server talks to the agents whose lease it holds, and to no others.
+"""The leases of agents: this server uses the agents whose lease it holds, and no others.
 
 Where several servers serve one store, each holds the leases of some agents, and takes over those of
 a server that does not renew them any more. A server that was paused so long that another has taken
@@ -22,10 +22,10 @@ log = structlog.get_logger()
 
 
 class LeaseHolder:
-    """Renews the leases, takes those that are free, and talks to the agents whose lease is held.
+    """Renews the leases, takes those that are free, and uses the agents whose lease is held.
 
     Args:
-        conversations: by agent of the settings: keeps in touch with it until it is cancelled.
+        followers: by agent of the settings: follows it until it is cancelled.
         stages: break off what they do with an agent.
         resume: takes up what an earlier holder began.
         alone: no other server can be running, so leases of an earlier run are taken at once.
@@ -36,18 +36,18 @@ class LeaseHolder:
         leases: Leases,
         jobs: Jobs,
         registry: Registry,
-        conversations: Mapping[str, Callable[[], Coroutine[Any, Any, None]]],
+        followers: Mapping[str, Callable[[], Coroutine[Any, Any, None]]],
         stages: Sequence[Callable[[str], Awaitable[None]]],
         resume: Callable[[], Awaitable[None]],
         *,
         alone: bool,
     ) -> None:
         self._leases, self._jobs, self._registry = leases, jobs, registry
-        self._conversations, self._stages, self._resume = conversations, stages, resume
+        self._followers, self._stages, self._resume = followers, stages, resume
         self._alone = alone
         self._held: dict[str, Lease] = {}
         """Name -> lease, that of this server itself included."""
-        self._talking: dict[str, asyncio.Task[None]] = {}
+        self._following: dict[str, asyncio.Task[None]] = {}
 
     async def run_once(self) -> int:
         """One sweep; returns how many leases were taken or lost."""
@@ -63,22 +63,22 @@ class LeaseHolder:
         return len(lost) + len(taken)
 
     async def stop(self) -> None:
-        """End the conversations. The leases are kept: stages may still have to write."""
-        for task in self._talking.values():
+        """Cancel the followers. The leases are kept: stages may still have to write."""
+        for task in self._following.values():
             task.cancel()
-        await asyncio.gather(*self._talking.values(), return_exceptions=True)
-        self._talking.clear()
+        await asyncio.gather(*self._following.values(), return_exceptions=True)
+        self._following.clear()
 
     async def _acquire(self) -> list[Lease]:
         """Those of agents that are in the settings or have jobs, and our own."""
         agents = {one.agent for one in await self._jobs.held() if one.agent}
-        names = [of_agent(agent) for agent in sorted(agents | self._conversations.keys())]
+        names = [of_agent(agent) for agent in sorted(agents | self._followers.keys())]
         names.append(of_server(self._leases.owner))
         wanted = [name for name in names if name not in self._held]
         taken = await self._leases.acquire(wanted, alone=self._alone) if wanted else []
         for name in set(wanted) - {lease.name for lease in taken}:
             agent = Lease(name, "", 0).agent
-            self._registry.give_up(agent, f"another server talks to agent {agent}")
+            self._registry.give_up(agent, f"another server uses agent {agent}")
         return taken
 
     def _take(self, lease: Lease) -> None:
@@ -87,19 +87,19 @@ class LeaseHolder:
             return
         log.info("lease.taken", agent=lease.agent, token=lease.token)
         self._registry.take(lease)
-        if lease.agent in self._conversations:
-            talk = self._conversations[lease.agent]()
-            self._talking[lease.agent] = asyncio.create_task(talk)
+        if lease.agent in self._followers:
+            follower = self._followers[lease.agent]
+            self._following[lease.agent] = asyncio.create_task(follower())
 
     async def _drop(self, lease: Lease) -> None:
         del self._held[lease.name]
         if lease.name == of_server(lease.owner):
             return
         log.warning("lease.lost", agent=lease.agent, token=lease.token)
-        self._registry.give_up(lease.agent, f"another server talks to agent {lease.agent}")
-        talking = self._talking.pop(lease.agent, None)
-        if talking is not None:
-            talking.cancel()
-            await asyncio.gather(talking, return_exceptions=True)
+        self._registry.give_up(lease.agent, f"another server uses agent {lease.agent}")
+        following = self._following.pop(lease.agent, None)
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
         for stop in self._stages:
             await stop(lease.agent)

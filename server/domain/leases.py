@@ -1,4 +1,4 @@
-"""The right of one server, for a time, to talk to an agent and to move the jobs that it has."""
+"""The right of one server, for a time, to use an agent and to move the jobs that it has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Lease:
 
 
 def of_agent(name: str) -> str:
-    """Name of the lease whose holder talks to the agent and makes all deliveries to it."""
+    """Name of the lease whose holder follows the agent and makes all deliveries to it."""
     return _AGENT + name
 
 

@@ -1,4 +1,4 @@
-"""Leases: which of several servers talks to which agent."""
+"""Leases: which of several servers uses which agent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LeaseLost(Exception):
     """Another server has the lease by now: nothing was written, and nothing more is to be done."""
 
     def __init__(self, agent: str) -> None:
-        super().__init__(f"another server talks to agent {agent} now")
+        super().__init__(f"another server uses agent {agent} now")
         self.agent = agent
 
 
@@ -57,5 +57,5 @@ class HeldLeases(Protocol):
     """The leases of agents that this server holds."""
 
     def lease(self, agent: str) -> Lease | None:
-        """The lease of the agent; None: another server talks to it."""
+        """The lease of the agent; None: another server uses it."""
         ...

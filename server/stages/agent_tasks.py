@@ -1,4 +1,4 @@
-"""Tasks that talk to agents. Those of one agent are broken off when its lease is lost."""
+"""Tasks for agents. Those of one agent are cancelled when its lease is lost."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ async def move_at_agent(jobs: Jobs, leases: HeldLeases, agent: str, move: Move) 
         None: the job is no longer as the move saw it.
 
     Raises:
-        LeaseLost: another server talks to the agent. Nothing was changed.
+        LeaseLost: another server uses the agent. Nothing was changed.
     """
     return await jobs.move(dataclasses.replace(move, lease=held_lease(leases, agent)))

@@ -68,7 +68,7 @@ MUTANTS: Final = (
         f"{_HTTP}what_a_lost_agent_has_is_tried_again_at_once_or_cancelled",
     ),
     _of(
-        "nor one to which another server talks",
+        "nor one that another server uses",
         "stages/agents.py",
         "return recent and not record.unreachable_s",
         "return False",

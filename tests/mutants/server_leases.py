@@ -199,7 +199,7 @@ MUTANTS: Final = (
     ),
     _holder(
         "a server that has lost a lease stops following the agent",
-        "talking.cancel()\n            await asyncio.gather(talking, return_exceptions=True)",
+        "following.cancel()\n            await asyncio.gather(following, return_exceptions=True)",
         "pass",
         "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",
     ),
@@ -211,7 +211,7 @@ MUTANTS: Final = (
     ),
     _holder(
         "who has lost a lease begins nothing new",
-        'self._registry.give_up(lease.agent, f"another server talks to agent {lease.agent}")',
+        'self._registry.give_up(lease.agent, f"another server uses agent {lease.agent}")',
         "pass",
         "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",
     ),
@@ -229,8 +229,8 @@ MUTANTS: Final = (
     ),
     _holder(
         "agents that are not in the settings have a holder",
-        "sorted(agents | self._conversations.keys())",
-        "sorted(self._conversations.keys())",
+        "sorted(agents | self._followers.keys())",
+        "sorted(self._followers.keys())",
         "an_agent_that_has_jobs_has_a_holder_though_it_is_not_in_the_settings",
     ),
     # two servers

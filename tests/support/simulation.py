@@ -143,19 +143,19 @@ class World:
             self.jobs, self.storage, self.services, self.steady, self.running_servers
         )
         every = {agent.name: functools.partial(self._talk_to, agent) for agent in self.agents}
-        conversations = {name: every[name] for name in agents or every}
+        followers = {name: every[name] for name in agents or every}
         self.holder = LeaseHolder(
             self.leases,
             self.jobs,
             self.registry,
-            conversations,
+            followers,
             [self.deliver.stop, self.poll.stop, self.get.stop],
             self.deliver.resume_interrupted,
             alone=self.alone,
         )
         self.alive = True
         await self.holder.run_once()
-        conversations |= every
+        followers |= every
         await recover(self.jobs, self.scratch, self.running_servers)
         await self.settle()
 

@@ -169,7 +169,7 @@ async def test_a_move_under_a_lease_that_another_has_by_now_is_not_made(
         Move(job.id, 1, JobState.PROCESSING, JobState.SUBMITTED, 30, "has it", lease=lease)
         for lease in (lost, held)
     ]
-    with pytest.raises(LeaseLost, match="another server talks to agent node"):
+    with pytest.raises(LeaseLost, match="another server uses agent node"):
         await jobs.move(moves[0])
     assert (await jobs.get(job.id)).state is JobState.PROCESSING
     assert len(await jobs.events(job.id)) == 2

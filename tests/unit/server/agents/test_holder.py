@@ -46,13 +46,13 @@ class Server:
             self.leases,
             self.jobs,
             self.registry,
-            {link.name: functools.partial(self.talk, link) for link in links},
+            {link.name: functools.partial(self.follow, link) for link in links},
             [self.stop],
             self.resume,
             alone=alone,
         )
 
-    async def talk(self, link: OrchestratorClient) -> None:
+    async def follow(self, link: OrchestratorClient) -> None:
         self.talks.add(link.name)
         self.registry.mark_up(link, AgentHealth(status="ok", slots=1))
         try:
@@ -98,7 +98,7 @@ async def test_one_server_talks_to_each_agent_and_another_when_it_does_not_renew
         await clock.advance(RENEW_EVERY_S)
     assert (first.talks, first.candidates(), first.resumed) == (set(AGENTS), list(AGENTS), 1)
     assert (second.talks, second.candidates(), second.resumed) == (set(), [], 0)
-    assert second.registry.why_none("s", {}).startswith("another server talks to agent north")
+    assert second.registry.why_none("s", {}).startswith("another server uses agent north")
 
     await clock.advance(LENGTH_S)  # in which the first is paused
     await sweep(clock, second)

@@ -131,10 +131,10 @@ async def test_unreachable_time_is_counted_on_the_clock_that_does_not_jump() -> 
 async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not_judged() -> None:
     fleet = Fleet(a=1)
     await fleet.clock.advance(5.0)
-    fleet.registry.give_up("a", "another server talks to agent a")
+    fleet.registry.give_up("a", "another server uses agent a")
     assert fleet.registry.candidates("s") == []
     assert fleet.registry.lease("a") is None
-    assert fleet.registry.why_none("s", {}) == "another server talks to agent a"
+    assert fleet.registry.why_none("s", {}) == "another server uses agent a"
     await fleet.clock.advance(90_000.0)
     assert fleet.registry.unreachable_s("a") is None
     fleet.registry.take(Lease(of_agent("a"), "b", 2))

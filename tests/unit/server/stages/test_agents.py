@@ -167,14 +167,14 @@ async def test_an_agent_to_which_another_server_talks_is_not_declared_lost(tmp_p
     machine = SimClock()
     async with run(tmp_path, machine) as server:
         await server.reached()
-        server.registry.give_up("north", "another server talks to it")
+        server.registry.give_up("north", "another server uses it")
         with pytest.raises(AgentRefusal, match="agent north can be reached"):
             await server.agents.declare_lost("north", "gone")
         await server.store.add_unreachable({"name:north": 20.0})
         record, ended = await server.agents.declare_lost("north", "gone")
         assert (record.state, ended) == (AgentState.LOST, 0)
         await server.reached()
-        server.registry.give_up("north", "another server talks to it")
+        server.registry.give_up("north", "another server uses it")
         await machine.advance(121.0)  # nor has the other one talked to it for long
         assert (await server.agents.declare_lost("north", ""))[0].state is AgentState.LOST
 
