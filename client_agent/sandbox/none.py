@@ -22,8 +22,6 @@ from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.cgroups import kill_group
 from client_agent.sandbox.limits.meter import Gauge
 from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY, gated
-from client_agent.sandbox.process.start import Start
-from client_agent.sandbox.process.supervisor import SupervisedProcess
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
@@ -79,20 +77,17 @@ class UnsandboxedWorkspace(HostWorkspace):
         self._processes: ProcessSet | None = None
 
     async def start(self, launch: Launch) -> Process:
-        sandbox, settings = self._sandbox, self._sandbox.settings
+        sandbox = self._sandbox
         if any(str(source) != target for source, target in launch.grant.read_only):
             raise SandboxBroken("read_only binds to other places need a sandbox")
         marker = f"{ATTEMPT_VARIABLE}={sandbox.work_folders.name}/{self.name}"
-        pidfd.become_subreaper()
-        start = Start(launch, self.logs(), self.record_init, without_bwrap=True)
+        start = self.new_start(launch, without_bwrap=True)
         try:
             start.spawn(self._command(launch, marker), (), cwd=self.path)
         except BaseException:
             start.close()
             raise
-        spawned = await start.wait_until_ready(
-            sandbox.clock, settings.start_timeout_s, settings.death_timeout_s
-        )
+        spawned = await start.wait_until_ready()
         sandbox.leaders.add(spawned.init)
         processes = self._processes = ProcessSet(
             spawned.init,
@@ -100,12 +95,9 @@ class UnsandboxedWorkspace(HostWorkspace):
             marker.encode(),
             self,
             sandbox.clock,
-            settings.death_timeout_s,
+            sandbox.settings.death_timeout_s,
         )
-        self.process = SupervisedProcess(
-            spawned, launch, self.meter(launch, processes), sandbox.clock, settings.death_timeout_s
-        )
-        return self.process
+        return self.supervise(spawned, launch, processes)
 
     def is_dead(self) -> bool:
         return super().is_dead() and (self._processes is None or not self._processes.kill_all())

@@ -15,13 +15,15 @@ import structlog
 
 from client_agent.sandbox.base import HARD, NONE, Launch, Process
 from client_agent.sandbox.host_resources import HostResources
+from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.cgroups import Cgroup, kill_group
 from client_agent.sandbox.kernel.disk_images import DiskImage
 from client_agent.sandbox.limits.hard import CgroupGauge, HostDiskGauge, ImageGauge
 from client_agent.sandbox.limits.meter import Gauge, Meter
 from client_agent.sandbox.limits.soft import DirectoryGauge, ProcessGauge
-from client_agent.sandbox.process.start import LogSettings
-from client_agent.sandbox.process.supervisor import SupervisedProcess
+from client_agent.sandbox.process.log_capture import LogSettings
+from client_agent.sandbox.process.start import Start
+from client_agent.sandbox.process.supervisor import SpawnedProcesses, SupervisedProcess
 from shared.files.descriptors import closing_fd
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
@@ -149,7 +151,30 @@ class HostWorkspace(ABC):
                 return
         log.warning("cgroup.not_removed", attempt=self.name)
 
-    def record_init(self, init: int) -> None:
+    def new_start(self, launch: Launch, *, without_bwrap: bool = False) -> Start:
+        """A start of the job's chain of programs."""
+        resources, settings = self._resources, self._resources.settings
+        pidfd.become_subreaper()
+        return Start(
+            launch,
+            self._logs(),
+            self._record_init,
+            resources.clock,
+            settings.start_timeout_s,
+            settings.death_timeout_s,
+            without_bwrap=without_bwrap,
+        )
+
+    def supervise(
+        self, spawned: SpawnedProcesses, launch: Launch, *gauges: Gauge
+    ) -> SupervisedProcess:
+        """Supervise the processes of a start, with these gauges besides those of every attempt."""
+        clock, death_timeout_s = self._resources.clock, self._resources.settings.death_timeout_s
+        meter = self._meter(launch, *gauges)
+        self.process = SupervisedProcess(spawned, launch, meter, clock, death_timeout_s)
+        return self.process
+
+    def _record_init(self, init: int) -> None:
         """Note the init, so that the next run of the agent can kill it."""
         if self.folder is not None:
             self._resources.work_folders.record_init(self.folder, init)
@@ -170,7 +195,7 @@ class HostWorkspace(ABC):
             rlimits["cpu"] = math.ceil(self._cpu_budget_s(launch)) + CPU_MARGIN_S
         return rlimits
 
-    def logs(self) -> LogSettings:
+    def _logs(self) -> LogSettings:
         """How much of the output is stored, and at which size the job is ended."""
         factor = self._resources.settings.log_hard_factor
         hard_limit = self.limits.log * factor
@@ -185,7 +210,7 @@ class HostWorkspace(ABC):
 
         return LogSettings(self.limits.log, hard_limit, on_flood, self._resources.log_threads)
 
-    def meter(self, launch: Launch, *more: Gauge) -> Meter:
+    def _meter(self, launch: Launch, *more: Gauge) -> Meter:
         """The gauges of the attempt."""
         resources, settings, limits = self._resources, self._resources.settings, self.limits
         all_dead = threading.Event()
@@ -195,29 +220,15 @@ class HostWorkspace(ABC):
         memory, cpu = (self.enforcement[name] != HARD for name in ("memory", "cpu"))
         if memory or cpu:
             budget_s = self._cpu_budget_s(launch)
+            clock, scratch = resources.clock, self.scratch
             gauges.append(
-                ProcessGauge(
-                    limits,
-                    budget_s,
-                    resources.clock,
-                    memory=memory,
-                    cpu=cpu,
-                    scratch=self.scratch,
-                )
+                ProcessGauge(limits, budget_s, clock, memory=memory, cpu=cpu, scratch=scratch)
             )
         if self._image is not None:
             gauges.append(ImageGauge(self._image, limits))
         else:
-            gauges.append(
-                DirectoryGauge(
-                    self.fd,
-                    os.fstat(self.fd).st_dev,
-                    limits,
-                    max(256, limits.disk // settings.inode_every),
-                    resources.clock,
-                    all_dead,
-                )
-            )
+            max_files = max(256, limits.disk // settings.inode_every)
+            gauges.append(DirectoryGauge(self.fd, limits, max_files, resources.clock, all_dead))
         return Meter([*more, *gauges], resources.clock, settings.poll_s, all_dead)
 
     def _cpu_budget_s(self, launch: Launch) -> float:

@@ -369,7 +369,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "4",
         "log: a flood ends the job",
         "sandbox/process/log_capture.py",
-        "if self.bytes_read > self._hard_limit and",
+        "if self.bytes_read > self._settings.hard_limit and",
         "if False and",
         f"{HOSTILE}[user-log-flood]",
     ),

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 
 from client_agent.sandbox.base import Launch, Process, SelfTestReport
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
-from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.process.chain import TEMPORARY, gated
-from client_agent.sandbox.process.start import Pipes, Start
-from client_agent.sandbox.process.supervisor import SupervisedProcess
+from client_agent.sandbox.process.start import Pipes
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
+from shared.files.descriptors import closing_fd
+from shared.files.durable import write_all
 from shared.wire import Limits
 
 
@@ -74,9 +75,7 @@ class BubblewrapWorkspace(HostWorkspace):
     async def start(self, launch: Launch) -> Process:
         sandbox, settings = self._sandbox, self._sandbox.settings
         grant = launch.grant
-        pidfd.become_subreaper()
-        start = Start(launch, self.logs(), self.record_init)
-        opened: list[int] = []
+        start, opened = self.new_start(launch), contextlib.ExitStack()
         try:
             fds = self._descriptors(start.pipes, opened, grant.allow)
             args = command.bwrap_options(
@@ -87,7 +86,8 @@ class BubblewrapWorkspace(HostWorkspace):
                 read_only=grant.read_only,
                 network=self.limits.network,
             )
-            _write_all(fds.args, command.encode_args(args))
+            write_all(fds.args, command.encode_args(args))
+            os.lseek(fds.args, 0, os.SEEK_SET)
             inside = gated(launch.argv, self.rlimits(launch))
             join = [] if self.group is None else self.group.join_files
             argv = command.chain(sandbox.tools, fds.args, inside, uid=self.uid, join=join)
@@ -96,25 +96,17 @@ class BubblewrapWorkspace(HostWorkspace):
             start.close()
             raise
         finally:
-            for fd in opened:
-                os.close(fd)
-        spawned = await start.wait_until_ready(
-            sandbox.clock, settings.start_timeout_s, settings.death_timeout_s
-        )
-        self.process = SupervisedProcess(
-            spawned, launch, self.meter(launch), sandbox.clock, settings.death_timeout_s
-        )
-        return self.process
+            opened.close()
+        return self.supervise(await start.wait_until_ready(), launch)
 
     def _descriptors(
-        self, pipes: Pipes, opened: list[int], allow: frozenset[str]
+        self, pipes: Pipes, opened: contextlib.ExitStack, allow: frozenset[str]
     ) -> command.Descriptors:
         sandbox, network = self._sandbox, self.limits.network
         relaxed = "+".join(sorted(allow)) + (" network" if network else "")
 
         def keep(fd: int) -> int:
-            opened.append(fd)
-            return fd
+            return opened.enter_context(closing_fd(fd))
 
         return command.Descriptors(
             args=keep(os.memfd_create("args", os.MFD_CLOEXEC)),
@@ -127,10 +119,3 @@ class BubblewrapWorkspace(HostWorkspace):
                 sandbox.constant(f"seccomp {relaxed}", seccomp.program(allow, network=network))
             ),
         )
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
@@ -108,16 +109,10 @@ class DirectoryGauge(Gauge):
     """
 
     def __init__(
-        self,
-        fd: int,
-        device: int,
-        limits: Limits,
-        max_files: int,
-        clock: Clock,
-        all_dead: threading.Event,
+        self, fd: int, limits: Limits, max_files: int, clock: Clock, all_dead: threading.Event
     ) -> None:
-        self._fd, self._device, self._limits, self._max_files = fd, device, limits, max_files
-        self._all_dead = all_dead
+        self._fd, self._device = fd, os.fstat(fd).st_dev
+        self._limits, self._max_files, self._all_dead = limits, max_files, all_dead
         self._throttle = SampleThrottle(clock, 10.0)
         self._final_cause: EndCause | None = None
 

@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,41 +29,40 @@ MAX_UNWRITTEN: Final = 1 << 18
 """While more bytes wait for the disk, the pipe is not read."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How much of stdout and stderr is stored and read, in bytes each."""
+
+    limit: int
+    """Bytes stored. If there are more, the start, a marker line and the end are stored."""
+    hard_limit: int
+    on_flood: Callable[[str], None]
+    """Called once with "stdout" or "stderr" when more than ``hard_limit`` bytes of it are read."""
+    threads: Executor
+    """Threads in which the files are written."""
+
+
 class LogCapture:
     """Copies one pipe to one file, on the event loop.
 
     Args:
         fd: read end of the pipe, non-blocking; owned by the capture from now on.
         path: the file; made here, must not exist.
-        limit: bytes stored. If there are more, the start, a marker line and the end are stored.
-        hard_limit: when more bytes are read, ``on_flood`` is called, once.
-        ready_byte: the first byte is written by the gate, not by the job. It is not stored; see
-            ``ready``.
-        threads: where the file is written.
+        stream: "stdout" or "stderr". The first byte of stdout is written by the gate, not by the
+            job. It is not stored; see ``ready``.
     """
 
-    def __init__(
-        self,
-        fd: int,
-        path: Path,
-        *,
-        limit: int,
-        hard_limit: int,
-        on_flood: Callable[[], None],
-        threads: Executor,
-        ready_byte: bool = False,
-    ) -> None:
+    def __init__(self, fd: int, path: Path, stream: str, settings: LogSettings) -> None:
         self.bytes_read = 0
         self.truncated = False
         self.store_error: str | None = None
-        self._fd = fd
-        self._limit, self._hard_limit = limit, hard_limit
+        self._fd, self._stream, self._settings = fd, stream, settings
+        self._limit = limit = settings.limit
         self._tail_reserve = TAIL_SIZE if limit >= 4 * TAIL_SIZE else 0
         """So many bytes are stored only at the end, when it is known what is left out."""
         self._stored = 0
-        self._on_flood: Callable[[], None] | None = on_flood
+        self._flooded = False
         self._tail = b""
-        self._threads = threads
         self._unwritten: list[bytes] = []
         self._writing: asyncio.Future[None] | None = None
         self._small_reads = 0
@@ -71,17 +71,13 @@ class LogCapture:
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[bool] = self._loop.create_future()
         """Whether the gate wrote its first byte; done when that is known."""
-        if not ready_byte:
+        if stream != "stdout":
             self.ready.set_result(True)
-        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        """Done when all writers have closed the pipe, it is read, and the file is written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(path, flags, 0o600)
         self._loop.add_reader(fd, self._on_readable)
-
-    @property
-    def closed(self) -> asyncio.Future[None]:
-        """Done when all writers have closed the pipe, it is read, and the file is written."""
-        return self._closed
 
     def tail(self, lines: int = 20) -> str:
         """The last lines, at most 8 KiB; what is not UTF-8 is replaced."""
@@ -119,9 +115,9 @@ class LogCapture:
         )
         self.truncated = self.bytes_read > self._limit
         self._limit_reading(len(data))
-        if self.bytes_read > self._hard_limit and self._on_flood is not None:
-            on_flood, self._on_flood = self._on_flood, None
-            on_flood()
+        if self.bytes_read > self._settings.hard_limit and not self._flooded:
+            self._flooded = True
+            self._settings.on_flood(self._stream)
 
     def _limit_reading(self, size: int) -> None:
         """Stop reading for a while after many small reads, or while the disk is behind."""
@@ -153,7 +149,8 @@ class LogCapture:
     def _write(self) -> None:
         data = b"".join(self._unwritten)
         self._unwritten.clear()
-        self._writing = self._loop.run_in_executor(self._threads, write_all, self._file, data)
+        threads = self._settings.threads
+        self._writing = self._loop.run_in_executor(threads, write_all, self._file, data)
         self._writing.add_done_callback(self._written)
 
     def _written(self, writing: asyncio.Future[None]) -> None:
@@ -193,4 +190,4 @@ class LogCapture:
         """Close the file, unless something is still to be written."""
         if self._writing is None:
             os.close(self._file)
-            self._closed.set_result(None)
+            self.closed.set_result(None)

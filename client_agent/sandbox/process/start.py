@@ -6,31 +6,17 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.base import Launch, SandboxBroken
 from client_agent.sandbox.kernel import pidfd
-from client_agent.sandbox.process.log_capture import LogCapture
+from client_agent.sandbox.process.log_capture import LogCapture, LogSettings
 from client_agent.sandbox.process.status_pipe import StatusPipe
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
 from shared.clock import Clock
 
 _POLL_S: Final = 0.001
-
-
-@dataclass(frozen=True, slots=True)
-class LogSettings:
-    """How much of stdout and stderr is stored and read, in bytes each."""
-
-    limit: int
-    hard_limit: int
-    on_flood: Callable[[str], None]
-    """Called with "stdout" or "stderr" when that has passed ``hard_limit``."""
-    threads: Executor
-    """Threads in which the files are written."""
 
 
 class Pipes:
@@ -74,6 +60,8 @@ class Start:
 
     Args:
         record: called with the pid of the init before the gate can open.
+        timeout_s: from the spawn to the gate that waits.
+        death_timeout_s: after SIGKILL, for the processes of a start that failed.
         without_bwrap: there is no bwrap: the spawned process becomes the job.
 
     Raises:
@@ -85,11 +73,15 @@ class Start:
         launch: Launch,
         logs: LogSettings,
         record: Callable[[int], None],
+        clock: Clock,
+        timeout_s: float,
+        death_timeout_s: float,
         *,
         without_bwrap: bool = False,
     ) -> None:
         self.pipes = pipes = Pipes()
-        self._record = record
+        self._record, self._clock = record, clock
+        self._timeout_s, self._death_timeout_s = timeout_s, death_timeout_s
         self._owned: list[StatusPipe | LogCapture] = []
         self._outer: subprocess.Popen[bytes] | None = None
         self._outer_fd = -1
@@ -108,15 +100,7 @@ class Start:
             raise
 
     def _capture(self, fd: int, path: Path, logs: LogSettings, stream: str) -> LogCapture:
-        capture = LogCapture(
-            fd,
-            path,
-            limit=logs.limit,
-            hard_limit=logs.hard_limit,
-            on_flood=lambda: logs.on_flood(stream),
-            threads=logs.threads,
-            ready_byte=stream == "stdout",
-        )
+        capture = LogCapture(fd, path, stream, logs)
         self.pipes.hand_over(fd)
         self._owned.append(capture)
         return capture
@@ -150,9 +134,7 @@ class Start:
         self._outer_fd = os.pidfd_open(self._outer.pid)
         self._outer_dead = pidfd.watch(self._outer_fd)
 
-    async def wait_until_ready(
-        self, clock: Clock, timeout_s: float, death_timeout_s: float
-    ) -> SpawnedProcesses:
+    async def wait_until_ready(self) -> SpawnedProcesses:
         """Wait until the sandbox is ready and its gate waits for ``go``.
 
         Raises:
@@ -160,8 +142,8 @@ class Start:
         """
         if self._outer is None or self._outer_dead is None:
             raise RuntimeError("spawn first")
-        timer = asyncio.create_task(clock.sleep(timeout_s))
-        gate_ready = asyncio.create_task(self._wait_for_gate(self._outer, clock))
+        timer = asyncio.create_task(self._clock.sleep(self._timeout_s))
+        gate_ready = asyncio.create_task(self._wait_for_gate(self._outer))
         try:
             await asyncio.wait({timer, gate_ready}, return_when=asyncio.FIRST_COMPLETED)
             late = not gate_ready.done()
@@ -178,19 +160,21 @@ class Start:
                     self._stdout,
                     self._stderr,
                 )
-            await self._abandon(clock, death_timeout_s)
+            await self._abandon()
         except BaseException:
             # in a task of its own, so that a second cancellation does not stop it
-            await asyncio.shield(asyncio.create_task(self._abandon(clock, death_timeout_s)))
+            await asyncio.shield(asyncio.create_task(self._abandon()))
             raise
         finally:
             timer.cancel()
             gate_ready.cancel()
-        why = f"not up within {timeout_s:g} s" if late else f"exit code {self._outer.returncode}"
+        why = f"exit code {self._outer.returncode}"
+        if late:
+            why = f"not up within {self._timeout_s:g} s"
         stderr = self._stderr.tail(5) or "no message"
         raise SandboxBroken(f"the sandbox did not start ({why}): {stderr}")
 
-    async def _wait_for_gate(self, outer: subprocess.Popen[bytes], clock: Clock) -> int | None:
+    async def _wait_for_gate(self, outer: subprocess.Popen[bytes]) -> int | None:
         """The pid of the init, once the gate waits; None if the start failed."""
         if self._status is None:
             init: int | None = outer.pid
@@ -209,10 +193,10 @@ class Start:
         while self._status is not None and not (filtered := pidfd.has_seccomp_filter(init)):
             if filtered is None:
                 return None
-            await clock.sleep(_POLL_S)
+            await self._clock.sleep(_POLL_S)
         return init
 
-    async def _abandon(self, clock: Clock, death_timeout_s: float) -> None:
+    async def _abandon(self) -> None:
         """End the chain. When its pipe is closed, the gate ends by itself and runs nothing of the
         user's.
 
@@ -237,7 +221,7 @@ class Start:
                     self._orphans.append(fd)
                     pidfd.kill(fd)
                     ends.append(pidfd.watch(fd))
-            timer = asyncio.create_task(clock.sleep(death_timeout_s / 3))
+            timer = asyncio.create_task(self._clock.sleep(self._death_timeout_s / 3))
             while not timer.done() and not all(end.done() for end in ends):
                 await asyncio.wait(
                     {timer, *(end for end in ends if not end.done())},

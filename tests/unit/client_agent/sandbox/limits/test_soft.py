@@ -75,9 +75,7 @@ async def test_a_limit_of_a_cgroup_is_not_sampled(used: dict[str, float]) -> Non
 
 def directory_gauge(folder: Path, clock: SimClock, most: int = 10) -> DirectoryGauge:
     fd = os.open(folder, os.O_RDONLY)
-    device = os.fstat(fd).st_dev
-    all_dead = threading.Event()
-    return DirectoryGauge(fd, device, LIMITS, most, clock, all_dead)
+    return DirectoryGauge(fd, LIMITS, most, clock, threading.Event())
 
 
 async def test_soft_disk_limits_walk_the_directory(tmp_path: Path) -> None:

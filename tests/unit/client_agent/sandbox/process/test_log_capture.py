@@ -17,6 +17,7 @@ from client_agent.sandbox.process.log_capture import (
     MAX_UNWRITTEN,
     TAIL_SIZE,
     LogCapture,
+    LogSettings,
 )
 from tests.support.real_sandbox import turns
 
@@ -56,17 +57,11 @@ class Piped:
         os.set_blocking(read, False)
         os.set_blocking(self.write, False)
         self.path, self.floods = path, 0
-        self.capture = LogCapture(
-            read,
-            path,
-            limit=limit,
-            hard_limit=hard,
-            on_flood=self._flood,
-            ready_byte=ready_byte,
-            threads=threads,
-        )
+        stream = "stdout" if ready_byte else "stderr"
+        settings = LogSettings(limit, hard, self._flood, threads)
+        self.capture = LogCapture(read, path, stream, settings)
 
-    def _flood(self) -> None:
+    def _flood(self, _: str) -> None:
         self.floods += 1
 
     async def feed(self, data: bytes) -> None:
