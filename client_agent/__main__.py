@@ -89,16 +89,8 @@ def main(
 ) -> None:
     # The uids of jobs need access to folders that are made for them, whatever the shell's mask was.
     os.umask(0o022)
-    flags = {
-        "host": host,
-        "port": port,
-        "data_dir": data_dir,
-        "name": name,
-        "slots": slots,
-        "services": services,
-        "log_format": log_format,
-        "log_level": log_level,
-    }
+    options = {"config", "ready_fd"}  # all others are settings
+    flags = {name: value for name, value in context.params.items() if name not in options}
     try:
         settings = load(config, flags)
     except SettingsError as problem:

@@ -23,12 +23,11 @@ from client_agent.api.problems import answer_problems
 from client_agent.api.routes import Api
 from client_agent.api.snapshots import Snapshots
 from client_agent.check import canaries as sandbox_check
-from client_agent.check import record
+from client_agent.check import table as check_table
 from client_agent.check.table import Table
 from client_agent.intake.admission import Admission, Identity
 from client_agent.intake.submission import Defaults
 from client_agent.intake.submit import Intake
-from client_agent.payloads.identity import agent_identity
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
 from client_agent.report.health import Health
@@ -173,7 +172,7 @@ async def running(
         threads = ThreadPoolExecutor(worker_count(settings), "ferryman-job")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         identity = Identity(
-            await agent_identity(database, secrets.token_hex(16)),
+            await payloads.agent_id(secrets.token_hex(16)),
             settings.name,
             version(),
             settings.slots,
@@ -257,7 +256,7 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
                 table = await sandbox_check.check(sandbox, logs, grants.granted)
             finally:
                 await sandbox.close()
-    record.write(settings.data_dir, table, clock.now(), version())
+    check_table.store(settings.data_dir, table, clock.now(), version())
     return table
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -132,17 +132,13 @@ async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> 
         return Table(None, advice=(str(problem),))
     rows = [_isolation(report)]
     for canary in _CANARIES:
-        enforcement = report.enforcement.get(canary.limit, "none")
-        try:
-            seen = await _run(sandbox, canary, folder)
-        except (SandboxBroken, OSError) as problem:
-            rows.append(Row(canary.limit, enforcement, passed=False, seen=str(problem)))
-            continue
-        passed = enforcement == NONE or canary.passes(seen, enforcement == HARD)
-        rows.append(Row(canary.limit, enforcement, passed, _summary(canary, seen)))
-    rows.append(await _network(sandbox, folder, report.enforcement.get("network", "none")))
+        enforcement = report.enforcement.get(canary.limit, NONE)
+        found = _limit(sandbox, folder, canary, enforcement)
+        rows.append(await _row(canary.limit, enforcement, found))
+    enforcement = report.enforcement.get("network", NONE)
+    rows.append(await _row("network", enforcement, _network(sandbox, folder, enforcement)))
     for service, grant in grants.items():
-        rows.append(await _service(sandbox, folder, service, grant))
+        rows.append(await _row(f"service {service}", "opened", _service(sandbox, folder, grant)))
     return Table(report, tuple(rows), tuple(report.advice))
 
 
@@ -156,27 +152,41 @@ def _isolation(report: SelfTestReport) -> Row:
     return Row("isolation", enforcement, passed=True, seen=seen)
 
 
-async def _service(sandbox: Sandbox, folder: Path, service: str, grant: Grant) -> Row:
+async def _row(limit: str, enforcement: str, found: Awaitable[tuple[bool, str]]) -> Row:
+    """The row of a canary: whether it passed, and what happened. If it cannot be run, it failed."""
+    try:
+        passed, seen = await found
+    except (SandboxBroken, OSError) as problem:
+        passed, seen = False, str(problem)
+    return Row(limit, enforcement, passed, seen)
+
+
+async def _limit(
+    sandbox: Sandbox, folder: Path, canary: _Canary, enforcement: str
+) -> tuple[bool, str]:
+    """Whether a limit works as reported."""
+    seen = await _run(sandbox, canary, folder)
+    passed = enforcement == NONE or canary.passes(seen, enforcement == HARD)
+    return passed, _summary(canary, seen)
+
+
+async def _service(sandbox: Sandbox, folder: Path, grant: Grant) -> tuple[bool, str]:
     """Whether a job starts with the grant of its service, and can use it."""
     targets = [target for _, target in grant.read_only]
     what = [*targets, *sorted(grant.allow), *(["the host's network"] if grant.network else [])]
-    row = Row(f"service {service}", "opened", passed=False, seen="")
     canary = _Canary(
         "service",
         'for place; do [ -e "$place" ] && [ ! -w "$place" ] || { echo "$place"; exit 1; }; done',
         lambda seen, hard: seen.ended.exit_code == 0,
         _LIMITS.model_copy(update={"network": grant.network}),
     )
-    try:
-        seen = await _run(sandbox, canary, folder, grant)
-    except (SandboxBroken, OSError) as problem:
-        return replace(row, seen=str(problem))
+    seen = await _run(sandbox, canary, folder, grant)
     if not canary.passes(seen, True):
-        return replace(row, seen=f"cannot be used: {seen.stdout.strip() or seen.ended.message}")
-    return replace(row, passed=True, seen=f"has {', '.join(what) or 'variables'}")
+        return False, f"cannot be used: {seen.stdout.strip() or seen.ended.message}"
+    return True, f"has {', '.join(what) or 'variables'}"
 
 
-async def _network(sandbox: Sandbox, folder: Path, enforcement: str) -> Row:
+async def _network(sandbox: Sandbox, folder: Path, enforcement: str) -> tuple[bool, str]:
     """Whether a job reaches a port of this host's loopback."""
     reached = asyncio.Event()
 
@@ -188,12 +198,9 @@ async def _network(sandbox: Sandbox, folder: Path, enforcement: str) -> Row:
     async with server:
         port = server.sockets[0].getsockname()[1]
         canary = _Canary("network", f"exec 3<>/dev/tcp/127.0.0.1/{port}", lambda s, h: True)
-        try:
-            await _run(sandbox, canary, folder)
-        except (SandboxBroken, OSError) as problem:
-            return Row("network", enforcement, passed=False, seen=str(problem))
+        await _run(sandbox, canary, folder)
     seen = "reached a port of this host" if reached.is_set() else "reached nothing of this host"
-    return Row("network", enforcement, reached.is_set() == (enforcement == NONE), seen)
+    return reached.is_set() == (enforcement == NONE), seen
 
 
 async def _run(

@@ -1,13 +1,20 @@
-"""The result of ``ferryman agent check``, and how it is printed."""
+"""The result of ``ferryman agent check``: how it is printed, and stored for ``GET /health``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table as Grid
 
 from client_agent.sandbox.base import SelfTestReport
+from shared.clock import Micros, iso
+from shared.files import durable
+
+_FILE: Final = "check.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +60,25 @@ def show(table: Table) -> None:
         console.print(grid)
     for line in table.advice:
         console.print(f"- {line}", markup=False)
+
+
+def store(home: Path, table: Table, at: Micros, version: str) -> None:
+    """Store the result in the agent's folder, in place of the previous one. Raises OSError."""
+    document = {
+        "at": iso(at),
+        "version": version,
+        "passed": table.passed,
+        "rows": [asdict(row) for row in table.rows],
+    }
+    staged = home / f".{_FILE}"
+    staged.write_text(json.dumps(document))
+    durable.replace(staged, home / _FILE)
+
+
+def stored(home: Path) -> dict[str, Any] | None:
+    """The stored result; None: there is none, or it cannot be read."""
+    try:
+        document = json.loads((home / _FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None

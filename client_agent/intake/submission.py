@@ -109,19 +109,12 @@ class Submission:
             self._folders.remove_file(self._folders.bundle(self.bundle))
 
     def new_payload(self, summary: BundleSummary, defaults: Defaults) -> NewPayload:
-        order = self.order
-        return NewPayload(
-            server=None if order is None else order.server,
-            key=None if order is None else self.key,
-            service=defaults.service if order is None else order.service,
-            user_id="" if order is None else order.user_id,
-            timeout_s=defaults.timeout_s if order is None else order.timeout_s,
-            limits=defaults.limits if order is None else order.limits,
-            bundle_file=self.bundle,
-            bundle_size=summary.size,
-            bundle_digest=summary.digest,
-            lease=0 if order is None else order.lease,
-        )
+        order, bundle = self.order, (self.bundle, summary.size, summary.digest)
+        if order is None:
+            service, timeout_s, limits = defaults.service, defaults.timeout_s, defaults.limits
+            return NewPayload(None, None, service, "", timeout_s, limits, *bundle)
+        what = (order.service, order.user_id, order.timeout_s, order.limits)
+        return NewPayload(order.server, self.key, *what, *bundle, order.lease)
 
 
 class _StoringSink:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from client_agent.check import record
+from client_agent.check import table
 from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.store import Payloads
@@ -89,5 +89,5 @@ class Health:
             "opened": self._grants.doc(),
             "warning": "; ".join(warnings),
             "broken": broken,
-            "check": record.read(self._folders.home),
+            "check": table.stored(self._folders.home),
         }

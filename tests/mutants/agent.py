@@ -18,9 +18,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "an agent keeps its id",
-        "payloads/identity.py",
-        "    if rows:\n",
-        "    if False:\n",
+        "payloads/store.py",
+        '        if rows:\n            return str(rows[0]["value"])\n',
+        "",
         f"{_LEASES}an_agent_keeps_the_id_of_its_first_start_under_every_name",
     ),
     of(
