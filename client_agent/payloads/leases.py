@@ -1,6 +1,6 @@
 """Which process of a server may change payloads.
 
-Several processes may serve one database. The one that talks to this agent holds a lease there, and
+Several processes may serve one database. The one that uses this agent holds a lease there, and
 sends its number along, the token. Each new holder gets a higher one. A process that was paused and
 does not know yet that another has taken over sends a lower one: it is refused, also after a restart
 of this agent.

@@ -129,7 +129,7 @@ class FerrymanAgent(Link):
     async def end_former(self) -> None:
         """Kill and forget all that it holds for former servers; return when none of it runs.
 
-        The restored server may have the same jobs in its queue, or may never have heard of them:
+        The restored server may have the same jobs in its queue, or may not know them:
         before the agent is given any of them, nothing of the former ones may run there.
         """
         for server in self._former:

@@ -89,7 +89,7 @@ class Link(Agent):
 
     @property
     def excluded(self) -> str:
-        """Why this server must not talk to it, in a sentence; empty: it may."""
+        """Why this server must not contact it, in a sentence; empty: it may."""
         if self.operator_state is AgentState.RETIRED:
             return f"agent {self.name} is retired"
         if self.lease == self.stale_lease:
@@ -113,7 +113,7 @@ class Link(Agent):
         return self.health.slots if self.health else None
 
     async def ask_health(self) -> AgentHealth:
-        """What it says of itself; also when it is not well.
+        """Its health document; also when it is unhealthy.
 
         Raises:
             AgentError: nobody there says anything that makes sense.

@@ -1,4 +1,4 @@
-"""The list of all that an agent holds, taken apart a little at a time."""
+"""The list of all that an agent holds, parsed a little at a time."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class OrchestratorClient(Link):
             raise RefusedByAgent("404", "it knows the payload and cannot stop it", final=False)
 
     async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
-        """It has no way to be told: it deletes by age."""
+        """It knows no acknowledgement: it deletes by age."""
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> AgentError:
         if answer.status < HTTPStatus.BAD_REQUEST:

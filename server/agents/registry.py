@@ -37,7 +37,7 @@ class Registry:
     def __init__(self, links: Sequence[Link], clock: Clock) -> None:
         self._links = {link.name: link for link in links}
         self._leases: dict[str, Lease] = {}
-        """agent -> the lease under which this server talks to it"""
+        """agent -> the lease under which this server uses it"""
         self._unreachable_before: dict[str, float] = {}
         """agent -> for how long it could not be reached, as its record says"""
         self._clock = clock
@@ -123,7 +123,7 @@ class Registry:
         return self._leases.get(agent)
 
     def take(self, lease: Lease) -> None:
-        """This server talks to the agent from now on. The time in which it
+        """This server uses the agent from now on. The time in which it
         cannot be reached is counted from here."""
         self._leases[lease.agent] = lease
         unreachable_s = self._unreachable_before.get(lease.agent, 0.0)
@@ -133,7 +133,7 @@ class Registry:
             link.lease = lease.token
 
     def give_up(self, agent: str, why: str) -> None:
-        """Another server talks to it."""
+        """Another server uses it."""
         self._leases.pop(agent, None)
         link = self._links.get(agent)
         if link is not None:

@@ -155,10 +155,10 @@ class Agent(Protocol):
 
 
 class Fleet(HeldLeases, Protocol):
-    """The agents. This server talks to those whose lease it holds."""
+    """The agents. This server uses those whose lease it holds."""
 
     def candidates(self, service: str) -> list[Candidate]:
-        """The agents that this server talks to and that take jobs of the service now."""
+        """The agents that this server uses and that take jobs of the service now."""
         ...
 
     def claimed(self, name: str, service: str) -> None:

@@ -209,7 +209,7 @@ class Agents:
         return lost, ended
 
     def _is_reached(self, record: AgentRecord) -> bool:
-        """Whether this server talks to it, or another one has not long ago."""
+        """Whether this server reaches it, or another one has not long ago."""
         agent = self._fleet.named(record.name)
         if agent is None or self._fleet.lease(record.name) is not None:
             return agent is not None and agent.reachable

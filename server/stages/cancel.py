@@ -123,7 +123,7 @@ class Cancel:
         if job.state is JobState.QUEUED:
             return await self._cancelled(job, "cancelled before it was started")
         if self._fleet.lease(job.agent or "") is None:
-            return False  # the server that talks to its agent cancels it
+            return False  # the server that uses its agent cancels it
         agent = self._fleet.named(job.agent or "")
         if agent is None:
             raise AgentError(f"agent {job.agent} is not in the server's settings")

@@ -117,7 +117,7 @@ class Get:
 
     async def stop(self, agent: str | None = None) -> None:
         """Cancel what is in flight from the agent (None: from all): it reports everything again to
-        whoever talks to it next.
+        the server that uses it next.
         """
         await self._tasks.stop(agent)
         for which in [one for one in self._latest if agent in (None, one[0])]:

@@ -71,7 +71,7 @@ class Poll:
         polled = set()
         for name in {one.agent for one in await self._jobs.held()}:
             if self._fleet.lease(name) is None:
-                continue  # another server talks to it
+                continue  # another server uses it
             agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)
             if unreachable_s is not None:
                 moved += await self._move_unreachable(name, unreachable_s)

@@ -100,7 +100,7 @@ class Pages(Part):
 
 
 def _index_lists(where: Filter) -> list[Filter]:
-    """The filter, taken apart into filters that an index holds each: at least one."""
+    """The filter, split into filters that each have an index: at least one."""
     parts = [
         Filter(where.user_id, where.service, where.state),
         Filter(tag=where.tag),

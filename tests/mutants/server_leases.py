@@ -190,7 +190,7 @@ MUTANTS: Final = (
         "unit/server/agents/test_follow",
         "an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_newer",
     ),
-    # who talks to an agent
+    # which server uses an agent
     _holder(
         "leases are renewed",
         "for lease in await self._leases.renew()} if self._held else {}",
@@ -267,7 +267,7 @@ MUTANTS: Final = (
         "one_server_dies_at_any_step_and_the_other_goes_on",
     ),
     _of(
-        "a server cancels nothing at an agent that another talks to",
+        "a server cancels nothing at an agent that another uses",
         "server/stages/cancel.py",
         'if self._fleet.lease(job.agent or "") is None:',
         "if False:",

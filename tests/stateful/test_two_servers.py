@@ -34,7 +34,7 @@ def two_servers(folder: Path) -> Iterator[tuple[World, World]]:
 
 
 async def begin(first: World, second: World) -> None:
-    """Each talks to one agent; both have taken uploads."""
+    """Each uses one agent; both have taken uploads."""
     await second.start("south")
     await first.start()
     assert [world.follows("north") for world in (first, second)] == [True, False]
@@ -174,7 +174,7 @@ async def test_a_cancel_is_done_by_the_server_that_talks_to_the_jobs_agent(tmp_p
 
         asking = asyncio.create_task(second.cancel(LOCAL, job.id, 20.0))
         await second.clock.settle()
-        assert left() is PayloadState.PREPARED, "it does not talk to the agent"
+        assert left() is PayloadState.PREPARED, "it does not use the agent"
         await first.cancel.run_once()
         await first.clock.advance(10.0)
         assert (await asking).state is JobState.CANCELLED

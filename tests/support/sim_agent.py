@@ -28,7 +28,7 @@ FAULTS = (
 
 @dataclass
 class Machine:
-    """What a simulated agent keeps, whichever server talks to it."""
+    """What a simulated agent keeps, whichever server uses it."""
 
     payloads: dict[int, Payload] = field(default_factory=dict)
     refused: set[AttemptKey] = field(default_factory=set)

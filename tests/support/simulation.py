@@ -102,7 +102,7 @@ class World:
         """A life of the server begins.
 
         Args:
-            agents: whom it talks to first; none: all.
+            agents: those that it uses first; none: all.
         """
         self.steady = PersistentClock(self.folder, self.clock, "boot")
         self.steady.save()

@@ -1,4 +1,4 @@
-"""Which of two servers talks to an agent, on simulated time over one real database."""
+"""Which of two servers uses an agent, on simulated time over one real database."""
 
 from __future__ import annotations
 
