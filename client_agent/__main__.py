@@ -38,7 +38,7 @@ _HELP: Final = """
 Run a compute agent: it takes bundles from servers and runs them in a sandbox.
 
 Settings come from the table [agent] of --config, from FERRYMAN_AGENT__… variables and from the
-options, the later the stronger; job-orchestrator's PORT, DB_PATH, DATA_PATH and MAX_AGE work, too.
+options; later ones win. PORT, DB_PATH, DATA_PATH and MAX_AGE of job-orchestrator work, too.
 
 Exit codes: 0 stopped by a signal; 2 bad settings; 69 the sandbox or the address cannot be used;
 71 the operating system refuses something else, such as one more open file;
@@ -106,7 +106,7 @@ def check(
     context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Try the sandbox: its self-test, then a canary for each limit.
+    """Test the sandbox, then each limit with a program that exceeds it.
 
     Exit codes: 0 every limit holds as claimed; 1 one does not; 69 the sandbox cannot be used.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show the agents of a server, drain, retire or give up one. For operators.",
+    help="For operators: show agents, drain or retire one, or declare one lost.",
 )
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
@@ -30,7 +30,7 @@ Message: TypeAlias = Annotated[
     typer.Option("--message", "-m", metavar="TEXT", help="Why; shown with the agent."),
 ]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-_HEADS: Final = ("AGENT", "STATE", "UP", "JOBS", "SLOTS", "ADDRESS", "MESSAGE")
+_HEADS: Final = ("AGENT", "STATE", "READY", "JOBS", "SLOTS", "ADDRESS", "MESSAGE")
 
 
 @app.command("list")
@@ -124,7 +124,7 @@ def retire(
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Use an agent no more; it must have no jobs (drain it, and wait)."""
+    """Stop using an agent; it must have no jobs (drain it, and wait)."""
     ask = None if yes else "retire agent {}? It gets no jobs, and the server does not contact it"
     _change(
         Server.from_options(url, token, token_file), name, "retire", message, json=json, ask=ask
@@ -141,7 +141,7 @@ def lost(
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Give up an agent that will not come back: what it has is tried again at once."""
+    """Declare an agent lost: its jobs are tried again at once."""
     ask = "declare agent {} lost? Its attempts end now ({}), though they may still run there"
     server = Server.from_options(url, token, token_file)
     _change(server, name, "lost", message, json=json, ask=None if yes else ask)
@@ -208,9 +208,7 @@ def _row(agent: AgentDoc) -> tuple[str, ...]:
 def _details(agent: AgentDoc) -> Iterator[str]:
     message = f": {agent.message}" if agent.message else ""
     yield f"agent {agent.name} is {agent.state}{message}"
-    yield f"  {'gets' if agent.up else 'gets no'} new jobs"
-    if agent.trouble:
-        yield f"  {agent.trouble}"
+    yield f"  {agent.trouble or 'gets new jobs'}"
     kind = {"ferryman": "Ferryman agent", "": "agent"}.get(agent.kind, f"{agent.kind} client")
     at = f" at {agent.address}" if agent.address else ""
     version = f", version {agent.version}" if agent.version else ""

@@ -59,8 +59,7 @@ def logs(
 ) -> None:
     """Print what a job wrote to stdout or stderr.
 
-    Without --attempt it is that of the latest attempt that has logs; one has them when it has
-    ended.
+    Without --attempt: of the latest attempt that has logs. An attempt has logs when it has ended.
     """
     from ferryman.logs import latest_with_logs
 

@@ -30,7 +30,7 @@ Token: TypeAlias = Annotated[
     typer.Option(
         "--token",
         envvar="FERRYMAN_TOKEN",
-        help="Where the server asks for one; others on this machine can see arguments.",
+        help="If the server asks for one. Other users of this machine can see it here.",
         metavar="TOKEN",
     ),
 ]
@@ -67,7 +67,9 @@ JobId: TypeAlias = Annotated[
 
 Attempt: TypeAlias = Annotated[
     int | None,
-    typer.Option("--attempt", min=1, metavar="N", help="Of this attempt, whatever became of it."),
+    typer.Option(
+        "--attempt", min=1, metavar="N", help="The attempt with this number, failed ones too."
+    ),
 ]
 
 

@@ -33,7 +33,7 @@ def download(
         bool,
         typer.Option(
             "--partial",
-            help="What there is by now, whatever the state: also of a job that runs or failed.",
+            help="What there is now, also of a job that is running or has failed.",
         ),
     ] = False,
     attempt: Attempt = None,
@@ -42,7 +42,7 @@ def download(
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Fetch the result, a ZIP; print the file's name. It is there only when it is whole.
+    """Fetch the result, a ZIP; print the file's name. The file appears when it is complete.
 
     With --output - the ZIP itself goes to stdout.
     """

@@ -48,11 +48,11 @@ def submit(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="To find it again.")
+        str | None, typer.Option("--name", metavar="NAME", help="A name, shown in lists.")
     ] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="To find it again; may be repeated."),
+        typer.Option("--tag", metavar="TAG", help="For `list --tag`; may be repeated."),
     ] = None,
     timeout: Annotated[
         str | None,
@@ -98,9 +98,9 @@ def submit(
     PATH is a folder (what is in it is sent), files (by base name), or one .zip, .tar or .tar.gz.
     There must be a run.sh.
 
-    Limits can only be lower than the service's. With --wait, states and times pass on stderr, and
-    the exit code is the job's own (timeout: 124, cancelled: 143). --output implies --wait and
-    fetches the result of a job that completed.
+    Limits can only be lower than the service's. With --wait, states and times are printed
+    on stderr, and the exit code is the job's own (timeout: 124, cancelled: 143). --output implies
+    --wait and fetches the result of a job that completed.
     """
     import asyncio
 

@@ -52,7 +52,7 @@ class Follower:
         while not stop.is_set():
             if link.excluded:
                 log.warning("agent.excluded", agent=link.name, why=link.excluded)
-                self._registry.mark_down(link, link.excluded)
+                self._registry.mark_down(link, link.not_reached_yet)  # when it is in use again
                 await link.state_changed.wait()
                 link.state_changed.clear()
                 continue

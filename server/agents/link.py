@@ -71,13 +71,17 @@ class Link(Agent):
         self.name, self.base, self.services, self.drain = name, base, services, drain
         self._sessions, self._clock = sessions, clock
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.unreachable = "it has not been reached yet"
+        self.unreachable = self.not_reached_yet
         self.unhealthy = ""
         self.contacts = 0
         self.operator_state = AgentState.ACTIVE
         self.state_changed = asyncio.Event()
         self.lease = 0
         self.stale_lease: int | None = None
+
+    @property
+    def not_reached_yet(self) -> str:
+        return f"agent {self.name} has not been reached yet"
 
     @property
     def reachable(self) -> bool:

@@ -33,7 +33,7 @@ Config: TypeAlias = Annotated[
     typer.Option(metavar="FILE", help="The server's TOML file.", envvar="FERRYMAN_CONFIG"),
 ]
 DataDir: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The server's folder of all data [./data].")
+    Path | None, typer.Option(metavar="DIR", help="The server's data folder [./data].")
 ]
 Verify: TypeAlias = Annotated[bool, typer.Option("--verify", help="Check every file's digest.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
@@ -81,7 +81,7 @@ def restore_backup(
         bool,
         typer.Option(
             "--rehearsal",
-            help="The former server goes on: leave its jobs on the agents alone.",
+            help="For a test while the first server runs: leave its jobs on the agents alone.",
         ),
     ] = False,
     skip_ids: Annotated[
@@ -89,7 +89,7 @@ def restore_backup(
         typer.Option(
             min=0,
             metavar="N",
-            help="Numbers of jobs to leave out [1,000,000 and 10 for each second since then].",
+            help="Job numbers to skip [1,000,000, and 10 for each second since the backup].",
         ),
     ] = None,
     verify: Verify = False,

@@ -54,7 +54,7 @@ async def test_agents_are_listed_and_shown(operator: Operator, agent: FakeAgent)
     code, out, err = await operator("list")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "AGENT\tSTATE\tUP\tJOBS\tSLOTS\tADDRESS\tMESSAGE",
+        "AGENT\tSTATE\tREADY\tJOBS\tSLOTS\tADDRESS\tMESSAGE",
         f"north\tactive\tyes\t1\t4\t{agent.url}\t",
     ]
     code, out, _ = await operator("list", "--json", "--all")
