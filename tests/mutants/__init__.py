@@ -1,3 +1,3 @@
 """Proof that the tests notice: each protection is taken out in turn,
-and a test must fail. ``make mutants``; docs/threat-model.md lists them.
+and a test must fail. ``make mutants``; docs/protections.md lists those of the threat model.
 """
