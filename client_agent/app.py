@@ -76,13 +76,11 @@ def version() -> str:
 
 @contextlib.contextmanager
 def open_sandbox(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sandbox]:
-    """The backend that the operator chose. Its uids are reserved until the context ends.
+    """The backend that the operator chose. Its uids are reserved until the context ends. Raises
+    SandboxBroken if too few uids are free.
 
     Args:
         uids: number of uids that a root agent needs for its jobs.
-
-    Raises:
-        SandboxBroken: too few uids are free.
     """
     sandboxing = settings.sandboxing
     reserved, first = None, None

@@ -78,7 +78,8 @@ class ReceiptSource:
 
 
 def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> Outcome:
-    """Make the result of an attempt that ended, and store it under its final name.
+    """Make the result of an attempt that ended, and store it under its final name. Raises OSError
+    if the result could not be stored.
 
     Args:
         source: its payload is Running.
@@ -87,9 +88,6 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
     Returns:
         The outcome with the result. If the results limit is exceeded, its reason is
         ``results_limit``, and the result contains logs and receipt only.
-
-    Raises:
-        OSError: the result could not be stored.
     """
     payload = source.payload
     logs = _logs(folders, payload.id)
@@ -121,14 +119,11 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
 def snapshot(
     source: ReceiptSource, folders: Folders, fd: int | None, to: Path, check_space: CheckSpace
 ) -> None:
-    """Write a ZIP of an attempt as it is now.
+    """Write a ZIP of an attempt as it is now. Raises OSError.
 
     Args:
         fd: the directory in which it runs; None: the snapshot contains the receipt only.
         check_space: see :func:`client_agent.collect.pack.collect`.
-
-    Raises:
-        OSError
     """
     payload, outcome = source.payload, source.payload.outcome
     at = payload.ended_at or payload.started_at or payload.created_at

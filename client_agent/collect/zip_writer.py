@@ -48,13 +48,11 @@ _SPOOL: Final = 1 << 20
 
 class ZipWriter:
     """Writes one ZIP. As a context manager, it deletes the file unless ``finish`` was called.
+    All of its methods raise OSError, for example if the disk is full.
 
     Args:
         path: must not exist.
         on_writeback: called each time some megabytes were written. It may raise to cancel.
-
-    Raises:
-        OSError: from here and every method, for example if the disk is full.
     """
 
     def __init__(self, path: Path, on_writeback: Callable[[], None] = lambda: None) -> None:

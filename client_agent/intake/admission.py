@@ -51,13 +51,11 @@ class Admission:
         self._sources = MountSources(grants.sources)
 
     async def check_ready(self, size: int) -> None:
-        """Whether an attempt can be accepted now; of which service is not known yet.
+        """Whether an attempt can be accepted now; of which service is not known yet. Raises
+        Refused.
 
         Args:
             size: bytes of its bundle, as far as known.
-
-        Raises:
-            Refused
         """
         self.check_running()
         self.check_space(size)

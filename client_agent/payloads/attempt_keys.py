@@ -32,13 +32,11 @@ async def find(tx: Transaction, server: str, key: AttemptKey) -> Payload | None:
 
 
 async def look_up(tx: Transaction, server: str, key: AttemptKey, digest: str) -> Payload | None:
-    """The payload under a key; None: there is none, and the key may be used.
+    """The payload under a key; None: there is none, and the key may be used. Raises DigestMismatch,
+    KeyRefused or StaleAttempt.
 
     Args:
         digest: of the bundle in the submit.
-
-    Raises:
-        DigestMismatch, KeyRefused, StaleAttempt
     """
     rows = await tx.rows(
         """

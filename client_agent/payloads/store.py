@@ -76,14 +76,9 @@ class Payloads:
     # -- accepting
 
     async def add(self, new: NewPayload) -> tuple[Payload, bool]:
-        """Store a new attempt as Prepared.
-
-        Returns:
-            The payload, and whether it is new: a known key gives the payload that it has.
-
-        Raises:
-            DigestMismatch, KeyRefused, StaleAttempt, StaleLease
-        """
+        """Store a new attempt as Prepared. Returns the payload, and whether it is new: a known
+        key gives the payload that it has. Raises DigestMismatch, KeyRefused, StaleAttempt or
+        StaleLease."""
 
         async def change(tx: Transaction) -> tuple[Payload, bool]:
             if new.server is not None and new.key is not None:
@@ -181,10 +176,7 @@ class Payloads:
 
     async def expire(self, retention_s: float) -> list[int]:
         """Ended payloads that nobody acknowledged in time become Cleaned; at most one batch.
-
-        Returns:
-            Their ids.
-        """
+        Returns their ids."""
         now = self._clock.now()
         before = now - round(retention_s * SECOND)
 

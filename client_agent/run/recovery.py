@@ -18,13 +18,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 async def recover(payloads: Payloads, folders: Folders, sandbox: Sandbox) -> list[Payload]:
     """Kill every process of the previous run, end its Running payloads, remove files of none.
-
-    Returns:
-        The Prepared payloads, oldest first: they are still to run.
-
-    Raises:
-        SandboxBroken, DatabaseUnavailable, OSError
-    """
+    Returns the Prepared payloads, oldest first: they are still to run. Raises SandboxBroken,
+    DatabaseUnavailable or OSError."""
     # This comes first: no process of a payload may be alive when the payload is stored as ended.
     await sandbox.clear()
     prepared = []

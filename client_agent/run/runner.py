@@ -66,14 +66,8 @@ class Runner:
         self._work_available.set()
 
     async def kill(self, payload_id: int) -> Payload:
-        """Kill the payload's processes, or prevent its start; return when none is alive.
-
-        Returns:
-            The payload as it is then: Killed, or as it had ended before.
-
-        Raises:
-            NoSuchPayload
-        """
+        """Kill the payload's processes, or prevent its start; return when none is alive. Returns
+        the payload as it is then: Killed, or as it had ended before. Raises NoSuchPayload."""
         payloads = self._context.payloads
         payload = await payloads.get(payload_id)
         if payload.state is PayloadState.PREPARED:
@@ -91,14 +85,11 @@ class Runner:
     async def snapshot(
         self, payload: Payload, to: Path, threads: ThreadPoolExecutor, check_space: CheckSpace
     ) -> None:
-        """Write a ZIP of an attempt as it is now: its files, logs and receipt.
+        """Write a ZIP of an attempt as it is now: its files, logs and receipt. Raises OSError.
 
         Args:
             threads: used instead of those of the attempts, which must not wait for snapshots.
             check_space: see :func:`client_agent.collect.pack.collect`.
-
-        Raises:
-            OSError
         """
         context, loop = self._context, asyncio.get_running_loop()
         attempt, source = self._attempts.get(payload.id), context.receipt_source(payload)

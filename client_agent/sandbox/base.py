@@ -168,14 +168,12 @@ class Sandbox(Protocol):
         ...
 
     async def prepare(self, name: str, slot: int, limits: Limits) -> Workspace:
-        """Make the directory of one attempt.
+        """Make the directory of one attempt. Raises SandboxBroken, or OSError if, for example,
+        no space is left.
 
         Args:
             name: ``[a-z0-9-]+``; no other attempt of the agent has it at the same time.
             slot: 0 ≤ slot < slots; no other attempt has it at the same time. A root agent derives
                 the job's uid from it.
-
-        Raises:
-            SandboxBroken, OSError: e.g. no space.
         """
         ...

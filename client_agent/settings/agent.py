@@ -146,13 +146,10 @@ class AgentSettings(Settings):
 def load(
     file: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> AgentSection:
-    """Read the file, the variables and the flags.
+    """Read the file, the variables and the flags. Raises SettingsError.
 
     Args:
         flags: keys of ``[agent]``; a value of None is ignored.
-
-    Raises:
-        SettingsError
     """
     loaded = config.load(
         AgentSettings,

@@ -20,13 +20,11 @@ STREAMS: Final = ("stdout", "stderr")
 
 
 class Folders:
-    """The folders in the agent's data folder. They are made if they are missing.
+    """The folders in the agent's data folder. They are made if they are missing. Raises OSError if
+    the data folder cannot be written.
 
     Args:
         token: makes a new file name of letters and digits.
-
-    Raises:
-        OSError: the data folder cannot be written.
     """
 
     def __init__(self, home: Path, token: Callable[[], str]) -> None:

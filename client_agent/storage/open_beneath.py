@@ -82,13 +82,10 @@ def open_component(parent: int, name: str, flags: int) -> int:
 
 
 def open_directory(parent: int, name: str, *, may_chmod: bool = True) -> int:
-    """Open a directory for listing, whatever its mode, if this process owns it.
+    """Open a directory for listing, whatever its mode, if this process owns it. Raises OSError.
 
     Args:
         may_chmod: its mode may be changed for this.
-
-    Raises:
-        OSError
     """
     try:
         return open_component(parent, name, _DIRECTORY)

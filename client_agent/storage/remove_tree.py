@@ -20,11 +20,9 @@ _PATH: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def remove_tree(path: Path) -> None:
     """Delete the directory ``path`` with everything in it. It is no error if it does not exist.
+    Raises OSError if something cannot be deleted (a mount point, a damaged disk).
 
     Nothing else may write to it at the same time. Symlinks are deleted, never followed.
-
-    Raises:
-        OSError: something cannot be deleted (a mount point, a damaged disk).
     """
     try:
         parent = os.open(path.parent, _DIRECTORY)

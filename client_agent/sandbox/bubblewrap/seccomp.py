@@ -155,15 +155,13 @@ RELAXATIONS: Final = frozenset(
 def program(
     allow: frozenset[str] = frozenset(), machine: str | None = None, *, network: bool = False
 ) -> bytes:
-    """The assembled filter.
+    """The assembled filter. Raises SandboxBroken if a relaxation is unknown, or there is no table of
+    system calls for the machine.
 
     Args:
         allow: relaxations, of :data:`RELAXATIONS`.
         network: for a job in the host's network namespace.
         machine: as printed by ``uname -m``; None: this one.
-
-    Raises:
-        SandboxBroken: an unknown relaxation, or a machine without a table of system calls.
     """
     machine = machine or platform.machine()
     if machine not in AUDIT_ARCH:

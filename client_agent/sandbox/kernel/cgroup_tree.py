@@ -26,13 +26,10 @@ class Hierarchy:
 
 def find_hierarchy(name: str, *, proc: Path = Path("/proc/self")) -> Hierarchy:
     """Make the parent of the attempts' groups: ``NAME`` below the group that the agent was started
-    in, so that the limits of that group hold for its jobs.
+    in, so that the limits of that group hold for its jobs. Raises CgroupsUnavailable.
 
     Version 2: that group must be delegated to the agent, or be the root. The agent's own processes
     move to a leaf beside ``NAME``, because a group that delegates controllers may hold no process.
-
-    Raises:
-        CgroupsUnavailable
     """
     own = _own_groups((proc / "mountinfo").read_text(), read_file(proc / "cgroup"))
     unified = own.get("cgroup2")

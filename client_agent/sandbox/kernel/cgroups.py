@@ -153,11 +153,7 @@ def limit_files(version: int, limits: Limits) -> list[tuple[str, str, str]]:
 
 
 def kill_group(folder: Path) -> bool:
-    """Kill all processes in a group.
-
-    Returns:
-        Whether there were any.
-    """
+    """Kill all processes in a group. Returns whether there were any."""
     switch = folder / "cgroup.kill"
     if not read_file(folder / "cgroup.procs"):
         return False

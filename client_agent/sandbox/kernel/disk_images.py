@@ -87,11 +87,8 @@ class DiskImage:
         return max(0, blocks - fs.f_bfree) * fs.f_frsize, max(0, files - fs.f_ffree)
 
     def reset(self) -> bool:
-        """Delete the attempt's directory.
-
-        Returns:
-            Whether the image is the same as a new one, according to the kernel's count.
-        """
+        """Delete the attempt's directory. Returns whether the image is the same as a new one,
+        according to the kernel's count."""
         used, files = self.used()
         if (
             files > MAX_REUSED_FILES

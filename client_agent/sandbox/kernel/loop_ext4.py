@@ -104,11 +104,8 @@ def _copy_data(source: int, out: int, size: int) -> None:
 
 
 def attach(fd: int) -> tuple[int, str]:
-    """Attach a file to a free loop device, which detaches itself after its last user.
-
-    Returns:
-        A descriptor that keeps the device until it is mounted, and its path.
-    """
+    """Attach a file to a free loop device, which detaches itself after its last user. Returns a
+    descriptor that keeps the device until it is mounted, and its path."""
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     invalid = 0
     with closing_fd(control):

@@ -34,13 +34,10 @@ def mount(source: str, target: Path, kind: str = "", flags: int = 0, data: str =
 
 
 def unmount(target: Path, *, detach: bool = False) -> None:
-    """umount2(2); a symlink is not followed.
+    """umount2(2); a symlink is not followed. Raises OSError.
 
     Args:
         detach: unmount it lazily: it disappears now, and is freed when nothing uses it any more.
-
-    Raises:
-        OSError
     """
     flags = _NOFOLLOW | (_DETACH if detach else 0)
     if _libc.umount2(os.fsencode(target), flags) != 0:
@@ -50,13 +47,11 @@ def unmount(target: Path, *, detach: bool = False) -> None:
 
 def enter_private_namespace(mount_root: Path) -> None:
     """Move the calling thread, and threads that it starts later, to a mount namespace of their own.
+    Raises OSError if that is not permitted.
 
     It ends with the process, so a killed agent leaves no mount and no loop device. Later mounts of
     the host appear in it, but its own mounts do not appear on the host. A small tmpfs for mount
     points is mounted on ``mount_root``, which stays on the host as an empty folder.
-
-    Raises:
-        OSError: not permitted.
     """
     if _namespace() in _private_namespaces:
         return

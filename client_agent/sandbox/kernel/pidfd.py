@@ -27,11 +27,7 @@ def become_subreaper() -> None:
 
 def stat_fields(pid: int) -> list[str] | None:
     """Fields of ``/proc/PID/stat`` from the state on (0: state, 1: ppid, 19: start time in
-    ticks).
-
-    Returns:
-        None if there is no such process.
-    """
+    ticks). Returns None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             text = file.read()
@@ -58,13 +54,10 @@ def status_field(pid: int, key: str) -> list[str] | None:
 
 def open_child(pid: int, parent: int) -> int | None:
     """A pidfd of ``pid``, the init of a pid namespace, if it is a child of ``parent``, or of this
-    process because ``parent`` is dead.
+    process because ``parent`` is dead. Returns None if that process is gone.
 
     ``parent`` must be a child of this process that is not reaped yet. So its pid was not used
     again, and the pidfd is certainly of the right process.
-
-    Returns:
-        None if that process is gone.
     """
 
     def is_child(pid: int) -> bool:
@@ -212,11 +205,8 @@ def _children(pid: int) -> list[int]:
 
 
 def signal_descendants(init: int, *numbers: signal.Signals) -> int:
-    """Send signals to all processes below ``init``, not to itself.
-
-    Returns:
-        How many processes got them.
-    """
+    """Send signals to all processes below ``init``, not to itself. Returns how many processes
+    got them."""
     below = descendants(init)
     parents, reached = {init, *below}, 0
 

@@ -125,10 +125,7 @@ class WorkFolders:
 
     def make_job_folder(self, folder: Path, uid: int | None) -> Path:
         """Make an empty directory for the job in the attempt's folder. It belongs to ``uid``.
-
-        Returns:
-            The path under which that uid can open it.
-        """
+        Returns the path under which that uid can open it."""
         job = folder / "job"
         job.mkdir(mode=0o700)
         if uid is not None:

@@ -87,11 +87,8 @@ class Meter:
             self._polling = False
 
     async def stop(self) -> bool:
-        """Take the final readings, after its end.
-
-        Returns:
-            Whether all of its processes are dead, as far as the gauges know.
-        """
+        """Take the final readings, after its end. Returns whether all of its processes are dead,
+        as far as the gauges know."""
         self._stopping = True
         self._all_dead.set()
         if self._poll_task is not None:

@@ -106,15 +106,13 @@ class Start:
         return capture
 
     def spawn(self, argv: Sequence[str], passed: Iterable[int], cwd: Path = Path("/")) -> None:
-        """Execute the chain with an empty environment, only the named descriptors, and a session
-        of its own, so that a terminal sends its SIGINT to the agent alone.
+        """Execute the chain with an empty environment, only the named descriptors, and a session of
+        its own, so that a terminal sends its SIGINT to the agent alone. Raises SandboxBroken if the
+        first program of the chain cannot be executed.
 
         Must be called on the event loop's thread, because the parent-death signal is sent when the
         *thread* that spawned ends. ``preexec_fn`` and ``user=`` are not used: with them Python
         forks instead of using vfork, which takes 40 ms in a process of 1 GiB.
-
-        Raises:
-            SandboxBroken: the first program of the chain cannot be executed.
         """
         pipes = self.pipes
         try:
