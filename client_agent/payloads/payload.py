@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from shared.clock import Micros, iso
@@ -42,18 +42,12 @@ class NewPayload:
 
     def params(self) -> dict[str, Any]:
         """Parameters of :data:`INSERT`."""
-        return {
-            "server": self.server,
-            "key": None if self.key is None else str(self.key),
-            "job_id": None if self.key is None else self.key.job_id,
-            "attempt": None if self.key is None else self.key.attempt,
-            "service": self.service,
-            "user_id": self.user_id,
-            "timeout_s": self.timeout_s,
+        key = self.key
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {
+            "key": None if key is None else str(key),
+            "job_id": None if key is None else key.job_id,
+            "attempt": None if key is None else key.attempt,
             "limits": self.limits.model_dump_json(),
-            "bundle_file": self.bundle_file,
-            "bundle_size": self.bundle_size,
-            "bundle_digest": self.bundle_digest,
         }
 
 
@@ -76,19 +70,13 @@ class Outcome:
     def params(self) -> dict[str, Any]:
         """Parameters of the UPDATE."""
         result = self.result
-        return {
-            "reason": self.reason,
-            "message": self.message,
-            "exit_code": self.exit_code,
-            "interrupted": int(self.interrupted),
-            "stderr_tail": self.stderr_tail,
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "usage": None if self.usage is None else self.usage.model_dump_json(),
             "warnings": json.dumps(self.warnings),
             "size": None if result is None else result.size,
             "sha256": None if result is None else result.sha256,
             "stdout_bytes": None if result is None else result.stdout_bytes,
             "stderr_bytes": None if result is None else result.stderr_bytes,
-            "ended_at": self.ended_at,
         }
 
 
@@ -148,31 +136,25 @@ class Payload:
         )
 
 
+_AS_STORED: Final = (
+    *("id", "server", "key", "service", "user_id", "timeout_s"),
+    *("bundle_file", "bundle_size", "bundle_digest", "changed", "loc", "pid"),
+    *("created_at", "started_at", "ended_at"),
+)
+"""Fields of a payload that are stored as they are."""
+
+
 def from_row(row: Row) -> Payload:
     """Read a row of ``payloads``."""
     state = PayloadState(row["state"])
     return Payload(
-        id=row["id"],
-        server=row["server"],
-        key=row["key"],
+        **{name: row[name] for name in _AS_STORED},
         job_id=row["id"] if row["job_id"] is None else row["job_id"],
         attempt=1 if row["attempt"] is None else row["attempt"],
-        service=row["service"],
-        user_id=row["user_id"],
-        timeout_s=row["timeout_s"],
         limits=Limits.model_validate_json(row["limits"]),
-        bundle_file=row["bundle_file"],
-        bundle_size=row["bundle_size"],
-        bundle_digest=row["bundle_digest"],
         state=state,
-        changed=row["changed"],
         acknowledged=bool(row["acknowledged"]),
-        loc=row["loc"],
-        pid=row["pid"],
         outcome=None if row["ended_at"] is None else _outcome(state, row),
-        created_at=row["created_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
         enforcement=json.loads(row["enforcement"]),
     )
 

@@ -155,8 +155,8 @@ RELAXATIONS: Final = frozenset(
 def program(
     allow: frozenset[str] = frozenset(), machine: str | None = None, *, network: bool = False
 ) -> bytes:
-    """The assembled filter. Raises SandboxBroken if a relaxation is unknown, or there is no table of
-    system calls for the machine.
+    """The assembled filter. Raises SandboxBroken if a relaxation is unknown, or if there is no
+    table of system calls for the machine.
 
     Args:
         allow: relaxations, of :data:`RELAXATIONS`.
