@@ -43,6 +43,7 @@ from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
 from server.stages.send import Send
+from server.stages.stage import Resources
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from server.store.agents import SqlAgents
@@ -132,34 +133,25 @@ async def compose(
         for name, one in settings.agents.items()
     ]
     registry = Registry(links, clock)
-    agents = Agents(
-        SqlAgents(database),
-        jobs,
-        registry,
-        services,
-        clock,
-        [_contact(name, one) for name, one in settings.agents.items()],
-        on_change=wakeups.agent_changed,
-    )
-    accept = Accept(jobs, storage, services, clock, table.stored_per_user)
-    get = Get(jobs, storage, scratch, registry, services, clock, on_slot=wakeups.sender.set)
-    poll = Poll(
-        jobs,
-        storage,
-        scratch,
-        registry,
-        services,
-        clock,
-        get,
+    resources = Resources(
+        jobs=jobs,
+        storage=storage,
+        scratch=scratch,
+        fleet=registry,
+        services=services,
+        clock=clock,
         unreachable_after_s=table.agent_unreachable_after,
         lost_after_s=table.agent_lost_after,
     )
-    deliver = Deliver(jobs, registry, services, clock, get, lost_after_s=table.agent_lost_after)
-    send = Send(
-        jobs, registry, services, clock, deliver, get, removed_after_s=table.agent_lost_after
-    )
-    cancel = Cancel(jobs, registry, services, clock, wakeups, get.on_payload)
-    clean = Clean(jobs, storage, services, clock, running_servers, wakeups.cleaner.set)
+    contacts = [_contact(name, one) for name, one in settings.agents.items()]
+    agents = Agents(resources, SqlAgents(database), contacts, on_change=wakeups.agent_changed)
+    accept = Accept(resources, table.stored_per_user)
+    get = Get(resources, on_slot=wakeups.sender.set)
+    poll = Poll(resources, get)
+    deliver = Deliver(resources, get)
+    send = Send(resources, deliver, get)
+    cancel = Cancel(resources, wakeups, get.on_payload)
+    clean = Clean(resources, running_servers, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
     await agents.start()
     leases = SqlLeases(database, owner)

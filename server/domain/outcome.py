@@ -164,7 +164,7 @@ def _ended(
 
 
 def interrupted(
-    job: Job, service: Service, now: Micros, reason: Reason, message: str, **how: Any
+    job: Job, service: Service, now: Micros, /, reason: Reason, message: str, **how: Any
 ) -> Move:
     """The attempt died through no fault of the bundle: again from its own budget, or Failed."""
     again = retry.after_interruption(job, service)

@@ -13,10 +13,9 @@ from server.domain import access
 from server.domain.errors import BundleTooLarge, KeyReused, QueueFull, StorageFull
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, NewJob
-from server.domain.service import Service
 from server.domain.upload_fields import UploadRequest, check_field, given, upload_request
-from server.ports import Jobs, ScratchFile, Storage
-from shared.clock import Clock
+from server.ports import ScratchFile
+from server.stages.stage import Resources, Stage
 from shared.files.bundles.format import BundleSummary
 from shared.principals import Principal
 from shared.settings.limits import lowered
@@ -24,22 +23,15 @@ from shared.settings.limits import lowered
 QUEUED: Final = "Job successfully uploaded"
 
 
-class Accept:
+class Accept(Stage):
     """Checks what an upload asks for, and queues it.
 
     Args:
         stored_per_user: bytes that bundles and results of one user may take; 0: any number.
     """
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        storage: Storage,
-        services: Mapping[str, Service],
-        clock: Clock,
-        stored_per_user: int = 0,
-    ) -> None:
-        self._jobs, self._storage, self._services, self._clock = jobs, storage, services, clock
+    def __init__(self, resources: Resources, stored_per_user: int = 0) -> None:
+        super().__init__(resources)
         self._stored_per_user = stored_per_user
 
     def check_field(self, principal: Principal, name: str, value: str) -> None:

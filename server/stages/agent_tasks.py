@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 import structlog
 
-from server.domain.jobs import Job, Move
-from server.domain.leases import Lease
-from server.ports import HeldLeases, Jobs, LeaseLost
+from server.ports import LeaseLost
 
 log = structlog.get_logger()
 Key = TypeVar("Key", bound=Hashable)
@@ -62,23 +59,3 @@ class AgentTasks(Generic[Key]):
         await asyncio.gather(*stopped.values(), return_exceptions=True)
         for key in stopped:
             self._tasks.pop(key, None)  # of a task that had not begun
-
-
-def held_lease(leases: HeldLeases, agent: str) -> Lease:
-    """Raises LeaseLost."""
-    lease = leases.lease(agent)
-    if lease is None:
-        raise LeaseLost(agent)
-    return lease
-
-
-async def move_at_agent(jobs: Jobs, leases: HeldLeases, agent: str, move: Move) -> Job | None:
-    """Make a move of a job that the agent has, or is to have.
-
-    Returns:
-        None: the job is no longer as the move saw it.
-
-    Raises:
-        LeaseLost: another server uses the agent. Nothing was changed.
-    """
-    return await jobs.move(dataclasses.replace(move, lease=held_lease(leases, agent)))

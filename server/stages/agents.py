@@ -6,7 +6,7 @@ state is kept in the store, where several servers find it; each of them looks th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -14,9 +14,9 @@ import structlog
 from server.domain import outcome, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.errors import AgentRefusal, NoSuchAgent
-from server.domain.service import Service
-from server.ports import AgentRecords, Fleet, Jobs
-from shared.clock import SECOND, Clock, Micros
+from server.ports import AgentRecords
+from server.stages.stage import Resources, Stage
+from shared.clock import SECOND, Micros
 from shared.units.sizes import say_count
 from shared.wire import AgentHealth, AgentState, Reason
 
@@ -28,7 +28,7 @@ _UNREACHABLE_SHARE: Final = 0.01
 """By how much ``unreachable_s`` has grown before it is written again; a crash forgets less."""
 
 
-class Agents:
+class Agents(Stage):
     """Keeps the records of the agents.
 
     Args:
@@ -38,16 +38,13 @@ class Agents:
 
     def __init__(
         self,
+        resources: Resources,
         records: AgentRecords,
-        jobs: Jobs,
-        fleet: Fleet,
-        services: Mapping[str, Service],
-        clock: Clock,
         settings: Sequence[Contact],
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self._records, self._jobs, self._fleet = records, jobs, fleet
-        self._services, self._clock, self._on_change = services, clock, on_change
+        super().__init__(resources)
+        self._records, self._on_change = records, on_change
         self._settings = {one.name: one for one in settings}
         self._addresses = {one.name: one.address for one in settings}
         self._contacts: dict[str, Contact] = {}
@@ -229,7 +226,6 @@ class Agents:
         ended = 0
         message = f"agent {name} was declared lost, whether its processes are dead is not known"
         for job in await self._jobs.in_states(states.HOLDS_SLOT, name):
-            service = self._services.get(job.service, Service(job.service))
-            move = outcome.interrupted(job, service, self._clock.now(), Reason.AGENT_LOST, message)
+            move = self._decide(outcome.interrupted, job, Reason.AGENT_LOST, message)
             ended += await self._jobs.move(move) is not None
         return ended

@@ -11,7 +11,7 @@ given up as lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -20,11 +20,10 @@ import structlog
 from server.domain import outcome
 from server.domain.errors import AlreadyEnded
 from server.domain.jobs import Job
-from server.domain.service import Service
-from server.ports import Agent, AgentError, Fleet, Jobs, LeaseLost, NoSuchPayload, Watch
-from server.stages.agent_tasks import move_at_agent
+from server.ports import Agent, AgentError, LeaseLost, NoSuchPayload, Watch
 from server.stages.read import read_job
-from shared.clock import Clock, wait_for
+from server.stages.stage import Resources, Stage
+from shared.clock import wait_for
 from shared.principals import Principal
 from shared.wire import JobState, PayloadDoc, PayloadState
 
@@ -33,7 +32,7 @@ _LOOK_AGAIN_S: Final = 5.0
 """Until a job is looked at again whose next move is somebody else's, if no move is seen."""
 
 
-class Cancel:
+class Cancel(Stage):
     """Cancels jobs.
 
     Args:
@@ -42,15 +41,12 @@ class Cancel:
 
     def __init__(
         self,
-        jobs: Jobs,
-        fleet: Fleet,
-        services: Mapping[str, Service],
-        clock: Clock,
+        resources: Resources,
         watch: Watch,
         on_payload: Callable[[Agent, PayloadDoc], None],
     ) -> None:
-        self._jobs, self._fleet, self._services = jobs, fleet, services
-        self._clock, self._watch, self._on_payload = clock, watch, on_payload
+        super().__init__(resources)
+        self._watch, self._on_payload = watch, on_payload
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, str] = {}  # why, as logged: a job is tried every few seconds
 
@@ -148,8 +144,7 @@ class Cancel:
         return False
 
     async def _cancelled(self, job: Job, message: str) -> bool:
-        service = self._services.get(job.service, Service(job.service))
-        move = outcome.cancelled(job, service, self._clock.now(), message)
+        move = self._decide(outcome.cancelled, job, message)
         if job.state is JobState.QUEUED:
             return await self._jobs.move(move) is not None
-        return await move_at_agent(self._jobs, self._fleet, job.agent or "", move) is not None
+        return await self._move_at_agent(job.agent or "", move) is not None

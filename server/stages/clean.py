@@ -6,7 +6,7 @@ Row before files: a crash in between leaves orphans, never a job whose files are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -14,10 +14,10 @@ import structlog
 from server.domain import outcome
 from server.domain.files import FileKind
 from server.domain.jobs import Job
-from server.domain.service import Service
 from server.ports import Jobs, RunningServers, Storage
 from server.stages.read import read_job
-from shared.clock import SECOND, Clock
+from server.stages.stage import Resources, Stage
+from shared.clock import SECOND
 from shared.principals import Principal
 
 log = structlog.get_logger()
@@ -27,7 +27,7 @@ _KEYS_KEPT_S: Final = 86_400.0
 _ORPHANS_EVERY_S: Final = 3_600.0
 
 
-class Clean:
+class Clean(Stage):
     """The Cleaner.
 
     Args:
@@ -37,16 +37,13 @@ class Clean:
 
     def __init__(
         self,
-        jobs: Jobs,
-        storage: Storage,
-        services: Mapping[str, Service],
-        clock: Clock,
+        resources: Resources,
         running_servers: RunningServers,
         more: Callable[[], None] = lambda: None,
     ) -> None:
-        self._jobs, self._storage, self._services = jobs, storage, services
-        self._clock, self._running_servers, self._more = clock, running_servers, more
-        self._orphans_due = clock.monotonic()
+        super().__init__(resources)
+        self._running_servers, self._more = running_servers, more
+        self._orphans_due = self._clock.monotonic()
         self._unlisted: list[tuple[FileKind, str]] = []
         """Kinds of files that are still to be looked through for orphans, each behind a name."""
 
@@ -75,7 +72,7 @@ class Clean:
     async def _forget(self, now: int) -> int:
         forgotten = 0
         for name in await self._jobs.cleaned_services():
-            keep_s = self._services.get(name, Service(name)).forget_after_s
+            keep_s = self._service(name).forget_after_s
             if keep_s:
                 before = now - round(keep_s * SECOND)
                 forgotten += await self._jobs.forget(name, before, _AT_ONCE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import functools
-from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -18,11 +17,10 @@ from server.domain import outcome
 from server.domain.backoff import Backoff
 from server.domain.jobs import Job, Move
 from server.domain.outcome import Refusal
-from server.domain.service import Service
-from server.ports import Agent, Fleet, Jobs, RefusedByAgent, Unreachable
-from server.stages.agent_tasks import AgentTasks, move_at_agent
+from server.ports import Agent, RefusedByAgent, Unreachable
+from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
-from shared.clock import Clock
+from server.stages.stage import Resources, Stage
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 
@@ -36,27 +34,16 @@ TRANSIENT_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What this machine is short of, and says nothing about the bundle."""
 
 
-class Deliver:
+class Deliver(Stage):
     """Sends claimed jobs.
 
     Args:
         get: is handed payloads that are past Prepared.
-        lost_after_s: how long an agent is unreachable until what was sent to it counts as lost.
     """
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        fleet: Fleet,
-        services: Mapping[str, Service],
-        clock: Clock,
-        get: Get,
-        *,
-        lost_after_s: float,
-    ) -> None:
-        self._jobs, self._fleet = jobs, fleet
-        self._services, self._clock, self._get = services, clock, get
-        self._lost_after_s = lost_after_s
+    def __init__(self, resources: Resources, get: Get) -> None:
+        super().__init__(resources)
+        self._get = get
         self._deliveries = AgentTasks[AttemptKey]("delivery.failed")
         self._resends = Backoff[int](1.0, _RESEND_LONGEST_S, free=1)
         """By job: what was sent and not taken, through no fault of its own."""
@@ -162,7 +149,7 @@ class Deliver:
         self._fleet.accepted(agent.name, job.service)
         self._resends.succeeded(job.id)
         move = outcome.submitted(job, agent.name, payload.id, self._clock.now())
-        await move_at_agent(self._jobs, self._fleet, agent.name, move)
+        await self._move_at_agent(agent.name, move)
         if payload.status is not PayloadState.PREPARED and agent.supports_events:
             self._get.on_payload(agent, payload)
 
@@ -186,25 +173,20 @@ class Deliver:
             offered = self._fleet.offered(job.service)
             if not self._fleet.candidates(job.service):
                 delay_s = min(rest_s, _REFUSED_S)
-        now = self._clock.now()
-        service = self._service(job)
-        move = outcome.refused(job, service, now, refusal, delay_s=delay_s, offered=offered)
+        move = self._decide(outcome.refused, job, refusal, delay_s=delay_s, offered=offered)
         await self._move(job, move)
 
     async def _requeue(self, job: Job, message: str, delay_s: float) -> None:
-        now = self._clock.now()
-        await self._move(job, outcome.not_sent(job, self._service(job), now, message, delay_s))
+        await self._move(job, self._decide(outcome.not_sent, job, message, delay_s))
 
     async def _interrupted(self, job: Job, reason: Reason, message: str) -> None:
-        now = self._clock.now()
-        await self._move(job, outcome.interrupted(job, self._service(job), now, reason, message))
+        await self._move(job, self._decide(outcome.interrupted, job, reason, message))
 
     async def _fail(self, job: Job, reason: Reason, message: str) -> None:
-        now = self._clock.now()
-        await self._move(job, outcome.failed(job, self._service(job), now, reason, message))
+        await self._move(job, self._decide(outcome.failed, job, reason, message))
 
     async def _move(self, job: Job, move: Move) -> None:
-        moved = await move_at_agent(self._jobs, self._fleet, job.agent or "", move)
+        moved = await self._move_at_agent(job.agent or "", move)
         log.info(
             "job.not_sent",
             job_id=move.job_id,
@@ -212,6 +194,3 @@ class Deliver:
             state=moved.state if moved else "stale",
             message=move.message,
         )
-
-    def _service(self, job: Job) -> Service:
-        return self._services.get(job.service, Service(job.service))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -19,21 +19,16 @@ import structlog
 from server.domain import outcome, states
 from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.files import FileKind
-from server.domain.jobs import Job, Move, Result
-from server.domain.service import Service
+from server.domain.jobs import Job, Result
 from server.ports import (
     Agent,
     AgentError,
-    HeldLeases,
-    Jobs,
     LeaseLost,
     NoSuchPayload,
-    Scratch,
-    Storage,
 )
-from server.stages.agent_tasks import AgentTasks, held_lease, move_at_agent
+from server.stages.agent_tasks import AgentTasks
 from server.stages.results import Results
-from shared.clock import Clock
+from server.stages.stage import Resources, Stage
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 
@@ -44,26 +39,16 @@ _RETRY_DELAYS_S: Final = (0.5, 2.0, 10.0, 60.0)
 _UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
 
 
-class Get:
+class Get(Stage):
     """The Getter. Agents without events are polled by ``poll.Poll``, which uses :meth:`advance`.
 
     Args:
         on_slot: called when a slot of an agent has become free.
     """
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        storage: Storage,
-        scratch: Scratch,
-        leases: HeldLeases,
-        services: Mapping[str, Service],
-        clock: Clock,
-        on_slot: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._jobs, self._storage, self._leases = jobs, storage, leases
-        self._services, self._clock = services, clock
-        self.results = Results(scratch, on_slot)
+    def __init__(self, resources: Resources, on_slot: Callable[[], None] = lambda: None) -> None:
+        super().__init__(resources)
+        self.results = Results(resources.scratch, on_slot)
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> its latest document that was not processed yet; one task each."""
         self._tasks = AgentTasks[tuple[str, int]]("payload.failed")
@@ -137,12 +122,12 @@ class Get:
         Raises:
             AgentError, OSError: the result could not be fetched or stored.
         """
-        service = self._services.get(job.service, Service(job.service))
+        service = self._service(job.service)
         move = outcome.advance(job, payload, service, self._clock.now(), agent.name)
         if move is None:
             return True
         if payload.status not in outcome.ENDED:
-            return await self._move(agent, move) is not None
+            return await self._move_at_agent(agent.name, move) is not None
         with self.results.slot_released(job.key):
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = have
@@ -150,7 +135,7 @@ class Get:
                     result = await self.results.fetch(agent, payload, pending)
                 if result is not None:
                     move = dataclasses.replace(move, facts={**move.facts, "result": result})
-                moved = await self._move(agent, move)
+                moved = await self._move_at_agent(agent.name, move)
                 if moved is not None:
                     pending.commit()
         if moved is not None:
@@ -165,12 +150,8 @@ class Get:
 
     async def lost(self, agent: Agent, job: Job, message: str) -> None:
         """The attempt is gone without a trace."""
-        service = self._services.get(job.service, Service(job.service))
-        now = self._clock.now()
-        await self._move(agent, outcome.interrupted(job, service, now, Reason.AGENT_LOST, message))
-
-    async def _move(self, agent: Agent, move: Move) -> Job | None:
-        return await move_at_agent(self._jobs, self._leases, agent.name, move)
+        move = self._decide(outcome.interrupted, job, Reason.AGENT_LOST, message)
+        await self._move_at_agent(agent.name, move)
 
     # -- one payload
 
@@ -245,7 +226,7 @@ class Get:
         if job is not None and payload.result is not None and await self._lacks_result(key):
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = await self.results.fetch(agent, payload, pending)
-                lease = held_lease(self._leases, agent.name)
+                lease = self._held_lease(agent.name)
                 kept = await self._jobs.attach_result(key, result, lease)
                 if kept:
                     pending.commit()
@@ -268,7 +249,9 @@ class Get:
             key = AttemptKey.parse(payload.key or "")
             job = await self._jobs.get(key.job_id)
             if job.key == key and JobState.UNKNOWN in states.NEXT[job.state]:
-                await self._move(agent, outcome.unknown(job, self._clock.now(), message))
+                await self._move_at_agent(
+                    agent.name, outcome.unknown(job, self._clock.now(), message)
+                )
         except LeaseLost:
             raise
         except Exception:

@@ -8,7 +8,6 @@ time count as lost.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -17,12 +16,12 @@ import structlog
 from server.domain import outcome, states
 from server.domain.files import FileKind
 from server.domain.jobs import Job
-from server.domain.service import Service
-from server.ports import Agent, AgentError, Fleet, Jobs, LeaseLost, NoSuchPayload, Scratch, Storage
-from server.stages.agent_tasks import AgentTasks, move_at_agent
+from server.ports import Agent, AgentError, LeaseLost, NoSuchPayload
+from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.results import store
-from shared.clock import SECOND, Clock
+from server.stages.stage import Resources, Stage
+from shared.clock import SECOND
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadState, Reason
@@ -31,34 +30,12 @@ log = structlog.get_logger()
 TIMEOUT_GRACE_S: Final = 30.0  # beyond the wall time, before an attempt is stopped from here
 
 
-class Poll:
-    """The part of the Getter that polls.
+class Poll(Stage):
+    """The part of the Getter that polls."""
 
-    Args:
-        unreachable_after_s: how long an agent is unreachable until its jobs are Unknown.
-        lost_after_s: how long until they count as lost.
-    """
-
-    def __init__(
-        self,
-        jobs: Jobs,
-        storage: Storage,
-        scratch: Scratch,
-        fleet: Fleet,
-        services: Mapping[str, Service],
-        clock: Clock,
-        get: Get,
-        *,
-        unreachable_after_s: float,
-        lost_after_s: float,
-    ) -> None:
-        self._jobs, self._storage, self._scratch = jobs, storage, scratch
-        self._fleet, self._get = fleet, get
-        self._services, self._clock = services, clock
-        self._patience = {
-            "unreachable_after_s": unreachable_after_s,
-            "lost_after_s": lost_after_s,
-        }
+    def __init__(self, resources: Resources, get: Get) -> None:
+        super().__init__(resources)
+        self._get = get
         self._asking = AgentTasks[AttemptKey]("poll.failed")
         self._failing_since: dict[AttemptKey, float] = {}
         """Attempt -> monotonic time since when its agent has no good answer for it."""
@@ -87,9 +64,9 @@ class Poll:
 
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
         """Only jobs that are to be moved are read: this happens at every sweep."""
-        if unreachable_s > self._patience["lost_after_s"]:
+        if unreachable_s > self._lost_after_s:
             judged = states.AT_AGENT
-        elif unreachable_s > self._patience["unreachable_after_s"]:
+        elif unreachable_s > self._unreachable_after_s:
             judged = states.AT_AGENT - {JobState.UNKNOWN}
         else:
             return 0
@@ -107,13 +84,15 @@ class Poll:
         await self._asking.stop(agent)
 
     async def _unreached(self, job: Job, unreachable_s: float, what: str) -> bool:
-        service = self._services.get(job.service, Service(job.service))
-        now = self._clock.now()
-        move = outcome.unreached(job, service, now, what, unreachable_s, **self._patience)
-        if move is None:
-            return False
-        agent = job.agent or ""
-        return await move_at_agent(self._jobs, self._fleet, agent, move) is not None
+        move = self._decide(
+            outcome.unreached,
+            job,
+            what,
+            unreachable_s,
+            unreachable_after_s=self._unreachable_after_s,
+            lost_after_s=self._lost_after_s,
+        )
+        return move is not None and await self._move_at_agent(job.agent or "", move) is not None
 
     async def _ask(self, agent: Agent, job: Job) -> None:
         assert job.payload_id is not None, "set by the move to Submitted"

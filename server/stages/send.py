@@ -5,15 +5,15 @@ A sweep claims and leaves; what it claimed is sent by ``deliver.Deliver``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from server.domain import outcome
 from server.domain.service import Service
-from server.ports import Fleet, Jobs
 from server.stages.deliver import Deliver
 from server.stages.get import Get
-from shared.clock import SECOND, Clock
+from server.stages.stage import Resources, Stage
+from shared.clock import SECOND
 from shared.units.durations import say_duration
 from shared.wire import Reason
 
@@ -23,29 +23,14 @@ _MAX_CLAIMED: Final = 100
 _REMOVED_EVERY_S: Final = 10.0
 
 
-class Send:
-    """The Sender.
+class Send(Stage):
+    """The Sender."""
 
-    Args:
-        removed_after_s: how long jobs of a service that is not in the settings wait for it.
-    """
-
-    def __init__(
-        self,
-        jobs: Jobs,
-        fleet: Fleet,
-        services: Mapping[str, Service],
-        clock: Clock,
-        deliver: Deliver,
-        get: Get,
-        *,
-        removed_after_s: float,
-    ) -> None:
-        self._jobs, self._fleet, self._services, self._clock = jobs, fleet, services, clock
+    def __init__(self, resources: Resources, deliver: Deliver, get: Get) -> None:
+        super().__init__(resources)
         self._deliver, self._get = deliver, get
-        self._removed_after_s = removed_after_s
-        self._resume_due = clock.monotonic()
-        self._removed_due = clock.monotonic() + removed_after_s
+        self._resume_due = self._clock.monotonic()
+        self._removed_due = self._clock.monotonic() + self._lost_after_s
 
     async def run_once(self) -> int:
         """Claim what quotas and slots allow and deliver it; resume interrupted deliveries.
@@ -90,7 +75,7 @@ class Send:
         for name in queued:
             if name in self._services:
                 continue
-            waited = say_duration(self._removed_after_s)
+            waited = say_duration(self._lost_after_s)
             message = f"the server has had no service {name} in its settings for {waited}"
             for job in await self._jobs.longest_queued(name, _MAX_GIVEN_UP):
                 now = self._clock.now()

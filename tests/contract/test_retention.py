@@ -29,6 +29,7 @@ from shared.wire import JobState, Limits
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 from tests.support.sim_clock import SimClock
+from tests.support.stage_resources import resources
 from tests.support.stored import chunks
 
 OWNER = "0123456789ab"
@@ -57,9 +58,11 @@ class Place:
 
     def __post_init__(self) -> None:
         self.jobs = SqlJobs(self.database, self.changed.append)
-        self.clean = Clean(
-            self.jobs, self.storage, SERVICES, self.clock, self.running_servers, self._more
-        )
+        self.clean = self.cleaner(self._more)
+
+    def cleaner(self, more: Callable[[], None]) -> Clean:
+        how = resources(jobs=self.jobs, storage=self.storage, services=SERVICES, clock=self.clock)
+        return Clean(how, self.running_servers, more)
 
     async def running_servers(self) -> set[str]:
         return {OWNER}
@@ -156,7 +159,7 @@ async def test_a_stop_does_not_wait_for_all_that_has_expired(place: Place) -> No
         stop.set()  # while the first sweep is under way
         wakeup.set()
 
-    clean = Clean(place.jobs, place.storage, SERVICES, place.clock, place.running_servers, more)
+    clean = place.cleaner(more)
     await Loop("cleaner", clean, 60.0, wakeup, place.clock).run(stop)
     assert len(await place.jobs.expired(place.clock.now(), 1_000)) == 250
 
@@ -177,7 +180,7 @@ async def test_a_crash_before_the_files_are_removed_leaves_orphans_only(
             await place.clean.run_once()
     assert (await place.jobs.get(job.id)).state is JobState.CLEANED
     assert len(place.stored()) == 1
-    await Clean(place.jobs, place.storage, SERVICES, place.clock, place.running_servers).run_once()
+    await place.cleaner(place._more).run_once()
     assert place.stored() == set()
 
 

@@ -31,6 +31,7 @@ from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
 from server.stages.send import Send
+from server.stages.stage import Resources
 from server.storage import folder, scratch
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
@@ -118,30 +119,23 @@ class World:
         self.storage = folder.FolderStorage(self.folder, self.scratch, *names)
         self.leases = SqlLeases(self.database, owner)
         self.running_servers = self.leases.running_servers
-        how = (self.jobs, self.storage, self.scratch)
-        self.accept = Accept(self.jobs, self.storage, self.services, self.steady)
-        self.get = Get(*how, self.registry, self.services, self.steady)
-        fleet, services, clock = self.registry, self.services, self.steady
-        lost_after_s = self.lost_after_s
-        self.poll = Poll(
-            *how,
-            fleet,
-            services,
-            clock,
-            self.get,
+        resources = Resources(
+            jobs=self.jobs,
+            storage=self.storage,
+            scratch=self.scratch,
+            fleet=self.registry,
+            services=self.services,
+            clock=self.steady,
             unreachable_after_s=60.0,
-            lost_after_s=lost_after_s,
+            lost_after_s=self.lost_after_s,
         )
-        self.deliver = Deliver(
-            self.jobs, fleet, services, clock, self.get, lost_after_s=lost_after_s
-        )
-        self.send = Send(
-            self.jobs, fleet, services, clock, self.deliver, self.get, removed_after_s=lost_after_s
-        )
-        self.cancel = Cancel(self.jobs, fleet, services, clock, wakeups, self.get.on_payload)
-        self.clean = Clean(
-            self.jobs, self.storage, self.services, self.steady, self.running_servers
-        )
+        self.accept = Accept(resources)
+        self.get = Get(resources)
+        self.poll = Poll(resources, self.get)
+        self.deliver = Deliver(resources, self.get)
+        self.send = Send(resources, self.deliver, self.get)
+        self.cancel = Cancel(resources, wakeups, self.get.on_payload)
+        self.clean = Clean(resources, self.running_servers)
         every = {agent.name: functools.partial(self._talk_to, agent) for agent in self.agents}
         followers = {name: every[name] for name in agents or every}
         self.holder = LeaseHolder(

@@ -25,6 +25,7 @@ from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, AgentState, JobState, Limits
 from tests.support.sim_clock import SimClock
+from tests.support.stage_resources import resources
 
 HEALTH = AgentHealth(status="ok", slots=2)
 DAY_S = 86_400.0
@@ -59,7 +60,8 @@ async def run(folder: Path, machine: SimClock, *settings: str) -> AsyncIterator[
     registry, store = Registry(links, clock), SqlAgents(database)
     jobs = SqlJobs(database, lambda job: None)
     contacts = [Contact(link.name, "job-orchestrator", "") for link in links]
-    agents = Agents(store, jobs, registry, {}, clock, contacts)
+    how = resources(jobs=jobs, fleet=registry, clock=clock)
+    agents = Agents(how, store, contacts)
     try:
         await agents.start()
         for name in {link.name for link in links} | {"north"}:

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any, cast
 
 from server.domain.errors import NoSuchJob
-from server.ports import Agent, HeldLeases, Jobs, Scratch, Storage
+from server.ports import Agent
 from server.stages import get as stage
 from server.stages.get import Get
 from shared.wire import PayloadDoc, PayloadList, PayloadState
 from tests.support.sim_clock import SimClock
+from tests.support.stage_resources import resources
 
 
 class NoJobs:
@@ -53,20 +54,12 @@ def payloads(count: int) -> PayloadList:
 
 
 def getter() -> Get:
-    nothing = (cast(Storage, None), cast(Scratch, None), cast(HeldLeases, None))
-    return Get(cast(Jobs, NoJobs()), *nothing, {}, SimClock())
+    return Get(resources(jobs=NoJobs(), clock=SimClock()))
 
 
 async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
     teller, known = Teller(), payloads(3 * stage._MAX_IN_FLIGHT)
-    get = Get(
-        cast(Jobs, NoJobs()),
-        cast(Storage, None),
-        cast(Scratch, None),
-        cast(HeldLeases, None),
-        {},
-        SimClock(),
-    )
+    get = getter()
     hearing = asyncio.create_task(get.reconcile(cast(Agent, teller), known))
     clock = SimClock()
     for _ in range(50):
@@ -83,14 +76,7 @@ async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
 
 async def test_a_newer_word_of_what_is_looked_at_waits_for_no_room():
     teller, known = Teller(), payloads(stage._MAX_IN_FLIGHT + 1)
-    get = Get(
-        cast(Jobs, NoJobs()),
-        cast(Storage, None),
-        cast(Scratch, None),
-        cast(HeldLeases, None),
-        {},
-        SimClock(),
-    )
+    get = getter()
     for payload in known.payloads:
         await get.receive(cast(Agent, teller), payload)
     await get.receive(cast(Agent, teller), known.payloads[0])

@@ -1,0 +1,79 @@
+"""What the stages have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Concatenate, ParamSpec, TypeVar
+
+from server.domain.jobs import Job, Move
+from server.domain.leases import Lease
+from server.domain.service import Service
+from server.ports import Fleet, Jobs, LeaseLost, Scratch, Storage
+from shared.clock import Clock, Micros
+
+Args = ParamSpec("Args")
+Decision = TypeVar("Decision", Move, Move | None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What the stages work with, and the settings that several of them have to know.
+
+    Attributes:
+        unreachable_after_s: how long an agent is unreachable until its jobs are Unknown.
+        lost_after_s: how long until its attempts count as lost, and until jobs of a service that is
+            not in the settings any more are given up.
+    """
+
+    jobs: Jobs
+    storage: Storage
+    scratch: Scratch
+    fleet: Fleet
+    services: Mapping[str, Service]
+    clock: Clock
+    unreachable_after_s: float
+    lost_after_s: float
+
+
+class Stage:
+    """A stage of a job's journey."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._jobs, self._fleet = resources.jobs, resources.fleet
+        self._storage, self._scratch = resources.storage, resources.scratch
+        self._services, self._clock = resources.services, resources.clock
+        self._unreachable_after_s = resources.unreachable_after_s
+        self._lost_after_s = resources.lost_after_s
+
+    def _service(self, name: str) -> Service:
+        """The service as it is in the settings; one that is not there has the defaults."""
+        return self._services.get(name, Service(name))
+
+    def _decide(
+        self,
+        rule: Callable[Concatenate[Job, Service, Micros, Args], Decision],
+        job: Job,
+        *args: Args.args,
+        **more: Args.kwargs,
+    ) -> Decision:
+        """What a rule of :mod:`server.domain.outcome` says of the job now."""
+        return rule(job, self._service(job.service), self._clock.now(), *args, **more)
+
+    def _held_lease(self, agent: str) -> Lease:
+        """Raises LeaseLost."""
+        lease = self._fleet.lease(agent)
+        if lease is None:
+            raise LeaseLost(agent)
+        return lease
+
+    async def _move_at_agent(self, agent: str, move: Move) -> Job | None:
+        """Make a move of a job that the agent has, or is to have.
+
+        Returns:
+            None: the job is no longer as the move saw it.
+
+        Raises:
+            LeaseLost: another server talks to the agent. Nothing was changed.
+        """
+        return await self._jobs.move(dataclasses.replace(move, lease=self._held_lease(agent)))
