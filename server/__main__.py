@@ -10,7 +10,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from server.life import serve
+from server.lifecycle import serve
 from server.settings.load import agent_at, read
 from shared import logs
 from shared.files.locks import FolderInUse

@@ -15,11 +15,11 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from server.agents.ferryman import FerrymanAgent
-from server.agents.follow import Follower
-from server.agents.holder import LeaseHolder
+from server.agents.ferryman_agent import FerrymanAgent
+from server.agents.follower import Follower
+from server.agents.lease_holder import LeaseHolder
 from server.agents.link import Link, Sessions
-from server.agents.orchestrator import OrchestratorClient
+from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.api.context import Context
 from server.api.partials import Partials

@@ -55,7 +55,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a retired agent is left alone",
-        "agents/follow.py",
+        "agents/follower.py",
         "            if link.excluded:\n",
         "            if False:\n",
         f"{_HTTP}an_agent_is_retired_once_it_has_no_jobs_and_is_then_left_alone",

@@ -11,7 +11,7 @@ _REFERENCE: Final = "tests/contract/test_reference_client.py::test_"
 _REGISTRY: Final = "tests/unit/server/agents/test_registry.py::test_"
 _ANSWERS: Final = "tests/unit/server/agents/test_answers.py::test_"
 _HAND_OVER: Final = "tests/unit/server/agents/test_hand_over.py::test_"
-_FOLLOW: Final = "tests/unit/server/agents/test_follow.py::test_"
+_FOLLOW: Final = "tests/unit/server/agents/test_follower.py::test_"
 _OF_JOB: Final = "tests/unit/server/domain/test_payload_of_job.py::test_"
 _STAGES: Final = "tests/unit/server/stages/test_delivery.py::test_"
 
@@ -40,28 +40,28 @@ MUTANTS: Final = (
     ),
     _of(
         "a number that an agent gave again is another payload's",
-        "agents/ferryman.py",
+        "agents/ferryman_agent.py",
         'caller if key is None else caller | {"key": key}',
         "caller",
         f"{_HOSTILE}a_number_that_an_agent_gave_again_ends_and_forgets_nothing_else",
     ),
     _of(
         "other tasks have their turn while an agent sends events",
-        "agents/ferryman.py",
+        "agents/ferryman_agent.py",
         "                if not lines % _LINES:\n",
         "                if False:\n",
         f"{_FOLLOW}others_have_their_turn_however_much_an_agent_tells",
     ),
     _of(
         "an agent that breaks off at once is called less and less often",
-        "agents/follow.py",
+        "agents/follower.py",
         " and self._clock.monotonic() - since >= _STEADY_S\n",
         "\n",
         f"{_FOLLOW}a_stream_that_breaks_at_once_is_opened_less_and_less_often",
     ),
     _of(
         "a polled result is a whole ZIP",
-        "agents/orchestrator.py",
+        "agents/orchestrator_client.py",
         "if not await asyncio.to_thread(zipfile.is_zipfile, to.path):",
         "if False:",
         f"{_REFERENCE}what_is_no_whole_zip_is_no_result",
@@ -75,7 +75,7 @@ MUTANTS: Final = (
     ),
     _of(
         "an agent of ours names itself",
-        "agents/ferryman.py",
+        "agents/ferryman_agent.py",
         "if not health.agent:",
         "if False:",
         f"{_HOSTILE}a_stranger_gets_no_bundle_and_fails_no_job",
@@ -97,14 +97,14 @@ MUTANTS: Final = (
     ),
     _of(
         "the answer to a submit is about that attempt",
-        "agents/ferryman.py",
+        "agents/ferryman_agent.py",
         "if payload.server != self._server or payload.key != str(job.key):",
         "if False:",
         f"{_HAND_OVER}an_answer_about_another_attempt_is_no_answer",
     ),
     _of(
         "payloads of other servers are left alone",
-        "agents/ferryman.py",
+        "agents/ferryman_agent.py",
         "ours = payload.server == self._server",
         "ours = True",
         f"{_HOSTILE}payloads_of_others_are_left_alone",
@@ -127,7 +127,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a partial result is asked for by the job's key",
-        "agents/ferryman.py",
+        "agents/ferryman_agent.py",
         "payload = await self.settle(job)  # by its key",
         "return await self.fetch(job.payload_id or 0, to)  # by its key",
         f"{_HOSTILE}a_partial_result_is_that_of_the_job_whatever_its_number_is_by_now",
@@ -149,14 +149,14 @@ MUTANTS: Final = (
     ),
     _of(
         "a 404 alone ends nothing at a job-orchestrator client",
-        "agents/orchestrator.py",
+        "agents/orchestrator_client.py",
         "answer.status == HTTPStatus.NOT_FOUND and _is_empty(body)",
         "answer.status == HTTPStatus.NOT_FOUND",
         f"{_REFERENCE}a_404_alone_does_not_say_that_a_job_is_dead",
     ),
     _of(
         "a page of a client counts as no answer",
-        "agents/orchestrator.py",
+        "agents/orchestrator_client.py",
         "if not isinstance(found, dict) or not found.keys() >= _FIELDS:",
         "if False:",
         f"{_HOSTILE}a_stranger_gets_no_bundle_and_fails_no_job",
@@ -347,21 +347,21 @@ MUTANTS: Final = (
     ),
     _of(
         "health is asked while the stream is open",
-        "agents/follow.py",
+        "agents/follower.py",
         "watch = asyncio.create_task(self._watch_health())",
         "watch = asyncio.create_task(asyncio.sleep(0))",
         f"{_FOLLOW}health_is_asked_while_the_stream_is_open_and_work_goes_by_it",
     ),
     _of(
         "an unreachable agent is asked less and less often",
-        "agents/follow.py",
+        "agents/follower.py",
         "failures = 0 if steady else failures + 1",
         "failures = 0",
         f"{_FOLLOW}an_agent_that_is_not_there_is_asked_less_and_less_often",
     ),
     _of(
         "what waits for an agent is woken when it is back",
-        "agents/follow.py",
+        "agents/follower.py",
         "self._on_change()",
         "pass",
         f"{_FOLLOW}health_is_asked_while_the_stream_is_open_and_work_goes_by_it",
@@ -389,7 +389,7 @@ MUTANTS: Final = (
     ),
     _of(
         "whoever dies while its stream is not read is down",
-        "agents/follow.py",
+        "agents/follower.py",
         "                    self._registry.mark_down(self._link, str(problem))",
         "                    pass",
         f"{_FOLLOW}an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_same",

@@ -270,7 +270,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a hangup ends nothing",
-        "server/life.py",
+        "server/lifecycle.py",
         "    ignore_hangup(loop)\n",
         "",
         "tests/process/test_start_and_signals.py::test_a_hangup_ends_nothing",

@@ -23,8 +23,8 @@ def _claim(protection: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 def _holder(protection: str, old: str, new: str, *tests: str) -> Mutant:
-    where = "unit/server/agents/test_holder"
-    return _of(protection, "server/agents/holder.py", old, new, where, *tests)
+    where = "unit/server/agents/test_lease_holder"
+    return _of(protection, "server/agents/lease_holder.py", old, new, where, *tests)
 
 
 def _place(protection: str, old: str, new: str, *tests: str) -> Mutant:
@@ -176,18 +176,18 @@ MUTANTS: Final = (
     # what an agent is reply
     _of(
         "an agent that has seen a newer lease is left alone",
-        "server/agents/ferryman.py",
+        "server/agents/ferryman_agent.py",
         "self.stale_lease = self.lease",
         "pass",
-        "unit/server/agents/test_follow",
+        "unit/server/agents/test_follower",
         "an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_newer",
     ),
     _of(
         "requests to agents carry the lease",
-        "server/agents/ferryman.py",
+        "server/agents/ferryman_agent.py",
         'params = {"lease": str(self.lease)} |',
         'params = {"lease": "0"} |',
-        "unit/server/agents/test_follow",
+        "unit/server/agents/test_follower",
         "an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_newer",
     ),
     # which server uses an agent

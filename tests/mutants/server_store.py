@@ -313,7 +313,7 @@ MUTANTS: Final = (
     ),
     _of(
         "what agents hold for the former server is ended",
-        "server/agents/follow.py",
+        "server/agents/follower.py",
         "        await link.end_former()\n",
         "",
         "tests/process/test_backup_process.py::"

@@ -17,7 +17,7 @@ import pytest
 
 from client_agent import app
 from client_agent.settings.agent import AgentSection
-from server import life
+from server import lifecycle
 from server.settings.tables import ServerSettings
 from shared.clock import RealClock
 from shared.http.sockets import CannotListen
@@ -39,7 +39,7 @@ def test_a_hangup_ends_nothing(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "given"), [(life, ServerSettings()), (app, AgentSection(sandbox="none"))]
+    ("module", "given"), [(lifecycle, ServerSettings()), (app, AgentSection(sandbox="none"))]
 )
 async def test_a_hangup_is_survived_before_anybody_can_connect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, given: Any
@@ -57,7 +57,11 @@ async def test_a_hangup_is_survived_before_anybody_can_connect(
     monkeypatch.setattr(module, "listen", listen)
     monkeypatch.setattr(app, "open_sandbox", open_sandbox)
     with pytest.raises(CannotListen):
-        await (life.serve(given, None) if module is life else app.serve(given, RealClock(), print))
+        await (
+            lifecycle.serve(given, None)
+            if module is lifecycle
+            else app.serve(given, RealClock(), print)
+        )
     assert len(seen) == 1
     assert seen != [signal.SIG_DFL]
 
@@ -65,7 +69,7 @@ async def test_a_hangup_is_survived_before_anybody_can_connect(
 @pytest.mark.parametrize("name", ["server", "client_agent"])
 def test_a_defect_at_the_start_shows_where_it_is(tmp_path: Path, name: str) -> None:
     """A ValueError of ours is no mistake in the settings."""
-    where = {"server": "server.life", "client_agent": "client_agent.app"}[name]
+    where = {"server": "server.lifecycle", "client_agent": "client_agent.app"}[name]
     program = (
         f"import sys, runpy, {where} as module\n"
         "async def broken(*_): raise ValueError('a defect')\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from server.agents.holder import LeaseHolder
+from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.domain import states
 from server.domain.files import FileKind

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from server.agents.ferryman import FerrymanAgent
+from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.link import Sessions
 from server.agents.registry import Registry
 from server.domain.files import FileKind

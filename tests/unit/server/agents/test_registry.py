@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from server.agents.link import Sessions
-from server.agents.orchestrator import OrchestratorClient
+from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.leases import Lease, of_agent
 from server.domain.placement import place

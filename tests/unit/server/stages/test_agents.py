@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from server.agents.link import Link, Sessions
-from server.agents.orchestrator import OrchestratorClient
+from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.agents import Contact
 from server.domain.errors import AgentRefusal

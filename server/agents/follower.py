@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from server.agents.ferryman import FerrymanAgent
+from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.link import Link
 from server.agents.registry import Registry
 from server.ports import AgentError, RefusedByAgent

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from server.agents.ferryman import FerrymanAgent
-from server.agents.follow import Follower
+from server.agents.ferryman_agent import FerrymanAgent
+from server.agents.follower import Follower
 from server.agents.link import Sessions
 from server.agents.registry import Registry
 from server.domain.leases import Lease, of_agent

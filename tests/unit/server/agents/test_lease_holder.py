@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from server.agents.holder import LeaseHolder
+from server.agents.lease_holder import LeaseHolder
 from server.agents.link import Sessions
-from server.agents.orchestrator import OrchestratorClient
+from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.jobs import Bundle, NewJob
 from server.domain.leases import LENGTH_S, RENEW_EVERY_S
