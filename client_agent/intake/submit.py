@@ -139,7 +139,9 @@ class Intake:
         if not created:
             submission.remove_bundle()
             return payload
-        log.info("payload.accepted", payload=payload.id, key=payload.key, service=payload.service)
+        log.info(
+            "payload.accepted", payload_id=payload.id, key=payload.key, service=payload.service
+        )
         self._enqueue(payload)
         return payload
 

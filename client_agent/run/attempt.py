@@ -125,7 +125,7 @@ class Attempt:
         """Wait until the disk has space: a full one does not fail attempts. False: prevented."""
         context, min_free = self._context, self._context.identity.min_free
         while not self._start_prevented and context.folders.free_bytes() < min_free:
-            log.warning("payload.waits_for_space", payload=self.payload.id)
+            log.warning("payload.waits_for_space", payload_id=self.payload.id)
             await context.clock.sleep(RETRY_S)
         return not self._start_prevented
 
@@ -181,7 +181,7 @@ class Attempt:
             if running is None or self._start_prevented:
                 return None
             self.payload = running
-            log.info("payload.started", payload=payload.id, key=payload.key)
+            log.info("payload.started", payload_id=payload.id, key=payload.key)
             process.go()
             return await process.wait()
         finally:
@@ -197,7 +197,7 @@ class Attempt:
                     result.pack, source, outcome, context.folders, workspace.fd
                 )
             except OSError as problem:
-                log.warning("payload.not_packed", payload=self.payload.id, problem=str(problem))
+                log.warning("payload.not_packed", payload_id=self.payload.id, error=str(problem))
                 tries += 1
                 if tries == PACK_TRIES or problem.errno not in SHORTAGE_ERRNOS:
                     return _without_result(outcome, problem)
@@ -217,7 +217,7 @@ class Attempt:
             self.payload = ended
             log.info(
                 "payload.ended",
-                payload=ended.id,
+                payload_id=ended.id,
                 key=ended.key,
                 state=outcome.state,
                 reason=outcome.reason,
@@ -233,7 +233,7 @@ class Attempt:
             try:
                 return await context.payloads.end(payload_id, before, outcome)
             except DatabaseUnavailable as problem:
-                log.warning("payload.end_not_stored", payload=payload_id, problem=str(problem))
+                log.warning("payload.end_not_stored", payload_id=payload_id, error=str(problem))
                 await context.clock.sleep(RETRY_S)
 
     def _launch_spec(self) -> Launch:

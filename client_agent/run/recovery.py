@@ -27,7 +27,7 @@ async def recover(payloads: Payloads, folders: Folders, sandbox: Sandbox) -> lis
         if payload.state is PayloadState.RUNNING:
             lost = outcomes.failed(Reason.AGENT_ERROR, outcomes.LOST)
             await payloads.end(payload.id, PayloadState.RUNNING, lost)
-            log.warning("payload.lost", payload=payload.id, key=payload.key)
+            log.warning("payload.lost", payload_id=payload.id, key=payload.key)
         else:
             prepared.append(payload)
     bundles = {payload.bundle_file for payload in prepared}

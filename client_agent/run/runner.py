@@ -132,12 +132,12 @@ class Runner:
             try:
                 await attempt.run()
             except (DatabaseUnavailable, StartDeferred) as problem:
-                log.warning("payload.not_started", payload=payload.id, problem=str(problem))
+                log.warning("payload.not_started", payload_id=payload.id, error=str(problem))
                 await self._context.folders.remove_logs(payload.id)
                 self._queue = {payload.id: payload} | self._queue
                 await self._context.clock.sleep(RETRY_S)
             except Exception:
-                log.exception("payload.broken", payload=payload.id)
+                log.exception("payload.broken", payload_id=payload.id)
                 await self._fail(payload)
             finally:
                 del self._attempts[payload.id]

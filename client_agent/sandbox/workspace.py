@@ -104,7 +104,7 @@ class HostWorkspace(ABC):
                 await self.remove()
                 return
         except Exception as problem:  # noqa: BLE001 - it is removed later
-            log.warning("attempt.not_removed", attempt=self.name, problem=repr(problem))
+            log.warning("attempt.not_removed", attempt=self.name, error=repr(problem))
         if self.folder is not None:  # its image and its cgroup stay, because they are in use
             self.folder = self._resources.work_folders.quarantine(self.folder)
         self._resources.remove_when_dead(self)

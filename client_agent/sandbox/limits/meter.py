@@ -125,4 +125,4 @@ class Meter:
 
 
 def _failed(gauge: Gauge, problem: Exception) -> None:
-    log.warning("gauge.failed", gauge=type(gauge).__name__, problem=repr(problem))
+    log.warning("gauge.failed", gauge=type(gauge).__name__, error=repr(problem))

@@ -106,7 +106,7 @@ class SupervisedProcess:
             try:
                 self._terminate()
             except OSError as problem:
-                log.warning("attempt.not_terminated", init=self.pid, problem=str(problem))
+                log.warning("attempt.not_terminated", init=self.pid, error=str(problem))
 
     def _terminate(self) -> None:
         # SIGCONT, because a stopped process does not handle SIGTERM
