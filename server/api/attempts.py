@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from http import HTTPStatus
@@ -28,6 +29,8 @@ from shared.wire import AttemptDoc, AttemptPage, JobState
 _STREAMS: Final = ("stdout", "stderr")
 _CHUNK: Final = 1 << 18
 _RECEIPT: Final = "ferryman.json"
+_NO_LOG: Final = (zipfile.BadZipFile, ValueError, KeyError, RuntimeError, EOFError, zlib.error)
+"""Reading it raises RuntimeError where it is encrypted or packed in a way that is not known."""
 _MAX_RECEIPT: Final = 1 << 20
 """Bytes. Every result has one; it names the logs."""
 
@@ -74,7 +77,7 @@ async def log(request: web.Request, context: Context) -> web.StreamResponse:
             chunks, size = await asyncio.to_thread(_open_log, path, stream)
         except FileNotFoundError:
             raise await missing_result(context, job, attempt.number) from None
-        except (zipfile.BadZipFile, ValueError, KeyError) as problem:
+        except _NO_LOG as problem:
             raise Refusal(
                 HTTPStatus.CONFLICT,
                 "no_log",
@@ -92,6 +95,9 @@ async def log(request: web.Request, context: Context) -> web.StreamResponse:
             if request.method != "HEAD":
                 while chunk := await asyncio.to_thread(next, chunks, b""):
                     await response.write(chunk)
+                    size -= len(chunk)
+                if size:
+                    raise EOFError(f"the log of attempt {attempt.number} ends too early")
         finally:
             chunks.close()
     return response
@@ -118,7 +124,7 @@ def _open_log(path: Path, stream: str) -> tuple[_Chunks, int]:
 
     Raises:
         OSError
-        zipfile.BadZipFile, ValueError, KeyError: the result has none.
+        *_NO_LOG: the result has none.
     """
     archive = zipfile.ZipFile(path)
     try:

@@ -177,9 +177,16 @@ class Gate:
             self._handling += 1
             try:
                 return await handler(request)
-            except RuntimeError as problem:
-                if request.transport is None:  # aiohttp raises it for a body that is read too late
+            except ConnectionError:
+                raise
+            except Exception as problem:
+                if request.transport is None and isinstance(problem, RuntimeError):
+                    # aiohttp raises it for a body that is read too late
                     raise ConnectionError("the peer is gone") from problem
+                if request.writer.output_size:
+                    # Another answer would become part of the one that has begun.
+                    log.exception("answer.broken", path=request.path[:200])
+                    raise ConnectionError("the answer had begun") from problem
                 raise
             finally:
                 self._handling -= 1

@@ -8,6 +8,7 @@ import zipfile
 from typing import Any
 
 import pytest
+from aiohttp import ClientPayloadError
 
 from shared.wire import AttemptDoc
 from tests.support.fake_agent import FakeAgent, serving
@@ -99,6 +100,46 @@ async def test_a_result_without_a_log_says_so(tmp_path, content: Any) -> None:
         await caller.job(job_id)
         status, _, body = await caller.get(f"/api/v1/jobs/{job_id}/attempts/1/logs/stdout")
         assert (status, json.loads(body)["code"]) == (409, "no_log")
+
+
+def damaged(flaw: str) -> bytes:
+    """A result whose directory is well, and whose log is not."""
+    packed = bytearray(left("".join(map(str, range(9_999))), ""))
+    directory = packed.index(b"PK\x01\x02")
+    if flaw == "bytes":
+        packed[60:200] = bytes(140)
+    elif flaw == "shorter":
+        packed[directory + 24 : directory + 28] = (10**6).to_bytes(4, "little")
+    else:
+        receipt = packed.rindex(b"PK\x01\x02")
+        at, value = {"encrypted": (8, 1), "method": (10, 99)}[flaw]
+        packed[receipt + at] = value
+    return bytes(packed)
+
+
+@pytest.mark.parametrize(
+    ("flaw", "code"),
+    [("encrypted", "no_log"), ("method", "no_log"), ("bytes", ""), ("shorter", "")],
+)
+async def test_a_log_that_cannot_be_unpacked_is_refused_or_ends_its_connection(
+    tmp_path, flaw: str, code: str
+) -> None:
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        held = agent.held(f"{job_id}.1")
+        held.status, held.result = "Completed", damaged(flaw)
+        await agent.say(held)
+        await caller.job(job_id)
+        path = f"/api/v1/jobs/{job_id}/attempts/1/logs/stdout"
+        if code:
+            status, _, body = await caller.get(path)
+            assert (status, json.loads(body)["code"]) == (409, code)
+        else:
+            # Whoever reads must not wait for the rest, or take another answer for it.
+            with pytest.raises(ClientPayloadError):
+                await caller.get(path)
 
 
 async def test_an_attempt_that_left_nothing_says_why(tmp_path) -> None:

@@ -105,6 +105,14 @@ MUTANTS: Final = (
         f"{_FRONT}every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log",
     ),
     _of(
+        "an answer that broke off is not followed by another in its place",
+        f"{_HTTP}middleware.py",
+        "if request.writer.output_size:",
+        "if False:",
+        "tests/contract/test_attempts_http.py::"
+        "test_a_log_that_cannot_be_unpacked_is_refused_or_ends_its_connection",
+    ),
+    _of(
         "refusals in the log are limited",
         f"{_HTTP}middleware.py",
         "if (count := self._denied.due()) is not None:",
