@@ -42,6 +42,8 @@ class FerrymanAgent(Link):
         former: of the servers that ours was restored in place of.
     """
 
+    supports_events = True
+
     def __init__(self, *args: Any, server: str, former: Sequence[str] = (), **more: Any) -> None:
         super().__init__(*args, **more)
         self._server, self._former = server, former
@@ -57,10 +59,6 @@ class FerrymanAgent(Link):
                 sent=False,
             )
         return health
-
-    @property
-    def supports_events(self) -> bool:
-        return True
 
     async def submit(self, job: Job) -> PayloadDoc:
         assert job.bundle is not None, "only Cleaned jobs have none"

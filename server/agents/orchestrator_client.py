@@ -38,6 +38,8 @@ class OrchestratorClient(Link):
     to download and terminate.
     """
 
+    supports_events = False
+
     def __init__(
         self, name: str, upload: str, download: str, terminate: str, *args: Any, **more: Any
     ) -> None:
@@ -45,10 +47,6 @@ class OrchestratorClient(Link):
         self._upload = upload
         self._retrieve, self._terminate = download.rstrip("/"), terminate.rstrip("/")
         self._partial = f"{self._retrieve.rsplit('/', 1)[0]}/retrieve_partial"
-
-    @property
-    def supports_events(self) -> bool:
-        return False
 
     async def submit(self, job: Job) -> PayloadDoc:
         assert job.bundle is not None, "only Cleaned jobs have none"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import zipfile
 import zlib
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from http import HTTPStatus
-from pathlib import Path
 from typing import IO, Final
 
 from aiohttp import web
@@ -74,7 +72,9 @@ async def log(request: web.Request, context: Context) -> web.StreamResponse:
     async with AsyncExitStack() as stack:
         try:
             path = await stack.enter_async_context(copy)
-            chunks, size = await asyncio.to_thread(_open_log, path, stream)
+            archive = stack.enter_context(await asyncio.to_thread(zipfile.ZipFile, path))
+            content, size = await asyncio.to_thread(_open_log, archive, stream)
+            stack.enter_context(content)
         except FileNotFoundError:
             raise await missing_result(context, job, attempt.number) from None
         except _NO_LOG as problem:
@@ -90,16 +90,13 @@ async def log(request: web.Request, context: Context) -> web.StreamResponse:
                 "X-Content-Type-Options": "nosniff",
             }
         )
-        try:
-            await response.prepare(request)
-            if request.method != "HEAD":
-                while chunk := await asyncio.to_thread(next, chunks, b""):
-                    await response.write(chunk)
-                    size -= len(chunk)
-                if size:
-                    raise EOFError(f"the log of attempt {attempt.number} ends too early")
-        finally:
-            chunks.close()
+        await response.prepare(request)
+        if request.method != "HEAD":
+            while chunk := await asyncio.to_thread(content.read, _CHUNK):
+                await response.write(chunk)
+                size -= len(chunk)
+            if size:
+                raise EOFError(f"the log of attempt {attempt.number} ends too early")
     return response
 
 
@@ -119,36 +116,14 @@ def _nothing_left(job: Job, attempt: Attempt) -> Refusal:
     return Refusal(HTTPStatus.CONFLICT, "no_result", why)
 
 
-def _open_log(path: Path, stream: str) -> tuple[_Chunks, int]:
-    """Blocking.
+def _open_log(archive: zipfile.ZipFile, stream: str) -> tuple[IO[bytes], int]:
+    """Its content and size. Blocking.
 
     Raises:
         OSError
         *_NO_LOG: the result has none.
     """
-    archive = zipfile.ZipFile(path)
-    try:
-        with archive.open(_RECEIPT) as receipt:
-            logs = Receipt.model_validate_json(receipt.read(_MAX_RECEIPT)).logs
-        member = archive.getinfo(logs[stream])
-        return _Chunks(archive, archive.open(member)), member.file_size
-    except BaseException:
-        archive.close()
-        raise
-
-
-class _Chunks(Iterator[bytes]):
-    """A member of a ZIP, piece by piece."""
-
-    def __init__(self, archive: zipfile.ZipFile, member: IO[bytes]) -> None:
-        self._archive, self._member = archive, member
-
-    def __next__(self) -> bytes:
-        chunk = self._member.read(_CHUNK)
-        if not chunk:
-            raise StopIteration
-        return chunk
-
-    def close(self) -> None:
-        self._member.close()
-        self._archive.close()
+    with archive.open(_RECEIPT) as receipt:
+        logs = Receipt.model_validate_json(receipt.read(_MAX_RECEIPT)).logs
+    member = archive.getinfo(logs[stream])
+    return archive.open(member), member.file_size

@@ -19,7 +19,6 @@ class IllegalTransition(FerrymanError):
 
     def __init__(self, job_id: int, current: JobState, wanted: JobState) -> None:
         super().__init__(f"job {job_id} is {current}, so it cannot become {wanted}")
-        self.job_id, self.current, self.wanted = job_id, current, wanted
 
 
 class NoSuchJob(FerrymanError):
@@ -27,7 +26,6 @@ class NoSuchJob(FerrymanError):
 
     def __init__(self, job_id: int) -> None:
         super().__init__(f"Job {job_id} not found in the database")
-        self.job_id = job_id
 
 
 class NoSuchAttempt(FerrymanError):
@@ -35,7 +33,6 @@ class NoSuchAttempt(FerrymanError):
 
     def __init__(self, job_id: int, number: int) -> None:
         super().__init__(f"job {job_id} has no attempt {number} that an agent took")
-        self.job_id, self.number = job_id, number
 
 
 class NotAllowed(FerrymanError):
@@ -77,7 +74,6 @@ class NotEnded(FerrymanError):
 
     def __init__(self, job_id: int, current: JobState) -> None:
         super().__init__(f"job {job_id} is {current}: cancel it before you delete it")
-        self.job_id, self.current = job_id, current
 
 
 class BadField(FerrymanError):

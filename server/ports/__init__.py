@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from server.ports.agent_records import AgentRecords
 from server.ports.agents import (
     Agent,
     AgentError,
+    AgentRecords,
     Fetched,
     Fleet,
     NoSuchPayload,
     RefusedByAgent,
     Unreachable,
 )
-from server.ports.jobs import Filter, Held, Jobs
+from server.ports.jobs import Filter, Held, Jobs, Watch
 from server.ports.leases import HeldLeases, LeaseLost, Leases
-from server.ports.scratch import Scratch, ScratchFile
-from server.ports.storage import FileStream, InUse, PendingFiles, RunningServers, Storage
-from server.ports.wakeups import Watch
+from server.ports.storage import (
+    FileStream,
+    InUse,
+    PendingFiles,
+    RunningServers,
+    Scratch,
+    ScratchFile,
+    Storage,
+)
 
 __all__ = [
     "Agent",

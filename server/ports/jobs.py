@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -230,4 +232,21 @@ class Jobs(Protocol):
 
         A page may hold fewer than ``limit``, or none, and not be the last: its cost is bounded.
         """
+        ...
+
+
+class Watch(Protocol):
+    """Waiting for a job to change."""
+
+    def changed(self, job: Job) -> None:
+        """Called after each commit."""
+        ...
+
+    def of(self, job_id: int, *, end_only: bool = False) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set at each change of the job, or its end; and when the server stops."""
+        ...
+
+    @property
+    def closing(self) -> bool:
+        """The server is stopping: nobody should wait for anything."""
         ...
