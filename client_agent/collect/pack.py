@@ -117,19 +117,20 @@ class _Packer:
             out.add_folder(entry.path, when)
         elif entry.size > self._bytes_left:
             self.contents.skip(entry.shown, "the results limit was reached meanwhile")
-        elif (fd := self._open(entry)) is not None:
+        elif (fd := self._open(entry.open, entry.shown)) is not None:
             with closing_fd(fd):
                 self._bytes_left -= entry.size
                 self.contents.files += 1
                 pieces = self._read(fd, entry)
                 out.add_file(entry.path, when, pieces, entry.size, executable=entry.executable)
 
-    def _open(self, entry: Entry) -> int | None:
+    def _open(self, open_file: Callable[[], int], shown: str) -> int | None:
+        """A descriptor of a file; None: it cannot be opened, and is listed as skipped."""
         try:
-            return entry.open()
+            return open_file()
         except OSError as problem:
             raise_if_shortage(problem)
-            self.contents.skip(entry.shown, problem.strerror or "it cannot be read")
+            self.contents.skip(shown, problem.strerror or "it cannot be read")
             return None
 
     def _read(self, fd: int, entry: Entry) -> Iterator[bytes]:
@@ -152,11 +153,8 @@ class _Packer:
         if isinstance(source, bytes):
             out.add_file(name, _zip_time(self._at / SECOND), (source,), len(source))
             return
-        try:
-            fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as problem:
-            raise_if_shortage(problem)
-            self.contents.skip(name, problem.strerror or "it cannot be read")
+        fd = self._open(lambda: os.open(source, os.O_RDONLY | os.O_CLOEXEC), name)
+        if fd is None:
             return
         with closing_fd(fd):
             status = os.fstat(fd)

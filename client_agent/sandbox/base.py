@@ -100,7 +100,6 @@ class Process(Protocol):
 
     def go(self) -> None:
         """Open the gate: run.sh starts. The timeout counts from here."""
-        ...
 
     def stop(self, reason: Reason | None, message: str, *, grace: bool = True) -> None:
         """Start ending it, for this reason (None: cancelled). The first reason counts. Returns at
@@ -109,12 +108,10 @@ class Process(Protocol):
         With ``grace``, the processes inside get SIGTERM and SIGCONT, and after the grace time
         SIGKILL. Without it they get SIGKILL. Before ``go`` it works, too: run.sh never starts.
         """
-        ...
 
     async def wait(self) -> Ended:
         """Return how it ended, once all of its processes are dead and its pipes are read to the
         end. May be called repeatedly."""
-        ...
 
 
 class Workspace(Protocol):
@@ -136,11 +133,9 @@ class Workspace(Protocol):
         Raises:
             SandboxBroken: the sandbox did not start; nothing is left running.
         """
-        ...
 
     async def destroy(self) -> None:
         """Remove the directory and everything made for it, whatever tree the job made."""
-        ...
 
 
 class Sandbox(Protocol):
@@ -152,12 +147,10 @@ class Sandbox(Protocol):
         Raises:
             SandboxBroken: it failed. The text says how to repair it.
         """
-        ...
 
     async def clear(self) -> None:
         """At start: kill and remove what an earlier run of this agent left (processes, cgroups,
         mounts, directories)."""
-        ...
 
     async def close(self) -> None:
         """At the end: release what is kept between attempts (mounts, images, cgroups).
@@ -165,7 +158,6 @@ class Sandbox(Protocol):
         Nothing may be running, and every workspace must be destroyed. If the agent is killed
         before, :meth:`clear` does this at the next start.
         """
-        ...
 
     async def prepare(self, name: str, slot: int, limits: Limits) -> Workspace:
         """Make the directory of one attempt. Raises SandboxBroken, or OSError if, for example,
@@ -176,4 +168,3 @@ class Sandbox(Protocol):
             slot: 0 ≤ slot < slots; no other attempt has it at the same time. A root agent derives
                 the job's uid from it.
         """
-        ...

@@ -89,15 +89,8 @@ class UnsandboxedWorkspace(HostWorkspace):
             raise
         spawned = await start.wait_until_ready()
         sandbox.leaders.add(spawned.init)
-        processes = self._processes = ProcessSet(
-            spawned.init,
-            sandbox.leaders,
-            marker.encode(),
-            self,
-            sandbox.clock,
-            sandbox.settings.death_timeout_s,
-        )
-        return self.supervise(spawned, launch, processes)
+        self._processes = ProcessSet(spawned.init, marker.encode(), self, sandbox)
+        return self.supervise(spawned, launch, self._processes)
 
     def is_dead(self) -> bool:
         return super().is_dead() and (self._processes is None or not self._processes.kill_all())
@@ -133,80 +126,66 @@ class ProcessSet(Gauge):
     them."""
 
     def __init__(
-        self,
-        leader: int,
-        leaders: set[int],
-        marker: bytes,
-        workspace: HostWorkspace,
-        clock: Clock,
-        timeout_s: float,
+        self, leader: int, marker: bytes, workspace: HostWorkspace, sandbox: NoSandbox
     ) -> None:
-        self._leader, self._marker, self._workspace = leader, marker, workspace
-        self._leaders = leaders
-        self._clock, self._timeout_s = clock, timeout_s
+        self._leader, self._marker = leader, marker
+        self._workspace, self._sandbox = workspace, sandbox
         fields = pidfd.stat_fields(leader)
         self._started = 0 if fields is None else int(fields[19])
         self._session = os.getsid(0)
 
     async def read_final(self) -> bool:
-        deadline = self._clock.monotonic() + self._timeout_s
-        while self._clock.monotonic() <= deadline:
+        clock = self._sandbox.clock
+        deadline = clock.monotonic() + self._sandbox.settings.death_timeout_s
+        while clock.monotonic() <= deadline:
             with contextlib.suppress(OSError):  # for example, no descriptor is left
                 if not self.kill_all():
                     return True
-            await self._clock.sleep(_KILL_INTERVAL_S)
+            await clock.sleep(_KILL_INTERVAL_S)
         return False
 
     def kill_all(self) -> bool:
         """Kill all processes; whether there were any."""
         groups = [] if self._workspace.group is None else self._workspace.group.folders
         killed = [kill_group(folder) for folder in groups]
-        killed += [_kill(pid) for pid in self._members() - self._leaders]
+        killed += [_kill(pid) for pid in self._members() - self._sandbox.leaders]
         return any(killed)
 
     def _members(self) -> set[int]:
         uid = self._workspace.uid
         if uid is not None:
-            return _with_uid(uid)
-        members = _with_variable(self._marker.__eq__)
-        started, own = self._started, os.getpid()
-        for pid in _pids():
-            fields = pidfd.stat_fields(pid)
-            if fields is None:
-                continue
-            parent, session, birth = int(fields[1]), int(fields[3]), int(fields[19])
-            # adopted: its parent died, and the agent is the subreaper. Other children of the
-            # agent have the agent's session.
-            adopted = parent == own and session != self._session and birth >= started
-            if session == self._leader or adopted:
-                members.add(pid)
-        for pid in list(members):
-            members.update(pidfd.descendants(pid))
-        return members
+            return _pids(lambda pid: (pidfd.status_field(pid, "Uid:") or [""])[0] == str(uid))
+        members = _with_variable(self._marker.__eq__) | _pids(self._left_by_job)
+        return members.union(*map(pidfd.descendants, members))
+
+    def _left_by_job(self, pid: int) -> bool:
+        """Whether a process has the job's session, or was adopted: its parent died, and the agent
+        is the subreaper. Other children of the agent have the agent's session."""
+        fields = pidfd.stat_fields(pid)
+        if fields is None:
+            return False
+        parent, session, birth = int(fields[1]), int(fields[3]), int(fields[19])
+        adopted = parent == os.getpid() and session != self._session and birth >= self._started
+        return session == self._leader or adopted
 
 
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
-
-
-def _with_uid(uid: int) -> set[int]:
+def _pids(matches: Callable[[int], bool]) -> set[int]:
+    """The processes of this host that match, without those that may not be read or are gone."""
     pids: set[int] = set()
-    for pid in _pids():
-        with contextlib.suppress(OSError):
-            if (pidfd.status_field(pid, "Uid:") or [""])[0] == str(uid):
-                pids.add(pid)
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  # numbers
+        with contextlib.suppress(PermissionError, FileNotFoundError, ProcessLookupError):
+            if matches(int(name)):
+                pids.add(int(name))
     return pids
 
 
 def _with_variable(matches: Callable[[bytes], bool]) -> set[int]:
     """Processes with a variable (``NAME=value``) that matches."""
-    pids: set[int] = set()
-    for pid in _pids():
-        with contextlib.suppress(OSError):
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if any(matches(variable) for variable in variables):
-                pids.add(pid)
-    return pids
+
+    def has_variable(pid: int) -> bool:
+        return any(map(matches, Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")))
+
+    return _pids(has_variable)
 
 
 def _kill(pid: int) -> bool:

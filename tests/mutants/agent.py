@@ -140,8 +140,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "and no file of it",
         "collect/pack.py",
-        "            raise_if_shortage(problem)\n            self.contents.skip(entry.shown",
-        "            self.contents.skip(entry.shown",
+        "            raise_if_shortage(problem)\n            self.contents.skip(shown",
+        "            self.contents.skip(shown",
         f"{_TROUBLES}a_shortage_of_descriptors_costs_no_result_and_no_file_of_it[precious]",
     ),
     of(

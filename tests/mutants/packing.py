@@ -46,7 +46,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "5",
         "and a file that is gone",
         _COLLECT,
-        '            self.contents.skip(entry.shown, problem.strerror or "it cannot be read")\n            return None',
+        '            self.contents.skip(shown, problem.strerror or "it cannot be read")\n            return None',
         "            return None",
         f"{RACES}a_file_that_vanishes_is_listed",
     ),
