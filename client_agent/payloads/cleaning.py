@@ -39,11 +39,8 @@ async def clean(tx: Transaction, payload_id: int, changed: int, now: Micros) -> 
 
 
 async def acknowledge(tx: Transaction, payload_id: int, changed: int, now: Micros) -> int | None:
-    """Make an unlisted tombstone of an ended payload.
-
-    Returns:
-        ``changed``; None: there is no ended payload of this id.
-    """
+    """Make an unlisted tombstone of an ended payload. Returns ``changed``; None: there is no
+    ended payload of this id."""
     rows = await tx.rows(
         f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1 "  # noqa: S608 - fixed words
         f"WHERE id = :id AND state IN ({_ENDED}) RETURNING changed",

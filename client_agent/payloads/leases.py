@@ -43,12 +43,8 @@ async def check(tx: Transaction, server: str, token: int) -> None:
 
 
 async def check_payload(tx: Transaction, payload_id: int, caller: Caller) -> None:
-    """Whether the caller may change the payload, if there is one.
-
-    Raises:
-        NoSuchPayload: another payload has the number.
-        StaleLease
-    """
+    """Whether the caller may change the payload, if there is one. Raises NoSuchPayload if
+    another payload has the number, or StaleLease."""
     rows = await tx.rows("SELECT server, key FROM payloads WHERE id = :id", {"id": payload_id})
     if not rows:
         return

@@ -60,12 +60,9 @@ class Attempt:
         self._no_readers.set()
 
     async def run(self) -> None:
-        """From Prepared to its end; or it stays Prepared, because the agent shuts down.
-
-        Raises:
-            DatabaseUnavailable: it could not be stored as Running, and did not start.
-            StartDeferred: it did not start.
-        """
+        """From Prepared to its end; or it stays Prepared, because the agent shuts down. Raises
+        DatabaseUnavailable if it could not be stored as Running, or StartDeferred: then it did
+        not start."""
         context, payload = self._context, self.payload
         if not await self._wait_for_space():
             return

@@ -31,11 +31,8 @@ class RetentionSweep:
         self._retention_s = retention_s
 
     async def run_once(self) -> int:
-        """One sweep.
-
-        Returns:
-            How many payloads it changed or removed. More than 0: there may be more to do.
-        """
+        """One sweep. Returns how many payloads it changed or removed. If that is more than 0,
+        there may be more to do."""
         expired = await self._payloads.expire(self._retention_s)
         if expired:
             for payload_id in expired:

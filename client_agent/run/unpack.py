@@ -21,13 +21,8 @@ class DoesNotFit(Exception):
 
 
 def unpack(bundle: Path, payload: Payload, workspace: Workspace) -> None:
-    """Write the bundle's files into the directory of the attempt.
-
-    Raises:
-        DoesNotFit
-        BundleError: the stored bundle is damaged.
-        OSError
-    """
+    """Write the bundle's files into the directory of the attempt. Raises DoesNotFit, BundleError
+    if the stored bundle is damaged, or OSError."""
     own_disk = workspace.enforcement.get("disk") == HARD
     with BundleReader(bundle) as reader:
         size = sum(entry.size for entry in reader.entries)

@@ -128,11 +128,8 @@ class Workspace(Protocol):
     enforcement: Mapping[str, str]
 
     async def start(self, launch: Launch) -> Process:
-        """Start everything up to the closed gate.
-
-        Raises:
-            SandboxBroken: the sandbox did not start; nothing is left running.
-        """
+        """Start everything up to the closed gate. Raises SandboxBroken if the sandbox did not
+        start; then nothing is left running."""
 
     async def destroy(self) -> None:
         """Remove the directory and everything made for it, whatever tree the job made."""
@@ -142,11 +139,8 @@ class Sandbox(Protocol):
     """A backend."""
 
     async def self_test(self) -> SelfTestReport:
-        """Run a canary through the whole chain.
-
-        Raises:
-            SandboxBroken: it failed. The text says how to repair it.
-        """
+        """Run a canary through the whole chain. Raises SandboxBroken if it failed; the text says
+        how to repair it."""
 
     async def clear(self) -> None:
         """At start: kill and remove what an earlier run of this agent left (processes, cgroups,

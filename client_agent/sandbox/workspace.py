@@ -67,11 +67,8 @@ class HostWorkspace(ABC):
     async def start(self, launch: Launch) -> Process: ...
 
     async def make(self) -> None:
-        """Make directory, image and cgroups.
-
-        Raises:
-            SandboxBroken, OSError: nothing is left behind.
-        """
+        """Make directory, image and cgroups. Raises SandboxBroken or OSError; then nothing is
+        left behind."""
         folders, host = self._resources.work_folders, self._resources.host
         try:
             self.folder = folders.make(self.name)

@@ -28,11 +28,7 @@ class Cgroup:
     """The cgroups of one attempt."""
 
     def __init__(self, hierarchy: Hierarchy, name: str, limits: Limits) -> None:
-        """Make the groups and set their limits.
-
-        Raises:
-            OSError: nothing is left behind.
-        """
+        """Make the groups and set their limits. Raises OSError; then nothing is left behind."""
         self._version, self._memory = hierarchy.version, limits.memory
         self._folder_of = {controller: top / name for controller, top in hierarchy.folders.items()}
         self.folders = list(dict.fromkeys(self._folder_of.values()))
@@ -109,11 +105,8 @@ class Cgroup:
         return int(text) if text else None
 
     def remove(self) -> None:
-        """Remove the group; it must be empty.
-
-        Raises:
-            OSError: EBUSY: a process is still in it.
-        """
+        """Remove the group; it must be empty. Raises OSError (EBUSY) if a process is still in
+        it."""
         for folder in self.folders:
             remove_group(folder)
 

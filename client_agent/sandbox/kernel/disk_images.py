@@ -104,11 +104,8 @@ class DiskImage:
         return (fs.f_bfree, fs.f_ffree) == self._free_when_new
 
     def discard(self) -> None:
-        """Unmount the image without writing anything back, and delete it.
-
-        Raises:
-            OSError: EBUSY: a process still uses it.
-        """
+        """Unmount the image without writing anything back, and delete it. Raises OSError (EBUSY)
+        if a process still uses it."""
         shut_down(self.mount_point, self._device)
         mounts.unmount(self.mount_point)
         self.mount_point.rmdir()

@@ -30,11 +30,8 @@ class DiskImagesUnavailable(SandboxBroken):
 
 
 def make_file_system(mkfs: str, file: Path, blocks: int, inodes: int) -> None:
-    """Make a file with an empty ext4 of that many blocks and inodes.
-
-    Raises:
-        DiskImagesUnavailable: mkfs failed; OSError: no space.
-    """
+    """Make a file with an empty ext4 of that many blocks and inodes. Raises
+    DiskImagesUnavailable if mkfs failed, OSError if no space is left."""
     file.unlink(missing_ok=True)
     with file.open("wb") as out:
         out.truncate(blocks * BLOCK)

@@ -111,12 +111,8 @@ class WorkFolders:
         return disk.f_bavail * disk.f_frsize
 
     def make(self, name: str) -> Path:
-        """Make the folder of one attempt.
-
-        Raises:
-            FileExistsError: the name is in use.
-            OSError
-        """
+        """Make the folder of one attempt. Raises FileExistsError if the name is in use, or
+        another OSError."""
         _ = self.base
         folder = self.work / name
         folder.mkdir()

@@ -133,11 +133,8 @@ class Start:
         self._outer_dead = pidfd.watch(self._outer_fd)
 
     async def wait_until_ready(self) -> SpawnedProcesses:
-        """Wait until the sandbox is ready and its gate waits for ``go``.
-
-        Raises:
-            SandboxBroken: it did not start; its processes are dead.
-        """
+        """Wait until the sandbox is ready and its gate waits for ``go``. Raises SandboxBroken if
+        it did not start; then its processes are dead."""
         if self._outer is None or self._outer_dead is None:
             raise RuntimeError("spawn first")
         timer = asyncio.create_task(self._clock.sleep(self._timeout_s))
