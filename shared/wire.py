@@ -50,7 +50,7 @@ class PayloadState(StrEnum):
 
 
 class Order(Wire):
-    """What a server of ours sends to an agent of ours beside the bundle (field ``order``)."""
+    """What a Ferryman server sends to a Ferryman agent beside the bundle (field ``order``)."""
 
     server: str
     """Identity of the server's database: keys of two servers never collide on one agent."""
@@ -134,7 +134,7 @@ class Settled(Wire):
 
 
 class AgentHealth(Wire):
-    """``GET /health`` of an agent of ours. job-orchestrator's client has only ``status``."""
+    """``GET /health`` of a Ferryman agent. job-orchestrator's client has only ``status``."""
 
     status: str
     database: str = "ok"

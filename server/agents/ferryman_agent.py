@@ -1,4 +1,4 @@
-"""An agent of ours: keys, events, acknowledgements."""
+"""A Ferryman agent: keys, events, acknowledgements."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from shared.wire import AgentEvent, AgentHealth, Order, PayloadDoc, PayloadList,
 
 log = structlog.get_logger()
 _STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
-"""An event stream of ours says something every 15 s."""
+"""A Ferryman agent sends something on its event stream every 15 s."""
 _LINES: Final = 100
 _REST_S: Final = 0.01
 """After so many lines: those that have come already are read without anybody else having a turn."""
 
 
 class FerrymanAgent(Link):
-    """An agent of ours.
+    """A Ferryman agent.
 
     Args:
         server: identity of our database, scopes our keys.
@@ -75,7 +75,7 @@ class FerrymanAgent(Link):
         )
         async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
             form = forms.zipped(order.model_dump_json(), bundle, secrets.token_hex(16))
-            body = await self._hand_over(f"{self.base}/submit", form)
+            body = await self._post_bundle(f"{self.base}/submit", form)
         try:
             return self._of(PayloadDoc.model_validate_json(body), job)
         except ValueError as problem:
@@ -113,10 +113,10 @@ class FerrymanAgent(Link):
         except NoSuchPayload:
             pass
 
-    async def look(
+    async def poll(
         self, payload_id: int, to: ScratchFile
     ) -> tuple[PayloadDoc | None, Fetched | None]:
-        raise NotImplementedError("an agent of ours is not polled")
+        raise NotImplementedError("a Ferryman agent is not polled")
 
     async def payloads(self) -> PayloadList:
         """All that it holds for this server."""

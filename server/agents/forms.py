@@ -19,33 +19,32 @@ class Form:
 
     Attributes:
         size: bytes of the whole body.
-        taken: chunks that have been asked for.
-        handed_over: the last chunk has been asked for; before that no agent can have accepted the
-            form.
+        taken: chunks that the connection has taken.
+        sent: it has taken the last chunk; before that no agent can have accepted the form.
     """
 
     def __init__(self, boundary: str, size: int, source: AsyncIterator[bytes]) -> None:
         self.content_type = f"multipart/form-data; boundary={boundary}"
-        self.size, self.taken, self.handed_over = size, 0, False
+        self.size, self.taken, self.sent = size, 0, False
         self._source = source
 
     async def chunks(self) -> AsyncIterator[bytes]:
         if self.size <= _SMALL:
             body = b"".join([chunk async for chunk in self._source])
-            self.handed_over = True
+            self.sent = True
             yield body
             return
         chunk = await anext(self._source, None)
         while chunk is not None:
             following = await anext(self._source, None)
-            self.handed_over = following is None
+            self.sent = following is None
             self.taken += 1
             yield chunk
             chunk = following
 
 
 def zipped(order: str, bundle: FileStream, boundary: str) -> Form:
-    """For an agent of ours: the order, then the bundle as it is."""
+    """For a Ferryman agent: the order, then the bundle as it is."""
     head = _head(boundary, "order") + order.encode() + b"\r\n"
     head += _head(boundary, "bundle", "bundle.zip")
     tail = f"\r\n--{boundary}--\r\n".encode()

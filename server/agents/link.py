@@ -1,4 +1,4 @@
-"""HTTP calls to one agent: what agents of ours and job-orchestrator clients have in common."""
+"""HTTP calls to one agent: what Ferryman agents and job-orchestrator clients have in common."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from server.ports import Agent, AgentError, Fetched, ScratchFile, Storage, Unrea
 from shared.clock import Clock, wait_for
 from shared.wire import AgentHealth, AgentState
 
-PATIENT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
-BRIEF: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)
-_WATCHED: Final = aiohttp.ClientTimeout(total=None, sock_connect=5)
-"""For a call that somebody watches."""
+LONG_CALL: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
+SHORT_CALL: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5)
+"""For a bundle: whether the transfer goes on is checked every few seconds instead."""
 _WATCH_S: Final = 5.0
 _STALLED_S: Final = 120.0
 """Without taking a chunk of a bundle, until an agent counts as stuck."""
@@ -123,7 +123,7 @@ class Link(Agent):
             AgentError: nobody there says anything that makes sense.
         """
         async with self._call(
-            "GET", f"{self.base}/health", timeout=BRIEF, accepted=frozenset({200, 503})
+            "GET", f"{self.base}/health", timeout=SHORT_CALL, accepted=frozenset({200, 503})
         ) as answer:
             health = await answers.document(answer, AgentHealth)
             well = answer.status == 200 and health.status == "ok"
@@ -135,7 +135,7 @@ class Link(Agent):
                 raise ValueError(f"{answer.content_type} in place of a ZIP")
             return await answers.store(answer, to, self._clock, most)
 
-    async def _hand_over(self, url: str, form: Form) -> bytes:
+    async def _post_bundle(self, url: str, form: Form) -> bytes:
         """Post a bundle, and wait for the answer as long as the agent lives.
 
         Raises:
@@ -151,24 +151,24 @@ class Link(Agent):
                 now = self._clock.monotonic()
                 if form.taken != taken:
                     taken, since = form.taken, now
-                if not form.handed_over and now - since > _STALLED_S:
+                if not form.sent and now - since > _STALLED_S:
                     why = "it stopped taking the bundle"
-                elif form.handed_over and (not self.reachable or self.contacts != contact):
+                elif form.sent and (not self.reachable or self.contacts != contact):
                     why = "it went away before it answered"
             if not why:
                 return await call
         except Unreachable as problem:
-            # A body that was not handed over to the end cannot have been accepted.
-            raise Unreachable(str(problem), sent=problem.sent and form.handed_over) from problem
+            # A body that was not sent to its end cannot have been accepted.
+            raise Unreachable(str(problem), sent=problem.sent and form.sent) from problem
         finally:
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
-        raise Unreachable(self._say(why), sent=form.handed_over)
+        raise Unreachable(self._say(why), sent=form.sent)
 
     async def _post(self, url: str, form: Form) -> bytes:
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}
         async with self._call(
-            "POST", url, data=form.chunks(), headers=headers, timeout=_WATCHED, transfer=True
+            "POST", url, data=form.chunks(), headers=headers, timeout=_NO_TIMEOUT, transfer=True
         ) as answer:
             return await answers.read(answer)
 
@@ -181,7 +181,7 @@ class Link(Agent):
         url: str,
         *,
         headers: dict[str, str] | None = None,
-        timeout: aiohttp.ClientTimeout = PATIENT,
+        timeout: aiohttp.ClientTimeout = LONG_CALL,
         transfer: bool = False,
         accepted: frozenset[int] = answers.OK,
         **how: Any,

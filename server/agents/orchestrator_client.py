@@ -26,9 +26,9 @@ from server.ports import (
 from shared.wire import PayloadDoc, PayloadState
 
 _FIELDS: Final = frozenset({"id", "status", "loc", "pid", "killed", "input"})
-_SAYS_NOTHING: Final = frozenset({"Queued", "Processing", "Submitted", "Locked", "Unknown"})
-"""Words of its wire that no payload of ours is in."""
-_NO_ERROR_OF_ITS_OWN: Final = frozenset(
+_NO_PAYLOAD_STATES: Final = frozenset({"Queued", "Processing", "Submitted", "Locked", "Unknown"})
+"""States in its answers that say nothing about the payload."""
+_ERRORS_OF_PROXIES: Final = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT, HTTPStatus.REQUEST_TIMEOUT}
 )
 
@@ -53,7 +53,7 @@ class OrchestratorClient(Link):
         storage = self._sessions.storage
         async with storage.local_copy(FileKind.BUNDLE, job.bundle.file) as bundle:
             form = await asyncio.to_thread(forms.plain, bundle, secrets.token_hex(16))
-            body = await self._hand_over(self._upload, form)
+            body = await self._post_bundle(self._upload, form)
         try:
             payload = _payload(body)
         except ValueError as problem:
@@ -65,7 +65,7 @@ class OrchestratorClient(Link):
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
         raise NotImplementedError("a job-orchestrator client has no keys")
 
-    async def look(
+    async def poll(
         self, payload_id: int, to: ScratchFile
     ) -> tuple[PayloadDoc | None, Fetched | None]:
         url = f"{self._retrieve}/{payload_id}"
@@ -107,7 +107,7 @@ class OrchestratorClient(Link):
         body = await answers.read(answer, 64 << 10)
         if answer.status == HTTPStatus.NOT_FOUND and _is_empty(body):
             return NoSuchPayload(f"agent {self.name} does not know it")
-        if answer.status in _NO_ERROR_OF_ITS_OWN:
+        if answer.status in _ERRORS_OF_PROXIES:
             raise ValueError(f"an answer of a proxy ({answer.status})")
         text = body.decode(errors="replace").strip()[:200]
         message = f"HTTP {answer.status}" + (f": {text}" if text and "<" not in text else "")
@@ -148,7 +148,7 @@ def _payload(body: bytes, payload_id: int | None = None) -> PayloadDoc | None:
     found = _document(body)
     if payload_id is not None and found["id"] != payload_id:
         raise ValueError(f"payload {str(found['id'])[:20]} in place of {payload_id}")
-    if found["status"] in _SAYS_NOTHING:
+    if found["status"] in _NO_PAYLOAD_STATES:
         return None
     return PayloadDoc.model_validate({name: found[name] for name in _FIELDS})
 

@@ -76,7 +76,7 @@ class Refusal(Exception):
 
 
 def translate(problem: Exception) -> Refusal | None:
-    """The answer that an exception means; None: a defect of ours."""
+    """The answer that an exception means; None: a defect of the server."""
     match problem:
         case Refusal():
             return problem

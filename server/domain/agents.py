@@ -53,10 +53,10 @@ class Contact:
 
     @property
     def own_id(self) -> str | None:
-        """The id that it says, if that can be one of ours."""
+        """The id that it says, if it is well formed."""
         return self.agent_id if self.agent_id and _OWN_ID.fullmatch(self.agent_id) else None
 
 
 def id_by_name(name: str) -> str:
-    """The id of an agent that has not said one. No agent has minted it: it has a colon."""
+    """The id of an agent that has not said one. The ids that agents make have no colon."""
     return f"name:{name}"

@@ -13,7 +13,7 @@ class FerrymanError(Exception):
 
 
 class IllegalTransition(FerrymanError):
-    """The table has no such move: a defect of ours, never a user's."""
+    """The table has no such move: a defect of the server, never a user's."""
 
     code = "illegal_transition"
 

@@ -61,8 +61,8 @@ class Agent(Protocol):
 
     @property
     def supports_events(self) -> bool:
-        """Whether it is one of ours (keys, events), as the settings say; a job-orchestrator client
-        is polled.
+        """Whether it is a Ferryman agent, with keys and events, as the settings say. A
+        job-orchestrator client is polled.
         """
         ...
 
@@ -92,7 +92,7 @@ class Agent(Protocol):
         ...
 
     async def submit(self, job: Job) -> PayloadDoc:
-        """Send the current attempt and its bundle. With an agent of ours a repeat is harmless.
+        """Send the current attempt and its bundle. With a Ferryman agent a repeat is harmless.
 
         Raises:
             OSError: the stored bundle cannot be read.
@@ -101,14 +101,14 @@ class Agent(Protocol):
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
         """The payload under the key of the current attempt, or None and the promise that there will
-        be none. Agents of ours only.
+        be none. Ferryman agents only.
 
         With ``kill`` its processes are dead when this returns. The payload may be of another
         bundle, see :func:`server.domain.outcome.is_of`.
         """
         ...
 
-    async def look(
+    async def poll(
         self, payload_id: int, to: ScratchFile
     ) -> tuple[PayloadDoc | None, Fetched | None]:
         """Poll: the payload (None: in no state that says anything); a Completed one's result comes

@@ -16,7 +16,7 @@ from shared.settings.load import load
 
 
 def agent_at(url: str) -> AgentTable:
-    """An agent of ours.
+    """A Ferryman agent.
 
     Raises:
         SettingsError: no address.

@@ -105,7 +105,7 @@ class ServiceTable(Section):
 
 
 class AgentTable(Section):
-    """Table ``[agents.NAME]``: an agent of ours, or a job-orchestrator client."""
+    """Table ``[agents.NAME]``: a Ferryman agent, or a job-orchestrator client."""
 
     url: str | None = None
     upload_url: str | None = None

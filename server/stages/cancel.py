@@ -2,7 +2,7 @@
 will start.
 
 The request is written down first, so that it survives the process; from then on the Sender does not
-claim the job and nothing queues it again. An agent of ours is asked by the attempt's key: it kills
+claim the job and nothing queues it again. A Ferryman agent is asked by the attempt's key: it kills
 the attempt, or promises never to take it. What cannot be confirmed is not said: the job of an agent
 that is away, or has been taken out of the settings, stays as it is until the agent is back or is
 given up as lost.

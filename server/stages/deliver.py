@@ -2,7 +2,7 @@
 
 Deliveries run beside each other, so that a slow agent holds up only its own. After an ambiguous
 failure the agent is asked for that very key (``ports.Agent.settle``) before another attempt is
-minted, so that there are never two at once.
+made, so that there are never two at once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Deliver(Stage):
         self._deliveries.start(job.agent or "", job.key, functools.partial(self._deliver, job))
 
     async def resume_interrupted(self) -> None:
-        """Take up deliveries that another run of the server began, or that a fault of ours broke
+        """Take up deliveries that another run of the server began, or that an error broke
         off.
         """
         for job in await self._jobs.in_states([JobState.PROCESSING]):

@@ -97,7 +97,7 @@ class Poll(Stage):
     async def _ask(self, agent: Agent, job: Job) -> None:
         assert job.payload_id is not None, "set by the move to Submitted"
         try:
-            await self._look(agent, job, job.payload_id)
+            await self._poll_payload(agent, job, job.payload_id)
         except NoSuchPayload:
             await self._get.lost(agent, job, f"agent {agent.name} does not know the job any more")
         except (AgentError, OSError) as problem:
@@ -109,11 +109,11 @@ class Poll(Stage):
         else:
             self._failing_since.pop(job.key, None)
 
-    async def _look(self, agent: Agent, job: Job, payload_id: int) -> None:
+    async def _poll_payload(self, agent: Agent, job: Job, payload_id: int) -> None:
         async with AsyncExitStack() as stack:
             content = stack.enter_context(self._scratch.file())
             pending = await stack.enter_async_context(self._storage.pending(FileKind.RESULT))
-            payload, fetched = await agent.look(payload_id, content)
+            payload, fetched = await agent.poll(payload_id, content)
             if payload is None:
                 return
             if payload.status not in outcome.ENDED and self._is_overdue(job):

@@ -36,7 +36,7 @@ _ENTER_NAMED_BY_JOBS: Final = f"""
         SELECT name FROM agents WHERE state != 'retired'
     )
     ON CONFLICT (id) DO UPDATE SET state = 'active', message = ''
-"""  # noqa: S608 - our own words
+"""  # noqa: S608 - no user input
 
 
 class SqlAgents:
@@ -137,7 +137,7 @@ class SqlAgents:
 
 _IDLE: Final = f"""
     NOT EXISTS (SELECT 1 FROM jobs WHERE {HELD} AND jobs.agent = agents.name)
-"""  # noqa: S608 - our own words
+"""  # noqa: S608 - no user input
 
 
 async def _current(tx: Transaction, name: str) -> AgentRecord | None:
@@ -162,7 +162,7 @@ async def _set_state(
         f"""
         UPDATE agents SET state = :state, message = :message WHERE id = :id AND {only_if}
         RETURNING *
-        """,  # noqa: S608 - our own words
+        """,  # noqa: S608 - no user input
         values,
     )
     return _record(found[0]) if found else None
@@ -180,7 +180,7 @@ async def _take_id(tx: Transaction, there: AgentRecord, own_id: str, taken: bool
         UPDATE attempts SET agent_id = :id WHERE agent_id = :old AND (job_id, number) IN (
             SELECT id, attempt FROM jobs WHERE {HELD} AND agent = :name
         )
-        """,  # noqa: S608 - our own words
+        """,  # noqa: S608 - no user input
         values,
     )
     if taken:
@@ -197,7 +197,7 @@ async def _rename_in_jobs(tx: Transaction, old: str, new: str) -> None:
         UPDATE attempts SET agent = :new WHERE (job_id, number) IN (
             SELECT id, attempt FROM jobs WHERE {HELD} AND agent = :old
         )
-        """,  # noqa: S608 - our own words
+        """,  # noqa: S608 - no user input
         values,
     )
     await tx.rows(f"UPDATE jobs SET agent = :new WHERE {HELD} AND agent = :old", values)  # noqa: S608

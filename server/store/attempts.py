@@ -82,7 +82,7 @@ async def attach_result(
         AND EXISTS (SELECT 1 FROM jobs WHERE id = :job_id AND state != 'Cleaned')
         AND {leases.HELD if lease else "1 = 1"}
         RETURNING number
-        """,  # noqa: S608 - our own words
+        """,  # noqa: S608 - no user input
         values | (leases.held(lease) if lease else {}),
     )
     if not added:

@@ -102,7 +102,7 @@ async def _held(
         f"""
         SELECT service, user_id, agent, count(*) AS jobs FROM jobs
         WHERE {HELD} GROUP BY service, user_id, agent
-        """  # noqa: S608 - our own words
+        """  # noqa: S608 - no user input
     )
     for row in rows:
         agents[row["agent"] or ""] += row["jobs"]
@@ -172,7 +172,7 @@ async def _waiting(
             ORDER BY id LIMIT :each
         )
         WHERE line.user_id IS NOT NULL ORDER BY number, jobs.id
-        """,  # noqa: S608 - our own words
+        """,  # noqa: S608 - no user input
         {"service": service, "after": after, "up_to": up_to, "users": users, "each": each},
     )
     last = rows[-1]["user_id"] if rows and rows[-1]["number"] == users else None

@@ -53,7 +53,7 @@ def stored_files(connection: sqlite3.Connection) -> Iterator[StoredFile]:
 def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
     """Whether the job still has the file."""
     sql = _files(connection)[file.kind]
-    sql = f"SELECT 1 FROM ({sql}) WHERE job_id = ? AND file = ?"  # noqa: S608 - our own words
+    sql = f"SELECT 1 FROM ({sql}) WHERE job_id = ? AND file = ?"  # noqa: S608 - no user input
     return connection.execute(sql, (file.job_id, file.name)).fetchone() is not None
 
 

@@ -21,7 +21,7 @@ _ACQUIRE: Final = f"""
                      ELSE excluded.token END
     WHERE leases.owner = excluded.owner OR leases.until <= now_us() OR :alone
     RETURNING name, owner, token
-"""  # noqa: S608 - our own words
+"""  # noqa: S608 - no user input
 """A new owner gets the time in seconds as its token, so that a database that was put back from a
 copy does not begin again with tokens that agents have seen; and at least one more than the last."""
 _SERVERS: Final = "substr(name, 1, 7) = 'server:'"
@@ -61,7 +61,7 @@ class SqlLeases:
     async def renew(self) -> list[Lease]:
         found = await self._database.write(
             lambda tx: tx.rows(
-                f"UPDATE leases SET until = {_UNTIL} WHERE owner = :owner "  # noqa: S608 - our own words
+                f"UPDATE leases SET until = {_UNTIL} WHERE owner = :owner "  # noqa: S608 - no user input
                 "RETURNING name, owner, token",
                 {"owner": self.owner},
             )

@@ -45,7 +45,7 @@ class Pages(Part):
             # The indexes hold the newest of each state together: without a state, merge them all.
             states = [where.state] if where.state is not None else list(JobState)
             parts = [
-                f"SELECT id FROM ({sql.format(fits=f'{fits} state = {state.value!r} AND')})"  # noqa: S608 - our own words
+                f"SELECT id FROM ({sql.format(fits=f'{fits} state = {state.value!r} AND')})"  # noqa: S608 - no user input
                 for state in states
             ]
             sql = f"{' UNION ALL '.join(parts)} ORDER BY id DESC LIMIT :limit"

@@ -46,7 +46,7 @@ class Queue(Part):
             return 0
         released = await self._database.write(
             lambda tx: tx.rows(
-                f"UPDATE jobs SET not_before = 0 WHERE id IN ({_DUE} LIMIT {_AT_ONCE}) "  # noqa: S608 - our own words
+                f"UPDATE jobs SET not_before = 0 WHERE id IN ({_DUE} LIMIT {_AT_ONCE}) "  # noqa: S608 - no user input
                 "RETURNING id",
                 {"now": now},
             )
@@ -75,7 +75,7 @@ class Queue(Part):
             SELECT service, user_id, agent, count(*) AS slots,
                    count(CASE WHEN state = 'Running' THEN 1 END) AS running FROM jobs
             WHERE {HELD} GROUP BY service, user_id, agent
-            """  # noqa: S608 - our own words
+            """  # noqa: S608 - no user input
         )
         return [
             Held(row["service"], row["user_id"], row["agent"] or "", row["slots"], row["running"])

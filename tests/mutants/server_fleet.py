@@ -10,7 +10,7 @@ _HOSTILE: Final = "tests/contract/test_hostile_agents.py::test_"
 _REFERENCE: Final = "tests/contract/test_reference_client.py::test_"
 _REGISTRY: Final = "tests/unit/server/agents/test_registry.py::test_"
 _ANSWERS: Final = "tests/unit/server/agents/test_answers.py::test_"
-_HAND_OVER: Final = "tests/unit/server/agents/test_hand_over.py::test_"
+_POST_BUNDLE: Final = "tests/unit/server/agents/test_post_bundle.py::test_"
 _FOLLOW: Final = "tests/unit/server/agents/test_follower.py::test_"
 _OF_JOB: Final = "tests/unit/server/domain/test_payload_of_job.py::test_"
 _STAGES: Final = "tests/unit/server/stages/test_delivery.py::test_"
@@ -74,7 +74,7 @@ MUTANTS: Final = (
         f"{_HOSTILE}a_stranger_gets_no_bundle_and_fails_no_job",
     ),
     _of(
-        "an agent of ours names itself",
+        "a Ferryman agent names itself",
         "agents/ferryman_agent.py",
         "if not health.agent:",
         "if False:",
@@ -100,7 +100,7 @@ MUTANTS: Final = (
         "agents/ferryman_agent.py",
         "if payload.server != self._server or payload.key != str(job.key):",
         "if False:",
-        f"{_HAND_OVER}an_answer_about_another_attempt_is_no_answer",
+        f"{_POST_BUNDLE}an_answer_about_another_attempt_is_no_answer",
     ),
     _of(
         "payloads of other servers are left alone",
@@ -213,17 +213,17 @@ MUTANTS: Final = (
     _of(
         "the answer to a bundle is waited for while the agent lives",
         "agents/link.py",
-        "elif form.handed_over and (not self.reachable or self.contacts != contact):",
-        "elif form.handed_over and now - since > _STALLED_S:",
-        f"{_HAND_OVER}an_agent_that_has_it_may_take_all_the_time_it_needs",
-        f"{_HAND_OVER}an_agent_that_went_away_meanwhile_may_have_it",
+        "elif form.sent and (not self.reachable or self.contacts != contact):",
+        "elif form.sent and now - since > _STALLED_S:",
+        f"{_POST_BUNDLE}an_agent_that_has_it_may_take_all_the_time_it_needs",
+        f"{_POST_BUNDLE}an_agent_that_went_away_meanwhile_may_have_it",
     ),
     _of(
         "a stuck upload is given up",
         "agents/link.py",
-        "if not form.handed_over and now - since > _STALLED_S:",
+        "if not form.sent and now - since > _STALLED_S:",
         "if False:",
-        f"{_HAND_OVER}an_agent_that_stops_taking_a_bundle_does_not_have_it",
+        f"{_POST_BUNDLE}an_agent_that_stops_taking_a_bundle_does_not_have_it",
     ),
     _of(
         "the operator's services are respected",

@@ -67,7 +67,7 @@ async def elsewhere(request: web.Request) -> web.StreamResponse:
 
 @dataclass
 class FakeAgent:
-    """An agent of ours; keeps everything that was ever submitted.
+    """A Ferryman agent; it keeps everything that was ever submitted.
 
     Attributes:
         trick: answers first.
@@ -284,7 +284,7 @@ def said(result: bytes) -> str:
 async def serving(
     folder: Path, *agents: FakeAgent, extra: str = "", url: str = "url", **server: Any
 ) -> AsyncIterator[ServerClient]:
-    """A server of ours with these agents, and one service ``my_service``.
+    """A Ferryman server with these agents, and one service ``my_service``.
 
     Args:
         url: "url", or "three": they are given as job-orchestrator clients.

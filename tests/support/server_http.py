@@ -79,7 +79,7 @@ async def driving(
     principals: Mapping[str, Principal] | None = None,
     **server: Any,
 ) -> AsyncIterator[ServerClient]:
-    """A server of ours, which knows the client by job-orchestrator's own variables.
+    """A Ferryman server, which knows the client by job-orchestrator's own variables.
 
     Args:
         principals: token -> whose it is, instead of the settings' tokens.

@@ -270,7 +270,7 @@ class SimAgent(Link):
     async def partial(self, job: Job, to: ScratchFile) -> Fetched:
         raise AssertionError("nobody asks for partial results here")
 
-    async def look(
+    async def poll(
         self, payload_id: int, to: ScratchFile
     ) -> tuple[PayloadDoc | None, Fetched | None]:
         raise AssertionError("only job-orchestrator clients are polled")
