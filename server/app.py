@@ -28,7 +28,7 @@ from server.api.routes import OPEN_PATHS, add_routes
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
 from server.domain.agents import Contact
-from server.domain.leases import RENEW_EVERY_S
+from server.domain.leases import RENEW_EVERY_S, of_server
 from server.health import Health
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
@@ -145,7 +145,9 @@ async def compose(
     )
     contacts = [_contact(name, one) for name, one in settings.agents.items()]
     agents = Agents(resources, SqlAgents(database), contacts, on_change=wakeups.agent_changed)
-    accept = Accept(resources, table.stored_per_user)
+    leases = SqlLeases(database, owner)
+    await leases.acquire([of_server(owner)], alone=True)
+    accept = Accept(resources, leases, table.stored_per_user)
     get = Get(resources, on_slot=wakeups.sender.set)
     poll = Poll(resources, get)
     deliver = Deliver(resources, get)
@@ -154,7 +156,6 @@ async def compose(
     clean = Clean(resources, running_servers, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
     await agents.start()
-    leases = SqlLeases(database, owner)
     never = asyncio.Event()
     followers = {
         link.name: Follower(link, registry, get, agents, clock, on_change=wakeups.agent_changed)

@@ -23,6 +23,7 @@ from server.domain.errors import (
     NotAllowed,
     NotEnded,
     QueueFull,
+    ServerPaused,
     StorageFull,
 )
 from shared.http.middleware import ERROR_CODE, REQUEST_ID, Handler
@@ -43,6 +44,7 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NotEnded: HTTPStatus.CONFLICT,
     BundleTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
+    ServerPaused: HTTPStatus.SERVICE_UNAVAILABLE,
     StorageFull: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
 }

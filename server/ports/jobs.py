@@ -46,7 +46,12 @@ class Jobs(Protocol):
     """The jobs and their histories; every change is durable when the call returns."""
 
     async def insert(
-        self, new: NewJob, message: str, most_queued: int = 0, most_stored: int = 0
+        self,
+        new: NewJob,
+        message: str,
+        most_queued: int = 0,
+        most_stored: int = 0,
+        lease: Lease | None = None,
     ) -> tuple[Job, bool]:
         """Add a job as Queued, with its first event.
 
@@ -54,6 +59,8 @@ class Jobs(Protocol):
             most_queued: jobs of the user and service that may wait, this one included; 0: any
                 number. Counted in the transaction of the insert, as is
             most_stored: bytes that bundles and results of the user may take; 0: any number.
+            lease: of the server that stored the bundle, from before: while it holds, the file is
+                no orphan.
 
         Returns:
             The job, and whether it is new: with an ``idempotency_key`` that the user has used
@@ -61,6 +68,7 @@ class Jobs(Protocol):
 
         Raises:
             QueueFull, StorageFull
+            ServerPaused: the lease has ended.
         """
         ...
 

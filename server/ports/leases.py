@@ -15,6 +15,8 @@ class Leases(Protocol):
 
     owner: str
     """Names this run: 12 hex digits."""
+    own: Lease | None
+    """That this run is alive, as it was acquired last."""
 
     async def acquire(self, names: Sequence[str], *, alone: bool = False) -> list[Lease]:
         """Take those that are free, have run out, or are ours already.

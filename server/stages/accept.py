@@ -14,7 +14,7 @@ from server.domain.errors import BundleTooLarge, KeyReused, QueueFull, StorageFu
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.upload_fields import UploadRequest, check_field, given, upload_request
-from server.ports import ScratchFile
+from server.ports import Leases, ScratchFile
 from server.stages.stage import Resources, Stage
 from shared.files.bundles.format import BundleSummary
 from shared.principals import Principal
@@ -30,8 +30,9 @@ class Accept(Stage):
         stored_per_user: bytes that bundles and results of one user may take; 0: any number.
     """
 
-    def __init__(self, resources: Resources, stored_per_user: int = 0) -> None:
+    def __init__(self, resources: Resources, leases: Leases, stored_per_user: int = 0) -> None:
         super().__init__(resources)
+        self._leases = leases
         self._stored_per_user = stored_per_user
 
     def check_field(self, principal: Principal, name: str, value: str) -> None:
@@ -100,10 +101,11 @@ class Accept(Stage):
             The job, and whether it is new (False: a repeat under the same Idempotency-Key).
 
         Raises:
-            BundleTooLarge, QueueFull, StorageFull, KeyReused, OSError
+            BundleTooLarge, QueueFull, StorageFull, KeyReused, ServerPaused, OSError
         """
         if bundle.bytes > request.limits.disk:
             raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
+        lease = self._leases.own  # before the file is there: until it ends, it is no orphan
         async with self._storage.pending(FileKind.BUNDLE) as pending:
             file = await pending.put(content)
             job, is_new = await self._jobs.insert(
@@ -123,6 +125,7 @@ class Accept(Stage):
                 QUEUED,
                 request.service.queued_per_user,
                 self._stored_per_user,
+                lease,
             )
             if is_new and job.bundle is not None and job.bundle.file == file:
                 pending.commit()  # else it shares the file of an earlier upload

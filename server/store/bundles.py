@@ -25,6 +25,12 @@ async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle:
     return Bundle(rows[0]["file"], bundle.size, bundle.digest)
 
 
+async def forget_reference(tx: Transaction, file: str) -> None:
+    """Take a reference back that was counted in this transaction."""
+    await tx.rows("UPDATE bundles SET refs = refs - 1 WHERE file = :file", {"file": file})
+    await tx.rows("DELETE FROM bundles WHERE file = :file AND refs <= 0", {"file": file})
+
+
 async def stop_sharing(tx: Transaction, file: str) -> None:
     """Its bytes are damaged or gone: the next upload of the same content is stored anew."""
     await tx.rows("UPDATE bundles SET shared = 0 WHERE file = :file", {"file": file})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from server.domain.errors import QueueFull, StorageFull
+from server.domain.errors import FerrymanError, QueueFull, ServerPaused, StorageFull
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result, Step
 from server.domain.leases import Lease
 from server.ports import LeaseLost
@@ -27,9 +27,16 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
     # -- moving
 
     async def insert(
-        self, new: NewJob, message: str, most_queued: int = 0, most_stored: int = 0
+        self,
+        new: NewJob,
+        message: str,
+        most_queued: int = 0,
+        most_stored: int = 0,
+        lease: Lease | None = None,
     ) -> tuple[Job, bool]:
-        async def change(tx: Transaction) -> tuple[Job, bool] | QueueFull | StorageFull:
+        fence = "WHERE " + leases.HELD if lease is not None else ""
+
+        async def change(tx: Transaction) -> tuple[Job, bool] | FerrymanError:
             if new.idempotency_key is not None:
                 known = await _by_key(tx, new.user_id, new.idempotency_key)
                 if known is not None:
@@ -45,17 +52,22 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
                     return StorageFull(new.user_id, stored, most_stored)
             bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
             row = await tx.rows(
-                """
+                f"""
                 INSERT INTO jobs (state, user_id, service, name, tags, limits, timeout_s, message,
                                   bundle_file, bundle_size, bundle_digest, created_at, queued_at,
                                   upload_warnings, submitted_by)
-                VALUES (:state, :user_id, :service, :name, :tags, :limits, :timeout_s, :message,
-                        :bundle_file, :bundle_size, :bundle_digest, :created_at, :created_at,
-                        :upload_warnings, :submitted_by)
+                SELECT :state, :user_id, :service, :name, :tags, :limits, :timeout_s, :message,
+                       :bundle_file, :bundle_size, :bundle_digest, :created_at, :created_at,
+                       :upload_warnings, :submitted_by {fence}
                 RETURNING *
                 """,
-                records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file},
+                records.new_job_columns(new)
+                | {"message": message, "bundle_file": bundle.file}
+                | (leases.held(lease) if lease is not None else {}),
             )
+            if not row:
+                await bundles.forget_reference(tx, bundle.file)
+                return ServerPaused()
             job = records.job(row[0])
             for tag in set(new.tags):
                 await tx.rows(

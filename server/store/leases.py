@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from server.domain.leases import LENGTH_S, Lease
+from server.domain.leases import LENGTH_S, Lease, of_server
 from shared.clock import SECOND
 from shared.sql import Database, Row, Transaction
 
@@ -44,6 +44,7 @@ class SqlLeases:
 
     def __init__(self, database: Database, owner: str) -> None:
         self._database, self.owner = database, owner
+        self.own: Lease | None = None
 
     async def acquire(self, names: Sequence[str], *, alone: bool = False) -> list[Lease]:
         async def change(tx: Transaction) -> list[Row]:
@@ -56,7 +57,12 @@ class SqlLeases:
                 found += await tx.rows(_ACQUIRE, values)
             return found
 
-        return [_lease(row) for row in await self._database.write(change)]
+        return self._note([_lease(row) for row in await self._database.write(change)])
+
+    def _note(self, leases: list[Lease]) -> list[Lease]:
+        own = of_server(self.owner)
+        self.own = next((lease for lease in leases if lease.name == own), self.own)
+        return leases
 
     async def renew(self) -> list[Lease]:
         found = await self._database.write(
@@ -79,7 +85,9 @@ class SqlLeases:
 
     async def running_servers(self) -> set[str]:
         async def change(tx: Transaction) -> Sequence[Row]:
-            await tx.rows(f"DELETE FROM leases WHERE {_SERVERS} AND until <= now_us()")  # noqa: S608
+            # Those of agents stay as rows, without an owner: their tokens must not begin anew.
+            await tx.rows("UPDATE leases SET owner = '' WHERE until <= now_us()")
+            await tx.rows(f"DELETE FROM leases WHERE {_SERVERS} AND owner = ''")  # noqa: S608
             return await tx.rows(f"SELECT owner FROM leases WHERE {_SERVERS}")  # noqa: S608
 
         return {row["owner"] for row in await self._database.write(change)}

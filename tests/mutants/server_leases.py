@@ -62,8 +62,8 @@ MUTANTS: Final = (
     ),
     _store(
         "the lease of a server that is gone ends for good",
-        "{_SERVERS} AND until <= now_us()",
-        "{_SERVERS} AND until <= 0",
+        "owner = '' WHERE until <= now_us()",
+        "owner = '' WHERE until <= 0",
         "a_server_is_running_until_its_lease_has_run_out",
     ),
     _store(

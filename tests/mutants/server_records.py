@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _ATTEMPTS: Final = "tests/contract/store/test_attempts.py::test_"
+_LEASES: Final = "tests/contract/store/test_leases.py::test_"
 _BUNDLES: Final = "tests/contract/store/test_bundles.py::test_"
 
 
@@ -16,7 +17,7 @@ def _attempts(protection: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 def _bundles(protection: str, old: str, new: str, *tests: str) -> Mutant:
-    names = tuple(f"{_BUNDLES}{test}" for test in tests)
+    names = tuple(test if "::" in test else f"{_BUNDLES}{test}" for test in tests)
     return Mutant("bundles", protection, "server/store/bundles.py", old, new, names)
 
 
@@ -56,6 +57,21 @@ MUTANTS: Final = (
         "WHERE id = :job_id AND attempt = :number AND ended_at IS NOT NULL",
         "WHERE id = :job_id",
         "a_result_that_comes_late_is_its_attempts_and_no_others",
+    ),
+    Mutant(
+        "leases",
+        "a job is not inserted for a server that was taken for dead",
+        "server/store/jobs.py",
+        'fence = "WHERE " + leases.HELD if lease is not None else ""',
+        'fence = ""',
+        (f"{_LEASES}a_server_that_was_taken_for_dead_inserts_no_job_with_its_file",),
+    ),
+    _bundles(
+        "an insert that is refused counts no reference",
+        'await tx.rows("UPDATE bundles SET refs = refs - 1 WHERE file = :file", {"file": file})\n'
+        '    await tx.rows("DELETE',
+        'await tx.rows("DELETE',
+        f"{_LEASES}a_server_that_was_taken_for_dead_inserts_no_job_with_its_file",
     ),
     _bundles(
         "a file that another job has stays",

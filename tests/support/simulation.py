@@ -118,7 +118,6 @@ class World:
         self.scratch = scratch.FolderScratch(self.folder / "staging", *names)
         self.storage = folder.FolderStorage(self.folder, self.scratch, *names)
         self.leases = SqlLeases(self.database, owner)
-        self.running_servers = self.leases.running_servers
         resources = Resources(
             jobs=self.jobs,
             storage=self.storage,
@@ -129,7 +128,7 @@ class World:
             unreachable_after_s=60.0,
             lost_after_s=self.lost_after_s,
         )
-        self.accept = Accept(resources)
+        self.accept = Accept(resources, self.leases)
         self.get = Get(resources)
         self.poll = Poll(resources, self.get)
         self.deliver = Deliver(resources, self.get)
@@ -162,6 +161,10 @@ class World:
             await agent.connect()
         except (Unreachable, RefusedByAgent):
             agent.drop()
+
+    async def running_servers(self) -> set[str]:
+        """As the server is composed: one that is alone on its folder asks nobody."""
+        return {self.leases.owner} if self.alone else await self.leases.running_servers()
 
     async def die(self) -> None:
         """Everything that was under way is gone at once."""

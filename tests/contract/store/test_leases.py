@@ -6,9 +6,13 @@ import asyncio
 
 import pytest
 
+from server.domain.errors import ServerPaused
+from server.domain.jobs import Bundle
 from server.domain.leases import LENGTH_S, RENEW_EVERY_S, Lease, of_agent, of_server
+from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from shared.sqlite.database import Database
+from tests.contract.store.conftest import new
 from tests.support.sim_clock import SimClock
 
 NORTH, SOUTH = of_agent("north"), of_agent("south")
@@ -126,6 +130,29 @@ async def test_a_server_is_running_until_its_lease_has_run_out(
     await clock.advance(LENGTH_S / 2)
     assert await second.running_servers() == {second.owner}
     renewed = await first.renew()
-    assert [lease.name for lease in renewed] == [NORTH], "it ended for good"
+    assert renewed == [], "they ended for good"
     await second.release()
     assert await first.running_servers() == set()
+
+
+async def test_a_server_that_was_taken_for_dead_inserts_no_job_with_its_file(
+    database: Database, first: SqlLeases, second: SqlLeases, clock: SimClock
+) -> None:
+    jobs = SqlJobs(database, lambda job: None)
+    await one(first, of_server(first.owner))
+    lease = first.own
+    await jobs.insert(new(bundle=Bundle("a", 1, "d")), "queued", lease=lease)
+    await clock.advance(LONGER_S)  # the first one stands still; nobody has noticed yet
+    await jobs.insert(new(bundle=Bundle("b", 1, "d")), "queued", lease=lease)
+    assert await second.running_servers() == set()
+    for digest in ("d", "another"):
+        with pytest.raises(ServerPaused):
+            await jobs.insert(new(bundle=Bundle("c", 1, digest)), "queued", lease=lease)
+    assert await jobs.files_in_use(["a", "b", "c"]) == {"a"}
+    await clock.advance(1.0)
+    await one(first, of_server(first.owner))
+    assert first.own != lease
+    job, is_new = await jobs.insert(new(bundle=Bundle("e", 1, "e")), "queued", lease=first.own)
+    assert (job.id, is_new) == (3, True)
+    counted = await database.rows("SELECT file, refs FROM bundles ORDER BY file")
+    assert [(row["file"], row["refs"]) for row in counted] == [("a", 2), ("e", 1)]
