@@ -22,9 +22,9 @@ from server.agents.link import Link, Sessions
 from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.api.context import Context
-from server.api.partials import Partials
 from server.api.problems import answer_problems
 from server.api.routes import OPEN_PATHS, add_routes
+from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
 from server.domain.agents import Contact
@@ -224,7 +224,7 @@ async def compose(
         ),
         upload_limits=upload_limits,
         upload_threads=upload_threads,
-        partials=Partials(scratch, clock),
+        snapshots=Snapshots(scratch, clock),
         cancel_patience_s=table.cancel_patience,
         troubles=health.troubles,
         waiting=gate.long_poll,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from server.api import documents
-from server.api.partials import Partials
+from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
 from server.domain.jobs import Job
@@ -38,7 +38,7 @@ class Context:
     form_limits: FormLimits
     upload_limits: UploadLimits
     upload_threads: UploadThreads
-    partials: Partials
+    snapshots: Snapshots
     cancel_patience_s: float
     troubles: Callable[[], Awaitable[list[str]]]
     """What is wrong now, in sentences; empty: all is well."""

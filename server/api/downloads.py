@@ -51,7 +51,7 @@ async def partial(request: web.Request, context: Context) -> web.StreamResponse:
                 return
         await asyncio.to_thread(to.path.write_bytes, _only_the_document(job, context))
 
-    async with context.partials.snapshot(job.id, make) as path:
+    async with context.snapshots.snapshot(job.id, make) as path:
         return await send_file(request, path, f"job-{job.id}-partial.zip")
 
 

@@ -115,5 +115,5 @@ async def _refuse_early(request: web.Request, context: Context) -> dict[str, str
         )
     if "service" in fields and "user_id" in fields:
         asked = context.accept.request(request[PRINCIPAL], fields)
-        await context.accept.check_room(asked, length)
+        await context.accept.check_quota(asked, length)
     return given(fields)

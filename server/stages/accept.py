@@ -59,9 +59,9 @@ class Accept(Stage):
             return None
         return BundleTooLarge(service.name, lowered(service.limits, given(fields)).disk)
 
-    async def check_room(self, request: UploadRequest, size: int) -> None:
-        """Refuse early when the user has as many jobs waiting as the service allows, or as many
-        bytes stored as the server does; what counts is the count that the insert makes.
+    async def check_quota(self, request: UploadRequest, size: int) -> None:
+        """Refuse early when the user has as many jobs queued as the service allows, or as many
+        bytes stored as the server allows. The insert counts again, in its transaction.
 
         Args:
             size: bytes of the upload, as far as they are known.
@@ -71,7 +71,7 @@ class Accept(Stage):
         """
         refusal = await self._over_quota(request, size)
         if refusal is not None and not (
-            request.idempotency_key  # a repeat of an upload that is in already is none
+            request.idempotency_key  # a repeat of an accepted upload is no new job
             and await self._jobs.by_idempotency_key(request.user_id, request.idempotency_key)
         ):
             raise refusal

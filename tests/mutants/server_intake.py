@@ -132,7 +132,7 @@ _NAME_MUTANTS: Final = (
 _SPACE: Final = "tests/unit/server/storage/test_space.py::test_"
 _LIMITS: Final = "tests/contract/test_upload_limits.py::test_"
 _FIELDS: Final = "tests/unit/server/domain/test_upload_fields.py::test_"
-_PARTIALS: Final = "tests/unit/server/test_partials.py::test_"
+_SNAPSHOTS: Final = "tests/unit/server/test_snapshots.py::test_"
 
 _SPACE_MUTANTS: Final = (
     _of(
@@ -283,25 +283,25 @@ _UPLOAD_MUTANTS: Final = (
         "tests/unit/server/domain/test_outcome.py::test_a_wall_time_limit_is_told_with_who_set_it",
     ),
     _of(
-        "one snapshot for all who ask at once",
-        "server/api/partials.py",
-        "        if mine and (mine[-1].may_be_shared(now) or len(mine) >= MOST_OF_JOB):",
+        "requests at the same time share a snapshot",
+        "server/api/snapshots.py",
+        "        if mine and (mine[-1].may_be_shared(now) or len(mine) >= MAX_OF_JOB):",
         "        if False:",
-        f"{_PARTIALS}all_who_ask_at_once_get_one_snapshot",
+        f"{_SNAPSHOTS}all_who_ask_at_once_get_one_snapshot",
     ),
     _of(
         "unread snapshots do not add up",
-        "server/api/partials.py",
-        " or len(mine) >= MOST_OF_JOB):",
+        "server/api/snapshots.py",
+        " or len(mine) >= MAX_OF_JOB):",
         "):",
-        f"{_PARTIALS}unread_snapshots_of_a_job_do_not_add_up",
+        f"{_SNAPSHOTS}unread_snapshots_of_a_job_do_not_add_up",
     ),
     _of(
         "not many snapshots of all jobs",
-        "server/api/partials.py",
-        " for snapshots in self._of_job.values()) >= MOST:",
+        "server/api/snapshots.py",
+        " for snapshots in self._of_job.values()) >= MAX_SNAPSHOTS:",
         " for snapshots in self._of_job.values()) >= 10**9:",
-        f"{_PARTIALS}there_are_not_many_of_all_jobs",
+        f"{_SNAPSHOTS}there_are_not_many_of_all_jobs",
     ),
 )
 

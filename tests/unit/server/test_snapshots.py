@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from server.api.partials import MOST, Partials
 from server.api.problems import Refusal
+from server.api.snapshots import MAX_SNAPSHOTS, Snapshots
 from server.storage.scratch import FolderScratch
 from tests.support.sim_clock import SimClock
 
@@ -35,12 +35,12 @@ class Making:
 def rig(tmp_path):
     names = iter(range(1000))
     clock = SimClock()
-    partials = Partials(FolderScratch(tmp_path, "0" * 12, lambda: f"{next(names):020x}"), clock)
-    return partials, Making(), clock, tmp_path
+    snapshots = Snapshots(FolderScratch(tmp_path, "0" * 12, lambda: f"{next(names):020x}"), clock)
+    return snapshots, Making(), clock, tmp_path
 
 
-async def read(partials, job, make, hold=None):
-    async with partials.snapshot(job, make) as path:
+async def read(snapshots, job, make, hold=None):
+    async with snapshots.snapshot(job, make) as path:
         text = path.read_text()
         if hold is not None:
             await hold.wait()
@@ -48,8 +48,8 @@ async def read(partials, job, make, hold=None):
 
 
 async def test_all_who_ask_at_once_get_one_snapshot(rig):
-    partials, make, _, staging = rig
-    readers = [asyncio.create_task(read(partials, 1, make)) for _ in range(20)]
+    snapshots, make, _, staging = rig
+    readers = [asyncio.create_task(read(snapshots, 1, make)) for _ in range(20)]
     await turns()
     make.may.set()
     assert set(await asyncio.gather(*readers)) == {"snapshot 1"}
@@ -58,12 +58,12 @@ async def test_all_who_ask_at_once_get_one_snapshot(rig):
 
 
 async def test_unread_snapshots_of_a_job_do_not_add_up(rig):
-    partials, make, clock, staging = rig
+    snapshots, make, clock, staging = rig
     make.may.set()
     hold = asyncio.Event()
     readers = []
     for _ in range(15):
-        readers.append(asyncio.create_task(read(partials, 1, make, hold)))
+        readers.append(asyncio.create_task(read(snapshots, 1, make, hold)))
         await turns()
         await clock.advance(60)
     assert len(list(staging.iterdir())) == 2
@@ -73,24 +73,24 @@ async def test_unread_snapshots_of_a_job_do_not_add_up(rig):
 
 
 async def test_there_are_not_many_of_all_jobs(rig):
-    partials, make, _, staging = rig
+    snapshots, make, _, staging = rig
     make.may.set()
     async with AsyncExitStack() as stack:
-        for job in range(MOST):
-            await stack.enter_async_context(partials.snapshot(job, make))
+        for job in range(MAX_SNAPSHOTS):
+            await stack.enter_async_context(snapshots.snapshot(job, make))
         with pytest.raises(Refusal) as caught:
-            await read(partials, 99, make)
+            await read(snapshots, 99, make)
         assert (caught.value.status, caught.value.retry_after_s) == (503, 5)
-        assert len(list(staging.iterdir())) == MOST
-        assert await read(partials, 1, make)  # of a job that has one already
-    assert await read(partials, 99, make)
+        assert len(list(staging.iterdir())) == MAX_SNAPSHOTS
+        assert await read(snapshots, 1, make)  # of a job that has one already
+    assert await read(snapshots, 99, make)
     assert list(staging.iterdir()) == []
 
 
 async def test_one_who_goes_away_takes_nothing_from_the_others(rig):
-    partials, make, _, staging = rig
-    first = asyncio.create_task(read(partials, 1, make))
-    second = asyncio.create_task(read(partials, 1, make))
+    snapshots, make, _, staging = rig
+    first = asyncio.create_task(read(snapshots, 1, make))
+    second = asyncio.create_task(read(snapshots, 1, make))
     await turns()
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
@@ -100,24 +100,24 @@ async def test_one_who_goes_away_takes_nothing_from_the_others(rig):
 
 
 async def test_the_last_who_goes_away_ends_the_making(rig):
-    partials, make, _, staging = rig
-    only = asyncio.create_task(read(partials, 1, make))
+    snapshots, make, _, staging = rig
+    only = asyncio.create_task(read(snapshots, 1, make))
     await turns()
     only.cancel()
     await asyncio.gather(only, return_exceptions=True)
     make.may.set()
     assert list(staging.iterdir()) == []
-    assert await read(partials, 1, make) == "snapshot 2"
+    assert await read(snapshots, 1, make) == "snapshot 2"
 
 
 async def test_a_failure_is_everybodys_and_leaves_nothing(rig):
-    partials, _, _, staging = rig
+    snapshots, _, _, staging = rig
 
     async def fails(file) -> None:
         file.path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    readers = [asyncio.create_task(read(partials, 1, fails)) for _ in range(3)]
+    readers = [asyncio.create_task(read(snapshots, 1, fails)) for _ in range(3)]
     assert {type(one) for one in await asyncio.gather(*readers, return_exceptions=True)} == {
         OSError
     }

@@ -1,4 +1,4 @@
-"""Snapshots of running jobs: one for all who ask at once, and not many at a time."""
+"""Snapshots of running jobs: requests at the same time share one, and their number is limited."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from server.api.problems import Refusal
 from server.ports import Scratch, ScratchFile
 from shared.clock import Clock
 
-MOST: Final = 8
-"""Snapshots that lie on the disk at once; until they have been sent, they cannot be removed."""
-MOST_OF_JOB: Final = 2
+MAX_SNAPSHOTS: Final = 8
+"""Snapshots on the disk at once. They cannot be removed before they have been sent."""
+MAX_OF_JOB: Final = 2
 _FRESH_S: Final = 5.0
 
 Make = Callable[[ScratchFile], Coroutine[None, None, None]]
@@ -42,7 +42,7 @@ class _Snapshot:
         self.stack.close()
 
 
-class Partials:
+class Snapshots:
     """The snapshots that are being made or sent."""
 
     def __init__(self, scratch: Scratch, clock: Clock) -> None:
@@ -51,15 +51,15 @@ class Partials:
 
     @asynccontextmanager
     async def snapshot(self, job_id: int, make: Make) -> AsyncIterator[Path]:
-        """A snapshot of the job, removed when its last reader has it.
+        """A snapshot of the job, removed after its last reader has read it.
 
         Args:
-            make: writes one to the file that it is given; not called where one that is a few
-                seconds old is there.
+            make: writes a snapshot to the file that it is given. Not called if there is one that is
+                at most a few seconds old.
 
         Raises:
             Refusal: too many are being sent.
-            Exception: what ``make`` raises, for all who wait for it.
+            Exception: what ``make`` raises; every reader that waits for it gets it.
         """
         mine = self._of_job.setdefault(job_id, [])
         try:
@@ -69,7 +69,7 @@ class Partials:
                 del self._of_job[job_id]
         snapshot.readers += 1
         try:
-            # Shielded: of several who wait, one who goes away takes nothing from the others.
+            # Shielded, because a reader that goes away must not cancel it for the others.
             await asyncio.shield(snapshot.making)
             yield snapshot.path
         finally:
@@ -82,13 +82,13 @@ class Partials:
 
     def _choose(self, mine: list[_Snapshot], make: Make) -> _Snapshot:
         now = self._clock.monotonic()
-        if mine and (mine[-1].may_be_shared(now) or len(mine) >= MOST_OF_JOB):
+        if mine and (mine[-1].may_be_shared(now) or len(mine) >= MAX_OF_JOB):
             return mine[-1]
-        if sum(len(snapshots) for snapshots in self._of_job.values()) >= MOST:
+        if sum(len(snapshots) for snapshots in self._of_job.values()) >= MAX_SNAPSHOTS:
             raise Refusal(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "too_many_snapshots",
-                f"{MOST} snapshots of running jobs are being sent, the most this server holds",
+                f"{MAX_SNAPSHOTS} snapshots of running jobs are being sent, which is the most",
                 retry_after_s=5,
             )
         mine.append(snapshot := _Snapshot(now, self._scratch.file(), make))
