@@ -194,11 +194,8 @@ async def running(
         health = Health(admission, payloads, folders, watch, grants, clock)
         snapshots = Snapshots(runner, folders, admission, clock)
         stack.callback(snapshots.close)
-        defaults = Defaults(
-            settings.default_service,
-            settings.default_timeout,
-            settings.default_limits.limits(),
-        )
+        limits = settings.default_limits.limits()
+        defaults = Defaults(settings.default_service, settings.default_timeout, limits)
         intake = Intake(
             payloads,
             folders,
@@ -208,20 +205,20 @@ async def running(
             defaults=defaults,
             clock=clock,
         )
-        limits = connections.connection_limits(
+        allowed = connections.connection_limits(
             connections.raise_open_file_limit(),
             most=settings.max_connections,
             per_peer=settings.connections_per_peer,
             own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(settings),
         )
         app = web.Application()
-        add_middlewares(app, Gate(settings, limits, id_field="payload_id"), answer_problems)
+        add_middlewares(app, Gate(settings, allowed, id_field="payload_id"), answer_problems)
         app.add_routes(Api(payloads, runner, intake, health, folders, snapshots, clock).routes())
         deadlines = Deadlines(
             settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
         )
         response_s = settings.shutdown_grace * _RESPONSE_SHARE
-        listener = Listener(app, socket, limits, deadlines, response_s)
+        listener = Listener(app, socket, allowed, deadlines, response_s)
         stack.push_async_callback(listener.close)
 
         stop = asyncio.Event()

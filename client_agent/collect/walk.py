@@ -13,7 +13,7 @@ from typing import Final
 
 from client_agent.collect.contents import ResultsLimitExceeded
 from client_agent.storage import open_beneath
-from client_agent.storage.shortage import SHORTAGE_ERRNOS
+from client_agent.storage.shortage import raise_if_shortage
 from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, safe_path, shown
 from shared.files.portable import fold, why_not_portable
 
@@ -257,12 +257,6 @@ class _Folder:
     def close(self) -> None:
         self._listing.close()
         os.close(self.fd)
-
-
-def raise_if_shortage(problem: OSError) -> None:
-    """Raise the error if the agent is short of something. Then the file must not be skipped."""
-    if problem.errno in SHORTAGE_ERRNOS:
-        raise problem
 
 
 def _shown(path: str) -> str:

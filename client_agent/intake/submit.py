@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -16,6 +15,7 @@ from client_agent.payloads.errors import Refused, SubmitInProgress
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
+from client_agent.storage.shortage import DISK_FULL_ERRNOS
 from shared.clock import Clock, wait_for
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import MAX_FILES
@@ -27,7 +27,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _EARLY_LOOKUP_BYTES: Final = 1 << 18
 """In a body of at least this many bytes the key is looked up before the bundle is read."""
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class _AlreadyAccepted(Exception):
@@ -152,6 +151,6 @@ def _code(problem: FormRefused) -> str:
 
 
 def _disk_problem(problem: OSError) -> Refused:
-    if problem.errno in _DISK_FULL:
+    if problem.errno in DISK_FULL_ERRNOS:
         return Refused(507, "disk_full", "no space is left on the agent's disk")
     return Refused(503, "disk_broken", f"the bundle could not be stored: {problem.strerror}")

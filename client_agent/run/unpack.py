@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 from client_agent.payloads.payload import Payload
 from client_agent.sandbox.base import HARD, Workspace
+from client_agent.storage.shortage import DISK_FULL_ERRNOS
 from shared.files.bundles.reader import BundleReader
 from shared.units.sizes import say_size
-
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class DoesNotFit(Exception):
@@ -41,7 +38,7 @@ def unpack(bundle: Path, payload: Payload, workspace: Workspace) -> None:
                 workspace.fd, uid=workspace.uid, gid=workspace.gid, digest=payload.bundle_digest
             )
         except OSError as problem:
-            if own_disk and problem.errno in _DISK_FULL:
+            if own_disk and problem.errno in DISK_FULL_ERRNOS:
                 why = f"the bundle does not fit on the job's disk of {disk}: each file takes blocks"
                 raise DoesNotFit(why) from None
             raise

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 from typing import Final
 
 from client_agent.sandbox.base import Sandbox, SandboxBroken, SelfTestReport
+from client_agent.storage.shortage import DISK_FULL_ERRNOS, SHORTAGE_ERRNOS
 from shared.clock import Clock, wait_for
 
 RETEST_S: Final = 10.0
@@ -15,8 +15,6 @@ RETEST_S: Final = 10.0
 TEST_WAIT_S: Final = 0.5
 """How long :meth:`SandboxWatch.problem` waits for a running self-test. Then it returns the result
 of the one before."""
-_SHORTAGE_ERRNOS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-"""The host has too little of something. That says nothing about the sandbox."""
 
 
 class SandboxWatch:
@@ -43,7 +41,8 @@ class SandboxWatch:
             report = await self._sandbox.self_test()
         except OSError as problem:
             message = f"the sandbox could not be tested: {problem.strerror or problem}"
-            if problem.errno not in _SHORTAGE_ERRNOS:
+            # a shortage says nothing about the sandbox
+            if problem.errno not in SHORTAGE_ERRNOS | DISK_FULL_ERRNOS:
                 raise SandboxBroken(message) from problem
             self._set_problem(message)
             return

@@ -156,7 +156,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "a job's own disk that is full is its limit, too",
         "run/unpack.py",
-        "if own_disk and problem.errno in _DISK_FULL:",
+        "if own_disk and problem.errno in DISK_FULL_ERRNOS:",
         "if False:",
         f"{_RUNNER}a_disk_that_is_full_is_the_bundles_fault_only_where_it_is_its_own",
     ),

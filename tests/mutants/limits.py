@@ -127,7 +127,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "1",
         "a self-test that cannot be run keeps the agent from starting",
         "sandbox/watch.py",
-        "            if problem.errno not in _SHORTAGE_ERRNOS:\n",
+        "            if problem.errno not in SHORTAGE_ERRNOS | DISK_FULL_ERRNOS:\n",
         "            if False:\n",
         f"{BOX}test_watch.py::test_a_self_test_that_cannot_be_run_keeps_the_agent_from_starting",
     ),

@@ -11,7 +11,6 @@ image was new. All other images, and those whose file has grown, are discarded.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import threading
@@ -32,6 +31,7 @@ from client_agent.sandbox.kernel.loop_ext4 import (
     usable_blocks,
 )
 from client_agent.storage.remove_tree import remove_tree
+from client_agent.storage.shortage import DISK_FULL_ERRNOS, SHORTAGE_ERRNOS
 from shared.files.descriptors import closing_fd
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -176,7 +176,7 @@ class ImagePool:
             with suppress(OSError):
                 mount_point.rmdir()
             file.unlink(missing_ok=True)
-            if problem.errno in (errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            if problem.errno in SHORTAGE_ERRNOS | DISK_FULL_ERRNOS:
                 raise
             raise DiskImagesUnavailable(f"cannot mount a disk image: {problem}") from problem
         return DiskImage(file, mount_point, disk)
