@@ -15,10 +15,10 @@ import aiohttp
 import structlog
 from aiohttp import web
 
+from server.agents.agent_client import AgentClient, Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.follower import Follower
 from server.agents.lease_holder import LeaseHolder
-from server.agents.link import Link, Sessions
 from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.api.context import Context
@@ -128,11 +128,11 @@ async def compose(
         storage=storage,
     )
     services = {name: one.service(name) for name, one in settings.services.items()}
-    links = [
-        _link(name, one, sessions, (identity, former), clock)
+    clients = [
+        _client(name, one, sessions, (identity, former), clock)
         for name, one in settings.agents.items()
     ]
-    registry = Registry(links, clock)
+    registry = Registry(clients, clock)
     resources = Resources(
         jobs=jobs,
         storage=storage,
@@ -158,8 +158,8 @@ async def compose(
     await agents.start()
     never = asyncio.Event()
     followers = {
-        link.name: Follower(link, registry, get, agents, clock, on_change=wakeups.agent_changed)
-        for link in links
+        client.name: Follower(client, registry, get, agents, clock, on_change=wakeups.agent_changed)
+        for client in clients
     }
     holder = LeaseHolder(
         leases,
@@ -248,13 +248,13 @@ def _contact(name: str, agent: AgentTable) -> Contact:
     return Contact(name, kind, parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
 
 
-def _link(
+def _client(
     name: str,
     agent: AgentTable,
     sessions: Sessions,
     identity: tuple[str, tuple[str, ...]],
     clock: Clock,
-) -> Link:
+) -> AgentClient:
     more: dict[str, Any] = {
         "token": agent.secret(),
         "services": frozenset(agent.services),

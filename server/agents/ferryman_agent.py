@@ -11,7 +11,7 @@ import structlog
 from aiohttp.http_exceptions import LineTooLong
 
 from server.agents import answers, forms, listing
-from server.agents.link import Link
+from server.agents.agent_client import AgentClient
 from server.domain import outcome
 from server.domain.files import FileKind
 from server.domain.jobs import Job
@@ -34,7 +34,7 @@ _REST_S: Final = 0.01
 """After so many lines: those that have come already are read without anybody else having a turn."""
 
 
-class FerrymanAgent(Link):
+class FerrymanAgent(AgentClient):
     """A Ferryman agent.
 
     Args:

@@ -8,8 +8,8 @@ from typing import Final
 
 import structlog
 
+from server.agents.agent_client import AgentClient
 from server.agents.ferryman_agent import FerrymanAgent
-from server.agents.link import Link
 from server.agents.registry import Registry
 from server.ports import AgentError, RefusedByAgent
 from server.stages.agents import Agents
@@ -34,67 +34,67 @@ class Follower:
 
     def __init__(
         self,
-        link: Link,
+        client: AgentClient,
         registry: Registry,
         get: Get,
         agents: Agents,
         clock: Clock,
         on_change: Callable[[], None],
     ) -> None:
-        self._link, self._registry, self._get, self._agents = link, registry, get, agents
+        self._client, self._registry, self._get, self._agents = client, registry, get, agents
         self._clock, self._on_change = clock, on_change
         self._reading = False
         """Whether the end of the event stream would be noticed."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop``."""
-        link, failures = self._link, 0
+        client, failures = self._client, 0
         while not stop.is_set():
-            if link.excluded:
-                log.warning("agent.excluded", agent=link.name, why=link.excluded)
-                self._registry.mark_down(link, link.not_reached_yet)  # when it is in use again
-                await link.state_changed.wait()
-                link.state_changed.clear()
+            if client.excluded:
+                log.warning("agent.excluded", agent=client.name, why=client.excluded)
+                self._registry.mark_down(client, client.not_reached_yet)  # when it is in use again
+                await client.state_changed.wait()
+                client.state_changed.clear()
                 continue
-            was_up, contacts = link.reachable, link.contacts
+            was_up, contacts = client.reachable, client.contacts
             since = self._clock.monotonic()
             try:
-                if isinstance(link, FerrymanAgent):
-                    await self._follow(link)
+                if isinstance(client, FerrymanAgent):
+                    await self._follow(client)
                 else:
                     await self._poll(stop)
                 continue
             except AgentError as problem:
                 why = str(problem)
                 if isinstance(problem, RefusedByAgent):
-                    why = f"agent {link.name} cannot be reached: it says {why}"
-                if was_up or failures == 0 or link.contacts != contacts:
-                    log.warning("agent.down", agent=link.name, error=why)
+                    why = f"agent {client.name} cannot be reached: it says {why}"
+                if was_up or failures == 0 or client.contacts != contacts:
+                    log.warning("agent.down", agent=client.name, error=why)
             except Exception as problem:
-                why = f"agent {link.name}: communication failed: {problem}"
-                log.exception("agent.follow_failed", agent=link.name)
-            self._registry.mark_down(link, why)
-            steady = link.contacts != contacts and self._clock.monotonic() - since >= _STEADY_S
+                why = f"agent {client.name}: communication failed: {problem}"
+                log.exception("agent.follow_failed", agent=client.name)
+            self._registry.mark_down(client, why)
+            steady = client.contacts != contacts and self._clock.monotonic() - since >= _STEADY_S
             failures = 0 if steady else failures + 1
             await wait_for(stop, _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)], self._clock)
 
     async def _poll(self, stop: asyncio.Event) -> None:
         """A job-orchestrator client: whether it answers is all there is to know."""
-        await self._contacted(await self._link.ask_health())
+        await self._contacted(await self._client.ask_health())
         await wait_for(stop, _HEALTH_EVERY_S, self._clock)
 
-    async def _follow(self, link: FerrymanAgent) -> None:
+    async def _follow(self, client: FerrymanAgent) -> None:
         """Compare, then follow the events until the agent is excluded.
 
         Raises:
             AgentError: they ended.
         """
-        health = await link.ask_health()
-        await link.end_former()
-        listing = await link.payloads()
+        health = await client.ask_health()
+        await client.end_former()
+        listing = await client.payloads()
         await self._contacted(health)  # first, so that what reconciling starts goes on
         watch = asyncio.create_task(self._watch_health())
-        read = asyncio.create_task(self._read(link, listing))
+        read = asyncio.create_task(self._read(client, listing))
         try:
             await asyncio.wait({watch, read}, return_when=asyncio.FIRST_COMPLETED)
             if read.done():
@@ -105,38 +105,40 @@ class Follower:
             read.cancel()
             await asyncio.gather(watch, read, return_exceptions=True)
 
-    async def _read(self, link: FerrymanAgent, listing: PayloadList) -> None:
-        await self._get.reconcile(link, listing)
+    async def _read(self, client: FerrymanAgent, listing: PayloadList) -> None:
+        await self._get.reconcile(client, listing)
         self._reading = True
-        async for event in link.events(listing.seq):
+        async for event in client.events(listing.seq):
             if event.payload is not None:
                 self._reading = False
-                await self._get.receive(link, event.payload)
+                await self._get.receive(client, event.payload)
                 self._reading = True
-        raise AgentError(f"agent {link.name} ended the event stream")
+        raise AgentError(f"agent {client.name} ended the event stream")
 
     async def _watch_health(self) -> None:
         """While its events come: whether it may get new work is another question. Returns when the
         agent is excluded.
         """
-        while not self._link.excluded:
-            if await wait_for(self._link.state_changed, _HEALTH_EVERY_S, self._clock):
-                self._link.state_changed.clear()
+        while not self._client.excluded:
+            if await wait_for(self._client.state_changed, _HEALTH_EVERY_S, self._clock):
+                self._client.state_changed.clear()
                 continue
             try:
-                await self._contacted(await self._link.ask_health())
+                await self._contacted(await self._client.ask_health())
             except AgentError as problem:
-                self._link.unhealthy = str(problem)
+                self._client.unhealthy = str(problem)
                 if not self._reading:
-                    self._registry.mark_down(self._link, str(problem))
+                    self._registry.mark_down(self._client, str(problem))
 
     async def _contacted(self, health: AgentHealth) -> None:
         try:
-            await self._agents.contacted(self._link.name, health)
+            await self._agents.contacted(self._client.name, health)
         except DatabaseUnavailable as problem:  # its results are still fetched
-            log.warning("agent.not_recorded", agent=self._link.name, error=str(problem))
-        link, had = self._link, (self._link.reachable, self._link.accepts_work)
-        self._registry.mark_up(link, health)
-        if had != (link.reachable, link.accepts_work):
-            log.info("agent.up", agent=link.name, accepts_work=link.accepts_work, why=link.trouble)
+            log.warning("agent.not_recorded", agent=self._client.name, error=str(problem))
+        client, had = self._client, (self._client.reachable, self._client.accepts_work)
+        self._registry.mark_up(client, health)
+        if had != (client.reachable, client.accepts_work):
+            log.info(
+                "agent.up", agent=client.name, accepts_work=client.accepts_work, why=client.trouble
+            )
             self._on_change()

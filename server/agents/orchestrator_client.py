@@ -12,7 +12,7 @@ from typing import Any, Final
 import aiohttp
 
 from server.agents import answers, forms
-from server.agents.link import Link
+from server.agents.agent_client import AgentClient
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.ports import (
@@ -33,7 +33,7 @@ _ERRORS_OF_PROXIES: Final = frozenset(
 )
 
 
-class OrchestratorClient(Link):
+class OrchestratorClient(AgentClient):
     """A job-orchestrator client, at the addresses that its variables give. ``/{id}`` is appended
     to download and terminate.
     """

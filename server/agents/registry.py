@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from server.agents.link import Link
+from server.agents.agent_client import AgentClient
 from server.domain.agents import REPLACED, AgentRecord
 from server.domain.backoff import Backoff
 from server.domain.leases import Lease
@@ -34,8 +34,8 @@ class _Refusal:
 class Registry:
     """``ports.Fleet``."""
 
-    def __init__(self, links: Sequence[Link], clock: Clock) -> None:
-        self._links = {link.name: link for link in links}
+    def __init__(self, clients: Sequence[AgentClient], clock: Clock) -> None:
+        self._clients = {client.name: client for client in clients}
         self._leases: dict[str, Lease] = {}
         """agent -> the lease under which this server uses it"""
         self._unreachable_before: dict[str, float] = {}
@@ -51,25 +51,27 @@ class Registry:
     def candidates(self, service: str) -> list[Candidate]:
         return [
             Candidate(
-                link.name,
-                link.slots,
-                self._leases[link.name],
-                most=1 if (link.name, service) in self._refusals else None,
+                client.name,
+                client.slots,
+                self._leases[client.name],
+                most=1 if (client.name, service) in self._refusals else None,
             )
-            for link in self._able(service)
-            if link.name in self._leases
+            for client in self._able(service)
+            if client.name in self._leases
         ]
 
-    def _able(self, service: str) -> list[Link]:
+    def _able(self, service: str) -> list[AgentClient]:
         return [
-            link
-            for link in self._links.values()
-            if link.accepts_work and _offers(link, service) and not self._refuses(link, service)
+            client
+            for client in self._clients.values()
+            if client.accepts_work
+            and _offers(client, service)
+            and not self._refuses(client, service)
         ]
 
-    def _refuses(self, link: Link, service: str) -> str:
+    def _refuses(self, client: AgentClient, service: str) -> str:
         """Why it gets no job of the service now; empty: it does."""
-        refusal = self._refusals.get((link.name, service))
+        refusal = self._refusals.get((client.name, service))
         return refusal.why if refusal and self._clock.monotonic() < refusal.until else ""
 
     def claimed(self, name: str, service: str) -> None:
@@ -96,25 +98,27 @@ class Registry:
 
     def offered(self, service: str) -> bool:
         return any(
-            _offers(link, service)
-            and not ((refusal := self._refusals.get((link.name, service))) and not refusal.offered)
-            for link in self._links.values()
+            _offers(client, service)
+            and not (
+                (refusal := self._refusals.get((client.name, service))) and not refusal.offered
+            )
+            for client in self._clients.values()
         )
 
     def why_none(self, service: str, held: Mapping[str, int]) -> str:
-        offering = [link for link in self._links.values() if _offers(link, service)]
+        offering = [client for client in self._clients.values() if _offers(client, service)]
         if not offering:
             return f"no agent of this server offers the service {service}"
         able = self._able(service)
-        if any(link.slots is None or held.get(link.name, 0) < link.slots for link in able):
+        if any(client.slots is None or held.get(client.name, 0) < client.slots for client in able):
             return ""
         if able:
-            slots = sum(link.slots or 0 for link in able)
+            slots = sum(client.slots or 0 for client in able)
             which = "agent" if len(able) == 1 else f"{len(able)} agents"
             if slots == 1:
                 return f"the only slot of the {which} that can take it is taken"
             return f"all {slots} slots of the {which} that can take it are taken"
-        reasons = [link.trouble or self._refuses(link, service) for link in offering]
+        reasons = [client.trouble or self._refuses(client, service) for client in offering]
         return "; ".join(filter(None, reasons))
 
     # -- to whom this server talks
@@ -128,64 +132,66 @@ class Registry:
         self._leases[lease.agent] = lease
         unreachable_s = self._unreachable_before.get(lease.agent, 0.0)
         self._unreachable_since[lease.agent] = self._clock.monotonic() - unreachable_s
-        link = self._links.get(lease.agent)
-        if link is not None:
-            link.lease = lease.token
+        client = self._clients.get(lease.agent)
+        if client is not None:
+            client.lease = lease.token
 
     def give_up(self, agent: str, why: str) -> None:
         """Another server uses it."""
         self._leases.pop(agent, None)
-        link = self._links.get(agent)
-        if link is not None:
-            self.mark_down(link, why)
+        client = self._clients.get(agent)
+        if client is not None:
+            self.mark_down(client, why)
 
     # -- who is there
 
-    def named(self, name: str) -> Link | None:
-        return self._links.get(name)
+    def named(self, name: str) -> AgentClient | None:
+        return self._clients.get(name)
 
-    def all(self) -> Sequence[Link]:
-        return list(self._links.values())
+    def all(self) -> Sequence[AgentClient]:
+        return list(self._clients.values())
 
     def remember(self, records: Sequence[AgentRecord]) -> None:
         for record in records:
-            link = self._links.get(record.name)
+            client = self._clients.get(record.name)
             if record.state is AgentState.RETIRED and record.message == REPLACED:
                 continue
-            if link is not None and link.operator_state is not record.state:
-                link.operator_state = record.state
-                link.state_changed.set()
+            if client is not None and client.operator_state is not record.state:
+                client.operator_state = record.state
+                client.state_changed.set()
             self._unreachable_before[record.name] = record.unreachable_s
 
     def unreachable_s(self, name: str) -> float | None:
-        link = self._links.get(name)
-        if name not in self._leases or (link is not None and link.reachable):
+        client = self._clients.get(name)
+        if name not in self._leases or (client is not None and client.reachable):
             return None
         return self._clock.monotonic() - self._unreachable_since[name]
 
-    def mark_up(self, link: Link, health: AgentHealth) -> None:
+    def mark_up(self, client: AgentClient, health: AgentHealth) -> None:
         """It was reached."""
-        if not link.reachable:
-            link.unreachable = ""
-            link.contacts += 1
-        self.mark_health(link, health)
+        if not client.reachable:
+            client.unreachable = ""
+            client.contacts += 1
+        self.mark_health(client, health)
 
-    def mark_health(self, link: Link, health: AgentHealth) -> None:
+    def mark_health(self, client: AgentClient, health: AgentHealth) -> None:
         """What it says of itself."""
-        link.health = health
-        link.unhealthy = ""
+        client.health = health
+        client.unhealthy = ""
         if health.status != "ok":
-            link.unhealthy = f"agent {link.name} is unhealthy: {health.message or health.status}"
+            client.unhealthy = (
+                f"agent {client.name} is unhealthy: {health.message or health.status}"
+            )
 
-    def mark_down(self, link: Link, why: str) -> None:
+    def mark_down(self, client: AgentClient, why: str) -> None:
         """It cannot be reached."""
-        if link.reachable:
-            self._unreachable_since[link.name] = self._clock.monotonic()
-        link.unreachable = why
+        if client.reachable:
+            self._unreachable_since[client.name] = self._clock.monotonic()
+        client.unreachable = why
 
 
-def _offers(link: Link, service: str) -> bool:
-    if link.services:
-        return service in link.services
-    offered = link.health.services if link.health else None
+def _offers(client: AgentClient, service: str) -> bool:
+    if client.services:
+        return service in client.services
+    offered = client.health.services if client.health else None
     return offered is None or service in offered

@@ -56,7 +56,7 @@ MUTANTS: Final = (
     _of(
         "a retired agent is left alone",
         "agents/follower.py",
-        "            if link.excluded:\n",
+        "            if client.excluded:\n",
         "            if False:\n",
         f"{_HTTP}an_agent_is_retired_once_it_has_no_jobs_and_is_then_left_alone",
     ),

@@ -68,7 +68,7 @@ MUTANTS: Final = (
     ),
     _of(
         "redirects are not followed",
-        "agents/link.py",
+        "agents/agent_client.py",
         "allow_redirects=False",
         "allow_redirects=True",
         f"{_HOSTILE}a_stranger_gets_no_bundle_and_fails_no_job",
@@ -134,7 +134,7 @@ MUTANTS: Final = (
     ),
     _of(
         "an unhealthy agent can be talked to",
-        "agents/link.py",
+        "agents/agent_client.py",
         "accepted=frozenset({200, 503})",
         "accepted=frozenset({200})",
         f"{_HOSTILE}an_agent_that_may_get_no_work_hands_over_what_it_has",
@@ -212,7 +212,7 @@ MUTANTS: Final = (
     ),
     _of(
         "the answer to a bundle is waited for while the agent lives",
-        "agents/link.py",
+        "agents/agent_client.py",
         "elif form.sent and (not self.reachable or self.contacts != contact):",
         "elif form.sent and now - since > _STALLED_S:",
         f"{_POST_BUNDLE}an_agent_that_has_it_may_take_all_the_time_it_needs",
@@ -220,7 +220,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a stuck upload is given up",
-        "agents/link.py",
+        "agents/agent_client.py",
         "if not form.sent and now - since > _STALLED_S:",
         "if False:",
         f"{_POST_BUNDLE}an_agent_that_stops_taking_a_bundle_does_not_have_it",
@@ -228,7 +228,7 @@ MUTANTS: Final = (
     _of(
         "the operator's services are respected",
         "agents/registry.py",
-        "return service in link.services",
+        "return service in client.services",
         "return True",
         f"{_REGISTRY}only_services_that_operator_and_agent_name_are_given",
     ),
@@ -264,8 +264,8 @@ MUTANTS: Final = (
     _of(
         "unreachable time is monotonic",
         "agents/registry.py",
-        "self._unreachable_since[link.name] = self._clock.monotonic()",
-        "self._unreachable_since[link.name] = self._clock.now() / 1e6",
+        "self._unreachable_since[client.name] = self._clock.monotonic()",
+        "self._unreachable_since[client.name] = self._clock.now() / 1e6",
         f"{_REGISTRY}unreachable_time_is_counted_on_the_clock_that_does_not_jump",
     ),
     _of(
@@ -390,7 +390,7 @@ MUTANTS: Final = (
     _of(
         "whoever dies while its stream is not read is down",
         "agents/follower.py",
-        "                    self._registry.mark_down(self._link, str(problem))",
+        "                    self._registry.mark_down(self._client, str(problem))",
         "                    pass",
         f"{_FOLLOW}an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_same",
     ),

@@ -253,7 +253,7 @@ MUTANTS: Final = (
     _of(
         "a server that takes over says so to the agent",
         "server/agents/registry.py",
-        "link.lease = lease.token",
+        "client.lease = lease.token",
         "pass",
         "stateful/test_two_servers",
         "a_server_that_stood_still_while_the_other_took_over_writes_nothing[finishes]",

@@ -314,7 +314,7 @@ MUTANTS: Final = (
     _of(
         "what agents hold for the former server is ended",
         "server/agents/follower.py",
-        "        await link.end_former()\n",
+        "        await client.end_former()\n",
         "",
         "tests/process/test_backup_process.py::"
         "test_a_restored_server_serves_no_result_of_what_came_after_the_backup",

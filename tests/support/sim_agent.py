@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from server.agents.link import Link
+from server.agents.agent_client import AgentClient
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.ports import Fetched, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
@@ -39,10 +39,10 @@ class Machine:
     """The highest token that was seen."""
     newest: int = 0
     """The highest that a server had that called, whatever it said."""
-    links: list[SimAgent] = field(default_factory=list)
+    clients: list[SimAgent] = field(default_factory=list)
 
 
-class SimAgent(Link):
+class SimAgent(AgentClient):
     """An agent that keeps its promises, at the far end of a line that does not.
 
     Attributes:
@@ -55,7 +55,7 @@ class SimAgent(Link):
         self._world, self._slots = world, slots
         self.up = self.well = True
         self.machine = machine
-        machine.links.append(self)
+        machine.clients.append(self)
         self.payloads, self.refused = machine.payloads, machine.refused
         self.faults: list[str] = []
         """What goes wrong with the next calls, in order."""
@@ -72,9 +72,9 @@ class SimAgent(Link):
     # -- what the world does to it
 
     def append_event(self, payload: Payload) -> None:
-        for link in self.machine.links:
-            if link.up and link._world.follows(link.name):
-                link._world.get.on_payload(link, payload.doc(self._world.clock.now()))
+        for client in self.machine.clients:
+            if client.up and client._world.follows(client.name):
+                client._world.get.on_payload(client, payload.doc(self._world.clock.now()))
 
     def start(self, payload: Payload) -> None:
         for agent in self._world.agents:

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from server.agents.agent_client import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.follower import Follower
-from server.agents.link import Sessions
 from server.agents.registry import Registry
 from server.domain.leases import Lease, of_agent
 from server.ports import Storage, Unreachable
@@ -31,8 +31,8 @@ class Following:
     def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
         self.clock, self.agent = SimClock(), agent
         sessions = Sessions(session, session, cast(Storage, None))
-        self.link = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
-        self.registry = Registry([self.link], self.clock)
+        self.client = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
+        self.registry = Registry([self.client], self.clock)
         self.registry.take(Lease(of_agent("fake"), "a", 1))
         self.seen: asyncio.Queue[str] = asyncio.Queue()
         self.changes = 0
@@ -43,7 +43,7 @@ class Following:
             self.changes += 1
 
         get, agents = cast(Get, self), cast(Agents, self)
-        self.follower = Follower(self.link, self.registry, get, agents, self.clock, changed)
+        self.follower = Follower(self.client, self.registry, get, agents, self.clock, changed)
 
     async def contacted(self, name: str, health: AgentHealth) -> None:
         assert (name, health.agent) == ("fake", "fake")
@@ -90,7 +90,7 @@ async def test_it_compares_first_and_then_hears_of_each_change():
         await agent.until(lambda: agent.calls["GET /events"] == 1)
         await agent.end(HeldPayload(2, "sim", "2.1", None))
         await found.see("reported 2.1 Completed")
-        assert (found.link.reachable, found.link.accepts_work, found.changes) == (True, True, 1)
+        assert (found.client.reachable, found.client.accepts_work, found.changes) == (True, True, 1)
 
 
 async def test_health_is_asked_while_the_stream_is_open_and_work_goes_by_it():
@@ -99,10 +99,10 @@ async def test_health_is_asked_while_the_stream_is_open_and_work_goes_by_it():
         await found.see("compared")
         agent.well = False
         await found.health_again()
-        assert (found.link.reachable, found.link.accepts_work) == (True, False)
+        assert (found.client.reachable, found.client.accepts_work) == (True, False)
         agent.well = True
         await found.health_again()
-        assert found.link.accepts_work
+        assert found.client.accepts_work
         assert found.changes == 3, "waiting callers are woken each time"
         assert agent.calls["GET /events"] == 1
 
@@ -118,7 +118,7 @@ async def test_a_page_in_place_of_its_health_stops_work_and_not_the_stream():
 
         agent.trick = trick
         await found.health_again()
-        assert (found.link.reachable, found.link.accepts_work) == (True, False)
+        assert (found.client.reachable, found.client.accepts_work) == (True, False)
         await agent.end(HeldPayload(2, "sim", "2.1", None))
         await found.see("reported 2.1 Completed")
 
@@ -133,10 +133,10 @@ async def test_an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_s
         await found.see("reported 2.1 Completed")
         agent.trick = page(502)
         await found.health_again()
-        assert not found.link.reachable
+        assert not found.client.reachable
         agent.trick = None
         await found.health_again()
-        assert found.link.accepts_work
+        assert found.client.accepts_work
 
 
 async def test_a_stream_that_ends_is_opened_again_after_a_comparison():
@@ -144,14 +144,14 @@ async def test_a_stream_that_ends_is_opened_again_after_a_comparison():
     async with following(agent) as found:
         for _ in range(3):
             await found.see("compared")
-            await agent.until(lambda: agent.calls["GET /events"] == found.link.contacts)
+            await agent.until(lambda: agent.calls["GET /events"] == found.client.contacts)
             await found.clock.advance(5.0)
             agent.hang_up()
             await found.clock.until_asleep(0.1)
             assert found.registry.unreachable_s("fake") == 0.0
             await found.clock.advance(0.1)
         await found.see("compared")
-        assert found.link.contacts == 4
+        assert found.client.contacts == 4
 
 
 async def test_an_agent_that_is_not_there_is_asked_less_and_less_often():
@@ -162,11 +162,11 @@ async def test_an_agent_that_is_not_there_is_asked_less_and_less_often():
             await found.clock.advance(delay)
         await found.clock.until_asleep(5.0)
         assert agent.calls["GET /health"] == 8
-        assert "502" in found.link.trouble
+        assert "502" in found.client.trouble
         agent.trick = None
         await found.clock.advance(5.0)
         await found.see("compared")
-        assert found.link.accepts_work
+        assert found.client.accepts_work
 
 
 def events(lines: bytes, until: asyncio.Event | None = None) -> Trick:
@@ -192,8 +192,8 @@ async def test_a_stream_that_breaks_at_once_is_opened_less_and_less_often(lines)
         for delay in (0.2, 0.5, 1.0, 2.0, 5.0, 5.0):
             await found.see("compared")
             await found.clock.until_asleep(delay)
-            assert isinstance(found.link.unreachable, str)
-            assert "communication failed" not in found.link.unreachable, "no fault of ours"
+            assert isinstance(found.client.unreachable, str)
+            assert "communication failed" not in found.client.unreachable, "no fault of ours"
             await found.clock.advance(delay)
 
 
@@ -203,7 +203,7 @@ async def test_others_have_their_turn_however_much_an_agent_tells():
     async with following(agent) as found:
         for _ in range(2):
             await found.clock.until_asleep(0.01)
-            assert found.link.reachable
+            assert found.client.reachable
             await found.clock.advance(0.01)
         over.set()
 
@@ -222,11 +222,11 @@ async def test_an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_
         await found.see("compared")
         await agent.until(lambda: agent.calls["GET /events"] == 1)
         with pytest.raises(Unreachable, match="a copy of this data folder") as caught:
-            await found.link.settle(job())
+            await found.client.settle(job())
         assert not caught.value.sent, "it has taken nothing"
         await found.clock.settle()
-        assert not found.link.reachable
-        assert "another server" in found.link.trouble
+        assert not found.client.reachable
+        assert "another server" in found.client.trouble
         asked = agent.calls["GET /health"]
         await found.clock.advance(3_600.0)
         assert (agent.calls["GET /health"], found.registry.unreachable_s("fake")) == (
@@ -234,4 +234,4 @@ async def test_an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_
             3_600.0,
         )
         found.registry.take(Lease(of_agent("fake"), "a", 2))
-        assert found.link.excluded == ""
+        assert found.client.excluded == ""

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
+from server.agents.agent_client import Sessions
 from server.agents.lease_holder import LeaseHolder
-from server.agents.link import Sessions
 from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.jobs import Bundle, NewJob
@@ -34,10 +34,10 @@ class Server:
         path = folder / "server.sqlite"
         self.database = InlineDatabase(path, MIGRATIONS, CrashPoint(), clock)
         self.jobs = SqlJobs(self.database, lambda job: None)
-        links = [
+        clients = [
             OrchestratorClient(name, "", "", "", cast(Sessions, None), clock) for name in AGENTS
         ]
-        self.registry = Registry(links, clock)
+        self.registry = Registry(clients, clock)
         self.leases = SqlLeases(self.database, owner * 12)
         self.talks: set[str] = set()
         self.stopped: list[str] = []
@@ -46,19 +46,19 @@ class Server:
             self.leases,
             self.jobs,
             self.registry,
-            {link.name: functools.partial(self.follow, link) for link in links},
+            {client.name: functools.partial(self.follow, client) for client in clients},
             [self.stop],
             self.resume,
             alone=alone,
         )
 
-    async def follow(self, link: OrchestratorClient) -> None:
-        self.talks.add(link.name)
-        self.registry.mark_up(link, AgentHealth(status="ok", slots=1))
+    async def follow(self, client: OrchestratorClient) -> None:
+        self.talks.add(client.name)
+        self.registry.mark_up(client, AgentHealth(status="ok", slots=1))
         try:
             await asyncio.Event().wait()
         finally:
-            self.talks.discard(link.name)
+            self.talks.discard(client.name)
 
     async def stop(self, agent: str) -> None:
         assert self.registry.lease(agent) is None, "nobody begins anything new meanwhile"

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from server.agents.agent_client import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
-from server.agents.link import Sessions
 from server.agents.registry import Registry
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle
@@ -38,20 +38,20 @@ class PathsAsNames:
 
 
 class Line:
-    """A link to a fake agent, on simulated time."""
+    """A client to a fake agent, on simulated time."""
 
     def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
         self.agent, self.clock = agent, SimClock()
         sessions = Sessions(session, session, cast(Storage, PathsAsNames()))
-        self.link = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
-        self.registry = Registry([self.link], self.clock)
+        self.client = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
+        self.registry = Registry([self.client], self.clock)
 
     async def connect(self) -> None:
-        self.registry.mark_up(self.link, await self.link.ask_health())
+        self.registry.mark_up(self.client, await self.client.ask_health())
 
     def submit(self, bundle: Path) -> asyncio.Task[Any]:
         stored = Bundle(str(bundle), bundle.stat().st_size, "d" * 64)
-        return asyncio.create_task(self.link.submit(job(bundle=stored)))
+        return asyncio.create_task(self.client.submit(job(bundle=stored)))
 
     async def pass_time(self, seconds: int, submit: asyncio.Task[Any]) -> None:
         """At most; no longer than the submit takes."""
@@ -115,7 +115,7 @@ async def test_an_agent_that_went_away_meanwhile_may_have_it(bundle, back):
         submit = found.submit(bundle)
         await disk.taken.wait()
         await found.pass_time(60, submit)
-        found.registry.mark_down(found.link, "gone")
+        found.registry.mark_down(found.client, "gone")
         if back:
             await found.connect()
         await found.pass_time(60, submit)
@@ -164,7 +164,7 @@ async def test_an_answer_about_another_attempt_is_no_answer(tmp_path, lie, path)
         agent.trick = lies
         calls = {
             "/submit": lambda: found.submit(tmp_path / "bundle"),
-            "/settle": lambda: found.link.settle(job()),
+            "/settle": lambda: found.client.settle(job()),
         }
         with pytest.raises(Unreachable) as problem:
             await calls[path]()

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from server.agents.link import Sessions
+from server.agents.agent_client import Sessions
 from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.leases import Lease, of_agent
@@ -22,17 +22,17 @@ class Fleet:
 
     def __init__(self, **slots: int | None) -> None:
         self.clock = SimClock()
-        self.links = {
+        self.clients = {
             name: OrchestratorClient(name, "", "", "", NO_CALLS, self.clock) for name in slots
         }
-        self.registry = Registry(list(self.links.values()), self.clock)
+        self.registry = Registry(list(self.clients.values()), self.clock)
         for name, count in slots.items():
             self.registry.take(Lease(of_agent(name), "a", 1))
             self.up(name, slots=count)
 
     def up(self, name: str, **health) -> None:
         reply = AgentHealth(**{"status": "ok", "agent": name} | health)
-        self.registry.mark_up(self.links[name], reply)
+        self.registry.mark_up(self.clients[name], reply)
 
     def chosen(self, service: str = "s", held: dict[str, int] | None = None) -> str | None:
         chosen = place(self.registry.candidates(service), held or {}, 1)
@@ -56,7 +56,7 @@ def test_an_agent_that_names_no_slots_is_not_bounded() -> None:
 
 def test_only_services_that_operator_and_agent_name_are_given() -> None:
     fleet = Fleet(a=1, b=1)
-    fleet.links["a"].services = frozenset({"other"})
+    fleet.clients["a"].services = frozenset({"other"})
     fleet.up("b", services=["third"])
     assert fleet.chosen("s") is None
     assert (fleet.chosen("other"), fleet.chosen("third")) == ("a", "b")
@@ -92,7 +92,7 @@ async def test_while_it_rests_it_gets_none_and_then_one_job_tries_it_out() -> No
 
 def test_a_service_is_offered_as_long_as_one_agent_has_not_denied_it() -> None:
     fleet = Fleet(a=1, b=1)
-    fleet.registry.mark_down(fleet.links["b"], "away")
+    fleet.registry.mark_down(fleet.clients["b"], "away")
     fleet.refuse("a", offered=False)
     assert fleet.registry.offered("s")
     fleet.up("b")
@@ -104,11 +104,11 @@ def test_a_service_is_offered_as_long_as_one_agent_has_not_denied_it() -> None:
 def test_what_may_get_no_work_can_be_talked_to_all_the_same(why: str) -> None:
     fleet = Fleet(a=1)
     if why == "drained":
-        fleet.links["a"].drain = True
+        fleet.clients["a"].drain = True
     else:
         fleet.up("a", status="error", message="the sandbox broke")
     assert fleet.chosen() is None
-    assert fleet.links["a"].reachable
+    assert fleet.clients["a"].reachable
     assert fleet.registry.unreachable_s("a") is None
     assert ("drain" if why == "drained" else "broke") in fleet.registry.why_none("s", {})
 
@@ -116,16 +116,16 @@ def test_what_may_get_no_work_can_be_talked_to_all_the_same(why: str) -> None:
 async def test_unreachable_time_is_counted_on_the_clock_that_does_not_jump() -> None:
     fleet = Fleet(a=1)
     fleet.registry.take(Lease(of_agent("taken out"), "a", 1))
-    fleet.registry.mark_down(fleet.links["a"], "away")
+    fleet.registry.mark_down(fleet.clients["a"], "away")
     fleet.clock.jump(86_400.0 * 3)
     assert fleet.registry.unreachable_s("a") == 0.0
     await fleet.clock.advance(7.0)
-    fleet.registry.mark_down(fleet.links["a"], "still away")
+    fleet.registry.mark_down(fleet.clients["a"], "still away")
     assert fleet.registry.unreachable_s("a") == 7.0
     assert fleet.registry.unreachable_s("taken out") == 7.0, "since its lease was taken"
     fleet.up("a")
     assert fleet.registry.unreachable_s("a") is None
-    assert fleet.links["a"].contacts == 2
+    assert fleet.clients["a"].contacts == 2
 
 
 async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not_judged() -> None:
@@ -139,4 +139,4 @@ async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not
     assert fleet.registry.unreachable_s("a") is None
     fleet.registry.take(Lease(of_agent("a"), "b", 2))
     assert fleet.registry.unreachable_s("a") == 0.0, "it has been talked to all along"
-    assert fleet.links["a"].lease == 2
+    assert fleet.clients["a"].lease == 2

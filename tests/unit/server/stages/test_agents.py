@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from server.agents.link import Link, Sessions
+from server.agents.agent_client import AgentClient, Sessions
 from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.agents import Contact
@@ -37,13 +37,13 @@ class Run:
 
     agents: Agents
     registry: Registry
-    link: Link
+    client: AgentClient
     store: SqlAgents
     jobs: SqlJobs
 
     async def reached(self) -> None:
         await self.agents.contacted("north", HEALTH)
-        self.registry.mark_up(self.link, HEALTH)
+        self.registry.mark_up(self.client, HEALTH)
 
     def unreachable_s(self) -> float | None:
         return self.registry.unreachable_s("north")
@@ -53,20 +53,20 @@ class Run:
 async def run(folder: Path, machine: SimClock, *settings: str) -> AsyncIterator[Run]:
     clock = PersistentClock(folder, machine)
     database = await Database.open(folder / "server.sqlite", MIGRATIONS, clock)
-    links = [
+    clients = [
         OrchestratorClient(name, "", "", "", cast(Sessions, None), clock)
         for name in settings or ("north",)
     ]
-    registry, store = Registry(links, clock), SqlAgents(database)
+    registry, store = Registry(clients, clock), SqlAgents(database)
     jobs = SqlJobs(database, lambda job: None)
-    contacts = [Contact(link.name, "job-orchestrator", "") for link in links]
+    contacts = [Contact(client.name, "job-orchestrator", "") for client in clients]
     how = resources(jobs=jobs, fleet=registry, clock=clock)
     agents = Agents(how, store, contacts)
     try:
         await agents.start()
-        for name in {link.name for link in links} | {"north"}:
+        for name in {client.name for client in clients} | {"north"}:
             registry.take(Lease(of_agent(name), "a", 1))
-        yield Run(agents, registry, links[0], store, jobs)
+        yield Run(agents, registry, clients[0], store, jobs)
     finally:
         clock.save()
         await database.close()
@@ -78,7 +78,7 @@ async def test_unreachable_time_goes_on_over_restarts_without_the_time_in_which_
     machine = SimClock()
     async with run(tmp_path, machine) as server:
         await server.reached()
-        server.registry.mark_down(server.link, "it is away")
+        server.registry.mark_down(server.client, "it is away")
         await machine.advance(100.0)
         await server.agents.stop()
     await machine.advance(DAY_S)
@@ -104,7 +104,7 @@ async def test_a_clock_that_jumps_makes_no_unreachable_time_longer(
     machine = SimClock()
     async with run(tmp_path, machine) as server:
         await server.reached()
-        server.registry.mark_down(server.link, "it is away")
+        server.registry.mark_down(server.client, "it is away")
         await machine.advance(100.0)
         machine.jump(jump_s)
         await server.agents.run_once()
@@ -152,17 +152,17 @@ async def test_what_a_crash_left_of_a_lost_agent_is_ended_by_the_next_sweep(
         assert await server.agents.run_once() == 1
         job = await server.jobs.get(job.id)
         assert (job.state, job.infra_used) == (JobState.QUEUED, 1)
-        assert server.link.operator_state is AgentState.LOST
+        assert server.client.operator_state is AgentState.LOST
 
 
 async def test_what_another_server_wrote_is_taken_up(tmp_path: Path) -> None:
     machine = SimClock()
     async with run(tmp_path, machine) as server:
         await server.reached()
-        assert server.link.accepts_work
+        assert server.client.accepts_work
         await server.store.set_state("name:north", AgentState.DRAINING, "")
         await server.agents.run_once()
-        assert not server.link.accepts_work
+        assert not server.client.accepts_work
 
 
 async def test_an_agent_to_which_another_server_talks_is_not_declared_lost(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ async def test_an_agent_that_was_taken_out_of_the_settings_kills_nothing(world, 
     await world.start()
     job_id = await world.upload("ann", "s")
     await sweep(world)
-    world.registry._links.clear()
+    world.registry._clients.clear()
     if cancelled:
         job = await world.cancel(LOCAL, job_id, 0.0)
         await world.settle()
@@ -286,7 +286,7 @@ async def test_why_a_cancel_waits_is_logged_once(world):
     await world.start()
     job_id = await world.upload("ann", "s")
     await sweep(world)
-    world.registry._links.clear()
+    world.registry._clients.clear()
     with capture_logs() as logs:
         await world.cancel(LOCAL, job_id, 0.0)
         await world.settle()

@@ -36,8 +36,8 @@ class Sessions:
     """Where the bundles are."""
 
 
-class Link(Agent):
-    """``ports.Agent`` over HTTP.
+class AgentClient(Agent):
+    """``ports.Agent``: the HTTP client of one agent.
 
     Args:
         base: its address, without a slash at the end.
