@@ -66,7 +66,7 @@ def main(
     Exit codes: 0 stopped by a signal; 2 bad settings; 69 cannot listen; 73 data folder in use or
     not writable; 74 database unusable or of a newer version.
     """
-    os.umask(0o077)  # everything here is somebody's
+    os.umask(0o077)  # everything that is stored belongs to some user
     flags = {
         "server": {
             "host": host,

@@ -1,4 +1,4 @@
-"""Composition root: the only file that knows everything."""
+"""Composition root: makes all parts of the server and connects them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether new work is welcome: what ``/health`` is made of."""
+"""Whether the server can take new work, for ``/health``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shared.sqlite.database import Database
 
 
 class Health:
-    """Finds out what is wrong with the server.
+    """Checks the server.
 
     Args:
         min_free: bytes of disk that uploads must leave.

@@ -41,7 +41,7 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     ignore_hangup(loop)
-    sock = listen(table.host, table.port)  # from here on somebody may think that we are there
+    sock = listen(table.host, table.port)  # from here on clients can connect
     port = sock.getsockname()[1]
     async with AsyncExitStack() as stack:
         stack.callback(sock.close)
@@ -72,7 +72,7 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
             # A second one ends us at once; nothing is lost by that.
             loop.remove_signal_handler(number)
         server.wakeups.close()
-        listener.stop_accepting()  # nobody new; who is here may finish
+        listener.stop_accepting()  # no new connections; open requests may finish
         if not await server.gate.drain(table.shutdown_grace, server.context.clock):
             log.warning("server.cut_off", why="requests did not end within shutdown_grace")
         await listener.close()

@@ -120,7 +120,7 @@ class AgentClient(Agent):
         """Its health document; also when it is unhealthy.
 
         Raises:
-            AgentError: nobody there says anything that makes sense.
+            AgentError: no health document came.
         """
         async with self._call(
             "GET", f"{self.base}/health", timeout=SHORT_CALL, accepted=frozenset({200, 503})

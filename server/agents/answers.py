@@ -115,7 +115,7 @@ def _what(answer: aiohttp.ClientResponse) -> str:
 
 
 class RateFloor:
-    """Notices a body that trickles: fewer than 256 KiB in a minute."""
+    """Detects a body that comes too slowly: fewer than 256 KiB in a minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._since, self._size = clock, clock.monotonic(), 0

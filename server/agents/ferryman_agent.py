@@ -31,7 +31,7 @@ _STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
 """A Ferryman agent sends something on its event stream every 15 s."""
 _LINES: Final = 100
 _REST_S: Final = 0.01
-"""After so many lines: those that have come already are read without anybody else having a turn."""
+"""Pause after so many lines: lines that are there already are read without a turn for others."""
 
 
 class FerrymanAgent(AgentClient):
@@ -172,8 +172,8 @@ class FerrymanAgent(AgentClient):
         return problem
 
     def _caller(self, key: str | None) -> dict[str, str]:
-        """Who asks, and what for. A server that was restored in place of another one speaks for
-        that one's payloads with its own name and lease.
+        """This server and its lease, and the payload's key. A restored server uses its own name
+        and lease for payloads of the server that it replaces, too.
         """
         caller = {"server": self._server, "lease": str(self.lease)}
         return caller if key is None else caller | {"key": key}

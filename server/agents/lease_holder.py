@@ -2,8 +2,8 @@
 
 Where several servers serve one store, each holds the leases of some agents, and takes over those of
 a server that does not renew them any more. A server that was paused so long that another has taken
-over breaks off what it was doing with these agents as soon as it knows. What it still tries before
-that is refused: by the store, because each of its writes names its lease, and by the agents.
+over stops its work with these agents as soon as it knows. Until then its requests are refused: by
+the store, because each write names its lease, and by the agents.
 """
 
 from __future__ import annotations

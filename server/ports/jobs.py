@@ -140,7 +140,7 @@ class Jobs(Protocol):
         ...
 
     async def request_cancel(self, job_id: int, at: Micros) -> Job:
-        """Write down that the job is to be cancelled, unless it has ended: nobody claims it then.
+        """Store that the job is to be cancelled, unless it has ended. It is not claimed any more.
 
         Raises:
             NoSuchJob

@@ -19,30 +19,30 @@ class Leases(Protocol):
     """That this run is alive, as it was acquired last."""
 
     async def acquire(self, names: Sequence[str], *, alone: bool = False) -> list[Lease]:
-        """Take those that are free, have run out, or are ours already.
+        """Take those that are free, have run out, or are held by this server.
 
         Args:
             alone: no other server can be running, so take them all, and end the leases of servers.
 
         Returns:
-            Those that are ours now.
+            Those that it holds now.
         """
         ...
 
     async def renew(self) -> list[Lease]:
-        """Begin the time of all our leases anew; those that are still ours.
+        """Renew all leases of this server; returns those that it still holds.
 
-        One that has run out and that nobody took is still ours.
+        It still holds a lease that has run out, if no other server took it.
         """
         ...
 
     async def release(self) -> None:
-        """Give all of them up, so that nobody has to wait until they run out."""
+        """Give all of them up, so that other servers need not wait until they run out."""
         ...
 
     async def running_servers(self) -> set[str]:
         """Owners whose lease :func:`server.domain.leases.of_server` has not run out. The leases of
-        all others end for good: what they still want to write under them is refused.
+        all other owners end for good: writes under them are refused.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""The journey of a bundle, one file for each stage.
+"""The stages of a job, one file for each.
 
-``accept`` stores an upload and queues it. ``send`` picks whom to serve and gives the bundle to an
-agent. ``get`` follows what agents report and fetches results. ``cancel`` ends a job for certain.
-``clean`` removes what has expired. ``recover`` puts right what a crash left, before anything else
-starts.
+``accept`` stores an upload and queues it. ``send`` chooses the next jobs and claims them for
+agents, and ``deliver`` sends them. ``get`` follows what agents report and fetches results. ``poll``
+does that for agents without events. ``cancel`` ends a job. ``clean`` removes what has expired.
+``recover`` runs at the start, before anything else, and removes what a crash left.
 """

@@ -29,7 +29,7 @@ from shared.wire import JobState, PayloadDoc, PayloadState
 
 log = structlog.get_logger()
 _LOOK_AGAIN_S: Final = 5.0
-"""Until a job is looked at again whose next move is somebody else's, if no move is seen."""
+"""Until a job is read again that another stage or server has to move, if no move is seen."""
 
 
 class Cancel(Stage):
@@ -111,7 +111,7 @@ class Cancel(Stage):
             del self._tasks[job_id]
 
     async def _try(self, job: Job) -> bool:
-        """One try. False: somebody else has to move first.
+        """One try. False: another stage or server has to move the job first.
 
         Raises:
             AgentError: the agent cannot do it now.

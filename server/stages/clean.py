@@ -1,5 +1,5 @@
-"""Ended → Cleaned → forgotten: remove what has expired, judged by when the job ended, and what
-nothing refers to.
+"""Ended → Cleaned → deleted: remove jobs that have expired since they ended, and files that no row
+refers to.
 
 Row before files: a crash in between leaves orphans, never a job whose files are gone.
 """

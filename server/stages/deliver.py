@@ -64,7 +64,7 @@ class Deliver(Stage):
                 self._deliveries.start(agent, job.key, work)
 
     async def stop(self, agent: str | None = None) -> None:
-        """Break off the deliveries to the agent (None: to all): whoever talks to it next asks what
+        """Cancel the deliveries to the agent (None: to all). The next server that uses it asks what
         became of them.
         """
         await self._deliveries.stop(agent)

@@ -1,9 +1,9 @@
-"""At start, before anything else: put right what a crash left.
+"""At the start, before anything else: remove what a crash left.
 
-Little is left to do, because every stage can be broken off at any point: Processing jobs are taken
-up by the Sender's first sweep (it asks their agents), Submitted and Running ones by the Getter's
-reconciling, cancels by their sweep, stored files without a row by the Cleaner. Only half uploads
-and half downloads have no owner any more.
+Little is left to do, because every stage can be interrupted at any point. The Sender's first sweep
+resumes Processing jobs (it asks their agents). The Getter resumes Submitted and Running jobs when
+it reconciles. Cancel has a sweep of its own, and the Cleaner deletes stored files without a row.
+Only unfinished uploads and downloads are removed here.
 """
 
 from __future__ import annotations

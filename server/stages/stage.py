@@ -37,7 +37,7 @@ class Resources:
 
 
 class Stage:
-    """A stage of a job's journey."""
+    """Base of the stages."""
 
     def __init__(self, resources: Resources) -> None:
         self._jobs, self._fleet = resources.jobs, resources.fleet

@@ -66,7 +66,7 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
 async def attach_result(
     tx: Transaction, key: AttemptKey, result: Result, lease: Lease | None = None
 ) -> Job | None:
-    """Add a result that came after its attempt had ended; None: it has one, or nobody keeps it."""
+    """Add a result that came after its attempt had ended; None: it has one, or its job is gone."""
     values = {
         "job_id": key.job_id,
         "number": key.attempt,

@@ -16,7 +16,7 @@ _NO_END: Final = 2**63 - 1
 
 
 class Pages(Part):
-    """The part of ``ports.Jobs`` that people look at, apart from what the loops read."""
+    """The part of ``ports.Jobs`` that lists jobs for callers; the loops do not use it."""
 
     async def page(
         self, where: Filter, before_id: int | None, limit: int
