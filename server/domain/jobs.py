@@ -54,12 +54,32 @@ class NewJob:
     """Name of the principal who uploaded it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What is known of an attempt; a job shows it of its latest one."""
+
+    state: JobState
+    limits: Limits
+    timeout_s: float
+    payload_id: int | None = None
+    submitted_at: Micros | None = None
+    started_at: Micros | None = None
+    ended_at: Micros | None = None
+    message: str = ""
+    reason: Reason | None = None
+    exit_code: int | None = None
+    stderr_tail: str = ""
+    warnings: tuple[str, ...] = ()
+    enforcement: Mapping[str, str] = field(default_factory=dict)
+    usage: Usage | None = None
+    result: Result | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Execution):
     """A row of the store."""
 
     id: int
-    state: JobState
     user_id: str
     service: str
     created_at: Micros
@@ -67,30 +87,15 @@ class Job:
     """When it was queued last."""
     bundle: Bundle | None
     """None once Cleaned."""
-    limits: Limits
-    timeout_s: float
     name: str | None = None
     tags: tuple[str, ...] = ()
     priority: int = 0
     attempt: int = 0
     retries_used: int = 0
     infra_used: int = 0
-    message: str = ""
-    reason: Reason | None = None
-    exit_code: int | None = None
-    stderr_tail: str = ""
     upload_warnings: tuple[str, ...] = ()
     """What was noticed when it was uploaded."""
-    warnings: tuple[str, ...] = ()
-    """Of the attempt that ended last."""
-    enforcement: Mapping[str, str] = field(default_factory=dict)
-    usage: Usage | None = None
     agent: str | None = None
-    payload_id: int | None = None
-    result: Result | None = None
-    submitted_at: Micros | None = None
-    started_at: Micros | None = None
-    ended_at: Micros | None = None
     not_before: Micros = 0
     """Queued: when it may be sent; 0: now."""
     expires_at: Micros | None = None
