@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from shared.clock import Clock, RealClock
 from shared.files.locks import FileLock
-from shared.sql import Change, Params, T
+from shared.sql import Change, Params, T, Transaction
 from shared.sqlite.connection import Connection
 from shared.sqlite.copies import check_structure, file_size
 from shared.sqlite.errors import DatabaseUnavailable, NoRoomForCopy
@@ -30,6 +30,8 @@ _FREE_PAGES_KEPT: Final = 1_000  # they will soon be needed again
 _PAGES_FREED_AT_ONCE: Final = 1_000  # some milliseconds, in which others wait
 _MAX_CHECKED_BYTES: Final = 1 << 30
 """Up to this size a database is checked after a crash: some seconds of a slow disk."""
+_PROBE_BYTES: Final = 1 << 16
+"""Written to find out whether there is space again."""
 _MAX_BATCH: Final = 256  # changes in one commit: bounds how long the first of them waits
 
 
@@ -45,7 +47,8 @@ class Database:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._failures: dict[str, DatabaseUnavailable] = {}
-        """What fails: "damage" until the next start, "read" and "write" until one succeeds."""
+        """What fails: "damage" until the next start, "read" and "write" until one succeeds, "space"
+        until a probe has found some: small changes succeed on a full disk, too."""
         self.upgraded_from: Path | None = None
         """The copy that was made before the schema was brought up to date, if it was just now."""
 
@@ -145,11 +148,16 @@ class Database:
         return rows
 
     async def probe(self) -> None:
-        """Commit a change that changes nothing: it succeeds only if changes can be made.
+        """Commit a change that leaves everything as it was: it succeeds only if changes can be
+        made, and after a full disk only if there is space for more.
 
         Raises:
             DatabaseUnavailable
         """
+        if "space" in self._failures:
+            await self.write(_fill)
+            await self.write(lambda tx: tx.rows("DROP TABLE probe"))
+            self._failures.pop("space", None)
         await self.write(lambda tx: tx.rows("UPDATE schema_version SET version = version"))
 
     async def maintain(self) -> bool:
@@ -237,8 +245,15 @@ class Database:
 
     def _unavailable(self, operation: str, problem: sqlite3.Error) -> DatabaseUnavailable:
         error = DatabaseUnavailable(problem)
-        self._failures["damage" if error.damaged else operation] = error
+        kind = "damage" if error.damaged else "space" if error.full else operation
+        self._failures[kind] = error
         return error
+
+
+async def _fill(tx: Transaction) -> None:
+    """Take some pages."""
+    await tx.rows("CREATE TABLE IF NOT EXISTS probe (bytes BLOB NOT NULL) STRICT")
+    await tx.rows("INSERT INTO probe (bytes) VALUES (zeroblob(:size))", {"size": _PROBE_BYTES})
 
 
 def _lock(path: Path) -> FileLock:

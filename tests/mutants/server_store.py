@@ -199,7 +199,14 @@ MUTANTS: Final = (
         "shared/sqlite/database.py",
         "        if written:",
         "        if True:",
-        f"{_DATABASE}a_full_disk_is_reported_until_something_could_be_written",
+        f"{_DATABASE}a_failed_write_is_reported_until_something_could_be_written",
+    ),
+    _of(
+        "a small change does not end a full disk",
+        "shared/sqlite/database.py",
+        '"space" if error.full else operation',
+        "operation",
+        f"{_DATABASE}a_full_disk_is_reported_until_there_is_space_for_more",
     ),
     _of(
         "a failure ends by itself",
@@ -211,8 +218,8 @@ MUTANTS: Final = (
     _of(
         "damage is reported until the next start",
         "shared/sqlite/database.py",
-        'self._failures["damage" if error.damaged else operation] = error',
-        "self._failures[operation] = error",
+        'kind = "damage" if error.damaged else "space" if error.full else operation',
+        'kind = "space" if error.full else operation',
         f"{_DATABASE}damage_is_reported_until_the_next_start",
     ),
     _of(

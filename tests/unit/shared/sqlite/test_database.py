@@ -182,18 +182,33 @@ async def test_what_was_deleted_can_be_given_back_to_the_disk(
 # -- what is wrong with it
 
 
-async def test_a_full_disk_is_reported_until_something_could_be_written(database: Database) -> None:
+async def test_a_failed_write_is_reported_until_something_could_be_written(
+    database: Database,
+) -> None:
+    error = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
+    database._failures["write"] = error
+    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
+    assert database._failures == {"write": error}
+    await database.write(add(1))
+    assert database._failures == {}
+
+
+async def test_a_full_disk_is_reported_until_there_is_space_for_more(database: Database) -> None:
     await database._writer.rows("PRAGMA max_page_count = 1")
     with pytest.raises(DatabaseUnavailable) as caught:
         await database.write(add(*range(5_000)))
     assert caught.value.full
     assert database.failure is caught.value
-    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
-    assert await kept(database) == []
+    await database.write(add(1))  # fits into the pages that there are
+    assert await kept(database) == [1]
     assert database.failure is caught.value
+    with pytest.raises(DatabaseUnavailable):
+        await database.maintain()
+    assert "space" in database._failures
     await database._writer.rows("PRAGMA max_page_count = 1000000")
     await database.maintain()
-    assert database.failure is None
+    assert database._failures == {}
+    assert not await database.rows("SELECT 1 FROM sqlite_master WHERE name = 'probe'")
 
 
 async def filled(path: Path) -> None:
