@@ -18,6 +18,7 @@ from server.domain.jobs import Event, Job
 from server.ports import Filter
 from server.stages import clean
 from server.stages.read import job_of_key, list_jobs, read_events
+from server.stages.waiting import why_waiting
 from shared.http.authentication import PRINCIPAL
 from shared.wire import EventPage, JobPage, JobState
 
@@ -31,9 +32,7 @@ async def _document(context: Context, job: Job, status: int = HTTPStatus.OK) -> 
     service = context.services.get(job.service)
     queue = None
     if not job.ended:
-        queue = await documents.why_waiting(
-            job, service, context.jobs, context.fleet, context.clock.now()
-        )
+        queue = await why_waiting(job, service, context.jobs, context.fleet, context.clock.now())
     headers = documents.when_to_ask_again(job)
     return json_answer(context.document(job, queue), status, headers)
 

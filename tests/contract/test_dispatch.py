@@ -9,6 +9,7 @@ import pytest
 
 from server.api import documents
 from server.domain.service import Service
+from server.stages.waiting import why_waiting
 from shared.wire import JobState, PayloadState, QueueInfo, Reason
 from tests.support.simulation import World
 
@@ -34,7 +35,7 @@ async def sweep(world: World) -> None:
 
 async def waits(world: World, job_id: int) -> QueueInfo | None:
     job = await world.jobs.get(job_id)
-    return await documents.why_waiting(
+    return await why_waiting(
         job,
         world.services.get(job.service),
         world.jobs,

@@ -199,7 +199,7 @@ def test_every_state_is_explained_to_users():
 def test_reasons_to_wait_are_those_of_the_code():
     code = "".join(
         (ROOT / path).read_text()
-        for path in ("server/api/documents.py", "server/agents/registry.py")
+        for path in ("server/stages/waiting.py", "server/agents/registry.py")
     )
     said = re.sub(r"\{[^{}]*\}", "8", code)
     chapter = OPERATOR[OPERATOR.index("## Why a job waits") :].partition("\n## ")[0]

@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _SEND: Final = "server/stages/send.py"
-_DOCUMENTS: Final = "server/api/documents.py"
+_WAITING: Final = "server/stages/waiting.py"
 _OUTCOME: Final = "server/domain/outcome.py"
 
 
@@ -42,35 +42,35 @@ MUTANTS: Final = (
     ),
     of(
         "a waiting job shows its position",
-        _DOCUMENTS,
+        _WAITING,
         "position = 1 + await jobs.queued_before(job)",
         "position = 1",
         _PLACE,
     ),
     of(
         "a waiting job shows that the quota of its user is used",
-        _DOCUMENTS,
+        _WAITING,
         "elif mine >= service.runs_per_user:",
         "elif False:",
         _PLACE,
     ),
     of(
         "a waiting job shows that the quota of its service is used",
-        _DOCUMENTS,
+        _WAITING,
         "elif all_users >= service.max_runs:",
         "elif False:",
         _PLACE,
     ),
     of(
         "a waiting job shows when it is tried again",
-        _DOCUMENTS,
+        _WAITING,
         "if job.not_before > now:",
         "if False:",
         "a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then",
     ),
     of(
         "retries that are left are counted",
-        _DOCUMENTS,
+        "server/api/documents.py",
         "(service.retries if service else 0) - job.retries_used",
         "(service.retries if service else 0)",
         "a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then",

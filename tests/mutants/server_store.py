@@ -86,7 +86,7 @@ MUTANTS: Final = (
     ),
     _of(
         "the position in the queue is counted",
-        "server/api/documents.py",
+        "server/stages/waiting.py",
         "position = 1 + await jobs.queued_before(job)",
         "position = 1",
         f"{_HTTP}a_place_in_the_queue_is_told",

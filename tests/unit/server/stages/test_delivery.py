@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from server.api import documents
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
 from server.stages import get
+from server.stages.waiting import why_waiting
 from server.store import claims
 from shared.ids import AttemptKey
 from shared.principals import LOCAL
@@ -68,12 +68,12 @@ async def test_no_agent_gets_more_than_its_slots_and_the_rest_waits_with_a_reaso
     assert [await state(world, job_id) for job_id in jobs] == [JobState.SUBMITTED] * 3 + [
         JobState.QUEUED
     ] * 3
-    waiting = await documents.why_waiting(
+    waiting = await why_waiting(
         await world.jobs.get(jobs[3]), SERVICES["s"], world.jobs, world.registry, 0
     )
     assert waiting is not None
     assert waiting.reason == "all 3 slots of the 2 agents that can take it are taken"
-    sent = await documents.why_waiting(
+    sent = await why_waiting(
         await world.jobs.get(jobs[0]), SERVICES["s"], world.jobs, world.registry, 0
     )
     assert sent is not None
@@ -238,7 +238,7 @@ async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(worl
     await world.clock.advance(3_599.0)
     await sweep(world)
     job = await world.jobs.get(job_id)
-    waiting = await documents.why_waiting(job, None, world.jobs, world.registry, 0)
+    waiting = await why_waiting(job, None, world.jobs, world.registry, 0)
     assert waiting is not None
     assert waiting.reason == "the server has no service s in its settings"
     await world.clock.advance(1.0)
