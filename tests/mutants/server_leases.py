@@ -233,6 +233,24 @@ MUTANTS: Final = (
         "sorted(self._followers.keys())",
         "an_agent_that_has_jobs_has_a_holder_though_it_is_not_in_the_settings",
     ),
+    # files of a server that was taken for dead
+    _of(
+        "an upload is held to the lease that its server had before it was stored",
+        "server/stages/accept.py",
+        "                lease,\n",
+        "                self._leases.own,\n",
+        "stateful/test_two_servers",
+        "an_upload_of_a_server_that_stood_still_is_refused_as_its_file_may_be_gone",
+    ),
+    _of(
+        "no attempt has a result that may have been deleted as an orphan",
+        _STORE,
+        "SET owner = '' WHERE until <= now_us()",
+        "SET owner = '' WHERE until <= now_us() AND name LIKE 'server:%'",
+        "contract/store/test_ended_servers",
+        "a_result_is_refused_until_the_server_has_leases_again[True]",
+        "a_result_is_refused_until_the_server_has_leases_again[False]",
+    ),
     # two servers
     _of(
         "a paused server writes nothing after it was taken over",

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from server.domain.errors import ServerPaused
 from server.domain.leases import LENGTH_S, RENEW_EVERY_S
 from server.domain.service import Service
 from server.stages.recover import recover
+from server.storage.folder import FolderStorage
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import SimulatedCrash
@@ -160,6 +162,32 @@ async def test_a_server_that_stood_still_while_the_other_took_over_writes_nothin
         if not paused:
             break
     assert at > 20, "the story became too short to prove anything"
+
+
+async def test_an_upload_of_a_server_that_stood_still_is_refused_as_its_file_may_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FolderStorage._store
+
+    async def store_and_stand_still(storage: FolderStorage, *what: Any) -> None:
+        await store(storage, *what)
+        await first.clock.advance(LENGTH_S)
+        assert await second.remove_orphans() == 1
+        await first.holder.run_once()
+        assert await first.leases.running_servers() == {first.leases.owner}
+
+    with two_servers(tmp_path / "data") as (first, second):
+        await begin(first, second)
+        monkeypatch.setattr(FolderStorage, "_store", store_and_stand_still)
+        with pytest.raises(ServerPaused):
+            await first.upload("ann", "example")
+        monkeypatch.undo()
+        await first.upload("ann", "example")
+        await first.check()
+        await first.die()
+        await take_over(second)
+        await finish(second)
+        second.database.close()
 
 
 async def test_a_cancel_is_done_by_the_server_that_talks_to_the_jobs_agent(tmp_path: Path) -> None:
