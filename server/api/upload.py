@@ -11,7 +11,7 @@ from server.api.context import Context
 from server.api.problems import Refusal
 from server.api.route import json_answer
 from server.domain.errors import BundleTooLarge
-from server.domain.upload_fields import HEADER, given
+from server.domain.upload_fields import HEADER, check_field, given, upload_request
 from shared.http.authentication import PRINCIPAL
 from shared.http.middleware import UPLOADED_ID
 from shared.http.request_body import send_continue
@@ -34,7 +34,7 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
             in_flight.count_for(fields["user_id"])
 
         def on_field(name: str, value: str, _: dict[str, str]) -> None:
-            context.accept.check_field(principal, name, value)
+            check_field(name, value, context.services, principal)
             if name == "user_id":
                 in_flight.count_for(value)
 
@@ -68,7 +68,7 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
             if problem.code == "too_large" and too_large is not None:
                 raise too_large from None
             raise
-        asked = context.accept.request(principal, fields | received.fields)
+        asked = upload_request(fields | received.fields, context.services, principal)
         job, is_new = await context.accept(principal, asked, content, received.bundle)
     request[UPLOADED_ID] = job.id
     headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
@@ -96,7 +96,7 @@ async def _refuse_early(request: web.Request, context: Context) -> dict[str, str
     if key is not None:
         fields[HEADER] = key
     for name, value in fields.items():
-        context.accept.check_field(request[PRINCIPAL], name, value)
+        check_field(name, value, context.services, request[PRINCIPAL])
     length = request.content_length or 0
     if length > context.form_limits.max_bytes:
         raise Refusal(
@@ -114,6 +114,6 @@ async def _refuse_early(request: web.Request, context: Context) -> dict[str, str
             retry_after_s=60,
         )
     if "service" in fields and "user_id" in fields:
-        asked = context.accept.request(request[PRINCIPAL], fields)
+        asked = upload_request(fields, context.services, request[PRINCIPAL])
         await context.accept.check_quota(asked, length)
     return given(fields)

@@ -13,7 +13,7 @@ from server.ports.agents import (
     Unreachable,
 )
 from server.ports.jobs import Filter, Held, Jobs, Watch
-from server.ports.leases import HeldLeases, LeaseLost, Leases
+from server.ports.leases import LeaseLost, Leases
 from server.ports.storage import (
     FileStream,
     InUse,
@@ -33,7 +33,6 @@ __all__ = [
     "Filter",
     "Fleet",
     "Held",
-    "HeldLeases",
     "InUse",
     "Jobs",
     "LeaseLost",

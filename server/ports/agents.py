@@ -8,8 +8,8 @@ from typing import Protocol
 
 from server.domain.agents import AgentRecord, Contact
 from server.domain.jobs import Job
+from server.domain.leases import Lease
 from server.domain.placement import Candidate
-from server.ports.leases import HeldLeases
 from server.ports.storage import ScratchFile
 from shared.clock import Micros
 from shared.wire import AgentHealth, AgentState, PayloadDoc
@@ -155,8 +155,12 @@ class Agent(Protocol):
         ...
 
 
-class Fleet(HeldLeases, Protocol):
+class Fleet(Protocol):
     """The agents. This server uses those whose lease it holds."""
+
+    def lease(self, agent: str) -> Lease | None:
+        """The lease of the agent; None: another server talks to it."""
+        ...
 
     def candidates(self, service: str) -> list[Candidate]:
         """The agents that this server uses and that take jobs of the service now."""

@@ -53,11 +53,3 @@ class LeaseLost(Exception):
     def __init__(self, agent: str) -> None:
         super().__init__(f"another server uses agent {agent} now")
         self.agent = agent
-
-
-class HeldLeases(Protocol):
-    """The leases of agents that this server holds."""
-
-    def lease(self, agent: str) -> Lease | None:
-        """The lease of the agent; None: another server uses it."""
-        ...

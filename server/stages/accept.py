@@ -13,7 +13,7 @@ from server.domain import access
 from server.domain.errors import BundleTooLarge, KeyReused, QueueFull, StorageFull
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, NewJob
-from server.domain.upload_fields import UploadRequest, check_field, given, upload_request
+from server.domain.upload_fields import UploadRequest, given
 from server.ports import Leases, ScratchFile
 from server.stages.stage import Resources, Stage
 from shared.files.bundles.format import BundleSummary
@@ -34,23 +34,6 @@ class Accept(Stage):
         super().__init__(resources)
         self._leases = leases
         self._stored_per_user = stored_per_user
-
-    def check_field(self, principal: Principal, name: str, value: str) -> None:
-        """Refuse a field as soon as it is known to be wrong, or not the principal's to give.
-
-        Raises:
-            BadField, NotAllowed
-        """
-        check_field(name, value, self._services, principal)
-
-    def request(self, principal: Principal, fields: Mapping[str, str]) -> UploadRequest:
-        """What a complete form asks for.
-
-        Raises:
-            BadField: the first field that is missing or wrong.
-            NotAllowed
-        """
-        return upload_request(fields, self._services, principal)
 
     def too_large(self, fields: Mapping[str, str]) -> BundleTooLarge | None:
         """The refusal of a bundle with more bytes than its ``most``, as far as that is known."""

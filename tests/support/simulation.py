@@ -21,6 +21,7 @@ from server.domain import states
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
+from server.domain.upload_fields import upload_request
 from server.loops.wakeups import JobWakeups
 from server.ports import RefusedByAgent, Unreachable
 from server.stages.accept import Accept
@@ -191,7 +192,7 @@ class World:
             fields["idempotency_key"] = key
         with self.scratch.file() as content:
             content.path.write_text(token)
-            request = self.accept.request(LOCAL, fields)
+            request = upload_request(fields, self.services, LOCAL)
             job, _ = await self.accept(
                 LOCAL, request, content, BundleSummary(len(token), token, 1, 0)
             )
