@@ -22,7 +22,7 @@ from aiohttp import web
 from client_agent.api.problems import answer_problems
 from client_agent.api.routes import Api
 from client_agent.api.snapshots import Snapshots
-from client_agent.check import canaries as sandbox_check
+from client_agent.check import limit_tests
 from client_agent.check import table as check_table
 from client_agent.check.table import Table
 from client_agent.intake.admission import Admission, Identity
@@ -248,7 +248,7 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
         own_folder = settings.model_copy(update={"data_dir": Path(home)})
         with open_sandbox(own_folder, clock, 1) as sandbox:
             try:
-                table = await sandbox_check.check(sandbox, logs, grants.granted)
+                table = await limit_tests.check(sandbox, logs, grants.granted)
             finally:
                 await sandbox.close()
     check_table.store(settings.data_dir, table, clock.now(), version())

@@ -27,7 +27,7 @@ class Row:
     passed: bool
     """Whether the limit worked as reported."""
     seen: str
-    """What happened to the canary, for people."""
+    """What happened to the test, for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class SelfTestReport:
     enforcement: Mapping[str, str]
     """limit -> "hard", "soft" or "none"."""
     checks: Mapping[str, bool] = field(default_factory=dict)
-    """What the canary checked, such as "no_new_privs" -> whether it holds."""
+    """What the self-test checked, such as "no_new_privs" -> whether it holds."""
     advice: Sequence[str] = ()
     """How to make soft limits hard on this host."""
 
@@ -139,7 +139,7 @@ class Sandbox(Protocol):
     """A backend."""
 
     async def self_test(self) -> SelfTestReport:
-        """Run a canary through the whole chain. Raises SandboxBroken if it failed; the text says
+        """Run a test program in the sandbox. Raises SandboxBroken if it failed; the text says
         how to repair it."""
 
     async def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""``ferryman agent check``: the limits that it reports stop the canaries."""
+"""``ferryman agent check``: the limits that it reports stop the test programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from client_agent.check.canaries import check
+from client_agent.check.limit_tests import check
 from client_agent.check.table import Table
 from client_agent.sandbox.bubblewrap.command import Tools
 from client_agent.sandbox.grants import Grant
@@ -37,7 +37,7 @@ LIMITS = [
 async def checked(
     home: Path, job: Job, missing: str = "", grants: Mapping[str, Grant] | None = None
 ) -> Table:
-    folder = home / "canaries"
+    folder = home / "limit-tests"
     folder.mkdir()
     async with opened(job, home) as sandbox:
         if missing:

@@ -26,7 +26,7 @@ from client_agent.sandbox.base import (
 from shared.clock import Clock
 from shared.wire import Limits, Reason, Usage
 
-REPORT: Final = SelfTestReport("fake", "1", {"memory": "none"}, {"canary": True})
+REPORT: Final = SelfTestReport("fake", "1", {"memory": "none"}, {"no_new_privs": True})
 
 
 class FakeProcess:

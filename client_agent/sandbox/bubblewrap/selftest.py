@@ -21,7 +21,7 @@ LIMITS: Final = Limits(memory=256 << 20, pids=32, disk=(16 << 20) + 4096)
 ones can be made."""
 REQUIRED_OPTIONS: Final = ("--disable-userns", "--bind-fd", "--json-status-fd")
 
-CANARY: Final = r"""
+TEST_SCRIPT: Final = r"""
 while read -r key value; do
   case $key in NoNewPrivs:|CapEff:|Seccomp:) echo "${key%:}=$value";; esac
 done </proc/self/status
@@ -37,7 +37,7 @@ if [ -e /proc/1/mem ]; then echo init=shown; else echo init=hidden; fi
 
 
 async def run(sandbox: HostSandbox, bwrap: str) -> SelfTestReport:
-    """Check the binary, then run a canary through the whole chain.
+    """Check the binary, then run a test program in the sandbox.
 
     Args:
         bwrap: path of the binary.
@@ -52,7 +52,7 @@ async def run(sandbox: HostSandbox, bwrap: str) -> SelfTestReport:
     try:
         with tempfile.TemporaryDirectory() as folder:
             launch = Launch(
-                ["/bin/bash", "-c", CANARY],
+                ["/bin/bash", "-c", TEST_SCRIPT],
                 {},
                 timeout_s=30,
                 grace_s=1,
@@ -71,13 +71,13 @@ async def run(sandbox: HostSandbox, bwrap: str) -> SelfTestReport:
     finally:
         await workspace.destroy()
     if ended.exit_code != 0:
-        raise SandboxBroken(f"the sandbox's canary failed: {ended.message}: {stderr}")
+        raise SandboxBroken(f"the sandbox's self-test failed: {ended.message}: {stderr}")
     values = dict(line.split("=", 1) for line in stdout.splitlines() if "=" in line)
     checks = evaluate(values, host_uid, allowed_uid=None if sandbox.separate_uids else os.geteuid())
     failed = [check for check, passed in checks.items() if not passed]
     if failed:
         raise SandboxBroken(
-            f"the sandbox does not hold on this host: {', '.join(failed)} (the canary saw "
+            f"the sandbox does not hold on this host: {', '.join(failed)} (the self-test saw "
             f"{values}, uid {host_uid} on the host)"
         )
     enforcement, advice = dict(workspace.enforcement), sandbox.host.advice
@@ -85,7 +85,7 @@ async def run(sandbox: HostSandbox, bwrap: str) -> SelfTestReport:
 
 
 def evaluate(values: dict[str, str], host_uid: int, *, allowed_uid: int | None) -> dict[str, bool]:
-    """What must hold for the canary -> whether it does.
+    """What must hold for the test program -> whether it does.
 
     Args:
         allowed_uid: uid of an unprivileged agent; None: the agent is root, so any uid but 0 is

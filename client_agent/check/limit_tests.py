@@ -1,6 +1,6 @@
-"""Canaries: a small job for each limit, which tries to exceed it.
+"""Tests each limit with a small job that tries to exceed it.
 
-Every canary is harmless if the limit does not work: it uses a few MB and ends within seconds.
+Each job is harmless if the limit does not work: it uses a few MB and ends within seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_GRANT: Final = Grant()
 
 
 @dataclass(frozen=True, slots=True)
-class _CanaryRun:
+class _TestRun:
     ended: Ended
     stdout: str
     stderr: str
@@ -45,21 +45,21 @@ class _CanaryRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Canary:
+class _LimitTest:
     limit: str
     script: str
-    passes: Callable[[_CanaryRun, bool], bool]
+    passes: Callable[[_TestRun, bool], bool]
     """Called with the run, and whether the limit is hard."""
     limits: Limits = field(default=_LIMITS)
     timeout_s: float = 5.0
 
 
-def _ended_by(reason: Reason) -> Callable[[_CanaryRun, bool], bool]:
+def _ended_by(reason: Reason) -> Callable[[_TestRun, bool], bool]:
     return lambda seen, hard: seen.ended.reason is reason
 
 
-_CANARIES: Final = (
-    _Canary(
+_LIMIT_TESTS: Final = (
+    _LimitTest(
         "memory",
         "head -c 160M /dev/zero | tail -c 150M >/dev/null; exit ${PIPESTATUS[1]}",
         lambda seen, hard: (
@@ -67,7 +67,7 @@ _CANARIES: Final = (
             or (not hard and seen.ended.exit_code not in (0, None))
         ),
     ),
-    _Canary(
+    _LimitTest(
         "pids",
         "for i in {1..60}; do sleep 4 & done 2>&1; wait",
         lambda seen, hard: (
@@ -76,7 +76,7 @@ _CANARIES: Final = (
         ),
         timeout_s=1.0,
     ),
-    _Canary(
+    _LimitTest(
         "cpu",
         "while :; do :; done & while :; do :; done",
         lambda seen, hard: (
@@ -87,13 +87,13 @@ _CANARIES: Final = (
         _LIMITS.model_copy(update={"cpus": 0.2}),
         timeout_s=1.5,
     ),
-    _Canary("wall", "sleep 20", _ended_by(Reason.TIMEOUT), timeout_s=0.2),
-    _Canary(
+    _LimitTest("wall", "sleep 20", _ended_by(Reason.TIMEOUT), timeout_s=0.2),
+    _LimitTest(
         "disk",
         "for i in {1..12}; do head -c 2M /dev/zero >$i || break; done",
         _ended_by(Reason.DISK_LIMIT),
     ),
-    _Canary(
+    _LimitTest(
         "log",
         "head -c 1M /dev/zero",
         lambda seen, hard: (
@@ -101,13 +101,13 @@ _CANARIES: Final = (
             and any(w.startswith("log_truncated") for w in seen.ended.warnings)
         ),
     ),
-    _Canary(
+    _LimitTest(
         "results",
         "head -c 2M /dev/zero >big",
         lambda seen, hard: seen.results is not None and seen.results.what == "bytes",
         _LIMITS.model_copy(update={"results": MIB}),
     ),
-    _Canary(
+    _LimitTest(
         "files",
         "n=0; while [ $n -lt 5000 ] && exec {fd}</dev/null; do n=$((n+1)); done 2>/dev/null; "
         'echo "opened $n"; ulimit -c',
@@ -119,7 +119,7 @@ _CANARIES: Final = (
 
 
 async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> Table:
-    """Run the self-test and every canary.
+    """Run the self-test, and test every limit.
 
     Args:
         sandbox: nothing else may run in it.
@@ -131,10 +131,10 @@ async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> 
     except SandboxBroken as problem:
         return Table(None, advice=(str(problem),))
     rows = [_isolation(report)]
-    for canary in _CANARIES:
-        enforcement = report.enforcement.get(canary.limit, NONE)
-        found = _limit(sandbox, folder, canary, enforcement)
-        rows.append(await _row(canary.limit, enforcement, found))
+    for test in _LIMIT_TESTS:
+        enforcement = report.enforcement.get(test.limit, NONE)
+        found = _limit(sandbox, folder, test, enforcement)
+        rows.append(await _row(test.limit, enforcement, found))
     enforcement = report.enforcement.get("network", NONE)
     rows.append(await _row("network", enforcement, _network(sandbox, folder, enforcement)))
     for service, grant in grants.items():
@@ -153,7 +153,7 @@ def _isolation(report: SelfTestReport) -> Row:
 
 
 async def _row(limit: str, enforcement: str, found: Awaitable[tuple[bool, str]]) -> Row:
-    """The row of a canary: whether it passed, and what happened. If it cannot be run, it failed."""
+    """The row of a test: whether it passed, and what happened. If it cannot be run, it failed."""
     try:
         passed, seen = await found
     except (SandboxBroken, OSError) as problem:
@@ -162,26 +162,26 @@ async def _row(limit: str, enforcement: str, found: Awaitable[tuple[bool, str]])
 
 
 async def _limit(
-    sandbox: Sandbox, folder: Path, canary: _Canary, enforcement: str
+    sandbox: Sandbox, folder: Path, test: _LimitTest, enforcement: str
 ) -> tuple[bool, str]:
     """Whether a limit works as reported."""
-    seen = await _run(sandbox, canary, folder)
-    passed = enforcement == NONE or canary.passes(seen, enforcement == HARD)
-    return passed, _summary(canary, seen)
+    seen = await _run(sandbox, test, folder)
+    passed = enforcement == NONE or test.passes(seen, enforcement == HARD)
+    return passed, _summary(test, seen)
 
 
 async def _service(sandbox: Sandbox, folder: Path, grant: Grant) -> tuple[bool, str]:
     """Whether a job starts with the grant of its service, and can use it."""
     targets = [target for _, target in grant.read_only]
     what = [*targets, *sorted(grant.allow), *(["the host's network"] if grant.network else [])]
-    canary = _Canary(
+    test = _LimitTest(
         "service",
         'for place; do [ -e "$place" ] && [ ! -w "$place" ] || { echo "$place"; exit 1; }; done',
         lambda seen, hard: seen.ended.exit_code == 0,
         _LIMITS.model_copy(update={"network": grant.network}),
     )
-    seen = await _run(sandbox, canary, folder, grant)
-    if not canary.passes(seen, True):
+    seen = await _run(sandbox, test, folder, grant)
+    if not test.passes(seen, True):
         return False, f"cannot be used: {seen.stdout.strip() or seen.ended.message}"
     return True, f"has {', '.join(what) or 'variables'}"
 
@@ -197,35 +197,35 @@ async def _network(sandbox: Sandbox, folder: Path, enforcement: str) -> tuple[bo
     server = await asyncio.start_server(on_connect, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        canary = _Canary("network", f"exec 3<>/dev/tcp/127.0.0.1/{port}", lambda s, h: True)
-        await _run(sandbox, canary, folder)
+        test = _LimitTest("network", f"exec 3<>/dev/tcp/127.0.0.1/{port}", lambda s, h: True)
+        await _run(sandbox, test, folder)
     seen = "reached a port of this host" if reached.is_set() else "reached nothing of this host"
     return reached.is_set() == (enforcement == NONE), seen
 
 
 async def _run(
-    sandbox: Sandbox, canary: _Canary, folder: Path, grant: Grant = _NO_GRANT
-) -> _CanaryRun:
+    sandbox: Sandbox, test: _LimitTest, folder: Path, grant: Grant = _NO_GRANT
+) -> _TestRun:
     launch = Launch(
-        ["bash", "-c", canary.script, "check", *(target for _, target in grant.read_only)],
+        ["bash", "-c", test.script, "check", *(target for _, target in grant.read_only)],
         {},
-        timeout_s=canary.timeout_s,
+        timeout_s=test.timeout_s,
         grace_s=0.2,
-        stdout=folder / f"{canary.limit}.out",
-        stderr=folder / f"{canary.limit}.err",
+        stdout=folder / f"{test.limit}.out",
+        stderr=folder / f"{test.limit}.err",
         grant=grant,
     )
-    workspace = await sandbox.prepare(f"check-{canary.limit}", 0, canary.limits)
+    workspace = await sandbox.prepare(f"check-{test.limit}", 0, test.limits)
     try:
         process = await workspace.start(launch)
         process.go()
         ended = await process.wait()
         results: ResultsLimitExceeded | None = None
-        packed = folder / f"{canary.limit}.zip"
+        packed = folder / f"{test.limit}.zip"
         if ended.certain:
             try:
                 await asyncio.to_thread(
-                    collect, workspace.fd, packed, canary.limits, {}, lambda _: b"{}\n"
+                    collect, workspace.fd, packed, test.limits, {}, lambda _: b"{}\n"
                 )
             except ResultsLimitExceeded as problem:
                 results = problem
@@ -236,20 +236,20 @@ async def _run(
             stderr = file.read(4096).decode(errors="replace")
     finally:
         await workspace.destroy()
-        for path in (launch.stdout, launch.stderr, folder / f"{canary.limit}.zip"):
+        for path in (launch.stdout, launch.stderr, folder / f"{test.limit}.zip"):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
-    return _CanaryRun(ended, stdout, stderr, stored, results)
+    return _TestRun(ended, stdout, stderr, stored, results)
 
 
-def _summary(canary: _Canary, seen: _CanaryRun) -> str:
+def _summary(test: _LimitTest, seen: _TestRun) -> str:
     ended = seen.ended
-    of_limit = [w for w in ended.warnings if w.startswith((f"{canary.limit}_limit", "log_trunc"))]
+    of_limit = [w for w in ended.warnings if w.startswith((f"{test.limit}_limit", "log_trunc"))]
     if of_limit:
         return of_limit[0]
-    if canary.limit == "results" and seen.results is not None:
+    if test.limit == "results" and seen.results is not None:
         return f"{Reason.RESULTS_LIMIT}: {seen.results}"
-    if canary.limit == "pids" and "fork" in seen.stdout:
+    if test.limit == "pids" and "fork" in seen.stdout:
         return "new processes were refused"
     if ended.reason not in (None, Reason.EXIT_CODE):
         return f"{ended.reason}: {ended.message}"
