@@ -150,17 +150,10 @@ class HostWorkspace(ABC):
 
     def new_start(self, launch: Launch, *, without_bwrap: bool = False) -> Start:
         """A start of the job's chain of programs."""
-        resources, settings = self._resources, self._resources.settings
+        clock, settings = self._resources.clock, self._resources.settings
         pidfd.become_subreaper()
-        return Start(
-            launch,
-            self._logs(),
-            self._record_init,
-            resources.clock,
-            settings.start_timeout_s,
-            settings.death_timeout_s,
-            without_bwrap=without_bwrap,
-        )
+        logs, record = self._logs(), self._record_init
+        return Start(launch, logs, record, clock, settings, without_bwrap=without_bwrap)
 
     def supervise(
         self, spawned: SpawnedProcesses, launch: Launch, *gauges: Gauge

@@ -14,6 +14,7 @@ from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.process.log_capture import LogCapture, LogSettings
 from client_agent.sandbox.process.status_pipe import StatusPipe
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
+from client_agent.sandbox.settings import SandboxSettings
 from shared.clock import Clock
 
 _POLL_S: Final = 0.001
@@ -60,8 +61,6 @@ class Start:
 
     Args:
         record: called with the pid of the init before the gate can open.
-        timeout_s: from the spawn to the gate that waits.
-        death_timeout_s: after SIGKILL, for the processes of a start that failed.
         without_bwrap: there is no bwrap: the spawned process becomes the job.
 
     Raises:
@@ -74,18 +73,16 @@ class Start:
         logs: LogSettings,
         record: Callable[[int], None],
         clock: Clock,
-        timeout_s: float,
-        death_timeout_s: float,
+        settings: SandboxSettings,
         *,
         without_bwrap: bool = False,
     ) -> None:
         self.pipes = pipes = Pipes()
-        self._record, self._clock = record, clock
-        self._timeout_s, self._death_timeout_s = timeout_s, death_timeout_s
+        self._record, self._clock, self._settings = record, clock, settings
         self._owned: list[StatusPipe | LogCapture] = []
-        self._outer: subprocess.Popen[bytes] | None = None
+        self._outer: subprocess.Popen[bytes]  # this and the next are known once it is spawned
+        self._outer_dead: asyncio.Future[None]
         self._outer_fd = -1
-        self._outer_dead: asyncio.Future[None] | None = None
         self._init_fd: int | None = None
         self._orphans: list[int] = []
         self._status: StatusPipe | None = None
@@ -135,10 +132,8 @@ class Start:
     async def wait_until_ready(self) -> SpawnedProcesses:
         """Wait until the sandbox is ready and its gate waits for ``go``. Raises SandboxBroken if
         it did not start; then its processes are dead."""
-        if self._outer is None or self._outer_dead is None:
-            raise RuntimeError("spawn first")
-        timer = asyncio.create_task(self._clock.sleep(self._timeout_s))
-        gate_ready = asyncio.create_task(self._wait_for_gate(self._outer))
+        timer = asyncio.create_task(self._clock.sleep(self._settings.start_timeout_s))
+        gate_ready = asyncio.create_task(self._wait_for_gate())
         try:
             await asyncio.wait({timer, gate_ready}, return_when=asyncio.FIRST_COMPLETED)
             late = not gate_ready.done()
@@ -165,18 +160,18 @@ class Start:
             gate_ready.cancel()
         why = f"exit code {self._outer.returncode}"
         if late:
-            why = f"not up within {self._timeout_s:g} s"
+            why = f"not up within {self._settings.start_timeout_s:g} s"
         stderr = self._stderr.tail(5) or "no message"
         raise SandboxBroken(f"the sandbox did not start ({why}): {stderr}")
 
-    async def _wait_for_gate(self, outer: subprocess.Popen[bytes]) -> int | None:
+    async def _wait_for_gate(self) -> int | None:
         """The pid of the init, once the gate waits; None if the start failed."""
         if self._status is None:
-            init: int | None = outer.pid
+            init: int | None = self._outer.pid
             self._init_fd = os.dup(self._outer_fd)
         else:
             init = await self._status.child_pid
-            self._init_fd = None if init is None else pidfd.open_child(init, outer.pid)
+            self._init_fd = None if init is None else pidfd.open_child(init, self._outer.pid)
         if init is None or self._init_fd is None:
             return None
         self._record(init)
@@ -198,8 +193,6 @@ class Start:
         The chain is killed only if that takes too long, because a bwrap that is killed while it
         makes its sandbox leaves an orphan behind.
         """
-        if self._outer is None or self._outer_dead is None:
-            raise RuntimeError("spawn first")
         self.pipes.close()
         # every process of the chain has stderr open
         ends = [self._outer_dead, self._stderr.closed]
@@ -216,7 +209,7 @@ class Start:
                     self._orphans.append(fd)
                     pidfd.kill(fd)
                     ends.append(pidfd.watch(fd))
-            timer = asyncio.create_task(self._clock.sleep(self._death_timeout_s / 3))
+            timer = asyncio.create_task(self._clock.sleep(self._settings.death_timeout_s / 3))
             while not timer.done() and not all(end.done() for end in ends):
                 await asyncio.wait(
                     {timer, *(end for end in ends if not end.done())},
