@@ -31,7 +31,7 @@ _INSERT: Final = """
 """
 _ENTER_NAMED_BY_JOBS: Final = f"""
     INSERT INTO agents (id, name, kind, address, state, created_at)
-    SELECT DISTINCT 'name:' || agent, agent, '', '', 'active', CAST(:at AS INTEGER) FROM jobs
+    SELECT DISTINCT 'name:' || agent, agent, '', '', 'active', CAST(:at AS BIGINT) FROM jobs
     WHERE {HELD} AND agent IS NOT NULL AND agent NOT IN (
         SELECT name FROM agents WHERE state != 'retired'
     )

@@ -42,6 +42,16 @@ async def test_of_two_who_saw_the_same_only_one_moves(jobs: SqlJobs) -> None:
     assert len(await jobs.events(job.id)) == 2
 
 
+async def test_jobs_in_some_states_come_oldest_first(jobs: SqlJobs) -> None:
+    for number, job in enumerate(await added(jobs, *"abcd")):
+        await moved(jobs, claim(job, agent="zyxw"[number]))
+        if number % 2 == 0:
+            move = Move(job.id, 1, JobState.PROCESSING, JobState.SUBMITTED, 30, "has it")
+            await moved(jobs, move)
+    assert [job.id for job in await jobs.in_states(states.HOLDS_SLOT)] == [1, 2, 3, 4]
+    assert [job.id for job in await jobs.in_states(states.AT_AGENT)] == [1, 3]
+
+
 async def test_a_report_of_an_older_attempt_changes_nothing(jobs: SqlJobs) -> None:
     (job,) = await added(jobs, "ann")
     first = await moved(jobs, claim(job))
