@@ -238,7 +238,7 @@ def test_a_job_that_is_removed_meanwhile_is_left_out(
         ("bundles", "changed", "--verify"),
     ],
 )
-def test_what_the_server_itself_has_lost_is_told(
+def test_what_the_server_itself_has_lost_is_reported(
     folder: Folder, tmp_path: Path, kind: str, how: str, option: str | None
 ) -> None:
     column = f"{kind.removesuffix('s')}_file"

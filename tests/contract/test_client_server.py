@@ -50,7 +50,7 @@ async def test_limits_that_are_wrong_are_refused_before_the_content_is_sent(call
     assert reply == []
 
 
-async def test_a_name_that_only_the_server_refuses_is_told_with_its_reason(caller):
+async def test_a_name_that_only_the_server_refuses_is_reported_with_its_reason(caller):
     bundle = {"run.sh": b"true", "x" * 300: b""}
     async with client_of(caller) as client:
         with pytest.raises(Refused, match="longer than 255 bytes") as caught:

@@ -74,7 +74,7 @@ async def test_a_job_that_waits_too_long_fails_with_the_reason(world) -> None:
     assert (await world.jobs.get(patient)).state is JobState.QUEUED
 
 
-async def test_a_job_is_told_its_place_and_whom_it_waits_for(world) -> None:
+async def test_a_job_shows_its_position_and_why_it_waits(world) -> None:
     await world.start()
     jobs = [await world.upload("ann", "example") for _ in range(4)]
     assert await waits(world, jobs[0]) == QueueInfo(position=1, reason="next in turn")
@@ -107,14 +107,14 @@ async def test_a_job_that_an_agent_holds_waits_for_a_slot_there_and_then_for_not
     assert await waits(world, job) is None
 
 
-async def test_a_job_is_told_that_its_service_is_gone(world) -> None:
+async def test_a_job_shows_that_its_service_is_gone(world) -> None:
     await world.start()
     job = await world.upload("ann", "patient")
     del world.services["patient"]
     assert "no service patient in its settings" in await reason(world, job)
 
 
-async def test_a_job_is_told_that_no_agent_takes_it(world) -> None:
+async def test_a_job_shows_that_no_agent_takes_it(world) -> None:
     await world.start()
     job = await world.upload("ann", "patient")
     for agent in world.agents:
@@ -122,7 +122,7 @@ async def test_a_job_is_told_that_no_agent_takes_it(world) -> None:
     assert await reason(world, job) == "cut off; cut off"
 
 
-async def test_a_job_is_told_that_all_slots_of_the_agents_are_taken(world) -> None:
+async def test_a_job_shows_that_all_slots_of_the_agents_are_taken(world) -> None:
     """Three of the two agents' slots, taken by another service."""
     world.services["wide"] = Service("wide", runs_per_user=9, max_runs=9)
     await world.start()
@@ -136,7 +136,7 @@ async def test_a_job_is_told_that_all_slots_of_the_agents_are_taken(world) -> No
     assert (await world.jobs.get(job)).state is JobState.QUEUED
 
 
-async def test_a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then(world) -> None:
+async def test_a_job_that_is_to_be_tried_again_shows_when_and_is_sent_then(world) -> None:
     await world.start()
     job = await world.upload("ann", "again")
     await sweep(world)

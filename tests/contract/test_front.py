@@ -186,7 +186,7 @@ async def test_a_trusted_page_may_call_and_read_the_answer(guarded):
     assert (await guarded.ask("POST", guarded.change, Origin=PORTAL)).status == 401
 
 
-async def test_other_pages_are_told_no_before_they_ask(guarded):
+async def test_other_pages_are_refused_at_the_preflight(guarded):
     for origin in ("https://evil.example", f"{PORTAL}.evil.example", "http://portal.example.org"):
         answer = await guarded.ask(
             "OPTIONS", guarded.upload, Origin=origin, Access_Control_Request_Method="POST"
@@ -250,7 +250,7 @@ async def test_asking_before_the_body_where_there_is_no_route_is_answered_once(
     assert [line["principal"] for line in lines if "principal" in line] == ["anonymous", "token-2"]
 
 
-async def test_without_a_token_health_tells_only_whether_all_is_well(guarded):
+async def test_without_a_token_health_shows_only_whether_all_is_well(guarded):
     answer = await guarded.ask("GET", "/health")
     assert answer.status == 200
     said = {key: value for key, value in answer.document.items() if value not in (None, "", {}, 0)}
@@ -303,14 +303,14 @@ async def test_numbers_that_are_none_are_refused(program, number):
         assert len(answer.body) < 8_500
 
 
-async def test_what_is_no_number_of_a_job_is_told_as_it_was_written(tmp_path):
+async def test_what_is_no_number_of_a_job_is_shown_as_it_was_written(tmp_path):
     async with serving("server", tmp_path) as server:
         answer = await server.ask("GET", "/download/abc")
         assert (answer.status, answer.document["code"]) == (404, "job_not_found")
         assert "'abc'" in str(answer.document["message"])
 
 
-async def test_another_method_is_told_which_one_would_do(program):
+async def test_another_method_is_answered_with_the_allowed_one(program):
     answer = await program.ask("PUT", program.upload)
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
 
@@ -370,7 +370,7 @@ async def test_whoever_goes_away_leaves_no_traceback(program):
     assert not any("exc_info" in line or line["log_level"] == "error" for line in lines)
 
 
-# -- limits, and how troubles are reply
+# -- limits, and how errors are reported
 
 
 async def test_more_requests_than_fit_are_sent_away_and_health_is_not(name, tmp_path):

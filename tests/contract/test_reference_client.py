@@ -43,7 +43,7 @@ async def test_a_job_goes_there_and_its_result_comes_back(tmp_path, client):
         ("Killed", "Cancelled", None),
     ],
 )
-async def test_other_ends_are_told_with_a_reason_and_what_was_left(
+async def test_other_ends_are_reported_with_a_reason_and_what_was_left(
     tmp_path, client, then, status, reason
 ):
     client.then = then
@@ -222,7 +222,7 @@ def test_service_names_hold_underscores_and_bad_numbers_are_named():
         load.read(None, {}, incomplete)
 
 
-async def test_an_agent_that_is_not_there_is_told_in_words_for_people(tmp_path, client):
+async def test_an_agent_that_is_not_there_is_reported_in_words_for_people(tmp_path, client):
     async with driving(tmp_path, client, gone=True) as caller:
         job = await caller.job(await caller.upload(), until="Queued")
         assert "cannot be reached" in job["queue"]["reason"]

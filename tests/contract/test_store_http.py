@@ -40,7 +40,7 @@ async def test_the_pages_of_a_list_follow_each_other_to_the_last(tmp_path: Path)
         assert await page(caller, "limit=2&cursor=3&user=7") == ([2, 1], None)
 
 
-async def test_a_place_in_the_queue_is_told(tmp_path: Path) -> None:
+async def test_a_position_in_the_queue_is_shown(tmp_path: Path) -> None:
     async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
         first, second, *rest = [await caller.upload() for _ in range(5)]
         for job_id in (first, second):
@@ -61,7 +61,7 @@ async def test_a_full_queue_refuses_and_takes_again_when_there_is_room(tmp_path:
         assert await caller.upload() == 4
 
 
-async def test_a_full_database_is_told_as_507_and_health_recovers_by_itself(
+async def test_a_full_database_is_reported_as_507_and_health_recovers_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Database] = []

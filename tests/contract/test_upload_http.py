@@ -175,7 +175,7 @@ async def test_unknown_fields_in_the_query_are_refused_and_empty_ones_left_out(t
         assert status == 201, reply
 
 
-async def test_what_is_cut_to_the_services_limit_is_told(tmp_path):
+async def test_what_is_cut_to_the_services_limit_is_reported(tmp_path):
     async with server(tmp_path) as caller:
         asked = field("timeout", "10d") + field("memory", "1TB")
         _, _, reply = await post(caller, form(part("run.sh"), asked))
@@ -266,7 +266,7 @@ async def test_what_is_known_from_the_head_is_refused_before_the_body(
         assert b"100 Continue" not in answer
 
 
-async def test_an_upload_that_asks_first_is_told_to_go_on(tmp_path):
+async def test_an_upload_that_asks_first_gets_100_continue(tmp_path):
     body = files()
     async with server(tmp_path) as caller:
         port = int(caller.url.rpartition(":")[2])

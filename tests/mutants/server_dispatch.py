@@ -1,4 +1,4 @@
-"""Who is sent when, who is given up, what waiting jobs are reply, what an end keeps."""
+"""When jobs are sent or given up, why they wait, and what the end of an attempt stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def outcome(protection: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 _TOO_LONG: Final = "a_job_that_waits_too_long_fails_with_the_reason"
-_PLACE: Final = "a_job_is_told_its_place_and_whom_it_waits_for"
+_PLACE: Final = "a_job_shows_its_position_and_why_it_waits"
 _FACTS: Final = "what_an_attempt_used_and_said_is_kept_with_it"
 
 MUTANTS: Final = (
@@ -66,14 +66,14 @@ MUTANTS: Final = (
         _WAITING,
         "if job.not_before > now:",
         "if False:",
-        "a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then",
+        "a_job_that_is_to_be_tried_again_shows_when_and_is_sent_then",
     ),
     of(
         "retries that are left are counted",
         "server/api/documents.py",
         "(service.retries if service else 0) - job.retries_used",
         "(service.retries if service else 0)",
-        "a_job_that_is_to_be_tried_again_is_told_when_and_is_sent_then",
+        "a_job_that_is_to_be_tried_again_shows_when_and_is_sent_then",
     ),
     outcome("the exit code is kept", '        "exit_code": payload.exit_code,\n', "", _FACTS),
     outcome("the usage is kept", '        "usage": payload.usage,\n', "", _FACTS),

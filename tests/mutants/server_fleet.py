@@ -50,7 +50,7 @@ MUTANTS: Final = (
         "agents/ferryman_agent.py",
         "                if not lines % _LINES:\n",
         "                if False:\n",
-        f"{_FOLLOW}others_have_their_turn_however_much_an_agent_tells",
+        f"{_FOLLOW}others_have_their_turn_however_much_an_agent_sends",
     ),
     _of(
         "an agent that breaks off at once is called less and less often",

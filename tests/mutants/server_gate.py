@@ -45,7 +45,7 @@ MUTANTS: Final = (
         f"{_HTTP}origins.py",
         "normal_origin(origin) in self._allowed else None",
         "any(origin.startswith(str(one)) for one in self._allowed) else None",
-        f"{_FRONT}other_pages_are_told_no_before_they_ask",
+        f"{_FRONT}other_pages_are_refused_at_the_preflight",
     ),
     _of(
         "a token is asked for",
@@ -132,14 +132,14 @@ MUTANTS: Final = (
         "server/api/server_status.py",
         "if request[PRINCIPAL].authenticated:",
         "if True:",
-        f"{_FRONT}without_a_token_health_tells_only_whether_all_is_well[server]",
+        f"{_FRONT}without_a_token_health_shows_only_whether_all_is_well[server]",
     ),
     _of(
         "an agent's health is shown to callers with a token only",
         "client_agent/api/routes.py",
         "if not request[PRINCIPAL].authenticated:",
         "if False:",
-        f"{_FRONT}without_a_token_health_tells_only_whether_all_is_well[agent]",
+        f"{_FRONT}without_a_token_health_shows_only_whether_all_is_well[agent]",
     ),
     _of(
         "a head has a deadline",

@@ -280,7 +280,7 @@ _UPLOAD_MUTANTS: Final = (
         "server/domain/outcome.py",
         "if reason is Reason.TIMEOUT and job.timeout_s < service.timeout_s:",
         "if False:",
-        "tests/unit/server/domain/test_outcome.py::test_a_wall_time_limit_is_told_with_who_set_it",
+        "tests/unit/server/domain/test_outcome.py::test_a_wall_time_limit_is_reported_with_who_set_it",
     ),
     _of(
         "requests at the same time share a snapshot",

@@ -173,7 +173,7 @@ MUTANTS: Final = (
         "pass",
         "two_equal_agents_share_the_load",
     ),
-    # what an agent is reply
+    # what an agent receives
     _of(
         "an agent that has seen a newer lease is left alone",
         "server/agents/ferryman_agent.py",

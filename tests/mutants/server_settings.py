@@ -1,4 +1,4 @@
-"""What the server is reply, by its settings and by job-orchestrator's variables."""
+"""Settings of the server, and job-orchestrator's variables."""
 
 from __future__ import annotations
 

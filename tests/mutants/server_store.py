@@ -89,7 +89,7 @@ MUTANTS: Final = (
         "server/stages/waiting.py",
         "position = 1 + await jobs.queued_before(job)",
         "position = 1",
-        f"{_HTTP}a_place_in_the_queue_is_told",
+        f"{_HTTP}a_position_in_the_queue_is_shown",
     ),
     # retention
     _of(
@@ -213,7 +213,7 @@ MUTANTS: Final = (
         "shared/sqlite/database.py",
         "            await self.probe()",
         "            pass",
-        f"{_HTTP}a_full_database_is_told_as_507_and_health_recovers_by_itself",
+        f"{_HTTP}a_full_database_is_reported_as_507_and_health_recovers_by_itself",
     ),
     _of(
         "damage is reported until the next start",

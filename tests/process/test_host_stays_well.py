@@ -32,24 +32,24 @@ class Asking(threading.Thread):
 
     def __init__(self, *urls: str) -> None:
         super().__init__(daemon=True)
-        self._urls, self._told = urls, threading.Event()
+        self._urls, self._stop_requested = urls, threading.Event()
         self.answers = 0
         self.trouble: str | None = None
 
     def run(self) -> None:
-        while not self._told.is_set() and self.trouble is None:
+        while not self._stop_requested.is_set() and self.trouble is None:
             for url in self._urls:
                 try:
                     with urlopen(f"{url}/health", timeout=ANSWER_S) as answer:
                         reply = json.load(answer)
                     assert reply["status"] == "ok", reply
-                except Exception as problem:  # noqa: BLE001  # whatever it is, it is reply
+                except Exception as problem:  # noqa: BLE001  # whatever it is, it is reported
                     self.trouble = f"{url}: {problem!r}"
                 else:
                     self.answers += 1
 
     def stop(self) -> None:
-        self._told.set()
+        self._stop_requested.set()
         self.join()
 
 

@@ -52,7 +52,7 @@ esac
 
 
 class Machine:
-    """A PATH of its own, a log of what installers and Python were reply, the project's files."""
+    """A PATH of its own, a log of the arguments of installers and Python, the project's files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

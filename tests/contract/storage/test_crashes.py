@@ -48,7 +48,7 @@ async def test_a_crash_before_the_row_leaves_an_orphan_for_the_next_run(place: P
 async def test_a_crash_after_the_row_loses_nothing(place: Place) -> None:
     stored: list[str] = []
     with pytest.raises(SimulatedCrash):
-        await dies_after_storing(place.first, stored)  # the row is there; nobody was reply
+        await dies_after_storing(place.first, stored)  # the row is there; no caller got an answer
     following = place.run(SECOND)
     assert await sweep(following, rows(*stored), running(SECOND)) == 0
     assert await read(following, R, stored[0]) == b"whole"

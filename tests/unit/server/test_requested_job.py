@@ -64,7 +64,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("query", ["", "wait=0", "wait=30&seen=Queued"])
-async def test_who_need_not_wait_is_told_at_once(world, query) -> None:
+async def test_a_request_that_need_not_wait_is_answered_at_once(world, query) -> None:
     task = await world.waiting(query)
     assert task.done()
     assert (await task).state is JobState.SUBMITTED

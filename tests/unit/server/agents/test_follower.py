@@ -197,7 +197,7 @@ async def test_a_stream_that_breaks_at_once_is_opened_less_and_less_often(lines)
             await found.clock.advance(delay)
 
 
-async def test_others_have_their_turn_however_much_an_agent_tells():
+async def test_others_have_their_turn_however_much_an_agent_sends():
     over = asyncio.Event()
     agent = FakeAgent(trick=events(b'{"seq": 1}\n' * 250, over))
     async with following(agent) as found:

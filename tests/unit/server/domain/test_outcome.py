@@ -162,7 +162,7 @@ def test_a_success_says_how_long_it_took() -> None:
     assert move.message == "run.sh ended well after 1m 1s"
 
 
-def test_who_killed_a_job_is_told() -> None:
+def test_who_killed_a_job_is_reported() -> None:
     assert after(job(), status=PayloadState.KILLED).message == "killed on the agent"
     assert after(job(cancel_requested_at=1), status=PayloadState.KILLED).message == "cancelled"
 
@@ -352,7 +352,7 @@ def test_of_a_lost_job_that_was_to_be_cancelled_it_is_said_that_nothing_is_known
     ("timeout_s", "who"),
     [(60.0, " (the upload asked for it; service s allows 1h)"), (3_600.0, "")],
 )
-def test_a_wall_time_limit_is_told_with_who_set_it(timeout_s: float, who: str) -> None:
+def test_a_wall_time_limit_is_reported_with_who_set_it(timeout_s: float, who: str) -> None:
     found = job(timeout_s=timeout_s, retries_used=2)
     move = after(
         found, status=PayloadState.FAILED, reason=Reason.TIMEOUT, message="stopped after 1m"
