@@ -225,7 +225,8 @@ class AgentRecords(Protocol):
 
     async def enter(self, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
         """Make rows for the agents of the settings, and for those that only jobs name, and take up
-        again those of the settings that were retired for being no longer there.
+        again those of the settings that were retired for being no longer there. One that has
+        another name at its address takes the jobs that it has along.
 
         Returns:
             As :meth:`all`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -50,6 +51,7 @@ class SqlAgents:
 
     async def enter(self, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
         async def change(tx: Transaction) -> Sequence[Row]:
+            await _rename_by_address(tx, agents)
             for agent in agents:
                 there = await _current(tx, agent.name)
                 if there is None:
@@ -138,6 +140,40 @@ class SqlAgents:
 _IDLE: Final = f"""
     NOT EXISTS (SELECT 1 FROM jobs WHERE {HELD} AND jobs.agent = agents.name)
 """  # noqa: S608 - no user input
+
+
+async def _rename_by_address(tx: Transaction, agents: Sequence[Contact]) -> None:
+    """Agents that the settings call by other names at their addresses take their jobs along.
+
+    All together: two may have exchanged their names, and once one of them is reached under its new
+    name the jobs of both could not be told apart.
+    """
+    names: dict[str, list[str]] = {}
+    for agent in agents:
+        names.setdefault(agent.address, []).append(agent.name)
+    current = [_record(row) for row in await tx.rows(_ALL) if row["state"] != AgentState.RETIRED]
+    by_address = Counter(one.address for one in current)
+    moving = {
+        one.name: (one, names[one.address][0])
+        for one in current
+        if by_address[one.address] == len(names.get(one.address, ())) == 1
+        and names[one.address] != [one.name]
+        and one.id != id_by_name(one.name)
+    }
+    stay = {one.name for one in current if one.name not in moving}
+    while blocked := [old for old, (_, name) in moving.items() if name in stay]:
+        for old in blocked:
+            del moving[old]
+            stay.add(old)
+    for one, _ in moving.values():  # no two have the same name meanwhile
+        await _rename(tx, one.id, one.name, f":{one.id}")
+    for one, name in moving.values():
+        await _rename(tx, one.id, f":{one.id}", name)
+
+
+async def _rename(tx: Transaction, agent_id: str, old: str, new: str) -> None:
+    await tx.rows("UPDATE agents SET name = :new WHERE id = :id", {"id": agent_id, "new": new})
+    await _rename_in_jobs(tx, old, new)
 
 
 async def _current(tx: Transaction, name: str) -> AgentRecord | None:

@@ -29,7 +29,27 @@ MUTANTS: Final = (
         "await _rename_in_jobs(tx, known.name, contact.name)",
         "pass",
         f"{_STORE}a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs",
-        f"{_HTTP}an_agent_under_a_new_name_goes_on_with_its_jobs",
+    ),
+    _of(
+        "agents that exchange their names keep their jobs apart",
+        "store/agents.py",
+        "            await _rename_by_address(tx, agents)\n",
+        "",
+        f"{_STORE}names_that_change_places_in_the_settings_keep_jobs_apart",
+    ),
+    _of(
+        "no agent is given a name that another one has",
+        "store/agents.py",
+        "if name in stay]:",
+        "if False]:",
+        f"{_STORE}a_name_that_is_in_use_is_not_given_by_address",
+    ),
+    _of(
+        "an agent that is known by its name only is not renamed",
+        "store/agents.py",
+        "        and one.id != id_by_name(one.name)\n",
+        "",
+        f"{_STORE}a_name_that_is_in_use_is_not_given_by_address",
     ),
     _of(
         "of two agents with one id neither takes the other's jobs",

@@ -93,20 +93,77 @@ async def test_an_older_agent_that_learns_to_say_its_id_is_the_same(agents: SqlA
     assert shown(await agents.all()) == [("north", "x1", "draining")]
 
 
+@pytest.mark.parametrize("address", [ADDRESS, "http://elsewhere:9000"])
 async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
-    agents: SqlAgents, jobs: SqlJobs
+    agents: SqlAgents, jobs: SqlJobs, address: str
 ) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
     await agents.set_state("x1", AgentState.DRAINING, "drained")
     job, other = await held(jobs, "north"), await held(jobs, "west")
-    south = Contact("south", "ferryman", ADDRESS, "x1")
+    south = Contact("south", "ferryman", address, "x1")
     await agents.enter([south], 60)
-    record = await reached(agents, south, {"south": ADDRESS}, 70)
+    record = await reached(agents, south, {"south": address}, 70)
     assert (record.id, record.name, record.state) == ("x1", "south", AgentState.DRAINING)
     assert [one.name for one in await agents.all()] == ["south", "west"]
     assert (await jobs.get(job.id)).agent == "south"
     assert (await jobs.attempt(AttemptKey(job.id, 1))).agent == "south"
     assert (await jobs.get(other.id)).agent == "west"
+
+
+async def test_names_that_change_places_in_the_settings_keep_jobs_apart(
+    agents: SqlAgents, jobs: SqlJobs
+) -> None:
+    places = {name: Contact(name, "ferryman", f"http://{name}:9000") for name in "abc"}
+    await agents.enter(list(places.values()), 40)
+    held_by = {}
+    for name, contact in places.items():
+        await reached(agents, replace(contact, agent_id=f"id-{name}"))
+        held_by[name] = (await held(jobs, name)).id
+    # a and b have exchanged their names; c is d now, and the address of the new c is new.
+    now = [
+        replace(places["a"], name="b"),
+        replace(places["b"], name="a"),
+        replace(places["c"], name="d"),
+        Contact("c", "ferryman", "http://new:9000"),
+    ]
+    await agents.enter(now, 50)
+    for contact, agent_id in zip(now, ("id-a", "id-b", "id-c", "id-new"), strict=True):
+        settings = {one.name: one.address for one in now}
+        await reached(agents, replace(contact, agent_id=agent_id), settings)
+    assert shown(await agents.all()) == [
+        ("a", "id-b", "active"),
+        ("b", "id-a", "active"),
+        ("c", "id-new", "active"),
+        ("d", "id-c", "active"),
+    ]
+    names = {name: (await jobs.get(job_id)).agent or "" for name, job_id in held_by.items()}
+    assert names == {"a": "b", "b": "a", "c": "d"}
+    for job_id, name in zip(held_by.values(), names.values(), strict=True):
+        assert (await jobs.attempt(AttemptKey(job_id, 1))).agent == name
+
+
+async def test_a_name_that_is_in_use_is_not_given_by_address(
+    agents: SqlAgents, jobs: SqlJobs
+) -> None:
+    south = Contact("south", "ferryman", "http://south:9000")
+    settings = {"north": NORTH.address, "south": south.address}
+    for contact in (NORTH, south):
+        await reached(agents, replace(contact, agent_id=f"id-{contact.name}"), settings)
+    job = await held(jobs, "north")
+    # The agent south is no longer in the settings, and has its name until it is retired.
+    there = [("north", "id-north", "active"), ("south", "id-south", "active")]
+    assert shown(await agents.enter([replace(NORTH, name="south")], 50)) == there
+    assert (await jobs.get(job.id)).agent == "north"
+    # Two names for one address: which of them it is, is not known.
+    twice = [replace(NORTH, name="x"), replace(NORTH, name="y")]
+    named = [("x", "name:x", "active"), ("y", "name:y", "active")]
+    assert shown(await agents.enter(twice, 60)) == there + named
+    west = replace(NORTH, name="west", address="http://west:9000")
+    assert ("west", "name:west", "active") in shown(await agents.enter([west], 70))
+    last = shown(await agents.enter([replace(west, name="w"), replace(south, name="z")], 80))
+    assert ("z", "id-south", "active") in last
+    # An id that was made from the name stays with it.
+    assert {("w", "name:w", "active"), ("west", "name:west", "active")} < set(last)
 
 
 async def test_another_id_under_a_known_name_retires_the_agent_before(agents: SqlAgents) -> None:
