@@ -49,8 +49,8 @@ class Payloads:
         return cls(database, clock, max(rows[0]["floor"] or 0, rows[0]["highest"] or 0))
 
     async def agent_id(self, new: str) -> str:
-        """The agent's own id, by which servers recognize it under any name and address: the stored
-        one; ``new``, which is then stored, if this is the first start."""
+        """The agent's own id, by which servers recognize it under any name and address. At the
+        first start ``new`` becomes the id and is stored."""
         rows = await self._database.rows("SELECT value FROM meta WHERE key = 'agent'")
         if rows:
             return str(rows[0]["value"])

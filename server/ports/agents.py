@@ -215,18 +215,18 @@ class Fleet(Protocol):
 
 
 class AgentRecords(Protocol):
-    """A row for each agent that there is, or was. Of those with one name at most one is not
-    retired.
+    """A row for each agent, also for those that are gone. Of the agents with the same name at
+    most one is not retired.
     """
 
     async def all(self) -> list[AgentRecord]:
         """Each agent, the retired ones included, by name."""
         ...
 
-    async def enter(self, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
-        """Make rows for the agents of the settings, and for those that only jobs name, and take up
-        again those of the settings that were retired for being no longer there. One that has
-        another name at its address takes the jobs that it has along.
+    async def register(self, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
+        """Make rows for the agents of the settings, and for agents that only jobs name. An agent
+        that was retired because it was taken out of the settings, and is back, is active again.
+        If an agent has another name at the same address, its jobs get that name.
 
         Returns:
             As :meth:`all`.
@@ -236,12 +236,12 @@ class AgentRecords(Protocol):
     async def contacted(
         self, contact: Contact, settings: Mapping[str, str], at: Micros
     ) -> AgentRecord:
-        """An agent was reached. One that has a new name takes the jobs that it has along; one whose
-        name another agent has now is retired; a lost one is active again.
+        """An agent was reached. If it has a new name, its jobs get that name. If another agent has
+        its name now, the former one is retired. A lost agent is active again.
 
         Args:
-            settings: name -> address of all agents of the settings. An id that comes from two of
-                them stays with the one that has it; the other one gets an id by its name.
+            settings: name -> address of all agents of the settings. If two of them say the same
+                id, the first keeps it, and the other gets an id made of its name.
 
         Returns:
             Its record.

@@ -52,9 +52,9 @@ class Agents(Stage):
         self._heard: dict[str, Micros] = {}
 
     async def start(self) -> None:
-        """Enter the agents of the settings, and take up what is known of all."""
-        entered = await self._records.enter(list(self._settings.values()), self._clock.now())
-        self._fleet.remember(entered)
+        """Register the agents of the settings, and load the records of all."""
+        records = await self._records.register(list(self._settings.values()), self._clock.now())
+        self._fleet.remember(records)
 
     async def contacted(self, name: str, health: AgentHealth) -> None:
         """An agent of the settings was reached."""

@@ -49,7 +49,7 @@ class SqlAgents:
     async def all(self) -> list[AgentRecord]:
         return [_record(row) for row in await self._database.rows(_ALL)]
 
-    async def enter(self, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
+    async def register(self, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
         async def change(tx: Transaction) -> Sequence[Row]:
             await _rename_by_address(tx, agents)
             for agent in agents:

@@ -48,8 +48,8 @@ async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(
     agents: SqlAgents, jobs: SqlJobs
 ) -> None:
     await held(jobs, "gone")
-    first = await agents.enter([NORTH], 40)
-    records = await agents.enter([NORTH], 50)
+    first = await agents.register([NORTH], 40)
+    records = await agents.register([NORTH], 50)
     assert records == first
     assert shown(records) == [
         ("gone", "name:gone", "active"),
@@ -64,7 +64,7 @@ async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(
 async def test_an_agent_is_known_by_its_own_id_from_its_first_contact_on(
     agents: SqlAgents, jobs: SqlJobs
 ) -> None:
-    await agents.enter([NORTH], 40)
+    await agents.register([NORTH], 40)
     job = await held(jobs, "north")
     said = replace(NORTH, agent_id="x1", version="1.2", resources={"slots": 4})
     record = await reached(agents, said)
@@ -101,7 +101,7 @@ async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
     await agents.set_state("x1", AgentState.DRAINING, "drained")
     job, other = await held(jobs, "north"), await held(jobs, "west")
     south = Contact("south", "ferryman", address, "x1")
-    await agents.enter([south], 60)
+    await agents.register([south], 60)
     record = await reached(agents, south, {"south": address}, 70)
     assert (record.id, record.name, record.state) == ("x1", "south", AgentState.DRAINING)
     assert [one.name for one in await agents.all()] == ["south", "west"]
@@ -114,7 +114,7 @@ async def test_names_that_change_places_in_the_settings_keep_jobs_apart(
     agents: SqlAgents, jobs: SqlJobs
 ) -> None:
     places = {name: Contact(name, "ferryman", f"http://{name}:9000") for name in "abc"}
-    await agents.enter(list(places.values()), 40)
+    await agents.register(list(places.values()), 40)
     held_by = {}
     for name, contact in places.items():
         await reached(agents, replace(contact, agent_id=f"id-{name}"))
@@ -126,7 +126,7 @@ async def test_names_that_change_places_in_the_settings_keep_jobs_apart(
         replace(places["c"], name="d"),
         Contact("c", "ferryman", "http://new:9000"),
     ]
-    await agents.enter(now, 50)
+    await agents.register(now, 50)
     for contact, agent_id in zip(now, ("id-a", "id-b", "id-c", "id-new"), strict=True):
         settings = {one.name: one.address for one in now}
         await reached(agents, replace(contact, agent_id=agent_id), settings)
@@ -152,15 +152,15 @@ async def test_a_name_that_is_in_use_is_not_given_by_address(
     job = await held(jobs, "north")
     # The agent south is no longer in the settings, and has its name until it is retired.
     there = [("north", "id-north", "active"), ("south", "id-south", "active")]
-    assert shown(await agents.enter([replace(NORTH, name="south")], 50)) == there
+    assert shown(await agents.register([replace(NORTH, name="south")], 50)) == there
     assert (await jobs.get(job.id)).agent == "north"
     # Two names for one address: which of them it is, is not known.
     twice = [replace(NORTH, name="x"), replace(NORTH, name="y")]
     named = [("x", "name:x", "active"), ("y", "name:y", "active")]
-    assert shown(await agents.enter(twice, 60)) == there + named
+    assert shown(await agents.register(twice, 60)) == there + named
     west = replace(NORTH, name="west", address="http://west:9000")
-    assert ("west", "name:west", "active") in shown(await agents.enter([west], 70))
-    last = shown(await agents.enter([replace(west, name="w"), replace(south, name="z")], 80))
+    assert ("west", "name:west", "active") in shown(await agents.register([west], 70))
+    last = shown(await agents.register([replace(west, name="w"), replace(south, name="z")], 80))
     assert ("z", "id-south", "active") in last
     # An id that was made from the name stays with it.
     assert {("w", "name:w", "active"), ("west", "name:west", "active")} < set(last)
@@ -189,7 +189,7 @@ async def test_two_names_with_one_id_are_two_agents(agents: SqlAgents, jobs: Sql
     """A copied data folder, or one agent under two names: neither takes jobs of the other."""
     settings = {"north": ADDRESS, "south": "http://south:9000"}
     south = Contact("south", "ferryman", settings["south"], "x1")
-    await agents.enter([NORTH, south], 40)
+    await agents.register([NORTH, south], 40)
     job = await held(jobs, "north")
     for _ in range(2):
         assert (await reached(agents, replace(NORTH, agent_id="x1"), settings)).id == "x1"
@@ -229,7 +229,7 @@ async def test_who_was_retired_by_an_operator_stays_so_and_who_was_removed_comes
     for message, state in (("by an operator", AgentState.RETIRED), (REMOVED, AgentState.ACTIVE)):
         await reached(agents, replace(NORTH, agent_id="x1"))
         await agents.set_state("x1", AgentState.RETIRED, message)
-        assert shown(await agents.enter([NORTH], 60)) == [("north", "x1", str(state))]
+        assert shown(await agents.register([NORTH], 60)) == [("north", "x1", str(state))]
 
 
 async def test_unreachable_time_only_grows_until_the_agent_is_reached(agents: SqlAgents) -> None:
