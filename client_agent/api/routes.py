@@ -150,7 +150,7 @@ class Api:
         return response
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        after = _whole(request, "after")
+        after = _int_param(request, "after")
         response = web.StreamResponse(
             headers={
                 hdrs.CONTENT_TYPE: "application/x-ndjson",
@@ -220,10 +220,10 @@ def _caller(request: web.Request) -> Caller:
 
 
 def _lease(request: web.Request) -> int:
-    return _whole(request, "lease")
+    return _int_param(request, "lease")
 
 
-def _whole(request: web.Request, name: str) -> int:
+def _int_param(request: web.Request, name: str) -> int:
     text = request.query.get(name) or "0"
     number = whole_number(text)
     if number is None:

@@ -133,8 +133,8 @@ async def check(sandbox: Sandbox, folder: Path, grants: Mapping[str, Grant]) -> 
     rows = [_isolation(report)]
     for test in _LIMIT_TESTS:
         enforcement = report.enforcement.get(test.limit, NONE)
-        found = _limit(sandbox, folder, test, enforcement)
-        rows.append(await _row(test.limit, enforcement, found))
+        test_run = _limit(sandbox, folder, test, enforcement)
+        rows.append(await _row(test.limit, enforcement, test_run))
     enforcement = report.enforcement.get("network", NONE)
     rows.append(await _row("network", enforcement, _network(sandbox, folder, enforcement)))
     for service, grant in grants.items():
@@ -152,10 +152,10 @@ def _isolation(report: SelfTestReport) -> Row:
     return Row("isolation", enforcement, passed=True, seen=seen)
 
 
-async def _row(limit: str, enforcement: str, found: Awaitable[tuple[bool, str]]) -> Row:
+async def _row(limit: str, enforcement: str, test_run: Awaitable[tuple[bool, str]]) -> Row:
     """The row of a test: whether it passed, and what happened. If it cannot be run, it failed."""
     try:
-        passed, seen = await found
+        passed, seen = await test_run
     except (SandboxBroken, OSError) as problem:
         passed, seen = False, str(problem)
     return Row(limit, enforcement, passed, seen)

@@ -33,11 +33,11 @@ def attempts(
 
     async def work() -> int:
         async with server.client() as client:
-            found = await client.attempts(job_id)
+            attempts = await client.attempts(job_id)
         if json:
-            show.print_json_list(found)
-        elif found:
-            show.print_attempts(found)
+            show.print_json_list(attempts)
+        elif attempts:
+            show.print_attempts(attempts)
         else:
             how = server.command(f"status {job_id}")
             show.print_message(f"no agent has taken job {job_id}; its state: {how}")
@@ -70,12 +70,12 @@ def logs(
         async with server.client() as client:
             try:
                 if number is None:
-                    found = await client.attempts(job_id)
-                    chosen = latest_with_logs(found)
+                    attempts = await client.attempts(job_id)
+                    chosen = latest_with_logs(attempts)
                     if chosen is not None:
                         number = chosen.number
-                        if chosen is not found[-1] and not quiet:
-                            _say_which(server, job_id, number, found[-1])
+                        if chosen is not attempts[-1] and not quiet:
+                            _say_which(server, job_id, number, attempts[-1])
                 text = await client.log(job_id, number, "stderr" if stderr else "stdout")
             except (NoResult, NotReady) as problem:
                 return explain(problem, server, job_id, number)

@@ -57,8 +57,8 @@ def _payload(text: str, at: int) -> tuple[PayloadDoc, int]:
     """The payload that begins there, and its length."""
     for window in _WINDOWS:
         try:
-            found, length = _DECODER.raw_decode(text[at : at + window])
+            value, length = _DECODER.raw_decode(text[at : at + window])
         except (ValueError, RecursionError):
             continue
-        return PayloadDoc.model_validate(found), length
+        return PayloadDoc.model_validate(value), length
     raise ValueError("a list of payloads with a malformed entry")

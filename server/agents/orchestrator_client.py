@@ -131,12 +131,12 @@ class OrchestratorClient(AgentClient):
 
 def _document(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except ValueError as problem:
         raise ValueError("an answer that is not a job-orchestrator client's") from problem
-    if not isinstance(found, dict) or not found.keys() >= _FIELDS:
+    if not isinstance(document, dict) or not document.keys() >= _FIELDS:
         raise ValueError("an answer that is not a job-orchestrator client's")
-    return found
+    return document
 
 
 def _payload(body: bytes, payload_id: int | None = None) -> PayloadDoc | None:
@@ -145,18 +145,18 @@ def _payload(body: bytes, payload_id: int | None = None) -> PayloadDoc | None:
     Raises:
         ValueError: not a payload, or another one.
     """
-    found = _document(body)
-    if payload_id is not None and found["id"] != payload_id:
-        raise ValueError(f"payload {str(found['id'])[:20]} in place of {payload_id}")
-    if found["status"] in _NO_PAYLOAD_STATES:
+    document = _document(body)
+    if payload_id is not None and document["id"] != payload_id:
+        raise ValueError(f"payload {str(document['id'])[:20]} in place of {payload_id}")
+    if document["status"] in _NO_PAYLOAD_STATES:
         return None
-    return PayloadDoc.model_validate({name: found[name] for name in _FIELDS})
+    return PayloadDoc.model_validate({name: document[name] for name in _FIELDS})
 
 
 def _is_empty(body: bytes) -> bool:
     """Whether this is how a job-orchestrator client says that it knows no such payload."""
     try:
-        found = _document(body)
+        document = _document(body)
     except ValueError:
         return False
-    return bool(found["id"] == 0 and found["status"] == "Unknown")
+    return bool(document["id"] == 0 and document["status"] == "Unknown")

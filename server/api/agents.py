@@ -87,14 +87,14 @@ async def _documents(context: Context, *records: AgentRecord) -> list[AgentDoc]:
 
 
 def _document(context: Context, record: AgentRecord, jobs: int, running: int) -> AgentDoc:
-    found = context.fleet.named(record.name)
-    agent = found if _in_use(context, record) else None
+    configured = context.fleet.named(record.name)
+    agent = configured if _in_use(context, record) else None
     unreachable_s = context.fleet.unreachable_s(record.name)
     missing = f"agent {record.name} is not in the server's settings"
     now: dict[str, Any] = {
         "up": agent is not None and agent.accepts_work,
         "reachable": agent is not None and agent.reachable,
-        "trouble": agent.trouble if agent else record.message if found else missing,
+        "trouble": agent.trouble if agent else record.message if configured else missing,
         "in_settings": agent is not None,
         "jobs": jobs,
         "running": running,

@@ -91,8 +91,8 @@ async def events(request: web.Request, context: Context) -> EventPage:
     async def newer() -> list[Event]:
         return await read_events(context.jobs, request[PRINCIPAL], wanted, after)
 
-    found = await wait_until(request, context, newer, bool)
-    return EventPage(items=[documents.event_doc(event) for event in found])
+    events = await wait_until(request, context, newer, bool)
+    return EventPage(items=[documents.event_doc(event) for event in events])
 
 
 async def cancel(request: web.Request, context: Context) -> web.StreamResponse:

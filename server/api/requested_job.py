@@ -60,15 +60,15 @@ async def wait_until(
         NotAllowed, NoSuchJob, BadField, Refusal
     """
     wanted, wait_s = job_id(request), seconds_param(request, "wait")
-    found = await read()
-    if not wait_s or done(found):
-        return found
+    value = await read()
+    if not wait_s or done(value):
+        return value
     deadline = context.clock.monotonic() + wait_s
     with context.waiting(request), context.watch.of(wanted, end_only=end_only) as changed:
         while True:
             changed.clear()
-            found = await read()
+            value = await read()
             left = deadline - context.clock.monotonic()
-            if done(found) or left <= 0 or context.watch.closing:
-                return found
+            if done(value) or left <= 0 or context.watch.closing:
+                return value
             await wait_for(changed, left, context.clock)

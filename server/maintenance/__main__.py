@@ -59,9 +59,9 @@ def backup(
     cannot be written; 74 the database cannot be used.
     """
     with _problems():
-        found, database = _server(config, data_dir)
+        folder, database = _server(config, data_dir)
         version = metadata.version("ferryman")
-        made = back_up(found, database, target, RealClock(), version, digests=verify)
+        made = back_up(folder, database, target, RealClock(), version, digests=verify)
     if as_json:
         print(json.dumps(asdict(made)))  # noqa: T201 - the result
     else:
@@ -100,17 +100,17 @@ def restore_backup(
     74 the backup is damaged, or of a newer version.
     """
     with _problems():
-        found, database = _server(config, data_dir)
+        folder, database = _server(config, data_dir)
         done = restore(
             backup,
-            found,
+            folder,
             database,
             RealClock(),
             rehearsal=rehearsal,
             skip=skip_ids,
             digests=verify,
         )
-    print(f"{found}: {say_count(done.jobs, 'job')}; the next one has number {done.first_id}")  # noqa: T201 - the result
+    print(f"{folder}: {say_count(done.jobs, 'job')}; the next one has number {done.first_id}")  # noqa: T201 - the result
     if not rehearsal:
         sys.stderr.write(
             "ferryman: when the server starts, agents end what they still hold for the former one, "

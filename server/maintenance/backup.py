@@ -97,9 +97,9 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _known(live: sqlite3.Connection, path: Path) -> None:
-    found = schema_version(live)
-    if found > len(MIGRATIONS):
-        raise NewerSchema(path, found, len(MIGRATIONS))
+    version = schema_version(live)
+    if version > len(MIGRATIONS):
+        raise NewerSchema(path, version, len(MIGRATIONS))
 
 
 def _manifest(

@@ -112,14 +112,14 @@ def restore(
 
 def _manifest(backup: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((backup / MANIFEST).read_text())
+        manifest: dict[str, Any] = json.loads((backup / MANIFEST).read_text())
     except FileNotFoundError:
         raise BadBackup(f"{backup}: there is no {MANIFEST}, it is no backup") from None
     except ValueError as problem:
         raise BadBackup(f"{backup / MANIFEST}: {problem}") from problem
-    if found.get("format") != FORMAT:
-        raise BadBackup(f"{backup}: its format is {found.get('format')}, this is for {FORMAT}")
-    return found
+    if manifest.get("format") != FORMAT:
+        raise BadBackup(f"{backup}: its format is {manifest.get('format')}, this is for {FORMAT}")
+    return manifest
 
 
 def _check_empty(data_dir: Path, db_path: Path) -> None:
@@ -132,7 +132,7 @@ async def _become_another(staged: Path, skip: int, *, follow: bool) -> int:
     database = await Database.open(staged, MIGRATIONS)
     try:
         await copies.become_another(database, secrets.token_hex(16), skip, follow=follow)
-        found = await database.rows("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'")
-        return int(found[0]["seq"]) + 1
+        rows = await database.rows("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'")
+        return int(rows[0]["seq"]) + 1
     finally:
         await database.close()

@@ -39,14 +39,14 @@ def tables(environ: Mapping[str, str]) -> dict[str, Any]:
     if "MAX_AGE" in environ:
         for table in services.values() or [services.setdefault("example", {})]:
             table["expires_after"] = _number(environ, "MAX_AGE")
-    found: dict[str, Any] = {"server": server} if server else {}
+    tables: dict[str, Any] = {"server": server} if server else {}
     if services:
-        found["services"] = services
+        tables["services"] = services
     if addresses:
-        found["agents"] = {
+        tables["agents"] = {
             service: {**urls, "services": [service]} for service, urls in addresses.items()
         }
-    return found
+    return tables
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

@@ -126,11 +126,11 @@ class Agents(Stage):
         """
         records = await self._records.all()
         named = [one for one in records if one.name == name]
-        found = named or [one for one in records if one.id == name]
-        if not found:
+        matches = named or [one for one in records if one.id == name]
+        if not matches:
             raise NoSuchAgent(name)
         return max(
-            found, key=lambda one: (one.state is not AgentState.RETIRED, one.message != REPLACED)
+            matches, key=lambda one: (one.state is not AgentState.RETIRED, one.message != REPLACED)
         )
 
     async def drain(self, name: str, message: str) -> AgentRecord:

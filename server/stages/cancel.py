@@ -28,7 +28,7 @@ from shared.principals import Principal
 from shared.wire import JobState, PayloadDoc, PayloadState
 
 log = structlog.get_logger()
-_LOOK_AGAIN_S: Final = 5.0
+_CHECK_AGAIN_S: Final = 5.0
 """Until a job is read again that another stage or server has to move, if no move is seen."""
 
 
@@ -98,7 +98,7 @@ class Cancel(Stage):
                 while not (job := await self._jobs.get(job_id)).ended:
                     changed.clear()
                     if not await self._try(job):
-                        await wait_for(changed, _LOOK_AGAIN_S, self._clock)
+                        await wait_for(changed, _CHECK_AGAIN_S, self._clock)
         except AgentError as problem:
             if self._waiting.get(job_id) != str(problem):
                 self._waiting[job_id] = str(problem)

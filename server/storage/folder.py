@@ -109,13 +109,13 @@ def _list(folder: Path, after: str) -> list[str]:
         if prefix < after[:PREFIX_LEN]:
             continue
         try:
-            found = os.listdir(folder / prefix)  # noqa: PTH208 - names are enough
+            inside = os.listdir(folder / prefix)  # noqa: PTH208 - names are enough
         except OSError as problem:  # unreadable: no reason to leave out all the others
             log.warning("storage.not_listed", folder=str(folder / prefix), error=str(problem))
             continue
         names += sorted(
             name
-            for name in found
+            for name in inside
             if name > after and NAME.fullmatch(name) and name.startswith(prefix)
         )
         if len(names) >= _PAGE:

@@ -75,8 +75,8 @@ class FolderScratch:
                 durable.remove_quietly(path)
 
     def free_bytes(self) -> int:
-        found = os.statvfs(self._folder)
-        return found.f_bavail * found.f_frsize
+        usage = os.statvfs(self._folder)
+        return usage.f_bavail * usage.f_frsize
 
     def check_writable(self) -> None:
         with self.file() as file:

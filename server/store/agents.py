@@ -102,7 +102,7 @@ class SqlAgents:
                 "message": message,
                 "at": at,
             }
-            found = await tx.rows(
+            rows = await tx.rows(
                 """
                 UPDATE agents SET name = :name, kind = :kind, address = :address, state = :state,
                        message = :message, version = :version, resources = :resources,
@@ -111,7 +111,7 @@ class SqlAgents:
                 """,
                 values,
             )
-            return found[0]
+            return rows[0]
 
         return _record(await self._database.write(change))
 
@@ -177,13 +177,13 @@ async def _rename(tx: Transaction, agent_id: str, old: str, new: str) -> None:
 
 
 async def _current(tx: Transaction, name: str) -> AgentRecord | None:
-    found = await tx.rows(_CURRENT, {"name": name, "replaced": REPLACED})
-    return _record(found[0]) if found else None
+    rows = await tx.rows(_CURRENT, {"name": name, "replaced": REPLACED})
+    return _record(rows[0]) if rows else None
 
 
 async def _with_id(tx: Transaction, agent_id: str) -> AgentRecord | None:
-    found = await tx.rows("SELECT * FROM agents WHERE id = :id", {"id": agent_id})
-    return _record(found[0]) if found else None
+    rows = await tx.rows("SELECT * FROM agents WHERE id = :id", {"id": agent_id})
+    return _record(rows[0]) if rows else None
 
 
 def _is_in(settings: Mapping[str, str], known: AgentRecord) -> bool:
@@ -194,14 +194,14 @@ async def _set_state(
     tx: Transaction, agent_id: str, state: AgentState, message: str, only_if: str = "1 = 1"
 ) -> AgentRecord | None:
     values = {"id": agent_id, "state": state, "message": message}
-    found = await tx.rows(
+    rows = await tx.rows(
         f"""
         UPDATE agents SET state = :state, message = :message WHERE id = :id AND {only_if}
         RETURNING *
         """,  # noqa: S608 - no user input
         values,
     )
-    return _record(found[0]) if found else None
+    return _record(rows[0]) if rows else None
 
 
 async def _take_id(tx: Transaction, there: AgentRecord, own_id: str, taken: bool) -> None:

@@ -36,8 +36,8 @@ class StoredFile:
 
 def identity(connection: sqlite3.Connection) -> str:
     """The server that made it; empty: no server has opened it yet."""
-    found = connection.execute("SELECT value FROM meta WHERE key = 'server'").fetchone()
-    return str(found[0]) if found else ""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'server'").fetchone()
+    return str(row[0]) if row else ""
 
 
 def count_jobs(connection: sqlite3.Connection) -> int:
@@ -101,10 +101,10 @@ async def become_another(database: Database, new: str, skip: int, *, follow: boo
 
     async def change(tx: Transaction) -> None:
         rows = await tx.rows("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
-        found = {row["key"]: row["value"] for row in rows}
-        former = json.loads(found.get("former", "[]"))
-        if "server" in found:
-            former.append(found["server"])
+        identities = {row["key"]: row["value"] for row in rows}
+        former = json.loads(identities.get("former", "[]"))
+        if "server" in identities:
+            former.append(identities["server"])
         values = {"server": new, "former": json.dumps(former if follow else [])}
         for key, value in values.items():
             await tx.rows(

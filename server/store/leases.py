@@ -48,14 +48,14 @@ class SqlLeases:
 
     async def acquire(self, names: Sequence[str], *, alone: bool = False) -> list[Lease]:
         async def change(tx: Transaction) -> list[Row]:
-            found: list[Row] = []
+            rows: list[Row] = []
             if alone:
                 ended = f"DELETE FROM leases WHERE {_SERVERS} AND owner != :owner"  # noqa: S608
                 await tx.rows(ended, {"owner": self.owner})
             for name in names:
                 values = {"name": name, "owner": self.owner, "alone": alone}
-                found += await tx.rows(_ACQUIRE, values)
-            return found
+                rows += await tx.rows(_ACQUIRE, values)
+            return rows
 
         return self._note([_lease(row) for row in await self._database.write(change)])
 
@@ -65,14 +65,14 @@ class SqlLeases:
         return leases
 
     async def renew(self) -> list[Lease]:
-        found = await self._database.write(
+        rows = await self._database.write(
             lambda tx: tx.rows(
                 f"UPDATE leases SET until = {_UNTIL} WHERE owner = :owner "  # noqa: S608 - no user input
                 "RETURNING name, owner, token",
                 {"owner": self.owner},
             )
         )
-        return [_lease(row) for row in found]
+        return [_lease(row) for row in rows]
 
     async def release(self) -> None:
         async def change(tx: Transaction) -> None:

@@ -91,12 +91,12 @@ class Pages(Part):
         return fitting
 
     async def _read(self, ids: list[int]) -> list[Job]:
-        found: dict[int, Job] = {}
+        jobs: dict[int, Job] = {}
         for names, params in batches(ids):
             sql = f"SELECT * FROM jobs WHERE id IN ({names})"  # noqa: S608 - placeholders
             for row in await self._database.list_rows(sql, params):
-                found[row["id"]] = records.job(row)
-        return [found[one] for one in ids if one in found]
+                jobs[row["id"]] = records.job(row)
+        return [jobs[one] for one in ids if one in jobs]
 
 
 def _index_lists(where: Filter) -> list[Filter]:

@@ -157,7 +157,7 @@ MUTANTS: Final = (
     _of(
         "a page of a client counts as no answer",
         "agents/orchestrator_client.py",
-        "if not isinstance(found, dict) or not found.keys() >= _FIELDS:",
+        "if not isinstance(document, dict) or not document.keys() >= _FIELDS:",
         "if False:",
         f"{_HOSTILE}a_stranger_gets_no_bundle_and_fails_no_job",
     ),
@@ -320,8 +320,8 @@ MUTANTS: Final = (
     _of(
         "a cancel waits for the result without asking again and again",
         "stages/cancel.py",
-        "_LOOK_AGAIN_S: Final = 5.0",
-        "_LOOK_AGAIN_S: Final = 0.1",
+        "_CHECK_AGAIN_S: Final = 5.0",
+        "_CHECK_AGAIN_S: Final = 0.1",
         f"{_STAGES}a_cancel_asks_once_while_the_result_is_on_its_way",
     ),
     _of(

@@ -306,7 +306,7 @@ MUTANTS: Final = (
         "a restored server has an identity of its own",
         "server/store/copies.py",
         'values = {"server": new,',
-        'values = {"server": found["server"],',
+        'values = {"server": identities["server"],',
         f"{_BACKUP}the_restored_server_is_another_and_gives_no_number_twice",
         "tests/process/test_backup_process.py::"
         "test_a_restored_server_serves_no_result_of_what_came_after_the_backup",

@@ -163,7 +163,10 @@ class JobModel(RuleBasedStateMachine):
             if payload.status is PayloadState.RUNNING:
                 self.happens(functools.partial(agent.end, payload, *how))
 
-    @rule(which=AGENT, what=st.sampled_from(["restart", "drop", "take_late", "fall_ill", "forge"]))
+    @rule(
+        which=AGENT,
+        what=st.sampled_from(["restart", "drop", "take_late", "toggle_health", "forge"]),
+    )
     def something_happens_to(self, which: int, what: str) -> None:
         self.happens(getattr(self.world.agents[which], what))
 

@@ -128,7 +128,7 @@ class SimAgent(AgentClient):
         self.up = False
         self._world.registry.mark_down(self, "cut off")
 
-    def fall_ill(self) -> None:
+    def toggle_health(self) -> None:
         """Its sandbox breaks, or is well again."""
         self.well = not self.well
         if self.up:

@@ -267,7 +267,7 @@ class World:
         for agent in self.agents:
             agent.faults.clear()
             if not agent.well:
-                agent.fall_ill()
+                agent.toggle_health()
         await self.send.run_once()
         await self.clock.advance(60.0)
         await self.holder.run_once()
