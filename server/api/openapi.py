@@ -29,6 +29,13 @@ _PAGE: Final = """<!doctype html>
 <script src="swagger/swagger-ui-bundle.js"></script>
 <script src="swagger/start.js"></script></body></html>
 """
+_KEPT_IDS: Final = {
+    "server_status_ping": "service_ping",
+    "server_status_health": "service_health",
+    "server_status_services": "service_services",
+    "agents_listing": "service_agents",
+}
+"""Operations whose handlers have other names by now: clients are generated from these ids."""
 _ASSETS: Final = {
     "swagger-ui.css": "text/css",
     "swagger-ui-bundle.js": "text/javascript",
@@ -116,9 +123,10 @@ def _operation(route: Route) -> dict[str, Any]:
         {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
         for name, text in route.query.items()
     ]
+    name = f"{route.handler.__module__.rsplit('.', 1)[-1]}_{route.handler.__name__}"
     operation: dict[str, Any] = {
         "summary": route.summary,
-        "operationId": f"{route.handler.__module__.rsplit('.', 1)[-1]}_{route.handler.__name__}",
+        "operationId": _KEPT_IDS.get(name, name),
         "responses": {
             str(status): {"description": HTTPStatus(status).phrase} | _content(status, answer)
             for status, answer in _answers(route).items()
