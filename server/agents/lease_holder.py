@@ -26,7 +26,7 @@ class LeaseHolder:
 
     Args:
         followers: by agent of the settings: follows it until it is cancelled.
-        stages: break off what they do with an agent.
+        stages: each cancels its work with an agent.
         resume: takes up what an earlier holder began.
         alone: no other server can be running, so leases of an earlier run are taken at once.
     """

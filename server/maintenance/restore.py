@@ -1,10 +1,10 @@
 """A backup into an empty data folder, as the folder of a new server.
 
 Everything that came after the backup is unknown: jobs that it had not seen, attempts that agents
-took. So the restored server has an identity of its own, and no answer of an agent to the former one
-can be taken for one of its own; it leaves out numbers that the former one may have given away; and
-it makes agents end what they hold for the former one before it gives them work. Jobs that were at
-an agent are then found not to be there, and are queued again.
+took. So the restored server has an identity of its own: it never takes an answer to the former
+server for an answer to itself. It skips job numbers that the former server may have used. Before it
+gives agents work, it makes them end what they hold for the former server. Then jobs that were at an
+agent are not found there, and are queued again.
 """
 
 from __future__ import annotations

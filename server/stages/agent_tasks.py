@@ -38,7 +38,7 @@ class AgentTasks(Generic[Key]):
         return self._tasks[key][1]
 
     def start(self, agent: str, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Work on something that the agent has, or is to have; the key must be free."""
+        """Start a task for what the agent has, or will get. The key must not be in use."""
         self._tasks[key] = (agent, asyncio.create_task(self._run(key, work)))
 
     async def _run(self, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -52,10 +52,10 @@ class AgentTasks(Generic[Key]):
             del self._tasks[key]
 
     async def stop(self, agent: str | None = None) -> None:
-        """Break off what has to do with the agent; None: everything."""
+        """Cancel the tasks of the agent (None: of all agents)."""
         stopped = {key: task for key, (name, task) in self._tasks.items() if agent in (None, name)}
         for task in stopped.values():
             task.cancel()
         await asyncio.gather(*stopped.values(), return_exceptions=True)
         for key in stopped:
-            self._tasks.pop(key, None)  # of a task that had not begun
+            self._tasks.pop(key, None)  # a task that had not started

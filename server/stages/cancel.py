@@ -82,7 +82,7 @@ class Cancel(Stage):
         return 0
 
     async def stop(self) -> None:
-        """Break off; the requests to cancel are stored."""
+        """Stop. The requests to cancel stay stored."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

@@ -80,7 +80,7 @@ class Poll(Stage):
             return 0
 
     async def stop(self, agent: str | None = None) -> None:
-        """Break off what is asked of the agent; None: of all."""
+        """Cancel the polls of the agent (None: of all agents)."""
         await self._asking.stop(agent)
 
     async def _unreached(self, job: Job, unreachable_s: float, what: str) -> bool:

@@ -30,7 +30,7 @@ _INSERT: Final = """
     INSERT INTO agents (id, name, kind, address, state, created_at)
     VALUES (:id, :name, :kind, :address, 'active', :at)
 """
-_ENTER_NAMED_BY_JOBS: Final = f"""
+_REGISTER_NAMED_BY_JOBS: Final = f"""
     INSERT INTO agents (id, name, kind, address, state, created_at)
     SELECT DISTINCT 'name:' || agent, agent, '', '', 'active', CAST(:at AS BIGINT) FROM jobs
     WHERE {HELD} AND agent IS NOT NULL AND agent NOT IN (
@@ -59,7 +59,7 @@ class SqlAgents:
                     await tx.rows(_INSERT, values | {"kind": agent.kind, "address": agent.address})
                 elif there.state is AgentState.RETIRED and there.message == REMOVED:
                     await _set_state(tx, there.id, AgentState.ACTIVE, "")
-            await tx.rows(_ENTER_NAMED_BY_JOBS, {"at": at})
+            await tx.rows(_REGISTER_NAMED_BY_JOBS, {"at": at})
             return await tx.rows(_ALL)
 
         return [_record(row) for row in await self._database.write(change)]
@@ -143,10 +143,10 @@ _IDLE: Final = f"""
 
 
 async def _rename_by_address(tx: Transaction, agents: Sequence[Contact]) -> None:
-    """Agents that the settings call by other names at their addresses take their jobs along.
+    """Rename agents that have another name at the same address in the settings, and their jobs.
 
-    All together: two may have exchanged their names, and once one of them is reached under its new
-    name the jobs of both could not be told apart.
+    All at once, because two agents may have exchanged their names. After a rename of one of them the
+    jobs of both would have the same name.
     """
     names: dict[str, list[str]] = {}
     for agent in agents:
@@ -205,7 +205,7 @@ async def _set_state(
 
 
 async def _take_id(tx: Transaction, there: AgentRecord, own_id: str, taken: bool) -> None:
-    """An agent that had no id but its name says its own now.
+    """Give an agent that had an id made of its name the id that it says now.
 
     Args:
         taken: there is a record with that id.
@@ -226,7 +226,7 @@ async def _take_id(tx: Transaction, there: AgentRecord, own_id: str, taken: bool
 
 
 async def _rename_in_jobs(tx: Transaction, old: str, new: str) -> None:
-    """The jobs that it has; those that have ended keep the name that it had then."""
+    """Rename an agent in the jobs that it has. Jobs that have ended keep the old name."""
     values = {"old": old, "new": new}
     await tx.rows(
         f"""

@@ -91,12 +91,12 @@ def _files(connection: sqlite3.Connection) -> dict[FileKind, str]:
 
 
 async def become_another(database: Database, new: str, skip: int, *, follow: bool) -> None:
-    """Give a restored database an identity of its own, and numbers that were never given away.
+    """Give a restored database an identity of its own, and job numbers that were never used.
 
     Args:
         new: the new identity.
-        skip: how many numbers of jobs the former server may have given away since the backup.
-        follow: the former server is gone: what agents hold for it is to be ended.
+        skip: how many job numbers the former server may have used since the backup.
+        follow: the former server is gone: end what agents hold for it.
     """
 
     async def change(tx: Transaction) -> None:

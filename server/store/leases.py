@@ -22,16 +22,16 @@ _ACQUIRE: Final = f"""
     WHERE leases.owner = excluded.owner OR leases.until <= now_us() OR :alone
     RETURNING name, owner, token
 """  # noqa: S608 - no user input
-"""A new owner gets the time in seconds as its token, so that a database that was put back from a
-copy does not begin again with tokens that agents have seen; and at least one more than the last."""
+"""The token of a new owner is the time in seconds, and at least one more than the last token. So a
+database that was restored from a copy does not use tokens again that agents have seen."""
 _SERVERS: Final = "substr(name, 1, 7) = 'server:'"
 
 
 HELD: Final = """
     EXISTS (SELECT 1 FROM leases WHERE name = :_lease AND owner = :_owner AND token = :_token)
 """
-"""Stands in the statement that writes: whoever checks first and then writes may have been paused in
-between, and writes over what its successor did."""
+"""A condition of the statement that writes. A check before the write would not do: a server that is
+paused between the two would overwrite what its successor did."""
 
 
 def held(lease: Lease) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from shared.sql import Transaction
 
 
 class Retention(Part):
-    """The part of ``ports.Jobs`` that the Cleaner works by."""
+    """The part of ``ports.Jobs`` that the Cleaner uses."""
 
     async def expired(self, now: Micros, limit: int) -> list[Job]:
         return await self._jobs(
@@ -123,7 +123,7 @@ _FORGETTABLE: Final = """
 
 
 async def _delete(tx: Transaction, job_ids: Sequence[int]) -> None:
-    """The rows, after all that refers to them; AUTOINCREMENT gives no number a second time."""
+    """Delete the rows, after all rows that refer to them. AUTOINCREMENT never reuses a number."""
     for names, params in batches(job_ids):
         for table in ("job_tags", "events", "idempotency_keys", "attempts"):
             await tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
