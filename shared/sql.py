@@ -47,7 +47,7 @@ class Database(Protocol):
         ...
 
     async def list_rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        """As :meth:`rows`, for somebody's list: whoever calls :meth:`rows` never waits for it."""
+        """As :meth:`rows`, for a caller's list: calls of :meth:`rows` never wait for it."""
         ...
 
     async def write(self, change: Change[T]) -> T:

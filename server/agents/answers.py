@@ -68,7 +68,7 @@ async def document(answer: aiohttp.ClientResponse, model: type[Document]) -> Doc
     """The body as a document.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a document of the model.
     """
     try:
         return model.model_validate_json(await read(answer, _DOCUMENT_BYTES))

@@ -27,7 +27,7 @@ async def parse(body: bytes) -> PayloadList:
     """The list, as :class:`shared.wire.PayloadList` reads it in one piece.
 
     Raises:
-        ValueError: it is none, or has more than :data:`MOST` payloads.
+        ValueError: it is not such a list, or has more than :data:`MOST` payloads.
     """
     text = body.decode()
     head = _HEAD.match(text)

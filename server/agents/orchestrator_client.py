@@ -140,7 +140,7 @@ def _document(body: bytes) -> dict[str, Any]:
 
 
 def _payload(body: bytes, payload_id: int | None = None) -> PayloadDoc | None:
-    """The payload; None: in a state that says nothing.
+    """The payload; None: its state says nothing about it.
 
     Raises:
         ValueError: not a payload, or another one.

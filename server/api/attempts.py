@@ -53,7 +53,7 @@ async def read(request: web.Request, context: Context) -> AttemptDoc:
 
 
 async def result(request: web.Request, context: Context) -> web.StreamResponse:
-    """What an attempt left, whatever became of it."""
+    """The result of an attempt, also of one that failed or was cancelled."""
     job, attempt = await _requested(request, context)
     if attempt.result is None:
         raise _nothing_left(job, attempt)

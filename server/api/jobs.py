@@ -75,7 +75,7 @@ async def page(request: web.Request, context: Context) -> JobPage:
 async def _page_of_key(
     request: web.Request, context: Context, user: str | None, key: str
 ) -> JobPage:
-    """The job that was uploaded under a key, for whoever lost the answer to that upload."""
+    """The job that was uploaded under a key, for clients that lost the answer to that upload."""
     if user is None:
         raise BadField(_KEY, "missing_user", f"{_KEY} needs user beside it: keys belong to a user")
     job = await job_of_key(context.jobs, request[PRINCIPAL], user, key)

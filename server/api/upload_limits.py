@@ -1,4 +1,4 @@
-"""How many uploads there may be at once, and how slowly they may come."""
+"""How many uploads there may be at once, and how slow they may be."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class UploadInFlight:
         """Count it as one of the user's, once.
 
         Raises:
-            Refusal: too many uploads of the user are under way.
+            Refusal: the user has too many uploads now.
         """
         if self.user is None:
             self._limits.count(user)
@@ -105,10 +105,10 @@ class UploadLimits:
 
     @contextmanager
     def admit(self, content: StreamReader) -> Iterator[UploadInFlight]:
-        """Around the upload of this body.
+        """A context for the upload of this body.
 
         Raises:
-            Refusal: too many are under way.
+            Refusal: there are too many uploads now.
         """
         if len(self._in_flight) >= self._at_once:
             raise _too_many(f"{self._at_once} uploads are under way, the most this server takes")

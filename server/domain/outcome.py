@@ -113,7 +113,7 @@ def advance(
 
 
 def unknown(job: Job, now: Micros, message: str, reason: Reason | None = None) -> Move:
-    """What became of the attempt cannot be found out now."""
+    """It cannot be found out now what the attempt does."""
     return _move(job, JobState.UNKNOWN, now, message, reason)
 
 
@@ -175,7 +175,7 @@ def interrupted(
 
 
 def not_sent(job: Job, service: Service, now: Micros, message: str, delay_s: float) -> Move:
-    """No agent has taken the attempt, through no fault of its own: no budget pays for it."""
+    """No agent has taken the attempt. That is not the fault of the job, so no retry is used up."""
     again = Retry(delay_s, job.infra_used, job.retries_used)
     return _requeue(job, service, now, message, None, again)
 

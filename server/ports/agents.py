@@ -20,7 +20,7 @@ class AgentError(Exception):
 
 
 class Unreachable(AgentError):
-    """No answer. ``sent``: the request may have arrived all the same."""
+    """No answer. ``sent``: the request may still have arrived."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)

@@ -9,8 +9,8 @@ from server.domain.leases import Lease
 
 
 class Leases(Protocol):
-    """The leases of this run of the server. When one has run out is judged by the clock of the
-    database, so that the clocks of the servers do not matter.
+    """The leases of this run of the server. The clock of the database says when one has
+    run out, so the clocks of the servers do not matter.
     """
 
     owner: str

@@ -12,10 +12,10 @@ _NUMBERS: Final = {"RUNS_PER_USER": "runs_per_user", "MAX_RUNS": "max_runs"}
 
 
 def tables(environ: Mapping[str, str]) -> dict[str, Any]:
-    """job-orchestrator's own variables as our tables.
+    """job-orchestrator's own variables as tables of the settings.
 
     Raises:
-        SettingsError: a number that is none, a service without all three addresses.
+        SettingsError: not a number, or a service without all three addresses.
     """
     server: dict[str, Any] = {}
     if "PORT" in environ:

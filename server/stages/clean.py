@@ -31,7 +31,7 @@ class Clean(Stage):
     """The Cleaner.
 
     Args:
-        running_servers: names the runs of servers that still go on; what they store is no orphan.
+        running_servers: the runs of servers that are alive; what they store is no orphan.
         more: called when a sweep has left something to the next one, which should come at once.
     """
 

@@ -261,8 +261,8 @@ class Get(Stage):
 def _expects(job: Job, payload: PayloadDoc) -> bool:
     """Whether the job waits for what the payload reports.
 
-    A job that was queued again has given its attempt up; only a result that is there all the same
-    saves another one.
+    A job that was queued again has given its attempt up. Only if that attempt has Completed after
+    all, its result is used and saves another attempt.
     """
     if job.state is JobState.QUEUED:
         return payload.status is PayloadState.COMPLETED and job.cancel_requested_at is None

@@ -1,4 +1,4 @@
-"""What callers read of jobs. Every look at a job for a caller goes through here: who may not see it
+"""What callers read of jobs. All reads for callers are done here: a caller who may not see a job
 gets the answer for an unknown id.
 """
 
@@ -14,7 +14,7 @@ from shared.principals import Principal
 
 
 async def read_job(jobs: Jobs, principal: Principal, job_id: int) -> Job:
-    """The job, for whoever may see it.
+    """The job, if the principal may see it.
 
     Raises:
         NotAllowed, NoSuchJob

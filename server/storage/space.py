@@ -1,6 +1,6 @@
 """Who may write how much, so that some of the disk stays free at every moment.
 
-Whoever writes a file that is not there yet asks before each piece. What is granted and not yet
+Who writes a new file asks before each piece. What is granted and not yet
 written counts as used: two uploads that fit one by one do not fill the disk together.
 """
 

@@ -145,8 +145,8 @@ _IDLE: Final = f"""
 async def _rename_by_address(tx: Transaction, agents: Sequence[Contact]) -> None:
     """Rename agents that have another name at the same address in the settings, and their jobs.
 
-    All at once, because two agents may have exchanged their names. After a rename of one of them the
-    jobs of both would have the same name.
+    All at once, because two agents may have exchanged their names. If one of them was renamed
+    first, the jobs of both would have the same name.
     """
     names: dict[str, list[str]] = {}
     for agent in agents:

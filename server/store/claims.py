@@ -79,8 +79,8 @@ class Claims(Part):
 
 
 async def _lock(tx: Transaction, service: str) -> str:
-    """The user who was served last; whoever else claims for the service waits until the end of
-    this transaction. It is a statement of its own: what is counted after it cannot change.
+    """The user who was served last. Other claims for the service wait until the end of this
+    transaction. It is a separate statement, so what is counted after it cannot change.
     """
     find = "SELECT last_user FROM services WHERE name = :service"
     rows = await tx.locked_rows(find, {"service": service})
