@@ -1,7 +1,7 @@
 """The agents: what the server remembers of each, and what operators decide about them.
 
 An agent of the settings needs no registration by an operator. It is known by its own id after it
-was reached. Its state is in the store, where several servers read it every few seconds.
+was reached. Its state is in the store, where several servers read it every ten seconds.
 """
 
 from __future__ import annotations

@@ -166,7 +166,8 @@ async def test_an_agent_is_retired_once_it_has_no_jobs_and_is_then_left_alone(
             assert (await caller.job(await caller.upload()))["agent"] == "other"
             assert not agent.calls
             assert (await agent_of(caller, "north"))["trouble"] == "agent north is retired"
-            assert (await ask(caller, "POST", "/north/resume"))[0] == 200
+            status, found = await ask(caller, "POST", "/north/resume")
+            assert (status, "retired" in found["trouble"]) == (200, False)
             assert (await up(caller, agent))["id"] == "abc"
 
 

@@ -17,6 +17,13 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 MUTANTS: Final = (
     _of(
+        "an agent that is in use again does not say that it is retired",
+        "agents/follower.py",
+        "client.not_reached_yet)",
+        "client.excluded)",
+        f"{_HTTP}an_agent_is_retired_once_it_has_no_jobs_and_is_then_left_alone",
+    ),
+    _of(
         "a claim gives no jobs to an agent that was drained meanwhile",
         "store/claims.py",
         "if one.name not in retired]",
