@@ -12,7 +12,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import structlog
 
-from client_agent.sandbox.host import Host, probe_host
+from client_agent.sandbox.host_limits import Host, probe_host
 from client_agent.sandbox.kernel import cgroups
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.sandbox.settings import SandboxSettings
