@@ -431,7 +431,8 @@ async def test_a_cancel_is_not_confirmed_while_its_agent_is_not_in_the_settings(
             assert agent.killed == []
         async with serving(tmp_path, agent) as caller:
             assert (await caller.job(job_id))["status"] == "Cancelled"
-            assert agent.killed == [f"{job_id}.1"]
+            # Twice, where the list of payloads that the server compares is older than the cancel.
+            assert set(agent.killed) == {f"{job_id}.1"}
 
 
 async def test_the_list_of_agents_says_what_each_does_now(tmp_path):
