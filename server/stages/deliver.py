@@ -173,6 +173,9 @@ class Deliver(Stage):
             offered = self._fleet.offered(job.service)
             if not self._fleet.candidates(job.service):
                 delay_s = min(rest_s, _REFUSED_S)
+        elif refusal.final and job.bundle is not None:
+            # Its bytes may be damaged here: who uploads the same content again must not get them.
+            await self._jobs.stop_sharing(job.bundle)
         move = self._decide(outcome.refused, job, refusal, delay_s=delay_s, offered=offered)
         await self._move(job, move)
 

@@ -12,7 +12,10 @@ from shared.sql import Database, Row, Transaction
 _UNTIL: Final = f"now_us() + {round(LENGTH_S * SECOND)}"
 _ACQUIRE: Final = f"""
     INSERT INTO leases (name, owner, token, until)
-    VALUES (:name, :owner, now_us() / {SECOND}, {_UNTIL})
+    VALUES (:name, :owner, (
+        SELECT CASE WHEN max(token) > now_us() / {SECOND} THEN max(token)
+                    ELSE now_us() / {SECOND} END FROM leases
+    ), {_UNTIL})
     ON CONFLICT (name) DO UPDATE SET
         owner = excluded.owner,
         until = excluded.until,

@@ -36,6 +36,20 @@ _LATER: Final = "a_lease_that_has_run_out_goes_to_another_with_a_higher_token"
 
 MUTANTS: Final = (
     _store(
+        "a renamed agent gets no lower token",
+        "CASE WHEN max(token) > now_us() / {SECOND} THEN max(token)",
+        "CASE WHEN max(token) < 0 THEN max(token)",
+        "an_agent_that_is_renamed_gets_no_lower_token",
+    ),
+    _of(
+        "a bundle that an agent found damaged is shared no more",
+        "server/stages/deliver.py",
+        "            await self._jobs.stop_sharing(job.bundle)\n        move",
+        "            pass\n        move",
+        "unit/server/stages/test_delivery",
+        "a_bundle_that_an_agent_refuses_for_good_is_shared_with_no_later_upload",
+    ),
+    _store(
         "a lease is not taken over before its end",
         "leases.until <= now_us() OR :alone",
         "leases.until > 0 OR :alone",
@@ -50,8 +64,8 @@ MUTANTS: Final = (
     ),
     _store(
         "tokens do not begin again after a restore",
-        "now_us() / {SECOND}, {_UNTIL}",
-        "1, {_UNTIL}",
+        "                    ELSE now_us() / {SECOND} END FROM leases",
+        "                    ELSE 1 END FROM leases",
         "tokens_go_on_though_the_database_was_put_back_from_an_earlier_copy",
     ),
     _store(

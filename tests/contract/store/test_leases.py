@@ -96,6 +96,14 @@ async def test_a_token_is_never_given_twice_though_the_clock_stands_still_or_goe
     assert tokens == sorted(set(tokens))
 
 
+async def test_an_agent_that_is_renamed_gets_no_lower_token(
+    first: SqlLeases, second: SqlLeases, clock: SimClock
+) -> None:
+    before = await one(first, NORTH)
+    clock.jump(-3_600.0)
+    assert (await one(second, SOUTH)).token >= before.token
+
+
 async def test_tokens_go_on_though_the_database_was_put_back_from_an_earlier_copy(
     database: Database, first: SqlLeases, second: SqlLeases, clock: SimClock
 ) -> None:

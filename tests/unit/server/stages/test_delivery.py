@@ -247,6 +247,19 @@ async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(worl
     assert (job.state, job.reason) == (JobState.FAILED, Reason.NOT_OFFERED)
 
 
+async def test_a_bundle_that_an_agent_refuses_for_good_is_shared_with_no_later_upload(world):
+    await world.start()
+    calls: Counter[str] = Counter()
+    for agent in world.agents:
+        always(agent, RefusedByAgent("invalid_bundle", "a checksum is wrong", final=True), calls)
+    job_id = await world.upload("ann", "s")
+    assert [row["shared"] for row in await world.database.rows("SELECT * FROM bundles")] == [1]
+    await sweep(world)
+    job = await world.jobs.get(job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, Reason.INVALID_BUNDLE)
+    assert [row["shared"] for row in await world.database.rows("SELECT * FROM bundles")] == [0]
+
+
 async def test_a_job_is_not_refused_for_good_while_an_agent_that_is_away_may_take_it(world):
     await world.start()
     world.agents[0].drop()
