@@ -48,6 +48,8 @@ class Cancel(Stage):
         super().__init__(resources)
         self._watch, self._on_payload = watch, on_payload
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._without_lease: dict[int, asyncio.Event] = {}
+        """job -> wakes its task, which waits for the server that uses the job's agent"""
         self._waiting: dict[int, str] = {}  # why, as logged: a job is tried every few seconds
 
     async def __call__(self, principal: Principal, job_id: int, patience_s: float) -> Job:
@@ -79,6 +81,8 @@ class Cancel(Stage):
             del self._waiting[over]
         for job in jobs:
             self._start(job)
+            if job.id in self._without_lease and self._fleet.lease(job.agent or "") is not None:
+                self._without_lease.pop(job.id).set()
         return 0
 
     async def stop(self) -> None:
@@ -98,6 +102,8 @@ class Cancel(Stage):
                 while not (job := await self._jobs.get(job_id)).ended:
                     changed.clear()
                     if not await self._try(job):
+                        if self._fleet.lease(job.agent or "") is None:
+                            self._without_lease[job_id] = changed
                         await wait_for(changed, _CHECK_AGAIN_S, self._clock)
         except AgentError as problem:
             if self._waiting.get(job_id) != str(problem):
@@ -108,6 +114,7 @@ class Cancel(Stage):
         except Exception:
             log.exception("cancel.failed", job_id=job_id)
         finally:
+            self._without_lease.pop(job_id, None)
             del self._tasks[job_id]
 
     async def _try(self, job: Job) -> bool:

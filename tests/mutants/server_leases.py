@@ -247,6 +247,14 @@ MUTANTS: Final = (
         "sorted(self._followers.keys())",
         "an_agent_that_has_jobs_has_a_holder_though_it_is_not_in_the_settings",
     ),
+    _of(
+        "a cancel does not wait longer than for the lease",
+        "server/stages/cancel.py",
+        "self._without_lease.pop(job.id).set()",
+        "pass",
+        "stateful/test_two_servers",
+        "a_cancel_that_waits_is_done_as_soon_as_its_server_has_the_lease",
+    ),
     # files of a server that was taken for dead
     _of(
         "an upload is held to the lease that its server had before it was stored",
@@ -301,8 +309,8 @@ MUTANTS: Final = (
     _of(
         "a server cancels nothing at an agent that another uses",
         "server/stages/cancel.py",
-        'if self._fleet.lease(job.agent or "") is None:',
-        "if False:",
+        'if self._fleet.lease(job.agent or "") is None:\n            return False',
+        "if False:\n            return False",
         "stateful/test_two_servers",
         "a_cancel_is_done_by_the_server_that_talks_to_the_jobs_agent",
     ),

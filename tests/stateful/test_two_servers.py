@@ -209,3 +209,25 @@ async def test_a_cancel_is_done_by_the_server_that_talks_to_the_jobs_agent(tmp_p
         assert left() in (PayloadState.KILLED, PayloadState.CLEANED)
         for world in (first, second):
             await world.die()
+
+
+async def test_a_cancel_that_waits_is_done_as_soon_as_its_server_has_the_lease(
+    tmp_path: Path,
+) -> None:
+    with two_servers(tmp_path / "data") as (first, second):
+        await begin(first, second)
+        await first.send.run_once()
+        await first.clock.settle()
+        (job,) = await first.jobs.in_states([JobState.SUBMITTED], "north")
+        await first.die()
+        await second.clock.advance(LENGTH_S)
+        asking = asyncio.create_task(second.cancel(LOCAL, job.id, 20.0))
+        await second.clock.settle()
+        assert not second.follows("north")
+        await second.holder.run_once()
+        await second.clock.settle()
+        await second.cancel.run_once()
+        await second.clock.settle()
+        assert asking.done(), "no time has passed"
+        assert (await asking).state is JobState.CANCELLED
+        await second.die()
