@@ -174,6 +174,7 @@ async def running(
             settings.name,
             version(),
             settings.slots,
+            settings.labels,
             settings.services,
             settings.min_free,
         )

@@ -147,6 +147,8 @@ class AgentHealth(Wire):
     running: Int64 | None = None
     services: list[str] | None = None
     """Services offered; None: any."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """What its operator says of it."""
     sandbox: dict[str, Any] | None = None
     """Backend, self-test, which limits are hard."""
     message: str = ""

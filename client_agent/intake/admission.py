@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from client_agent.intake.mount_sources import MountSources
@@ -23,6 +24,7 @@ class Identity:
     name: str
     version: str
     slots: int
+    labels: Mapping[str, str]
     services: tuple[str, ...] | None
     """None: any."""
     min_free: int

@@ -56,6 +56,7 @@ class Health:
             agent_id=identity.agent_id,
             version=identity.version,
             slots=identity.slots,
+            labels=dict(identity.labels),
             running=running,
             services=None if identity.services is None else list(identity.services),
             sandbox=self._sandbox_doc(broken),

@@ -47,6 +47,8 @@ class AgentSection(HttpSection):
     """None: ``agent.sqlite`` in ``data_dir``."""
     slots: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1, le=1024)
     """Attempts that run at once."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """What operators want to see of it, as in ``{gpu = "a100"}``."""
     services: StringList = None
     """Services offered; None: any."""
     sandbox: Literal["bubblewrap", "none"] = "bubblewrap"

@@ -213,6 +213,9 @@ def _details(agent: AgentDoc) -> Iterator[str]:
     at = f" at {agent.address}" if agent.address else ""
     version = f", version {agent.version}" if agent.version else ""
     yield f"  {kind}{at}{version}, id {agent.id}"
+    if agent.labels:
+        labels = ", ".join(f"{name}={value}" for name, value in sorted(agent.labels.items()))
+        yield f"  labels {labels}"
     slots = "" if agent.slots is None else f", {agent.slots} slots"
     yield f"  {_jobs(agent)}, {agent.running} running{slots}"
     if agent.unreachable_s is not None:

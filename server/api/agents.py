@@ -109,4 +109,4 @@ def _health(agent: Agent) -> dict[str, Any] | None:
     """Its latest health document, without the number of running jobs, which is out of date."""
     if agent.health is None:
         return None
-    return agent.health.model_dump(exclude_none=True, exclude={"running"})
+    return agent.health.model_dump(exclude_none=True, exclude={"labels", "running"})

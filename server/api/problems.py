@@ -94,7 +94,7 @@ def translate(problem: Exception) -> Refusal | None:
                 problem.code,
                 str(problem),
                 part=problem.field if isinstance(problem, BadField) else None,
-                retry_after_s=30 if isinstance(problem, QueueFull) else None,
+                retry_after_s=30 if isinstance(problem, QueueFull | ServerPaused) else None,
             )
         case FormRefused():
             return Refusal(problem.status, problem.code, problem.message, part=problem.part)

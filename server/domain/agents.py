@@ -50,6 +50,7 @@ class Contact:
     agent_id: str | None = None
     version: str | None = None
     resources: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def own_id(self) -> str | None:

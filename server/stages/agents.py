@@ -60,7 +60,15 @@ class Agents(Stage):
         """An agent of the settings was reached."""
         said = self._settings[name]
         resources: dict[str, Any] = {"slots": health.slots, "services": health.services}
-        contact = Contact(name, said.kind, said.address, health.agent_id, health.version, resources)
+        contact = Contact(
+            name,
+            said.kind,
+            said.address,
+            health.agent_id,
+            health.version,
+            resources,
+            health.labels,
+        )
         now = self._clock.now()
         written = self._contacts.get(name) == contact and not self._fleet.unreachable_s(name)
         if written and now - self._heard[name] < _HEARD_EVERY_S * SECOND:

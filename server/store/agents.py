@@ -98,6 +98,7 @@ class SqlAgents:
                 "address": contact.address,
                 "version": contact.version,
                 "resources": json.dumps(dict(contact.resources)),
+                "labels": json.dumps(dict(contact.labels)),
                 "state": state,
                 "message": message,
                 "at": at,
@@ -106,6 +107,7 @@ class SqlAgents:
                 """
                 UPDATE agents SET name = :name, kind = :kind, address = :address, state = :state,
                        message = :message, version = :version, resources = :resources,
+                       labels = :labels,
                        last_heard_at = :at, unreachable_s = 0
                 WHERE id = :id RETURNING *
                 """,

@@ -115,7 +115,7 @@ class Rig:
             self.clock,
             self.threads,
             self.watch,
-            Identity("agent-id", "node-1", "1.0", self.slots, None, 0),
+            Identity("agent-id", "node-1", "1.0", self.slots, {}, None, 0),
             5.0,
             SlotQueue(self.slots),
             self.grants,

@@ -66,10 +66,13 @@ async def test_an_agent_is_known_by_its_own_id_from_its_first_contact_on(
 ) -> None:
     await agents.register([NORTH], 40)
     job = await held(jobs, "north")
-    said = replace(NORTH, agent_id="x1", version="1.2", resources={"slots": 4})
+    said = replace(
+        NORTH, agent_id="x1", version="1.2", resources={"slots": 4}, labels={"gpu": "a100"}
+    )
     record = await reached(agents, said)
     assert record.id == "x1"
     assert (record.version, record.resources) == ("1.2", {"slots": 4})
+    assert record.labels == {"gpu": "a100"}
     assert (record.created_at, record.last_heard_at) == (40, 50)
     assert await agents.all() == [record]
     attempt = await jobs.attempt(AttemptKey(job.id, 1))

@@ -24,7 +24,7 @@ def admission(tmp_path):
         grants = SandboxingSection.model_validate(sandboxing).grants({})
         folders = Folders(tmp_path / "home", numbered())
         watch = SandboxWatch(FakeSandbox(clock, tmp_path), clock)
-        identity = Identity("id", "node-1", "1.0", 1, None, 0)
+        identity = Identity("id", "node-1", "1.0", 1, {}, None, 0)
         return Admission(identity, folders, watch, grants, clock)
 
     return make
