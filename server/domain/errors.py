@@ -110,6 +110,13 @@ class QueueFull(FerrymanError):
         )
 
 
+class BundleGone(FerrymanError):
+    """The stored bundle that a job was to share was removed meanwhile. No caller gets it."""
+
+    def __init__(self) -> None:
+        super().__init__("the stored bundle is gone")
+
+
 class ServerPaused(FerrymanError):
     """The server stood still for so long that others took it for dead, and removed its files."""
 

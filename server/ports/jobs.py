@@ -69,7 +69,12 @@ class Jobs(Protocol):
         Raises:
             QueueFull, StorageFull
             ServerPaused: the lease has ended.
+            BundleGone: the bundle names no file, and there is none to share any more.
         """
+        ...
+
+    async def find_shared_bundle(self, digest: str, size: int) -> str | None:
+        """The stored file that an upload of this content would share now."""
         ...
 
     async def stored(self, user_id: str) -> int:

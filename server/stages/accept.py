@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from server.domain import access
-from server.domain.errors import BundleTooLarge, KeyReused, QueueFull, StorageFull
+from server.domain.errors import BundleGone, BundleTooLarge, KeyReused, QueueFull, StorageFull
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.upload_fields import UploadRequest, given
@@ -88,9 +88,31 @@ class Accept(Stage):
         """
         if bundle.bytes > request.limits.disk:
             raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
+        if await self._jobs.find_shared_bundle(bundle.digest, bundle.size) is not None:
+            try:
+                return await self._insert(principal, request, None, bundle)
+            except BundleGone:
+                pass  # it was removed a moment ago: store this one
+        return await self._insert(principal, request, content, bundle)
+
+    async def _insert(
+        self,
+        principal: Principal,
+        request: UploadRequest,
+        content: ScratchFile | None,
+        bundle: BundleSummary,
+    ) -> tuple[Job, bool]:
+        """Queue it.
+
+        Args:
+            content: None: share the stored file with the same content.
+
+        Raises:
+            BundleGone: there is none any more.
+        """
         lease = self._leases.own  # before the file is there: until it ends, it is no orphan
         async with self._storage.pending(FileKind.BUNDLE) as pending:
-            file = await pending.put(content)
+            file = "" if content is None else await pending.put(content)
             job, is_new = await self._jobs.insert(
                 NewJob(
                     request.user_id,

@@ -8,11 +8,34 @@ from server.domain.files import FileKind
 from server.domain.jobs import Bundle
 from server.store.statements import batches
 from shared.clock import Micros
-from shared.sql import Transaction
+from shared.sql import Database, Transaction
 
 
-async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle:
-    """Count one job more; the bundle whose file it shares, which may be its own."""
+async def find_shared(source: Database, digest: str, size: int) -> str | None:
+    """The file that an upload of this content would share now."""
+    rows = await source.rows(
+        "SELECT file FROM bundles WHERE digest = :digest AND size = :size AND shared = 1",
+        {"digest": digest, "size": size},
+    )
+    return str(rows[0]["file"]) if rows else None
+
+
+async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle | None:
+    """Count one job more.
+
+    Returns:
+        The bundle whose file it shares, which may be its own. None: it has no file of its own, and
+        the one that it was to share is gone.
+    """
+    if not bundle.file:
+        shared = await tx.rows(
+            """
+            UPDATE bundles SET refs = refs + 1
+            WHERE digest = :digest AND size = :size AND shared = 1 RETURNING file
+            """,
+            {"digest": bundle.digest, "size": bundle.size},
+        )
+        return Bundle(shared[0]["file"], bundle.size, bundle.digest) if shared else None
     rows = await tx.rows(
         """
         INSERT INTO bundles (file, digest, size, refs, created_at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from server.domain.errors import FerrymanError, QueueFull, ServerPaused, StorageFull
+from server.domain.errors import BundleGone, FerrymanError, QueueFull, ServerPaused, StorageFull
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result, Step
 from server.domain.leases import Lease
 from server.ports import LeaseLost
@@ -51,6 +51,8 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
                 if stored + new.bundle.size > most_stored:
                     return StorageFull(new.user_id, stored, most_stored)
             bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
+            if bundle is None:
+                return BundleGone()
             row = await tx.rows(
                 f"""
                 INSERT INTO jobs (state, user_id, service, name, tags, limits, timeout_s, message,
@@ -96,6 +98,9 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
         if inserted[1]:
             self._changed(inserted[0])
         return inserted
+
+    async def find_shared_bundle(self, digest: str, size: int) -> str | None:
+        return await bundles.find_shared(self._database, digest, size)
 
     async def stored(self, user_id: str) -> int:
         return await _stored(self._database, user_id)

@@ -292,6 +292,23 @@ async def test_a_full_queue_is_429_and_says_when_to_come_back(tmp_path):
         assert len(left(tmp_path)) == 1  # the three have the same bundle
 
 
+async def test_an_upload_whose_content_was_removed_a_moment_ago_is_stored(tmp_path, monkeypatch):
+    async with server(tmp_path) as caller:
+        jobs = caller.server.context.jobs
+        seen = []
+
+        async def removed_since(digest: str, size: int) -> str:
+            seen.append((digest, size))
+            return "gone"
+
+        monkeypatch.setattr(jobs, "find_shared_bundle", removed_since)
+        await caller.job(await caller.upload(), until="Running")
+        assert len(seen) == 1
+        assert len(left(tmp_path)) == 1
+        await caller.job(await caller.upload(), until="Running")
+        assert len(left(tmp_path)) == 1
+
+
 async def test_a_user_who_has_stored_enough_is_refused_with_what_is_left(tmp_path):
     body = files(*(f"{name:0>60}" for name in range(3)))  # names count, too
     room = "[server]\nstored_per_user = 1000\n"  # one such bundle, and not a second

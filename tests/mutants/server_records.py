@@ -73,6 +73,23 @@ MUTANTS: Final = (
         'await tx.rows("DELETE',
         f"{_LEASES}a_server_that_was_taken_for_dead_inserts_no_job_with_its_file",
     ),
+    Mutant(
+        "bundles",
+        "a bundle whose like was removed a moment ago is stored",
+        "server/stages/accept.py",
+        "                pass  # it was removed",
+        "                raise  # it was removed",
+        (
+            "tests/contract/test_upload_http.py"
+            "::test_an_upload_whose_content_was_removed_a_moment_ago_is_stored",
+        ),
+    ),
+    _bundles(
+        "a job refers to no bundle that is gone",
+        "if shared else None",
+        'if shared else Bundle("gone", 1, "d")',
+        "a_bundle_without_a_file_of_its_own_shares_one_or_is_refused",
+    ),
     _bundles(
         "a file that another job has stays",
         'if not left or left[0]["refs"] <= 0:',

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from server.domain.errors import BundleGone
+from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, Move
 from server.store.jobs import SqlJobs
 from shared.wire import JobState
@@ -65,3 +69,20 @@ async def test_damaged_bytes_are_shared_no_more(jobs: SqlJobs) -> None:
     assert [job.bundle.file if job.bundle else "" for job in (again, third)] == ["b", "b"]
     (move,) = await cancelled(jobs, first)
     assert await jobs.clean([move]) == (1, [("bundles", "a")])
+
+
+async def test_a_bundle_without_a_file_of_its_own_shares_one_or_is_refused(jobs: SqlJobs) -> None:
+    assert await jobs.find_shared_bundle("d", 5) is None
+    with pytest.raises(BundleGone):
+        await uploaded(jobs, "")
+    first = await uploaded(jobs, "a")
+    assert await jobs.find_shared_bundle("d", 5) == "a"
+    second = await uploaded(jobs, "")
+    assert second.bundle == Bundle("a", 5, "d")
+    with pytest.raises(BundleGone):
+        await uploaded(jobs, "", digest="another")
+    assert await jobs.clean(await cancelled(jobs, first)) == (1, [])
+    assert await jobs.clean(await cancelled(jobs, second)) == (1, [(FileKind.BUNDLE, "a")])
+    assert await jobs.find_shared_bundle("d", 5) is None
+    with pytest.raises(BundleGone):
+        await uploaded(jobs, "")
