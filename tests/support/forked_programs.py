@@ -15,6 +15,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -31,15 +32,21 @@ def start(
 ) -> subprocess.Popen[Any]:
     """As ``python -P -m module`` in this environment, with the other arguments of Popen.
 
-    It is ``python`` indeed where lines are counted, which a fork would miss, and in the bench.
+    It is ``python`` indeed where lines are counted, which a fork would miss, in the bench, and
+    while this process has a database open: a thread that is in SQLite at that moment would leave
+    its locks to the child for ever.
     """
     command = [sys.executable, "-P", "-m", module, *arguments]
-    if "coverage" in sys.modules or "pytest" not in sys.modules:
+    if "coverage" in sys.modules or "pytest" not in sys.modules or _database_is_open():
         return subprocess.Popen(command, env=env, **how)
     be = _instead_of_exec(module, arguments, env, how.get("pass_fds", ()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # threads of other tests: the child touches none
         return subprocess.Popen(command, env=env, preexec_fn=be, **how)
+
+
+def _database_is_open() -> bool:
+    return any("_connection_worker_thread" in thread.name for thread in threading.enumerate())
 
 
 def _instead_of_exec(
