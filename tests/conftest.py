@@ -32,6 +32,7 @@ settings.load_profile("soak" if "SOAK_SECONDS" in os.environ else "test")
 
 SLOW_TIMEOUT_S = 900
 TIMEOUT_AGAIN_S = 1.0
+TEARDOWN_S = 30.0
 KILLED_AFTER_S = 60.0
 MAY_SKIP_IN_CI = (
     # Machines of CI are containers that do not hold it.
@@ -79,12 +80,22 @@ def pytest_runtest_call() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """After a failure nothing else ends a fixture that hangs while it cleans up."""
+    """End a fixture that hangs while it cleans up. An event loop does when the exception of a
+    timeout hit it between two steps of a task: nobody wakes that task any more.
+    """
+
+    def fail(_signum: int, _frame: object) -> None:
+        pytest.fail(f"its fixtures did not end within {TEARDOWN_S:g} s", pytrace=False)
+
     stderr = item.config.stash[fault_handler_stderr_fd_key]
     faulthandler.dump_traceback_later(KILLED_AFTER_S, exit=True, file=stderr)
+    former = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, TEARDOWN_S, TIMEOUT_AGAIN_S)
     try:
         return (yield)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
         faulthandler.cancel_dump_traceback_later()
 
 
