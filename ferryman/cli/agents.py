@@ -54,7 +54,7 @@ def list_agents(
             documents = await client.agents(every=every)
         listed = [AgentDoc.model_validate(document) for document in documents]
         if json:
-            typer.echo("[" + ",\n".join(agent.model_dump_json() for agent in listed) + "]")
+            show.print_json_list(listed)
         elif not listed:
             show.print_message("the server has no agents")
         else:

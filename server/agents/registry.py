@@ -127,8 +127,7 @@ class Registry:
         return self._leases.get(agent)
 
     def take(self, lease: Lease) -> None:
-        """This server uses the agent from now on. The time in which it
-        cannot be reached is counted from here."""
+        """This server uses the agent from now on, and counts for how long it cannot be reached."""
         self._leases[lease.agent] = lease
         unreachable_s = self._unreachable_before.get(lease.agent, 0.0)
         self._unreachable_since[lease.agent] = self._clock.monotonic() - unreachable_s

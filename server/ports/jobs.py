@@ -73,8 +73,8 @@ class Jobs(Protocol):
         """
         ...
 
-    async def find_shared_bundle(self, digest: str, size: int) -> str | None:
-        """The stored file that an upload of this content would share now."""
+    async def can_share_bundle(self, digest: str, size: int) -> bool:
+        """Whether there is a stored file that an upload of this content would share now."""
         ...
 
     async def stored(self, user_id: str) -> int:
@@ -133,7 +133,7 @@ class Jobs(Protocol):
         ...
 
     async def stop_sharing(self, bundle: Bundle) -> None:
-        """Its bytes are damaged or gone: the next upload of the same content is stored anew."""
+        """Its bytes are damaged or gone: the next upload of the same content is stored again."""
         ...
 
     async def attempts(self, job_id: int) -> list[Attempt]:

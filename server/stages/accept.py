@@ -88,7 +88,7 @@ class Accept(Stage):
         """
         if bundle.bytes > request.limits.disk:
             raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
-        if await self._jobs.find_shared_bundle(bundle.digest, bundle.size) is not None:
+        if await self._jobs.can_share_bundle(bundle.digest, bundle.size):
             try:
                 return await self._insert(principal, request, None, bundle)
             except BundleGone:

@@ -108,7 +108,7 @@ class Attempts(Part):
         return [records.attempt(row) for row in rows]
 
     async def attempt(self, key: AttemptKey) -> Attempt:
-        rows = await self._database.list_rows(
+        rows = await self._database.rows(  # the Getter asks, too, and must not wait for lists
             "SELECT * FROM attempts WHERE job_id = :job_id AND number = :number",
             {"job_id": key.job_id, "number": key.attempt},
         )

@@ -11,13 +11,13 @@ from shared.clock import Micros
 from shared.sql import Database, Transaction
 
 
-async def find_shared(source: Database, digest: str, size: int) -> str | None:
-    """The file that an upload of this content would share now."""
+async def can_share(source: Database, digest: str, size: int) -> bool:
+    """Whether there is a file that an upload of this content would share now."""
     rows = await source.rows(
-        "SELECT file FROM bundles WHERE digest = :digest AND size = :size AND shared = 1",
+        "SELECT 1 FROM bundles WHERE digest = :digest AND size = :size AND shared = 1",
         {"digest": digest, "size": size},
     )
-    return str(rows[0]["file"]) if rows else None
+    return bool(rows)
 
 
 async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle | None:
@@ -55,7 +55,7 @@ async def forget_reference(tx: Transaction, file: str) -> None:
 
 
 async def stop_sharing(tx: Transaction, file: str) -> None:
-    """Its bytes are damaged or gone: the next upload of the same content is stored anew."""
+    """Its bytes are damaged or gone: the next upload of the same content is stored again."""
     await tx.rows("UPDATE bundles SET shared = 0 WHERE file = :file", {"file": file})
 
 

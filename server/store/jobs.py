@@ -99,8 +99,8 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
             self._changed(inserted[0])
         return inserted
 
-    async def find_shared_bundle(self, digest: str, size: int) -> str | None:
-        return await bundles.find_shared(self._database, digest, size)
+    async def can_share_bundle(self, digest: str, size: int) -> bool:
+        return await bundles.can_share(self._database, digest, size)
 
     async def stored(self, user_id: str) -> int:
         return await _stored(self._database, user_id)

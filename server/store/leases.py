@@ -80,7 +80,7 @@ class SqlLeases:
     async def release(self) -> None:
         async def change(tx: Transaction) -> None:
             mine = {"owner": self.owner}
-            # Rows of agents stay: their tokens must not begin anew.
+            # Rows of agents stay: their tokens must not start over.
             await tx.rows(f"DELETE FROM leases WHERE owner = :owner AND {_SERVERS}", mine)  # noqa: S608
             await tx.rows("UPDATE leases SET until = 0 WHERE owner = :owner", mine)
 
@@ -88,7 +88,7 @@ class SqlLeases:
 
     async def running_servers(self) -> set[str]:
         async def change(tx: Transaction) -> Sequence[Row]:
-            # Those of agents stay as rows, without an owner: their tokens must not begin anew.
+            # Those of agents stay as rows, without an owner: their tokens must not start over.
             await tx.rows("UPDATE leases SET owner = '' WHERE until <= now_us()")
             await tx.rows(f"DELETE FROM leases WHERE {_SERVERS} AND owner = ''")  # noqa: S608
             return await tx.rows(f"SELECT owner FROM leases WHERE {_SERVERS}")  # noqa: S608

@@ -176,8 +176,7 @@ _5: Migration = (
     # Earlier attempts of a job were not recorded: the last one is what its row says.
     """
     INSERT INTO attempts
-    SELECT id, attempt, CASE state WHEN 'Cleaned' THEN 'Completed' ELSE state END, agent, NULL,
-           payload_id, 0, limits, timeout_s,
+    SELECT id, attempt, state, agent, NULL, payload_id, 0, limits, timeout_s,
            coalesce((SELECT max(at) FROM events WHERE job_id = jobs.id AND state = 'Processing'),
                     queued_at),
            submitted_at, started_at, ended_at, message, reason, exit_code, stderr_tail, warnings,

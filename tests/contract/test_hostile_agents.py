@@ -250,7 +250,7 @@ async def test_payloads_of_others_are_left_alone(tmp_path):
 
 
 async def test_a_partial_result_is_that_of_the_job_whatever_its_number_is_by_now(tmp_path):
-    """The agent's data were lost, and its numbers begin anew with another user's payload."""
+    """The agent's data were lost, and its numbers start over with another user's payload."""
     agent = FakeAgent(ends="Running")
     async with serving(tmp_path, agent) as caller:
         job_id = await caller.upload()
@@ -451,7 +451,7 @@ async def test_the_list_of_agents_says_what_each_does_now(tmp_path):
 async def test_a_number_that_an_agent_gave_again_ends_and_forgets_nothing_else(
     tmp_path, status, route
 ):
-    """As after an agent's database was made anew: a word of before is about another payload."""
+    """As after an agent's database was replaced: what it told is about another payload now."""
     agent, done = FakeAgent(), asyncio.Event()
     async with serving(tmp_path, agent) as caller:
         job_id = await caller.upload()

@@ -297,11 +297,11 @@ async def test_an_upload_whose_content_was_removed_a_moment_ago_is_stored(tmp_pa
         jobs = caller.server.context.jobs
         seen = []
 
-        async def removed_since(digest: str, size: int) -> str:
+        async def removed_since(digest: str, size: int) -> bool:
             seen.append((digest, size))
-            return "gone"
+            return True
 
-        monkeypatch.setattr(jobs, "find_shared_bundle", removed_since)
+        monkeypatch.setattr(jobs, "can_share_bundle", removed_since)
         await caller.job(await caller.upload(), until="Running")
         assert len(seen) == 1
         assert len(left(tmp_path)) == 1

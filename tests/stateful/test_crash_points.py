@@ -6,8 +6,9 @@ from pathlib import Path
 
 from server.domain.service import Service
 from shared.principals import LOCAL
-from shared.wire import JobState, PayloadState, Reason
+from shared.wire import JobState
 from tests.support.inline_database import CrashPoint, SimulatedCrash
+from tests.support.sim_agent import end_in_each_way
 from tests.support.simulation import World
 
 SERVICES = {
@@ -23,24 +24,11 @@ async def _scenario(world: World) -> None:
     await world.upload("ann", "example")
     await world.send.run_once()
     await world.settle()
-    north, south = world.agents
-    for agent in (north, south):
+    for agent in world.agents:
         for payload in list(agent.payloads.values()):
             agent.start(payload)
     await world.settle()
-    running = [
-        (agent, payload)
-        for agent in (north, south)
-        for payload in agent.payloads.values()
-        if payload.status is PayloadState.RUNNING
-    ]
-    for number, (agent, payload) in enumerate(running):
-        if number == 0:
-            agent.end(payload, PayloadState.COMPLETED)
-        elif number == 1:
-            agent.end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
-        else:
-            agent.restart()
+    end_in_each_way(world.agents)
     await world.settle()
     last = await world.upload("cy", "example")
     await world.send.run_once()

@@ -17,8 +17,9 @@ from server.domain.service import Service
 from server.stages.recover import recover
 from server.storage.folder import FolderStorage
 from shared.principals import LOCAL
-from shared.wire import JobState, PayloadState, Reason
+from shared.wire import JobState, PayloadState
 from tests.support.inline_database import SimulatedCrash
+from tests.support.sim_agent import end_in_each_way
 from tests.support.simulation import World
 
 SERVICES = {"example": Service("example", runs_per_user=2, max_runs=3, infra_retries=9)}
@@ -59,19 +60,7 @@ async def deliver(*worlds: World) -> None:
                 if payload.status is PayloadState.PREPARED:
                     agent.start(payload)
         await first.clock.settle()
-        running = [
-            (agent, payload)
-            for agent in agents
-            for payload in agent.payloads.values()
-            if payload.status is PayloadState.RUNNING
-        ]
-        for number, (agent, payload) in enumerate(running):
-            if number == 0:
-                agent.end(payload, PayloadState.COMPLETED)
-            elif number == 1:
-                agent.end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
-            else:
-                agent.restart()
+        end_in_each_way(agents)
         await first.clock.settle()
 
 

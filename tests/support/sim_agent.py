@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -274,3 +274,20 @@ class SimAgent(AgentClient):
         self, payload_id: int, to: ScratchFile
     ) -> tuple[PayloadDoc | None, Fetched | None]:
         raise AssertionError("only job-orchestrator clients are polled")
+
+
+def end_in_each_way(agents: Iterable[SimAgent]) -> None:
+    """End what runs: one completes, one fails, and what is left is interrupted."""
+    running = [
+        (agent, payload)
+        for agent in agents
+        for payload in agent.payloads.values()
+        if payload.status is PayloadState.RUNNING
+    ]
+    for number, (agent, payload) in enumerate(running):
+        if number == 0:
+            agent.end(payload, PayloadState.COMPLETED)
+        elif number == 1:
+            agent.end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
+        else:
+            agent.restart()

@@ -72,17 +72,17 @@ async def test_damaged_bytes_are_shared_no_more(jobs: SqlJobs) -> None:
 
 
 async def test_a_bundle_without_a_file_of_its_own_shares_one_or_is_refused(jobs: SqlJobs) -> None:
-    assert await jobs.find_shared_bundle("d", 5) is None
+    assert not await jobs.can_share_bundle("d", 5)
     with pytest.raises(BundleGone):
         await uploaded(jobs, "")
     first = await uploaded(jobs, "a")
-    assert await jobs.find_shared_bundle("d", 5) == "a"
+    assert await jobs.can_share_bundle("d", 5)
     second = await uploaded(jobs, "")
     assert second.bundle == Bundle("a", 5, "d")
     with pytest.raises(BundleGone):
         await uploaded(jobs, "", digest="another")
     assert await jobs.clean(await cancelled(jobs, first)) == (1, [])
     assert await jobs.clean(await cancelled(jobs, second)) == (1, [(FileKind.BUNDLE, "a")])
-    assert await jobs.find_shared_bundle("d", 5) is None
+    assert not await jobs.can_share_bundle("d", 5)
     with pytest.raises(BundleGone):
         await uploaded(jobs, "")
