@@ -62,6 +62,28 @@ class Reason(StrEnum):
     SHUTDOWN = "shutdown"
     INVALID_BUNDLE = "invalid_bundle"
     CHILD_FAILED = "child_failed"
+    DEPENDENCY_FAILED = "dependency_failed"
+
+
+class WaitReason(StrEnum):
+    """Why a job is not running yet, for programs; a sentence for people stands beside it."""
+
+    NEXT = "next"
+    """Nothing is in its way: it is sent in a moment."""
+    EARLIER_JOBS = "earlier_jobs"
+    """Jobs of the same user come first."""
+    USER_QUOTA = "user_quota"
+    SERVICE_QUOTA = "service_quota"
+    NOT_BEFORE = "not_before"
+    DEPENDENCY = "dependency"
+    MAX_PARALLEL = "max_parallel"
+    PAUSED = "paused"
+    NO_AGENT = "no_agent"
+    AGENTS_BUSY = "agents_busy"
+    NO_SERVICE = "no_service"
+
+
+Level: TypeAlias = Literal["debug", "info", "notice", "warning", "error"]
 
 
 class Wire(BaseModel):
@@ -107,11 +129,58 @@ class Progress(Wire):
 
 
 class QueueInfo(Wire):
-    """Why a queued job waits."""
+    """Why a job waits."""
 
     position: int
     """1 is next among the user's own jobs of the service."""
     reason: str
+    """A sentence for people."""
+    code: WaitReason | None = None
+    """None: from an older server."""
+    used: int | None = None
+    """Of a quota: how many of ``limit`` are in use."""
+    limit: int | None = None
+    until: str | None = None
+    """``not_before``: when it may be sent."""
+    waits_for: list[int] = Field(default_factory=list)
+    """``dependency``: the jobs that have not completed yet, the first hundred."""
+
+
+class HistoryEntry(Wire):
+    """A state that a job had, or has."""
+
+    status: JobState
+    at: str
+    seconds: float
+    """How long it was in it; up to now for the last one."""
+    attempt: int
+    agent: str | None = None
+
+
+class ChildCounts(Wire):
+    """The children of a batch, by what became of them."""
+
+    total: int
+    queued: int = 0
+    """Those that wait, or have not been made yet."""
+    active: int = 0
+    """Those that an agent has, or is about to get."""
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class RetryDoc(Wire):
+    """How often, when and for what a job is tried again."""
+
+    retries: int
+    retry_delays_s: list[float] = Field(default_factory=list)
+    """Seconds before each retry; the last one repeats. Empty: ``backoff`` says."""
+    backoff: Literal["constant", "linear", "exponential", "exponential_jitter"] | None = None
+    retry_delay_s: float | None = None
+    max_retry_delay_s: float | None = None
+    retry_on: list[str] = Field(default_factory=list)
+    no_retry_on: list[str] = Field(default_factory=list)
 
 
 class Links(Wire):
@@ -121,6 +190,10 @@ class Links(Wire):
     result: str | None = None
     partial: str | None = None
     attempts: str | None = None
+    parent: str | None = None
+    children: str | None = None
+    batch: str | None = None
+    graph: str | None = None
 
 
 class JobDoc(Wire):
@@ -162,6 +235,29 @@ class JobDoc(Wire):
     expires_at: str | None = None
     cancel_requested_at: str | None = None
     usage: Usage | None = None
+    run: int = 1
+    """Which run of its life; one more each time that it is retried by hand."""
+    dead_letter: bool = False
+    """It failed for good and is kept until somebody retries or drops it."""
+    meta: dict[str, Any] | None = None
+    """What its user stored with it."""
+    retry: RetryDoc | None = None
+    queue_timeout_s: float | None = None
+    heartbeat_timeout_s: float | None = None
+    child_name: str | None = None
+    """What it is called among the children of ``parent_id``."""
+    array_index: int | None = None
+    batch: ChildCounts | None = None
+    """Of a parent: its children."""
+    after: list[int] = Field(default_factory=list)
+    """Jobs that have to complete before it starts."""
+    inputs_from: list[int] = Field(default_factory=list)
+    """Jobs whose result files it gets."""
+    schedule_id: int | None = None
+    history: list[HistoryEntry] | None = None
+    """In the document of a single job."""
+    attempts: list[AttemptDoc] | None = None
+    """In the document of a single job."""
     links: Links
 
 
@@ -199,6 +295,8 @@ class AttemptDoc(Wire):
     stdout_bytes: int | None = None
     stderr_bytes: int | None = None
     """What its logs hold."""
+    progress: Progress | None = None
+    output: dict[str, str] = Field(default_factory=dict)
     links: AttemptLinks
 
 
@@ -263,7 +361,15 @@ class EventDoc(Wire):
     status: JobState
     reason: Reason | None = None
     message: str = ""
+    event: str = ""
+    """What happened, as a dotted name: ``job.running``, ``job.progress``, ``job.retry_later``."""
+    level: Level = "info"
+    agent: str | None = None
+    fields: dict[str, Any] = Field(default_factory=dict)
+    job_id: int | None = None
 
 
 class EventPage(Wire):
     items: list[EventDoc]
+    next: str | None = None
+    """Cursor (``after``) of what follows; None: there is no more now."""

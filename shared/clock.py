@@ -7,14 +7,18 @@ where they are ISO 8601 with a ``Z``. Tests run on ``tests.support.sim_clock.Sim
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from datetime import UTC, datetime
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 Micros: TypeAlias = int
 """Microseconds since 1970-01-01T00:00:00Z."""
 
 SECOND: Micros = 1_000_000
+
+RANDOM: Final = random.Random()  # noqa: S311 - for delays, not for secrets
+"""Where delays are spread at random."""
 
 
 class Clock(Protocol):

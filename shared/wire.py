@@ -9,7 +9,7 @@ never a silent "Unknown".
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -19,18 +19,23 @@ from ferryman.models import AgentState as AgentState
 from ferryman.models import AttemptDoc as AttemptDoc
 from ferryman.models import AttemptLinks as AttemptLinks
 from ferryman.models import AttemptPage as AttemptPage
+from ferryman.models import ChildCounts as ChildCounts
 from ferryman.models import EventDoc as EventDoc
 from ferryman.models import EventPage as EventPage
+from ferryman.models import HistoryEntry as HistoryEntry
 from ferryman.models import JobDoc as JobDoc
 from ferryman.models import JobPage as JobPage
 from ferryman.models import JobState as JobState
+from ferryman.models import Level as Level
 from ferryman.models import Limits as Limits
 from ferryman.models import Links as Links
 from ferryman.models import Progress as Progress
 from ferryman.models import QueueInfo as QueueInfo
 from ferryman.models import Reason as Reason
+from ferryman.models import RetryDoc as RetryDoc
 from ferryman.models import StatusBody as StatusBody
 from ferryman.models import Usage as Usage
+from ferryman.models import WaitReason as WaitReason
 from ferryman.models import Wire as Wire
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -47,6 +52,25 @@ class PayloadState(StrEnum):
     INVALID = "Invalid"
     KILLED = "Killed"
     CLEANED = "Cleaned"
+
+
+OnShutdown: TypeAlias = Literal["stop", "resubmit", "continue"]
+"""What a stopping agent does with an attempt that runs."""
+
+
+class ArrayTask(Wire):
+    """Which task of an array an attempt is."""
+
+    index: int
+    file: str | None = None
+    """A file of the bundle; its line ``index``, from 0, is the task's."""
+
+
+class InputsInfo(Wire):
+    """Files of other jobs that an attempt gets beside its bundle, as one ZIP (part ``inputs``)."""
+
+    size: Int64
+    sha256: str
 
 
 class Order(Wire):
@@ -67,6 +91,49 @@ class Order(Wire):
     """Bytes of the sealed ZIP."""
     lease: Int64 = 0
     """Token of the lease under which it is sent: the agent refuses one below what it has seen."""
+    heartbeat_timeout_s: float = Field(0, ge=0)
+    """Longest time without a sign of life (output, progress, heartbeat); 0: any."""
+    on_shutdown: OnShutdown = "stop"
+    folder: str = ""
+    """Folder of the bundle, ending in "/", that is the attempt's root; empty: the bundle's own."""
+    entry: str = "run.sh"
+    """What is run, in the attempt's root."""
+    array: ArrayTask | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables that the service's operator declared, secrets among them."""
+    inputs: InputsInfo | None = None
+
+
+class RetryLater(Wire):
+    """The bundle asked to be tried again later."""
+
+    after_s: float | None = Field(None, ge=0)
+    """None: the service says."""
+    message: str = ""
+
+
+class Notice(Wire):
+    """A line for people that run.sh wrote: ``::notice::``, ``::warning::`` or ``::error::``."""
+
+    level: Level
+    text: str
+    at: str
+
+
+class LiveDoc(Wire):
+    """What run.sh has said so far. Kept by the agent until the attempt ends, then stored."""
+
+    progress: Progress | None = None
+    message: str = ""
+    """Of the latest progress."""
+    output: dict[str, str] = Field(default_factory=dict)
+    heartbeat_at: str | None = None
+    """The latest sign of life, output included."""
+    notices: list[Notice] = Field(default_factory=list)
+    """All so far; those of an attempt are bounded."""
+    stdout_bytes: Int64 = 0
+    stderr_bytes: Int64 = 0
+    """Written so far."""
 
 
 class ResultInfo(Wire):
@@ -79,6 +146,8 @@ class ResultInfo(Wire):
     stdout_bytes: Int64 | None = None
     stderr_bytes: Int64 | None = None
     """What its logs hold; None from an agent that does not say it yet."""
+    children: Int64 = 0
+    """Folders ``children/NAME`` with a run.sh that it holds."""
 
 
 class PayloadDoc(Wire):
@@ -111,6 +180,9 @@ class PayloadDoc(Wire):
     """Notes for the user that did not decide the outcome."""
     enforcement: dict[str, str] = Field(default_factory=dict)
     """limit -> "hard" or "soft" or "none", as enforced for this attempt."""
+    live: LiveDoc | None = None
+    """None: from an older agent, or it said nothing."""
+    retry_later: RetryLater | None = None
 
 
 class PayloadList(Wire):

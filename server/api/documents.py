@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from server.domain.agents import AgentRecord
 from server.domain.attempts import Attempt
 from server.domain.jobs import Event, Job
+from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.clock import iso
 from shared.wire import (
@@ -17,6 +19,7 @@ from shared.wire import (
     JobState,
     Links,
     QueueInfo,
+    RetryDoc,
     StatusBody,
     Wire,
 )
@@ -34,9 +37,12 @@ def job_doc(
     """
     here = f"{prefix}/api/v1/jobs/{job.id}"
     cleaned = job.state is JobState.CLEANED
+    rules = job.retry or (service.retry if service else None)
     own = {
         "status": job.state,
-        "retries_left": max(0, (service.retries if service else 0) - job.retries_used),
+        "retries_left": max(0, (rules.retries if rules else 0) - job.retries_used),
+        "retry": None if rules is None else _retry_doc(rules),
+        "meta": None if job.meta is None else json.loads(job.meta),
         "warnings": [*job.upload_warnings, *job.warnings],
         "queue": queue,
         "links": Links(
@@ -50,6 +56,19 @@ def job_doc(
     if job.state is not JobState.QUEUED or not job.not_before:
         own["not_before"] = None
     return JobDoc(**shown(job, JobDoc) | own)
+
+
+def _retry_doc(rules: RetryPolicy) -> RetryDoc:
+    by_backoff = rules.backoff is not None
+    return RetryDoc(
+        retries=rules.retries,
+        retry_delays_s=[] if by_backoff else list(rules.delays_s),
+        backoff=None if rules.backoff is None else rules.backoff.value,
+        retry_delay_s=rules.delay_s if by_backoff else None,
+        max_retry_delay_s=rules.max_delay_s if by_backoff else None,
+        retry_on=sorted(rules.retry_on),
+        no_retry_on=sorted(rules.no_retry_on),
+    )
 
 
 def attempt_doc(attempt: Attempt, prefix: str = "") -> AttemptDoc:

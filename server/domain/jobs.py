@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from server.domain import states
 from server.domain.errors import IllegalTransition
 from server.domain.leases import Lease
+from server.domain.retry_policy import RetryPolicy
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.wire import JobState, Limits, Reason, Usage
+from shared.wire import JobState, Level, Limits, Progress, Reason, Usage
+
+
+class Hold(StrEnum):
+    """Why a queued job may not be claimed yet."""
+
+    DEPENDENCY = "dependency"
+    """A job that has to complete before it has not."""
+    PARALLEL = "parallel"
+    """As many children of its parent are under way as may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,27 @@ class Result:
     size: int
     sha256: str
     """Of the ZIP."""
+    offset: int = 0
+    """Where the ZIP begins in the file, which may hold those of several attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """The children that an upload asks for: an array."""
+
+    ranges: tuple[tuple[int, int, int], ...]
+    """First, last and step of the indices, ascending and without repeats."""
+    file: str | None = None
+    """A file of the bundle with a line for each index."""
+    max_parallel: int = 0
+    """Most of its children under way at once; 0: as many as the quotas allow."""
+    fail_fast: bool = False
+    """The first child that fails ends the batch; else all are waited for."""
+
+    @property
+    def total(self) -> int:
+        """How many children it has."""
+        return sum((last - first) // step + 1 for first, last, step in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +84,23 @@ class NewJob:
     warnings: tuple[str, ...] = ()
     submitted_by: str | None = None
     """Name of the principal who uploaded it."""
+    retry: RetryPolicy | None = None
+    """None: the service's, as it is when an attempt fails."""
+    queue_timeout_s: float | None = None
+    """None: the service's; 0: waits for ever. So are the next two."""
+    heartbeat_timeout_s: float | None = None
+    expires_after_s: float | None = None
+    not_before: Micros = 0
+    """0: now."""
+    priority: int = 0
+    meta: str | None = None
+    """JSON."""
+    after: tuple[int, ...] = ()
+    """Jobs that have to complete before it starts."""
+    inputs_from: tuple[int, ...] = ()
+    """Jobs whose result files it gets, once they have completed."""
+    batch: BatchRequest | None = None
+    schedule_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +122,8 @@ class Execution:
     enforcement: Mapping[str, str] = field(default_factory=dict)
     usage: Usage | None = None
     result: Result | None = None
+    progress: Progress | None = None
+    output: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +153,33 @@ class Job(Execution):
     cancel_requested_at: Micros | None = None
     submitted_by: str | None = None
     """Name of the principal who uploaded it; None: unknown, it is from an older release."""
+    run: int = 1
+    """One more each time that it is retried by hand."""
+    later_used: int = 0
+    """How often this run has asked to be tried later."""
+    retry: RetryPolicy | None = None
+    queue_timeout_s: float | None = None
+    heartbeat_timeout_s: float | None = None
+    expires_after_s: float | None = None
+    heartbeat_at: Micros | None = None
+    """The latest sign of life of the current attempt."""
+    dead_letter: bool = False
+    delete_requested_at: Micros | None = None
+    """It is deleted as soon as it has ended."""
+    meta: str | None = None
+    """JSON."""
+    hold: Hold | None = None
+    """Queued: why it may not be claimed, apart from ``not_before``."""
+    parent_id: int | None = None
+    child_name: str | None = None
+    array_index: int | None = None
+    bundle_folder: str = ""
+    """Folder of the bundle that is the job's root, ending in "/"; empty: the bundle's own root."""
+    deferred: bool = False
+    """A parent that waits for its children; it holds no slot."""
+    gather: bool = False
+    """The current attempt of a parent runs gather.sh, after its children have ended."""
+    schedule_id: int | None = None
 
     @property
     def key(self) -> AttemptKey:
@@ -121,6 +199,10 @@ class Step:
     at: Micros
     message: str
     reason: Reason | None = None
+    event: str = ""
+    """Its dotted name; empty: "job." and the state."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """For programs, beside the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +229,9 @@ class Move:
     """Steps on the way from ``before`` to ``to``."""
     lease: Lease | None = None
     """Made only while this lease is the one that holds."""
+    event: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Of the last step, as :class:`Step` has them."""
 
     def __post_init__(self) -> None:
         state = self.before
@@ -158,18 +243,26 @@ class Move:
     @property
     def steps(self) -> tuple[Step, ...]:
         """All of them, the last one to ``to``."""
-        return (*self.through, Step(self.to, self.at, self.message, self.reason))
+        last = Step(self.to, self.at, self.message, self.reason, self.event, self.fields)
+        return (*self.through, last)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of a job's history, written with the step that it is about."""
+    """One line of a job's history, written in the transaction of what it is about."""
 
     seq: int
     job_id: int
     at: Micros
     attempt: int
     before: JobState | None
+    """None: it is no move, or the first one."""
     state: JobState
+    """The job's, after it."""
     reason: Reason | None
     message: str
+    event: str = ""
+    """Dotted name."""
+    level: Level = "info"
+    agent: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from server.domain import retry
 from server.domain.jobs import Job, Move, Step
-from server.domain.retry import Retry
+from server.domain.retry import Retry, Uniform
 from server.domain.service import Service
 from server.domain.states import states_between
 from shared.clock import SECOND, Micros, from_iso
@@ -78,7 +78,7 @@ def submitted(job: Job, agent: str, payload_id: int, now: Micros) -> Move:
 
 
 def advance(
-    job: Job, payload: PayloadDoc, service: Service, now: Micros, agent: str
+    job: Job, payload: PayloadDoc, service: Service, now: Micros, agent: str, uniform: Uniform
 ) -> Move | None:
     """The move to where the payload is by now; None: the job is there already.
 
@@ -105,7 +105,7 @@ def advance(
             changes["started_at"] = at
         changes["payload_id"] = payload.id
     if ended:
-        return _ended(job, payload, service, now, tuple(through), changes)
+        return _ended(job, payload, service, now, uniform, tuple(through), changes)
     if not through:
         return None
     last = through.pop()
@@ -125,6 +125,7 @@ def _ended(
     payload: PayloadDoc,
     service: Service,
     now: Micros,
+    uniform: Uniform,
     through: tuple[Step, ...],
     changes: dict[str, Any],
 ) -> Move:
@@ -156,7 +157,7 @@ def _ended(
             if reason is Reason.TIMEOUT and job.timeout_s < service.timeout_s:
                 most = say_duration(service.timeout_s)
                 message += f" (the upload asked for it; service {service.name} allows {most})"
-            again = retry.after_failure(job, service, reason, payload.exit_code)
+            again = retry.after_failure(job, service, reason, payload.exit_code, uniform)
     if again is not None:
         message = f"{message}{_AGAIN}"
         return _requeue(job, service, now, message, reason, again, **how)

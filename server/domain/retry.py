@@ -1,14 +1,19 @@
-"""Whether an attempt that failed is followed by another, and when."""
+"""Whether a job is tried again, and when."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from server.domain.jobs import Job
+from server.domain.retry_policy import Backoff, RetryPolicy
 from server.domain.service import Service
 from shared.wire import Reason
 
-_INFRA_DELAYS_S = (0.0, 1.0, 5.0, 15.0, 60.0)
+Uniform: TypeAlias = Callable[[float, float], float]
+"""A random number between two bounds, as :func:`random.uniform` gives it."""
+_INFRA_DELAYS_S: Final = (0.0, 1.0, 5.0, 15.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,11 @@ class Retry:
     delay_s: float
     infra_used: int
     retries_used: int
+
+
+def policy(job: Job, service: Service) -> RetryPolicy:
+    """The job's own, or the service's where an older release queued it."""
+    return job.retry or service.retry
 
 
 def after_interruption(job: Job, service: Service) -> Retry | None:
@@ -31,12 +41,34 @@ def after_interruption(job: Job, service: Service) -> Retry | None:
 
 
 def after_failure(
-    job: Job, service: Service, reason: Reason, exit_code: int | None
+    job: Job, service: Service, reason: Reason, exit_code: int | None, uniform: Uniform
 ) -> Retry | None:
     """The bundle failed. None: it is not to be retried for this reason, or has no retries left."""
+    rules = policy(job, service)
     names = {str(reason), f"exit:{exit_code}"}
-    if job.retries_used >= service.retries or not names & service.retry_on:
+    if job.retries_used >= rules.retries or not names & rules.retry_on or names & rules.no_retry_on:
         return None
-    delays = service.retry_delays_s or (0.0,)
-    delay = delays[min(job.retries_used, len(delays) - 1)]
-    return Retry(delay, job.infra_used, job.retries_used + 1)
+    return Retry(delay_s(rules, job.retries_used, uniform), job.infra_used, job.retries_used + 1)
+
+
+def delay_s(rules: RetryPolicy, used: int, uniform: Uniform) -> float:
+    """Seconds until the next retry.
+
+    Args:
+        used: retries before it, n in d, d·n, d·2ⁿ and uniform(0, d·2ⁿ); the linear delay of the
+            first retry is d.
+    """
+    if rules.backoff is None:
+        delays = rules.delays_s or (0.0,)
+        return delays[min(used, len(delays) - 1)]
+    base, most = rules.delay_s, rules.max_delay_s
+    doubled = base * 2.0 ** min(used, 60)
+    delay = {
+        Backoff.CONSTANT: base,
+        Backoff.LINEAR: base * (used + 1),
+        Backoff.EXPONENTIAL: doubled,
+        Backoff.EXPONENTIAL_JITTER: min(doubled, most),
+    }[rules.backoff]
+    if rules.backoff is Backoff.EXPONENTIAL_JITTER:
+        delay = uniform(0.0, delay)
+    return min(delay, most)

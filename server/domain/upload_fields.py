@@ -6,24 +6,36 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from server.domain.access import check_upload
 from server.domain.errors import BadField
+from server.domain.field_values import VALUES, Later
+from server.domain.jobs import BatchRequest
+from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.principals import Principal
 from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit
-from shared.units.durations import parse_duration, say_duration
+from shared.units.durations import say_duration
 from shared.units.sizes import say_size
 from shared.wire import Limits
 
 USER_ID: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_TAG: Final = re.compile(r"[^\s,\x00-\x1f\x7f]{1,64}")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 NEEDED: Final = ("user_id", "service")
-OPTIONAL: Final = ("name", "tags", "timeout", *FIELDS)
+OPTIONAL: Final = (*VALUES, *FIELDS)
 HEADER: Final = "idempotency_key"
 """Comes as the header ``Idempotency-Key``."""
+_POLICY: Final = {
+    "retries": "retries",
+    "retry_delays": "delays_s",
+    "backoff": "backoff",
+    "retry_delay": "delay_s",
+    "max_retry_delay": "max_delay_s",
+    "retry_on": "retry_on",
+    "no_retry_on": "no_retry_on",
+}
+"""Field of an upload -> of the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,17 @@ class UploadRequest:
     idempotency_key: str | None
     warnings: tuple[str, ...] = ()
     """What it asked for and does not get."""
+    retry: RetryPolicy | None = None
+    queue_timeout_s: float | None = None
+    heartbeat_timeout_s: float | None = None
+    expires_after_s: float | None = None
+    not_before: Later | None = None
+    priority: int = 0
+    meta: str | None = None
+    after: tuple[int, ...] = ()
+    inputs_from: tuple[int, ...] = ()
+    batch: BatchRequest | None = None
+    """Without ranges where a file of the bundle says how many, or run.sh does."""
 
 
 def given(fields: Mapping[str, str]) -> dict[str, str]:
@@ -76,42 +99,26 @@ def check_field(
                 if value
                 else "Missing service field",
             )
-        case "timeout":
-            try:
-                seconds = parse_duration(value)
-            except ValueError as problem:
-                raise BadField(name, "invalid_timeout", f"Invalid timeout: {problem}") from None
-            if not seconds:
-                raise BadField(name, "invalid_timeout", "Invalid timeout: it must be above 0")
-        case _ if name in FIELDS:
-            try:
-                parse_limit(name, value)
-            except ValueError as problem:
-                raise BadField(name, f"invalid_{name}", f"Invalid {name}: {problem}") from None
-        case "name" if len(value) > 200 or not value.isprintable():
-            raise BadField(
-                name, "invalid_name", "Invalid name, should be up to 200 printable characters"
-            )
-        case "tags":
-            tags = _tags(value)
-            if len(tags) > 16 or not all(_TAG.fullmatch(tag) for tag in tags):
-                raise BadField(
-                    name,
-                    "invalid_tags",
-                    "Invalid tags, should be up to 16 words of up to 64 characters, "
-                    "separated by commas",
-                )
+        case _ if name in OPTIONAL:
+            _value(name, value)
         case "idempotency_key" if not _KEY.fullmatch(value):
             raise BadField(
                 name,
                 "invalid_idempotency_key",
                 "Invalid Idempotency-Key, should be 1 to 255 visible ASCII characters",
             )
-        case _ if name not in (*NEEDED, *OPTIONAL, HEADER):
+        case _ if name not in (*NEEDED, HEADER):
             known = (*NEEDED, *OPTIONAL)
             near = difflib.get_close_matches(name[:32], known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
             raise BadField(name[:64], "unknown_field", f"Unknown field {name[:64]!r}; {hint}")
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        return parse_limit(name, text) if name in FIELDS else VALUES[name](text)
+    except ValueError as problem:
+        raise BadField(name, f"invalid_{name}", f"Invalid {name}: {problem}") from None
 
 
 def upload_request(
@@ -129,14 +136,22 @@ def upload_request(
     for name, value in fields.items():
         check_field(name, value, services, principal)
     fields = given(fields)
+    values = {name: _value(name, fields[name]) for name in VALUES if name in fields}
     service = services[fields["service"]]
     # Lowered, never raised: the service's own limits are the operator's word.
-    timeout_s, warnings = service.timeout_s, []
-    if "timeout" in fields:
-        asked = parse_duration(fields["timeout"])
-        timeout_s = min(timeout_s, asked)
-        if timeout_s < asked:
-            warnings.append(_cut("timeout", fields, say_duration(timeout_s), service))
+    warnings: list[str] = []
+    for name, most in (
+        ("timeout", service.timeout_s),
+        ("queue_timeout", service.queue_timeout_s),
+        ("heartbeat_timeout", service.heartbeat_timeout_s),
+        ("expires_after", service.expires_after_s),
+        ("retries", service.max_retries),
+    ):
+        no_limit = name not in ("timeout", "retries") and not most
+        if name in values and not no_limit and (values[name] > most or _is_unlimited(name, values)):
+            shown = f"{most}" if name == "retries" else say_duration(most)
+            warnings.append(_cut(name, fields, shown, service))
+            values[name] = most
     limits = lowered(service.limits, fields)
     for name in FIELDS:
         if name in fields and (most := getattr(limits, name)) < parse_limit(name, fields[name]):
@@ -145,18 +160,76 @@ def upload_request(
     return UploadRequest(
         fields["user_id"],
         service,
-        timeout_s,
+        values.get("timeout", service.timeout_s),
         limits,
-        fields.get("name") or None,
-        _tags(fields.get("tags", "")),
+        values.get("name"),
+        values.get("tags", ()),
         fields.get(HEADER),
         tuple(warnings),
+        retry=_policy(values, service),
+        queue_timeout_s=values.get("queue_timeout"),
+        heartbeat_timeout_s=values.get("heartbeat_timeout"),
+        expires_after_s=values.get("expires_after"),
+        not_before=values.get("not_before"),
+        priority=values.get("priority", 0),
+        meta=values.get("meta"),
+        after=values.get("after", ()),
+        inputs_from=values.get("inputs_from", ()),
+        batch=_batch(values, service),
     )
+
+
+def _is_unlimited(name: str, values: Mapping[str, Any]) -> bool:
+    """0 means "no limit" there."""
+    return name in ("queue_timeout", "heartbeat_timeout", "expires_after") and not values[name]
+
+
+def _policy(values: Mapping[str, Any], service: Service) -> RetryPolicy | None:
+    """The service's with what the upload says in its place; None: it says nothing."""
+    asked = {field: values[name] for name, field in _POLICY.items() if name in values}
+    if not asked:
+        return None
+    both = [name for name in ("retry_delays", "backoff") if name in values]
+    if len(both) > 1:
+        message = "Invalid backoff: give retry_delays or backoff, not both"
+        raise BadField("backoff", "invalid_backoff", message)
+    rules = service.retry
+    start = {name: getattr(rules, name) for name in _POLICY.values()}
+    if "retry_delays" in values:
+        start["backoff"] = None
+    return RetryPolicy(**start | asked)
+
+
+def _batch(values: Mapping[str, Any], service: Service) -> BatchRequest | None:
+    # Without an array, the rest is for the children that run.sh may leave.
+    if not {"array", "array_file", "max_parallel", "batch_policy"} & set(values):
+        return None
+    if "array" in values and "array_file" in values:
+        message = "Invalid array_file: give array or array_file, not both"
+        raise BadField("array_file", "invalid_array_file", message)
+    batch = BatchRequest(
+        values.get("array", ()),
+        values.get("array_file"),
+        values.get("max_parallel", 0),
+        values.get("batch_policy") == "fail_fast",
+    )
+    check_children("array", batch.total, service)
+    return batch
+
+
+def check_children(field: str, count: int, service: Service) -> None:
+    """Refuse more children than the service allows one batch.
+
+    Raises:
+        BadField
+    """
+    if count > service.max_children:
+        raise BadField(
+            field,
+            f"invalid_{field}",
+            f"Invalid {field}: {count} tasks, service {service.name} allows {service.max_children}",
+        )
 
 
 def _cut(name: str, fields: Mapping[str, str], most: str, service: Service) -> str:
     return f"{name}: {fields[name]} was asked for, service {service.name} allows {most}"
-
-
-def _tags(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(tag for part in text.split(",") if (tag := part.strip())))

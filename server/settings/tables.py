@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
+from server.domain.retry_policy import Backoff, RetryPolicy, is_retry_reason
 from server.domain.service import Service
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.settings import HttpSection
@@ -16,7 +17,7 @@ from shared.settings.base import Section, Settings
 from shared.settings.limits import LimitsTable
 from shared.units.durations import Duration
 from shared.units.sizes import Size
-from shared.wire import Reason
+from shared.wire import OnShutdown
 
 SERVICE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
@@ -72,19 +73,38 @@ class ServiceTable(Section):
     queue_timeout: Duration = Field(0.0, ge=0)
     expires_after: Duration = Field(172_800.0, ge=0)
     forget_after: Duration = Field(7_776_000.0, ge=0)
+    heartbeat_timeout: Duration = Field(0.0, ge=0)
+    """Longest time without output, progress or heartbeat; 0: off."""
     retries: int = Field(0, ge=0)
+    max_retries: int = Field(10, ge=0)
+    """Most that an upload may ask for."""
     retry_delays: tuple[Duration, ...] = (10.0, 60.0, 300.0)
+    backoff: Backoff | None = None
+    """In place of ``retry_delays``."""
+    retry_delay: Duration = Field(30.0, ge=0)
+    max_retry_delay: Duration = Field(3_600.0, ge=0)
     retry_on: tuple[str, ...] = ("timeout",)
+    no_retry_on: tuple[str, ...] = ()
     infra_retries: int = Field(5, ge=0)
+    retry_later_delay: Duration = Field(60.0, ge=0)
+    """Where a bundle that asks to be tried later does not say when."""
+    retry_later_limit: int = Field(100, ge=0)
+    on_shutdown: OnShutdown = "stop"
+    dead_letter: bool = False
+    dead_letter_expires_after: Duration = Field(0.0, ge=0)
+    max_children: int = Field(10_000, ge=1, le=100_000)
+    """Of one batch."""
     limits: LimitsTable = LimitsTable()
 
-    @model_validator(mode="after")
-    def _reasons_exist(self) -> ServiceTable:
-        for reason in self.retry_on:
-            kind, _, code = reason.partition(":")
-            if reason not in set(Reason) and not (kind == "exit" and code.isdigit()):
-                raise ValueError(f"retry_on: {reason!r} is neither a reason code nor exit:NUMBER")
-        return self
+    @field_validator("retry_on", "no_retry_on")
+    @classmethod
+    def _reasons_exist(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for reason in value:
+            if not is_retry_reason(reason):
+                raise ValueError(
+                    f"{info.field_name}: {reason!r} is neither a reason code nor exit:NUMBER"
+                )
+        return value
 
     def service(self, name: str) -> Service:
         return Service(
@@ -96,10 +116,24 @@ class ServiceTable(Section):
             queue_timeout_s=self.queue_timeout,
             expires_after_s=self.expires_after,
             forget_after_s=self.forget_after,
-            retries=self.retries,
-            retry_delays_s=self.retry_delays,
-            retry_on=frozenset(self.retry_on),
+            heartbeat_timeout_s=self.heartbeat_timeout,
+            retry=RetryPolicy(
+                retries=self.retries,
+                delays_s=self.retry_delays,
+                backoff=self.backoff,
+                delay_s=self.retry_delay,
+                max_delay_s=self.max_retry_delay,
+                retry_on=frozenset(self.retry_on),
+                no_retry_on=frozenset(self.no_retry_on),
+            ),
+            max_retries=max(self.max_retries, self.retries),
             infra_retries=self.infra_retries,
+            retry_later_delay_s=self.retry_later_delay,
+            retry_later_limit=self.retry_later_limit,
+            on_shutdown=self.on_shutdown,
+            dead_letter=self.dead_letter,
+            dead_letter_expires_after_s=self.dead_letter_expires_after,
+            max_children=self.max_children,
             limits=self.limits.limits(),
         )
 

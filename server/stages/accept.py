@@ -110,6 +110,7 @@ class Accept(Stage):
         Raises:
             BundleGone: there is none any more.
         """
+        now = self._clock.now()
         lease = self._leases.own  # before the file is there: until it ends, it is no orphan
         async with self._storage.pending(FileKind.BUNDLE) as pending:
             file = "" if content is None else await pending.put(content)
@@ -120,12 +121,22 @@ class Accept(Stage):
                     Bundle(file, bundle.size, bundle.digest),
                     request.limits,
                     request.timeout_s,
-                    self._clock.now(),
+                    now,
                     request.name,
                     request.tags,
                     request.idempotency_key,
                     (*request.warnings, *bundle.warnings),
                     principal.name,
+                    retry=request.retry,
+                    queue_timeout_s=request.queue_timeout_s,
+                    heartbeat_timeout_s=request.heartbeat_timeout_s,
+                    expires_after_s=request.expires_after_s,
+                    not_before=request.not_before.from_now(now) if request.not_before else 0,
+                    priority=request.priority,
+                    meta=request.meta,
+                    after=request.after,
+                    inputs_from=request.inputs_from,
+                    batch=request.batch,
                 ),
                 QUEUED,
                 request.service.queued_per_user,

@@ -123,7 +123,7 @@ class Get(Stage):
             AgentError, OSError: the result could not be fetched or stored.
         """
         service = self._service(job.service)
-        move = outcome.advance(job, payload, service, self._clock.now(), agent.name)
+        move = outcome.advance(job, payload, service, self._clock.now(), agent.name, self._uniform)
         if move is None:
             return True
         if payload.status not in outcome.ENDED:

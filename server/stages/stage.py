@@ -8,9 +8,10 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from server.domain.jobs import Job, Move
 from server.domain.leases import Lease
+from server.domain.retry import Uniform
 from server.domain.service import Service
 from server.ports import Fleet, Jobs, LeaseLost, Scratch, Storage
-from shared.clock import Clock, Micros
+from shared.clock import RANDOM, Clock, Micros
 
 Args = ParamSpec("Args")
 Decision = TypeVar("Decision", Move, Move | None)
@@ -24,6 +25,7 @@ class Resources:
         unreachable_after_s: how long an agent is unreachable until its jobs are Unknown.
         lost_after_s: how long until its attempts count as lost, and until jobs of a service that is
             not in the settings any more are given up.
+        uniform: random numbers for the delays of retries.
     """
 
     jobs: Jobs
@@ -34,6 +36,7 @@ class Resources:
     clock: Clock
     unreachable_after_s: float
     lost_after_s: float
+    uniform: Uniform = RANDOM.uniform
 
 
 class Stage:
@@ -45,6 +48,7 @@ class Stage:
         self._services, self._clock = resources.services, resources.clock
         self._unreachable_after_s = resources.unreachable_after_s
         self._lost_after_s = resources.lost_after_s
+        self._uniform = resources.uniform
 
     def _service(self, name: str) -> Service:
         """The service as it is in the settings; one that is not there has the defaults."""

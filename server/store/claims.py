@@ -12,17 +12,17 @@ from server.domain.jobs import Job, Move
 from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.moves import make_move
-from server.store.queue import HELD
+from server.store.queue import HELD, READY
 from server.store.statements import Part
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Transaction
 from shared.wire import JobState
 
-_NEXT_USER: Final = """
-    SELECT user_id FROM jobs WHERE state = 'Queued' AND not_before = 0 AND service = :service
-    AND user_id > {after} {bound} ORDER BY user_id LIMIT 1
-"""
+_NEXT_USER: Final = f"""
+    SELECT user_id FROM jobs WHERE {READY} AND service = :service
+    AND user_id > {{after}} {{bound}} ORDER BY user_id LIMIT 1
+"""  # noqa: S608 - no user input
 _NO_MORE_JOBS: Final = """
     SELECT name FROM agents GROUP BY name
     HAVING sum(CASE state WHEN 'active' THEN 1 ELSE 0 END) = 0
@@ -167,11 +167,10 @@ async def _waiting(
             FROM line WHERE line.user_id IS NOT NULL AND number < :users
         )
         SELECT line.user_id, number, jobs.id, jobs.attempt FROM line LEFT JOIN jobs ON jobs.id IN (
-            SELECT id FROM jobs WHERE state = 'Queued' AND not_before = 0
-            AND service = :service AND user_id = line.user_id
-            ORDER BY id LIMIT :each
+            SELECT id FROM jobs WHERE {READY} AND service = :service AND user_id = line.user_id
+            ORDER BY priority DESC, id LIMIT :each
         )
-        WHERE line.user_id IS NOT NULL ORDER BY number, jobs.id
+        WHERE line.user_id IS NOT NULL ORDER BY number, jobs.priority DESC, jobs.id
         """,  # noqa: S608 - no user input
         {"service": service, "after": after, "up_to": up_to, "users": users, "each": each},
     )

@@ -53,19 +53,15 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
             bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
             if bundle is None:
                 return BundleGone()
+            values = records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file}
+            names = ", ".join(values)
             row = await tx.rows(
                 f"""
-                INSERT INTO jobs (state, user_id, service, name, tags, limits, timeout_s, message,
-                                  bundle_file, bundle_size, bundle_digest, created_at, queued_at,
-                                  upload_warnings, submitted_by)
-                SELECT :state, :user_id, :service, :name, :tags, :limits, :timeout_s, :message,
-                       :bundle_file, :bundle_size, :bundle_digest, :created_at, :created_at,
-                       :upload_warnings, :submitted_by {fence}
+                INSERT INTO jobs ({names}, queued_at)
+                SELECT {", ".join(f":{name}" for name in values)}, :created_at {fence}
                 RETURNING *
                 """,
-                records.new_job_columns(new)
-                | {"message": message, "bundle_file": bundle.file}
-                | (leases.held(lease) if lease is not None else {}),
+                values | (leases.held(lease) if lease is not None else {}),
             )
             if not row:
                 await bundles.forget_reference(tx, bundle.file)

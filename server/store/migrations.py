@@ -249,4 +249,120 @@ _5: Migration = (
     """,
 )
 
-MIGRATIONS: Final = (_1, _2, _3, _4, _5)
+_6: Migration = (
+    # What an upload may ask for. NULL: the service's.
+    "ALTER TABLE jobs ADD COLUMN retry TEXT",
+    "ALTER TABLE jobs ADD COLUMN queue_timeout_s REAL",
+    "ALTER TABLE jobs ADD COLUMN heartbeat_timeout_s REAL",
+    "ALTER TABLE jobs ADD COLUMN expires_after_s REAL",
+    "ALTER TABLE jobs ADD COLUMN meta TEXT",
+    # Its life so far.
+    "ALTER TABLE jobs ADD COLUMN run INTEGER NOT NULL DEFAULT 1",
+    "ALTER TABLE jobs ADD COLUMN later_used INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE jobs ADD COLUMN dead_letter INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE jobs ADD COLUMN delete_requested_at INTEGER",
+    "ALTER TABLE jobs ADD COLUMN heartbeat_at INTEGER",
+    "ALTER TABLE jobs ADD COLUMN progress TEXT",
+    "ALTER TABLE jobs ADD COLUMN output TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE attempts ADD COLUMN progress TEXT",
+    "ALTER TABLE attempts ADD COLUMN output TEXT NOT NULL DEFAULT '{}'",
+    # Several results may be stored in one file.
+    "ALTER TABLE jobs ADD COLUMN result_offset INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE attempts ADD COLUMN result_offset INTEGER NOT NULL DEFAULT 0",
+    # Batches and dependencies.
+    "ALTER TABLE jobs ADD COLUMN hold TEXT",
+    "ALTER TABLE jobs ADD COLUMN parent_id INTEGER REFERENCES jobs (id)",
+    "ALTER TABLE jobs ADD COLUMN child_name TEXT",
+    "ALTER TABLE jobs ADD COLUMN array_index INTEGER",
+    "ALTER TABLE jobs ADD COLUMN bundle_folder TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE jobs ADD COLUMN deferred INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE jobs ADD COLUMN gather INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE jobs ADD COLUMN schedule_id INTEGER",
+    """
+    CREATE TABLE batches (
+        parent_id INTEGER PRIMARY KEY REFERENCES jobs (id),
+        ranges TEXT NOT NULL DEFAULT '[]',
+        array_file TEXT,
+        bundle_file TEXT,
+        bundle_size INTEGER,
+        bundle_digest TEXT,
+        max_parallel INTEGER NOT NULL DEFAULT 0,
+        fail_fast INTEGER NOT NULL DEFAULT 0,
+        has_gather INTEGER NOT NULL DEFAULT 0,
+        total INTEGER NOT NULL,
+        made INTEGER NOT NULL DEFAULT 0,
+        completed INTEGER NOT NULL DEFAULT 0,
+        failed INTEGER NOT NULL DEFAULT 0,
+        cancelled INTEGER NOT NULL DEFAULT 0
+    ) STRICT
+    """,
+    """
+    CREATE TABLE dependencies (
+        job_id INTEGER NOT NULL REFERENCES jobs (id),
+        on_id INTEGER NOT NULL,
+        inputs INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (job_id, on_id)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX dependencies_on ON dependencies (on_id)",
+    # The queue: what may be claimed now, each user's jobs in their order.
+    "DROP INDEX jobs_queued",
+    """
+    CREATE INDEX jobs_queued ON jobs (service, user_id, priority DESC, id)
+        WHERE state = 'Queued' AND not_before = 0 AND hold IS NULL
+    """,
+    "DROP INDEX jobs_held",
+    """
+    CREATE INDEX jobs_held ON jobs (state, agent, service, user_id)
+        WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
+    """,
+    "CREATE INDEX jobs_deferred ON jobs (id) WHERE deferred = 1",
+    "CREATE INDEX jobs_of_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL",
+    """
+    CREATE INDEX jobs_held_back ON jobs (parent_id, id)
+        WHERE state = 'Queued' AND hold = 'parallel'
+    """,
+    "CREATE INDEX jobs_dead ON jobs (service, id) WHERE dead_letter = 1",
+    "CREATE INDEX jobs_to_delete ON jobs (id) WHERE delete_requested_at IS NOT NULL",
+    "CREATE INDEX jobs_of_schedule ON jobs (schedule_id, id) WHERE schedule_id IS NOT NULL",
+    # Events that are no moves, too.
+    "ALTER TABLE events ADD COLUMN event TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE events ADD COLUMN level TEXT NOT NULL DEFAULT 'info'",
+    "ALTER TABLE events ADD COLUMN agent TEXT",
+    "ALTER TABLE events ADD COLUMN fields TEXT NOT NULL DEFAULT '{}'",
+    "UPDATE events SET event = 'job.' || lower(state)",
+    # Services: those that operators made at run time have settings here.
+    "ALTER TABLE services ADD COLUMN paused INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE services ADD COLUMN paused_message TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE services ADD COLUMN settings TEXT",
+    "ALTER TABLE services ADD COLUMN env TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE services ADD COLUMN secrets TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE services ADD COLUMN retired INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE services ADD COLUMN changed_at INTEGER NOT NULL DEFAULT 0",
+    """
+    CREATE TABLE schedules (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL,
+        user_id TEXT NOT NULL,
+        service TEXT NOT NULL,
+        submitted_by TEXT,
+        cron TEXT NOT NULL,
+        time_zone TEXT NOT NULL,
+        overlap TEXT NOT NULL,
+        missed TEXT NOT NULL,
+        fields TEXT NOT NULL,
+        bundle_file TEXT NOT NULL,
+        bundle_size INTEGER NOT NULL,
+        bundle_digest TEXT NOT NULL,
+        paused INTEGER NOT NULL DEFAULT 0,
+        next_at INTEGER NOT NULL,
+        last_at INTEGER,
+        last_job_id INTEGER,
+        message TEXT NOT NULL DEFAULT '',
+        created_at INTEGER NOT NULL
+    ) STRICT
+    """,
+    "CREATE INDEX schedules_due ON schedules (next_at) WHERE paused = 0",
+)
+
+MIGRATIONS: Final = (_1, _2, _3, _4, _5, _6)

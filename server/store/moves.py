@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from server.domain import states
@@ -10,11 +12,13 @@ from server.domain.jobs import Job, Move, Step
 from server.store import leases, records
 from server.store.attempts import record_attempt
 from shared.sql import Database, Transaction
-from shared.wire import JobState
+from shared.wire import JobState, Level
 
 _EVENT: Final = """
-    INSERT INTO events (job_id, at, attempt, before, state, reason, message)
-    VALUES (:job_id, :at, :attempt, :before, :state, :reason, :message)
+    INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level, agent,
+                        fields)
+    VALUES (:job_id, :at, :attempt, :before, :state, :reason, :message, :event, :level, :agent,
+            :fields)
 """
 _FOLD: Final = """
     WITH same AS (
@@ -32,6 +36,10 @@ _FOLD: Final = """
 the earlier one are deleted. So the history of a job that no agent takes does not grow for ever, and
 has no gap."""
 
+_LEVELS: Final[Mapping[JobState, Level]] = {
+    JobState.FAILED: "error",
+    JobState.UNKNOWN: "warning",
+}
 _SHOWN: Final = ("exit_code", "stderr_tail", "usage", "warnings", "enforcement", "result")
 """Facts of the last attempt that the row of a job that has ended shows, too."""
 
@@ -82,6 +90,10 @@ async def append_event(tx: Transaction, job: Job, before: JobState | None, step:
         "state": step.to,
         "reason": step.reason,
         "message": step.message,
+        "event": step.event or f"job.{step.to.lower()}",
+        "level": _LEVELS.get(step.to, "info"),
+        "agent": job.agent,
+        "fields": json.dumps(dict(step.fields)) if step.fields else "{}",
     }
     if before is JobState.PROCESSING and step.to is JobState.QUEUED and step.reason is None:
         await tx.rows(_FOLD, values)

@@ -10,8 +10,10 @@ from server.store.statements import Part
 from shared.clock import Micros
 from shared.sql import Database, Transaction
 
-HELD: Final = "state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
+HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
 """HOLDS_SLOT, in the words of the index ``jobs_held``."""
+READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL"
+"""What may be claimed now, in the words of the index ``jobs_queued``."""
 _AT_ONCE: Final = 1_000
 # Queued in the future: the clock was set back, and not_before means nothing any more.
 _DUE: Final = """
@@ -87,13 +89,22 @@ class Queue(Part):
 
     async def queued_before(self, job: Job) -> int:
         rows = await self._database.rows(
-            """
+            f"""
             SELECT count(*) AS count FROM (
-                SELECT 1 FROM jobs WHERE state = 'Queued' AND not_before = 0
-                AND service = :service AND user_id = :user_id AND id < :id LIMIT 1000
+                SELECT 1 FROM jobs WHERE {READY} AND service = :service AND user_id = :user_id
+                AND priority > :priority
+                UNION ALL
+                SELECT 1 FROM jobs WHERE {READY} AND service = :service AND user_id = :user_id
+                AND priority = :priority AND id < :id
+                LIMIT 1000
             )
-            """,
-            {"service": job.service, "user_id": job.user_id, "id": job.id},
+            """,  # noqa: S608 - no user input
+            {
+                "service": job.service,
+                "user_id": job.user_id,
+                "priority": job.priority,
+                "id": job.id,
+            },
         )
         return int(rows[0]["count"])
 

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from server.domain import states
 from server.domain.attempts import Attempt
-from server.domain.jobs import Bundle, Event, Job, NewJob, Result
+from server.domain.jobs import Bundle, Event, Hold, Job, NewJob, Result
+from server.domain.retry_policy import Backoff, RetryPolicy
 from shared.sql import Row
-from shared.wire import JobState, Limits, Reason, Usage
+from shared.wire import JobState, Limits, Progress, Reason, Usage
 
 # Few texts recur in most rows: each is parsed once.
 
@@ -34,6 +35,25 @@ def _enforcement(text: str) -> Mapping[str, str]:
     return MappingProxyType(json.loads(text))
 
 
+@lru_cache(maxsize=256)
+def retry_policy(text: str) -> RetryPolicy:
+    values = json.loads(text)
+    return RetryPolicy(
+        retries=values["retries"],
+        delays_s=tuple(values["delays_s"]),
+        backoff=Backoff(values["backoff"]) if values["backoff"] else None,
+        delay_s=values["delay_s"],
+        max_delay_s=values["max_delay_s"],
+        retry_on=frozenset(values["retry_on"]),
+        no_retry_on=frozenset(values["no_retry_on"]),
+    )
+
+
+@lru_cache(maxsize=256)
+def _retry_text(policy: RetryPolicy) -> str:
+    return json.dumps(dataclasses.asdict(policy), default=sorted)
+
+
 _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "state": JobState,
     "before": JobState,
@@ -44,6 +64,14 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "warnings": _words,
     "upload_warnings": _words,
     "enforcement": _enforcement,
+    "output": _enforcement,
+    "fields": _enforcement,
+    "progress": Progress.model_validate_json,
+    "retry": retry_policy,
+    "hold": Hold,
+    "deferred": bool,
+    "gather": bool,
+    "dead_letter": bool,
 }
 """column -> what its text means, where there is one"""
 
@@ -59,7 +87,7 @@ class _Columns:
     def fields(self, row: Row) -> dict[str, Any]:
         fields = dict(zip(self._names, self._values(row), strict=True))
         for name, read in self._read:
-            if fields[name]:
+            if fields[name] is not None:
                 fields[name] = read(fields[name])
         return fields
 
@@ -87,7 +115,9 @@ def event(row: Row) -> Event:
 def _result(row: Row) -> Result | None:
     if not row["result_file"]:
         return None
-    return Result(row["result_file"], row["result_size"], row["result_sha256"])
+    return Result(
+        row["result_file"], row["result_size"], row["result_sha256"], row["result_offset"]
+    )
 
 
 def new_job_columns(new: NewJob) -> dict[str, Any]:
@@ -106,6 +136,14 @@ def new_job_columns(new: NewJob) -> dict[str, Any]:
         "created_at": new.created_at,
         "upload_warnings": json.dumps(new.warnings),
         "submitted_by": new.submitted_by,
+        "retry": None if new.retry is None else _retry_text(new.retry),
+        "queue_timeout_s": new.queue_timeout_s,
+        "heartbeat_timeout_s": new.heartbeat_timeout_s,
+        "expires_after_s": new.expires_after_s,
+        "not_before": new.not_before,
+        "priority": new.priority,
+        "meta": new.meta,
+        "schedule_id": new.schedule_id,
     }
 
 
@@ -121,12 +159,13 @@ def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
                     result_file=value.file,
                     result_size=value.size,
                     result_sha256=value.sha256,
+                    result_offset=value.offset,
                 )
-            case "usage", Usage():
-                values["usage"] = value.model_dump_json()
+            case (("usage" | "progress"), (Usage() | Progress())):
+                values[name] = value.model_dump_json()
             case (("warnings" | "tags"), _):
                 values[name] = json.dumps(list(value))
-            case "enforcement", _:
+            case (("enforcement" | "output"), _):
                 values[name] = json.dumps(dict(value))
             case _:
                 values[name] = value

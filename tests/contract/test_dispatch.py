@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.api import documents
+from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.stages.waiting import why_waiting
 from shared.wire import JobState, PayloadState, QueueInfo, Reason
@@ -16,7 +17,7 @@ from tests.support.simulation import World
 SERVICES = {
     "example": Service("example", runs_per_user=2, max_runs=3, queue_timeout_s=100.0),
     "patient": Service("patient", runs_per_user=1, max_runs=1),
-    "again": Service("again", retries=1, retry_on=frozenset({"timeout"}), retry_delays_s=(30.0,)),
+    "again": Service("again", retry=RetryPolicy(1, (30.0,), retry_on=frozenset({"timeout"}))),
 }
 
 

@@ -71,8 +71,8 @@ MUTANTS: Final = (
     of(
         "retries that are left are counted",
         "server/api/documents.py",
-        "(service.retries if service else 0) - job.retries_used",
-        "(service.retries if service else 0)",
+        "(rules.retries if rules else 0) - job.retries_used",
+        "(rules.retries if rules else 0)",
         "a_job_that_is_to_be_tried_again_shows_when_and_is_sent_then",
     ),
     outcome("the exit code is kept", '        "exit_code": payload.exit_code,\n', "", _FACTS),

@@ -28,8 +28,8 @@ _AGAIN: Final = "a_job_that_is_queued_again_belongs_to_no_agent_and_counts_what_
 MUTANTS: Final = (
     retry(
         "the last delay of a retry repeats",
-        "delays[min(job.retries_used, len(delays) - 1)]",
-        "delays[job.retries_used % len(delays)]",
+        "delays[min(used, len(delays) - 1)]",
+        "delays[used % len(delays)]",
         _LONGER,
     ),
     retry(
@@ -40,13 +40,13 @@ MUTANTS: Final = (
     ),
     retry(
         "retries end",
-        "job.retries_used >= service.retries or",
-        "job.retries_used > service.retries or",
+        "job.retries_used >= rules.retries or",
+        "job.retries_used > rules.retries or",
         _LONGER,
     ),
     retry(
         "only the named reasons are retried",
-        " or not names & service.retry_on",
+        " or not names & rules.retry_on",
         "",
         "a_failure_is_retried_for_the_reasons_and_exit_codes_that_the_service_names",
     ),

@@ -257,7 +257,7 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "unknown fields are refused",
         "server/domain/upload_fields.py",
-        "        case _ if name not in (*NEEDED, *OPTIONAL, HEADER):",
+        "        case _ if name not in (*NEEDED, HEADER):",
         "        case _ if False:",
         f"{_FIELDS}an_unknown_field_is_refused_with_the_nearest_name",
     ),
@@ -271,7 +271,7 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "a limit that was lowered is a warning",
         "server/domain/upload_fields.py",
-        "        if timeout_s < asked:",
+        "        if name in values and not no_limit and (values[name] > most or _is_unlimited(name, values)):",
         "        if False:",
         f"{_FIELDS}what_is_more_than_the_service_allows_is_cut_with_a_warning",
     ),

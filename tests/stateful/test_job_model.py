@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 
 from server.domain.errors import AlreadyEnded
+from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
@@ -30,7 +31,10 @@ from tests.support.simulation import World
 SERVICES = {
     "fast": Service("fast", runs_per_user=1, max_runs=2, infra_retries=2, expires_after_s=500.0),
     "slow": Service(
-        "slow", runs_per_user=2, max_runs=2, retries=1, retry_on=frozenset({"timeout"})
+        "slow",
+        runs_per_user=2,
+        max_runs=2,
+        retry=RetryPolicy(1, retry_on=frozenset({"timeout"})),
     ),
 }
 AGENT = st.integers(0, 1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from server.domain.retry_policy import Backoff, RetryPolicy
 from server.domain.service import Service
 from server.settings import load
 from server.settings.tables import AgentTable, ServerSettings
@@ -90,7 +91,19 @@ def test_every_setting_of_a_service_reaches_it(tmp_path) -> None:
     retries = 8
     retry_delays = ["9s", "10s"]
     retry_on = ["exit:11", "timeout"]
+    no_retry_on = ["exit:12"]
     infra_retries = 12
+    heartbeat_timeout = "13s"
+    backoff = "linear"
+    retry_delay = "14s"
+    max_retry_delay = "15s"
+    max_retries = 16
+    retry_later_delay = "17s"
+    retry_later_limit = 18
+    on_shutdown = "resubmit"
+    dead_letter = true
+    dead_letter_expires_after = "19s"
+    max_children = 20
     [services.dock.limits]
     cpus = 1.5
     memory = "1MiB"
@@ -117,10 +130,24 @@ def test_every_setting_of_a_service_reaches_it(tmp_path) -> None:
         timeout_s=5.0,
         queue_timeout_s=6.0,
         expires_after_s=7.0,
-        retries=8,
-        retry_delays_s=(9.0, 10.0),
-        retry_on=frozenset({"exit:11", "timeout"}),
+        heartbeat_timeout_s=13.0,
+        retry=RetryPolicy(
+            8,
+            (9.0, 10.0),
+            Backoff.LINEAR,
+            14.0,
+            15.0,
+            frozenset({"exit:11", "timeout"}),
+            frozenset({"exit:12"}),
+        ),
+        max_retries=16,
         infra_retries=12,
+        retry_later_delay_s=17.0,
+        retry_later_limit=18,
+        on_shutdown="resubmit",
+        dead_letter=True,
+        dead_letter_expires_after_s=19.0,
+        max_children=20,
         limits=limits,
     )
 

@@ -10,24 +10,26 @@ from server.domain import outcome
 from server.domain.errors import IllegalTransition
 from server.domain.jobs import Job, Move
 from server.domain.outcome import Refusal
+from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
-from shared.clock import SECOND, iso
+from shared.clock import RANDOM, SECOND, iso
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
 from tests.support.jobs import job
 
 NOW = 1_000 * SECOND
+UNIFORM = RANDOM.uniform
 SERVICE = Service(
     "s",
-    retries=2,
-    retry_on=frozenset({"timeout", "exit:3"}),
-    retry_delays_s=(10.0, 60.0),
+    retry=RetryPolicy(2, (10.0, 60.0), retry_on=frozenset({"timeout", "exit:3"})),
     infra_retries=1,
     expires_after_s=100.0,
 )
 
 
 def after(found: Job, **payload) -> Move:
-    move = outcome.advance(found, PayloadDoc(id=4, key="7.1", **payload), SERVICE, NOW, "node")
+    move = outcome.advance(
+        found, PayloadDoc(id=4, key="7.1", **payload), SERVICE, NOW, "node", UNIFORM
+    )
     assert move is not None
     return move
 
@@ -220,7 +222,7 @@ def test_every_step_on_the_way_is_made_with_its_time(state, payload, steps) -> N
 )
 def test_what_is_known_already_moves_nothing(state, status) -> None:
     doc = PayloadDoc(id=4, key="7.1", status=status)
-    assert outcome.advance(job(state=state), doc, SERVICE, NOW, "node") is None
+    assert outcome.advance(job(state=state), doc, SERVICE, NOW, "node", UNIFORM) is None
 
 
 def test_there_is_no_move_that_the_table_does_not_know() -> None:

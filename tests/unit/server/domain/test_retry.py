@@ -6,17 +6,20 @@ import pytest
 
 from server.domain import retry
 from server.domain.retry import Retry
+from server.domain.retry_policy import Backoff, RetryPolicy
 from server.domain.service import Service
 from shared.wire import Reason
 from tests.support.jobs import job
 
 SERVICE = Service(
     "s",
-    retries=3,
-    retry_delays_s=(10.0, 60.0),
-    retry_on=frozenset({"timeout", "exit:3"}),
+    retry=RetryPolicy(3, (10.0, 60.0), retry_on=frozenset({"timeout", "exit:3"})),
     infra_retries=7,
 )
+
+
+def highest(_low: float, high: float) -> float:
+    return high
 
 
 @pytest.mark.parametrize(
@@ -32,21 +35,23 @@ SERVICE = Service(
 def test_a_failure_is_retried_for_the_reasons_and_exit_codes_that_the_service_names(
     reason, exit_code, again
 ) -> None:
-    found = retry.after_failure(job(), SERVICE, reason, exit_code)
+    found = retry.after_failure(job(), SERVICE, reason, exit_code, highest)
     assert (found is not None) is again
 
 
 def test_each_retry_waits_longer_and_the_last_delay_repeats_until_none_are_left() -> None:
     found = [
-        retry.after_failure(job(retries_used=used, infra_used=2), SERVICE, Reason.TIMEOUT, None)
+        retry.after_failure(
+            job(retries_used=used, infra_used=2), SERVICE, Reason.TIMEOUT, None, highest
+        )
         for used in range(4)
     ]
     assert found == [Retry(10.0, 2, 1), Retry(60.0, 2, 2), Retry(60.0, 2, 3), None]
 
 
 def test_without_delays_a_retry_comes_at_once() -> None:
-    service = Service("s", retries=1, retry_delays_s=(), retry_on=frozenset({"timeout"}))
-    assert retry.after_failure(job(), service, Reason.TIMEOUT, None) == Retry(0.0, 0, 1)
+    service = Service("s", retry=RetryPolicy(1, (), retry_on=frozenset({"timeout"})))
+    assert retry.after_failure(job(), service, Reason.TIMEOUT, None, highest) == Retry(0.0, 0, 1)
 
 
 def test_an_interruption_has_a_budget_of_its_own_and_waits_longer_each_time() -> None:
@@ -59,3 +64,31 @@ def test_an_interruption_has_a_budget_of_its_own_and_waits_longer_each_time() ->
 
 def test_with_no_infra_retries_no_bundle_is_started_twice() -> None:
     assert retry.after_interruption(job(), Service("s", infra_retries=0)) is None
+
+
+@pytest.mark.parametrize(
+    ("backoff", "delays"),
+    [
+        (Backoff.CONSTANT, [30.0, 30.0, 30.0, 30.0]),
+        (Backoff.LINEAR, [30.0, 60.0, 90.0, 100.0]),
+        (Backoff.EXPONENTIAL, [30.0, 60.0, 100.0, 100.0]),
+        (Backoff.EXPONENTIAL_JITTER, [15.0, 30.0, 50.0, 50.0]),
+    ],
+)
+def test_a_backoff_grows_by_its_formula_up_to_its_cap(backoff, delays) -> None:
+    rules = RetryPolicy(9, backoff=backoff, delay_s=30.0, max_delay_s=100.0)
+    half = [retry.delay_s(rules, used, lambda low, high: (low + high) / 2) for used in range(4)]
+    assert half == delays
+
+
+def test_what_is_not_to_be_retried_is_not_whatever_else_says_so() -> None:
+    rules = RetryPolicy(1, retry_on=frozenset({"exit_code"}), no_retry_on=frozenset({"exit:3"}))
+    service = Service("s", retry=rules)
+    assert retry.after_failure(job(), service, Reason.EXIT_CODE, 4, highest) is not None
+    assert retry.after_failure(job(), service, Reason.EXIT_CODE, 3, highest) is None
+
+
+def test_the_policy_of_a_job_replaces_its_services() -> None:
+    own = job(retry=RetryPolicy(1, retry_on=frozenset({"exit:9"})))
+    assert retry.after_failure(own, SERVICE, Reason.EXIT_CODE, 9, highest) is not None
+    assert retry.after_failure(own, SERVICE, Reason.TIMEOUT, None, highest) is None

@@ -1,0 +1,224 @@
+"""The values of an upload's optional fields: one parser for each, which raises ValueError."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from server.domain.retry_policy import Backoff, is_retry_reason
+from shared.clock import SECOND, Micros
+from shared.units.durations import parse_duration
+from shared.wire import Reason
+
+Parser: TypeAlias = Callable[[str], Any]
+_TAG: Final = re.compile(r"[^\s,\x00-\x1f\x7f]{1,64}")
+_MAX_TAGS: Final = 32
+_MAX_META: Final = 16 << 10
+_MAX_DEPENDENCIES: Final = 1_000
+_MAX_DELAYS: Final = 100
+_LARGEST_INDEX: Final = 10**9
+_MAX_RANGES: Final = 1_000
+_RANGE: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
+_FIRST_YEAR: Final = 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """When a job may start: a time, or so long after its upload."""
+
+    at: Micros | None = None
+    after_s: float = 0.0
+
+    def from_now(self, now: Micros) -> Micros:
+        """The time, or 0 where it has passed."""
+        at = now + round(self.after_s * SECOND) if self.at is None else self.at
+        return at if at > now else 0
+
+
+def _above_0(text: str) -> float:
+    seconds = parse_duration(text)
+    if not seconds:
+        raise ValueError("it must be above 0")
+    return seconds
+
+
+def _whole(least: int, most: int) -> Parser:
+    def parse(text: str) -> int:
+        text = text.strip()
+        if not re.fullmatch(r"[+-]?[0-9]{1,9}", text) or not least <= int(text) <= most:
+            raise ValueError(f"{text[:32]!r} is not a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def _words(text: str) -> list[str]:
+    return [word for part in text.split(",") if (word := part.strip())]
+
+
+def _name(text: str) -> str:
+    if len(text) > 200 or not text.isprintable():
+        raise ValueError("it should be up to 200 printable characters")
+    return text
+
+
+def tags(text: str) -> tuple[str, ...]:
+    """Tags, separated by commas; each once.
+
+    Raises:
+        ValueError
+    """
+    found = tuple(dict.fromkeys(_words(text)))
+    if len(found) > _MAX_TAGS or not all(map(_TAG.fullmatch, found)):
+        raise ValueError(
+            f"there may be up to {_MAX_TAGS} words of up to 64 characters, separated by commas"
+        )
+    return found
+
+
+def _delays(text: str) -> tuple[float, ...]:
+    words = _words(text)
+    if not 1 <= len(words) <= _MAX_DELAYS:
+        raise ValueError(f"{text[:64]!r} is not a list of 1 to {_MAX_DELAYS} delays as in 10s,1m")
+    try:
+        return tuple(map(parse_duration, words))
+    except ValueError as problem:
+        raise ValueError(f"{problem}; write delays as in 90s,5m,1h30m") from None
+
+
+def _backoff(text: str) -> Backoff:
+    try:
+        return Backoff(text.strip())
+    except ValueError:
+        known = ", ".join(Backoff)
+        raise ValueError(f"{text[:64]!r} is none of {known}") from None
+
+
+def _reasons(text: str) -> frozenset[str]:
+    words = _words(text)
+    for word in words:
+        if not is_retry_reason(word):
+            known = ", ".join(Reason)
+            raise ValueError(
+                f"{word[:64]!r} is neither an exit code as in exit:3 nor one of {known}"
+            )
+    return frozenset(words)
+
+
+def when(text: str) -> Later:
+    """A time with an offset from UTC (RFC 3339), or ``in 2h``.
+
+    Raises:
+        ValueError
+    """
+    text = text.strip()
+    if text.startswith("in "):
+        return Later(after_s=parse_duration(text.removeprefix("in ")))
+    such_as = "2030-01-31T09:00:00Z, 2030-01-31T09:00:00+01:00 or in 2h"
+    try:
+        at = datetime.fromisoformat(text[:64])
+    except ValueError:
+        raise ValueError(f"{text[:64]!r} is not a time such as {such_as}") from None
+    if at.tzinfo is None:
+        raise ValueError(f"{text[:64]!r} does not say its offset from UTC; write {such_as}")
+    if at.year < _FIRST_YEAR:
+        raise ValueError(f"{text[:64]!r} is before {_FIRST_YEAR}")
+    return Later(at=round(at.timestamp() * SECOND))
+
+
+def meta(text: str) -> str:
+    """A JSON object, as it is stored.
+
+    Raises:
+        ValueError
+    """
+    if len(text.encode()) > _MAX_META:
+        raise ValueError(f"it is longer than {_MAX_META} bytes")
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+        is_object = isinstance(value, dict)
+        if not is_object:
+            raise ValueError("it is JSON, but not an object")
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _jobs(text: str) -> tuple[int, ...]:
+    words = _words(text)
+    if not 1 <= len(words) <= _MAX_DEPENDENCIES:
+        raise ValueError(f"there may be 1 to {_MAX_DEPENDENCIES} jobs")
+    for word in words:
+        if not re.fullmatch("[0-9]{1,18}", word):
+            raise ValueError(f"{word[:32]!r} is not the number of a job; write 17 or 17,18")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _array(text: str) -> tuple[tuple[int, int, int], ...]:
+    """Ranges of indices: ``0-99``, ``0-99:2`` and ``1,5,9-12``."""
+    such_as = "write 0-99, 0-99:10 or 1,5,9-12"
+    words = _words(text)
+    if not 1 <= len(words) <= _MAX_RANGES:
+        raise ValueError(f"{text[:64]!r} is not a list of indices; {such_as}")
+    ranges: list[tuple[int, int, int]] = []
+    for word in words:
+        match = _RANGE.fullmatch(word)
+        if match is None:
+            raise ValueError(f"{word[:64]!r} is not a range of indices; {such_as}")
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        step = 1 if match[3] is None else int(match[3])
+        if last < first or not step or last > _LARGEST_INDEX:
+            raise ValueError(f"{word[:64]!r} is not a range of indices; {such_as}")
+        last -= (last - first) % step
+        if ranges and first <= ranges[-1][1]:
+            raise ValueError(f"{word[:64]!r} begins at or below {ranges[-1][1]}: indices ascend")
+        ranges.append((first, last, step))
+    return tuple(ranges)
+
+
+def _file(text: str) -> str:
+    if len(text) > 1_000 or not text.isprintable() or text.startswith("/"):
+        raise ValueError(f"{text[:64]!r} is not the name of a file in the bundle")
+    return text
+
+
+def _policy(text: str) -> str:
+    if text not in ("fail_fast", "wait_all"):
+        raise ValueError(f"{text[:64]!r} is neither fail_fast nor wait_all")
+    return text
+
+
+VALUES: Final[Mapping[str, Parser]] = {
+    "name": _name,
+    "tags": tags,
+    "priority": _whole(-100, 100),
+    "meta": meta,
+    "timeout": _above_0,
+    "queue_timeout": parse_duration,
+    "heartbeat_timeout": parse_duration,
+    "expires_after": parse_duration,
+    "retries": _whole(0, 1_000_000),
+    "retry_delays": _delays,
+    "backoff": _backoff,
+    "retry_delay": parse_duration,
+    "max_retry_delay": parse_duration,
+    "retry_on": _reasons,
+    "no_retry_on": _reasons,
+    "not_before": when,
+    "array": _array,
+    "array_file": _file,
+    "max_parallel": _whole(0, 1_000_000),
+    "batch_policy": _policy,
+    "after": _jobs,
+    "inputs_from": _jobs,
+}
+"""Field -> its parser."""
