@@ -15,7 +15,7 @@ from ferryman.bundle import Files
 from ferryman.clock import Clock, RealClock
 from ferryman.defaults import DEFAULT_URL
 from ferryman.download import Download, Downloaded, target_path
-from ferryman.fields import RequestedLimits, upload_fields
+from ferryman.fields import JobOptions, upload_fields
 from ferryman.form import ProgressCallback
 from ferryman.logs import Stream, fetch_log
 from ferryman.models import (
@@ -114,10 +114,9 @@ class Client:
         user: str | None = None,
         name: str | None = None,
         tags: str | Iterable[str] = (),
-        timeout: str | float | None = None,
         idempotency_key: str | None = None,
         progress: ProgressCallback | None = None,
-        **limits: Unpack[RequestedLimits],
+        **options: Unpack[JobOptions],
     ) -> Accepted:
         """Send a bundle. When this returns, the server will not lose it.
 
@@ -128,20 +127,19 @@ class Client:
             user: whose; default: the client's.
             name: for people, to find it again.
             tags: to find it again; no commas. A string is one tag.
-            timeout: wall time of an attempt, such as ``"1h30m"`` or seconds; at most the service's.
             idempotency_key: default: a random one, so that a repeat after a lost answer is
                 harmless.
             progress: called with bytes sent and bytes in all.
-            limits: ``memory``, ``disk`` (such as ``"512MB"``, or bytes), ``cpus``, ``pids``; at
-                most the service's.
+            options: see :class:`~ferryman.fields.JobOptions`: limits and timeouts, which are at
+                most the service's, retries, an array, dependencies.
 
         Raises:
             BadBundle: nothing has been sent.
             FileChanged: a file changed meanwhile; there is no job.
             Refused, Unreachable, NotUnderstood
-            BadArgument: no user, a bad timeout or limit, a tag with a comma.
+            BadArgument: no user, a bad option, a tag with a comma.
         """
-        fields = upload_fields(service, user or self.user, name, tags, timeout, limits)
+        fields = upload_fields(service, user or self.user, name, tags, options)
         return await submit(self._transport, files, fields, idempotency_key, progress)
 
     async def status(self, job_id: int) -> JobDoc:

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from ferryman.answers import Accepted
 from ferryman.bundle import Files, gather
 from ferryman.errors import BadArgument, NotUnderstood, Refused, TryLater, Unreachable
-from ferryman.fields import LIMITS
+from ferryman.fields import EARLY
 from ferryman.form import BATCH, FormBody, ProgressCallback
 from ferryman.models import JobPage, StatusBody
 from ferryman.transport import MAX_RETRY_PAUSE_S, Transport
@@ -36,14 +36,16 @@ async def submit(
         fresh_key=idempotency_key is None,
         # Wrong values of these are refused before the body is sent.
         early_fields={
-            field: given[field] for field in ("user_id", "service", *LIMITS) if field in given
+            field: given[field]
+            for field in ("user_id", "service", *sorted(EARLY))
+            if field in given
         },
         on_progress=on_progress,
     )
     try:
         body = await upload.run()
     except Refused as problem:
-        if problem.status == HTTPStatus.BAD_REQUEST and problem.part in LIMITS:
+        if problem.status == HTTPStatus.BAD_REQUEST and problem.part in EARLY:
             raise BadArgument(problem.message) from problem
         raise
     return Accepted(body.id, body.status, body.message, key)

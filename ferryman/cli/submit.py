@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ferryman.cli import options, show
+from ferryman.cli import options, show, submit_options
 from ferryman.cli.exits import exit_code_of_job
 from ferryman.cli.options import Json, Output, Quiet, Server, Token, TokenFile, Url, run
 from ferryman.cli.results import STDOUT, fetch, partial_hint
@@ -47,31 +47,32 @@ def submit(
             help="Whose job it is; default: your login name.",
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="A name, shown in lists.")
-    ] = None,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="For `list --tag`; may be repeated."),
-    ] = None,
-    timeout: Annotated[
-        str | None,
-        typer.Option(
-            "--timeout", metavar="DURATION", help="Wall time of an attempt, such as 1h30m."
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option("--memory", metavar="SIZE", help="Memory, such as 512MB.")
-    ] = None,
-    cpus: Annotated[
-        str | None, typer.Option("--cpus", metavar="NUMBER", help="CPUs, such as 2 or 0.5.")
-    ] = None,
-    pids: Annotated[
-        str | None, typer.Option("--pids", metavar="NUMBER", help="Processes and threads.")
-    ] = None,
-    disk: Annotated[
-        str | None, typer.Option("--disk", metavar="SIZE", help="Disk, such as 1GiB.")
-    ] = None,
+    name: submit_options.Name = None,
+    tag: submit_options.Tag = None,
+    timeout: submit_options.Timeout = None,
+    memory: submit_options.Memory = None,
+    cpus: submit_options.Cpus = None,
+    pids: submit_options.Pids = None,
+    disk: submit_options.Disk = None,
+    queue_timeout: submit_options.QueueTimeout = None,
+    heartbeat_timeout: submit_options.HeartbeatTimeout = None,
+    expires_after: submit_options.ExpiresAfter = None,
+    not_before: submit_options.NotBefore = None,
+    priority: submit_options.Priority = None,
+    meta: submit_options.Meta = None,
+    retries: submit_options.Retries = None,
+    retry_delays: submit_options.RetryDelays = None,
+    backoff: submit_options.Backoff = None,
+    retry_delay: submit_options.RetryDelay = None,
+    max_retry_delay: submit_options.MaxRetryDelay = None,
+    retry_on: submit_options.RetryOn = None,
+    no_retry_on: submit_options.NoRetryOn = None,
+    array: submit_options.Array = None,
+    array_file: submit_options.ArrayFile = None,
+    max_parallel: submit_options.MaxParallel = None,
+    batch_policy: submit_options.BatchPolicy = None,
+    after: submit_options.After = None,
+    inputs_from: submit_options.InputsFrom = None,
     wait: Annotated[
         bool,
         typer.Option(
@@ -118,6 +119,32 @@ def submit(
 
     if not quiet:
         _warn_of_line_ends(paths)
+    wanted: Any = {
+        "timeout": timeout,
+        "memory": memory,
+        "cpus": cpus,
+        "pids": pids,
+        "disk": disk,
+        "queue_timeout": queue_timeout,
+        "heartbeat_timeout": heartbeat_timeout,
+        "expires_after": expires_after,
+        "not_before": not_before,
+        "priority": priority,
+        "meta": meta,
+        "retries": retries,
+        "retry_delays": retry_delays,
+        "backoff": backoff,
+        "retry_delay": retry_delay,
+        "max_retry_delay": max_retry_delay,
+        "retry_on": retry_on,
+        "no_retry_on": no_retry_on,
+        "array": array,
+        "array_file": array_file,
+        "max_parallel": max_parallel,
+        "batch_policy": batch_policy,
+        "after": after,
+        "inputs_from": inputs_from,
+    }
 
     async def work() -> int:
         async with server.client() as client:
@@ -129,13 +156,9 @@ def submit(
                         user=whose,
                         name=name,
                         tags=tag or (),
-                        timeout=timeout,
-                        memory=memory,
-                        cpus=cpus,
-                        pids=pids,
-                        disk=disk,
                         idempotency_key=idempotency_key,
                         progress=on_progress,
+                        **wanted,
                     )
             except asyncio.CancelledError:
                 show.print_error("interrupted before the server had answered: there may be no job")
