@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ferryman.defaults import DEFAULT_URL as DEFAULT_URL
 
 if TYPE_CHECKING:
+    from ferryman.agent_models import AgentDoc, AgentState
     from ferryman.answers import Accepted, Health
     from ferryman.bundle import Files
     from ferryman.client import Client
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
         WaitedTooLong,
     )
     from ferryman.models import (
-        AgentDoc,
-        AgentState,
         AttemptDoc,
         EventDoc,
         JobDoc,
@@ -93,8 +92,8 @@ __all__ = [
 
 _ELSEWHERE: Final = {
     "Accepted": "answers",
-    "AgentDoc": "models",
-    "AgentState": "models",
+    "AgentDoc": "agent_models",
+    "AgentState": "agent_models",
     "AttemptDoc": "models",
     "Client": "client",
     "Downloaded": "download",

@@ -10,6 +10,7 @@ from typing import Any, Final, Self, Unpack
 from urllib.parse import quote
 
 from ferryman import errors
+from ferryman.agent_models import AgentAction, AgentDoc
 from ferryman.answers import Accepted, Health, Listed
 from ferryman.bundle import Files
 from ferryman.clock import Clock, RealClock
@@ -19,8 +20,6 @@ from ferryman.fields import JobOptions, upload_fields
 from ferryman.form import ProgressCallback
 from ferryman.logs import Stream, fetch_log
 from ferryman.models import (
-    AgentAction,
-    AgentDoc,
     AttemptDoc,
     AttemptPage,
     EventDoc,

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from ferryman.models import AgentDoc as AgentDoc
-from ferryman.models import AgentPage as AgentPage
-from ferryman.models import AgentState as AgentState
+from ferryman.agent_models import AgentDoc as AgentDoc
+from ferryman.agent_models import AgentPage as AgentPage
+from ferryman.agent_models import AgentState as AgentState
 from ferryman.models import AttemptDoc as AttemptDoc
 from ferryman.models import AttemptLinks as AttemptLinks
 from ferryman.models import AttemptPage as AttemptPage

@@ -16,7 +16,7 @@ from ferryman.errors import BadArgument
 from ferryman.units import say_duration
 
 if TYPE_CHECKING:
-    from ferryman.models import AgentAction, AgentDoc
+    from ferryman.agent_models import AgentAction, AgentDoc
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,7 +48,7 @@ def list_agents(
     server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
-        from ferryman.models import AgentDoc
+        from ferryman.agent_models import AgentDoc
 
         async with server.client() as client:
             documents = await client.agents(every=every)

@@ -29,7 +29,7 @@ MUTANTS: Final = (
     # lists and the queue
     _of(
         "lists by state have an index",
-        "server/store/migrations.py",
+        "server/store/released_migrations.py",
         '"CREATE INDEX jobs_by_state ON jobs (state, id)",',
         "",
         _COST,
@@ -37,8 +37,8 @@ MUTANTS: Final = (
     _of(
         "delayed jobs do not hold up the choice of others",
         "server/store/migrations.py",
-        "(service, user_id, not_before, id)",
-        "(service, user_id, id)",
+        "(service, user_id, priority DESC, id)",
+        "(service, id)",
         _COST,
     ),
     _of(
@@ -289,14 +289,14 @@ MUTANTS: Final = (
     ),
     _of(
         "keys of cleaned jobs go with an upgrade",
-        "server/store/migrations.py",
+        "server/store/released_migrations.py",
         "WHERE job_id IN (SELECT id FROM jobs WHERE state = 'Cleaned')",
         "WHERE job_id IN (SELECT id FROM jobs WHERE state = 'Nothing')",
         f"{_UPGRADE}waiting_delayed_and_ended_jobs_are_where_they_belong",
     ),
     _of(
         "after an upgrade new jobs share the files that are there",
-        "server/store/migrations.py",
+        "server/store/released_migrations.py",
         "(PARTITION BY bundle_digest, bundle_size) THEN 1 ELSE 0 END",
         "(PARTITION BY bundle_digest, bundle_size) THEN 0 ELSE 0 END",
         f"{_UPGRADE}jobs_that_were_at_an_agent_have_their_last_attempt_and_bundles_are_counted",

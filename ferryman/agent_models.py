@@ -1,0 +1,64 @@
+"""The documents about agents, exactly as they are on the wire."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
+
+from pydantic import Field
+
+from ferryman.models import Wire
+
+
+class AgentState(StrEnum):
+    """What an operator wants of an agent, and what became of it."""
+
+    ACTIVE = "active"
+    DRAINING = "draining"
+    """It gets no new jobs; those that it has are followed to their end."""
+    LOST = "lost"
+    """Given up: its attempts were ended. It is active again once it is reached."""
+    RETIRED = "retired"
+    """Not used any more: it gets no jobs and is not contacted."""
+
+
+AgentAction: TypeAlias = Literal["drain", "resume", "retire", "lost"]
+
+
+class AgentDoc(Wire):
+    """An agent, as an operator sees it."""
+
+    name: str
+    id: str
+    """Its own, which it keeps under another name or address."""
+    state: AgentState
+    message: str = ""
+    """Why it is in this state."""
+    up: bool
+    """Whether it may get new jobs."""
+    reachable: bool
+    trouble: str = ""
+    """Why it gets no new jobs, in a sentence; empty: it does."""
+    kind: str
+    """"ferryman" or "job-orchestrator"; empty: not known any more."""
+    address: str
+    in_settings: bool
+    jobs: int
+    """Jobs of this server that it has."""
+    running: int
+    slots: int | None = None
+    version: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    resources: dict[str, Any] = Field(default_factory=dict)
+    health: dict[str, Any] | None = None
+    """What it said of itself last."""
+    created_at: str
+    last_heard_at: str | None = None
+    unreachable_s: float | None = None
+    """Seconds since it could be reached, as far as a server was running; None: it can be."""
+
+
+class AgentPage(Wire):
+    """``GET /api/v1/agents``."""
+
+    items: list[AgentDoc]
