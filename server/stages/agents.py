@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from server.domain import outcome, states
+from server.domain import ending, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.errors import AgentRefusal, NoSuchAgent
 from server.ports import AgentRecords
@@ -234,6 +234,6 @@ class Agents(Stage):
         ended = 0
         message = f"agent {name} was declared lost, whether its processes are dead is not known"
         for job in await self._jobs.in_states(states.HOLDS_SLOT, name):
-            move = self._decide(outcome.interrupted, job, Reason.AGENT_LOST, message)
+            move = self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
             ended += await self._jobs.move(move) is not None
         return ended

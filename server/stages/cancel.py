@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from server.domain import outcome
+from server.domain import ending, outcome
 from server.domain.errors import AlreadyEnded
 from server.domain.jobs import Job
 from server.ports import Agent, AgentError, LeaseLost, NoSuchPayload, Watch
@@ -151,7 +151,7 @@ class Cancel(Stage):
         return False
 
     async def _cancelled(self, job: Job, message: str) -> bool:
-        move = self._decide(outcome.cancelled, job, message)
+        move = self._decide(ending.cancelled, job, message)
         if job.state is JobState.QUEUED:
             return await self._jobs.move(move) is not None
         return await self._move_at_agent(job.agent or "", move) is not None

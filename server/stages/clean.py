@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from server.domain import outcome
+from server.domain import ending
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.ports import Jobs, RunningServers, Storage
@@ -65,7 +65,7 @@ class Clean(Stage):
         return cleaned + forgotten + orphans
 
     async def _clean(self, expired: list[Job], now: int) -> int:
-        cleaned, files = await self._jobs.clean([outcome.expired(job, now) for job in expired])
+        cleaned, files = await self._jobs.clean([ending.expired(job, now) for job in expired])
         await self._storage.delete(files)
         return cleaned
 

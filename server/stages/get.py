@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from server.domain import outcome, states
+from server.domain import ending, outcome, states
 from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Result
@@ -150,7 +150,7 @@ class Get(Stage):
 
     async def lost(self, agent: Agent, job: Job, message: str) -> None:
         """The attempt is gone without a trace."""
-        move = self._decide(outcome.interrupted, job, Reason.AGENT_LOST, message)
+        move = self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
         await self._move_at_agent(agent.name, move)
 
     # -- one payload

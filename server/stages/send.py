@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from server.domain import outcome
+from server.domain import ending
 from server.domain.service import Service
 from server.stages.deliver import Deliver
 from server.stages.get import Get
@@ -79,7 +79,7 @@ class Send(Stage):
             message = f"the server has had no service {name} in its settings for {waited}"
             for job in await self._jobs.longest_queued(name, _MAX_GIVEN_UP):
                 now = self._clock.now()
-                move = outcome.failed(job, Service(name), now, Reason.NOT_OFFERED, message)
+                move = ending.failed(job, Service(name), now, Reason.NOT_OFFERED, message)
                 given_up += await self._jobs.move(move) is not None
         return given_up
 
@@ -95,6 +95,6 @@ class Send(Stage):
                 f"waited {say_duration(service.queue_timeout_s)} in the queue without a start, "
                 "which is the most the service allows"
             )
-            move = outcome.failed(job, service, now, Reason.QUEUE_TIMEOUT, message)
+            move = ending.failed(job, service, now, Reason.QUEUE_TIMEOUT, message)
             given_up += await self._jobs.move(move) is not None
         return given_up

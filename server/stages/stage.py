@@ -61,7 +61,7 @@ class Stage:
         *args: Args.args,
         **more: Args.kwargs,
     ) -> Decision:
-        """What a rule of :mod:`server.domain.outcome` says of the job now."""
+        """What a rule of :mod:`server.domain` says of the job now."""
         return rule(job, self._service(job.service), self._clock.now(), *args, **more)
 
     def _held_lease(self, agent: str) -> Lease:

@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _SEND: Final = "server/stages/send.py"
 _WAITING: Final = "server/stages/waiting.py"
-_OUTCOME: Final = "server/domain/outcome.py"
+_END: Final = "server/domain/attempt_end.py"
 
 
 def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -16,9 +16,9 @@ def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant("send", protection, file, old, new, names)
 
 
-def outcome(protection: str, old: str, new: str, *tests: str) -> Mutant:
+def outcome(protection: str, old: str, new: str, *tests: str, file: str = _END) -> Mutant:
     names = tuple(f"tests/unit/server/domain/test_outcome.py::test_{test}" for test in tests)
-    return Mutant("outcome", protection, _OUTCOME, old, new, names)
+    return Mutant("outcome", protection, file, old, new, names)
 
 
 _TOO_LONG: Final = "a_job_that_waits_too_long_fails_with_the_reason"
@@ -94,5 +94,6 @@ MUTANTS: Final = (
         "from_iso(payload.started_at) if payload.started_at else now",
         "now",
         "every_step_on_the_way_is_made_with_its_time",
+        file="server/domain/outcome.py",
     ),
 )

@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _RETRY: Final = "server/domain/retry.py"
-_OUTCOME: Final = "server/domain/outcome.py"
+_ENDING: Final = "server/domain/ending.py"
 _DOMAIN: Final = "tests/unit/server/domain/test_"
 
 
@@ -18,7 +18,7 @@ def retry(protection: str, old: str, new: str, *tests: str) -> Mutant:
 
 def outcome(protection: str, old: str, new: str, *tests: str) -> Mutant:
     names = tuple(f"{_DOMAIN}outcome.py::test_{test}" for test in tests)
-    return Mutant("outcome", protection, _OUTCOME, old, new, names)
+    return Mutant("outcome", protection, _ENDING, old, new, names)
 
 
 _LONGER: Final = "each_retry_waits_longer_and_the_last_delay_repeats_until_none_are_left"

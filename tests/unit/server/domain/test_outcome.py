@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from server.domain import outcome
+from server.domain import ending, outcome, sending
 from server.domain.errors import IllegalTransition
 from server.domain.jobs import Job, Move
-from server.domain.outcome import Refusal
 from server.domain.retry_policy import RetryPolicy
+from server.domain.sending import Refusal
 from server.domain.service import Service
 from shared.clock import RANDOM, SECOND, iso
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
@@ -102,8 +102,7 @@ def test_a_job_that_is_to_be_cancelled_is_not_queued_again() -> None:
     for used in (0, 9):
         found = job(cancel_requested_at=1, infra_used=used)
         assert (
-            outcome.interrupted(found, SERVICE, NOW, Reason.AGENT_LOST, "x").to
-            is JobState.CANCELLED
+            ending.interrupted(found, SERVICE, NOW, Reason.AGENT_LOST, "x").to is JobState.CANCELLED
         )
 
 
@@ -229,7 +228,7 @@ def test_there_is_no_move_that_the_table_does_not_know() -> None:
     with pytest.raises(IllegalTransition):
         Move(7, 1, JobState.QUEUED, JobState.COMPLETED, NOW, "")
     with pytest.raises(IllegalTransition):
-        outcome.submitted(job(state=JobState.RUNNING), "node", 4, NOW)
+        sending.submitted(job(state=JobState.RUNNING), "node", 4, NOW)
 
 
 HELD = {"agent": "node", "payload_id": 5, "submitted_at": 1, "started_at": 2}
@@ -255,17 +254,17 @@ def test_a_job_that_is_queued_again_belongs_to_no_agent_and_counts_what_it_used(
 
 
 def test_without_a_delay_it_may_be_sent_whatever_the_clock_says() -> None:
-    move = outcome.not_sent(job(**HELD, retries_used=1, infra_used=1), SERVICE, NOW, "why", 0.0)
+    move = sending.not_sent(job(**HELD, retries_used=1, infra_used=1), SERVICE, NOW, "why", 0.0)
     assert (move.to, move.message, move.reason) == (JobState.QUEUED, "why", None)
     assert move.changes["not_before"] == 0
     assert (move.changes["infra_used"], move.changes["retries_used"]) == (1, 1)
 
 
 def test_an_interrupted_attempt_is_tried_again_while_there_is_budget() -> None:
-    move = outcome.interrupted(job(), SERVICE, NOW, Reason.AGENT_LOST, "it died")
+    move = ending.interrupted(job(), SERVICE, NOW, Reason.AGENT_LOST, "it died")
     assert (move.to, move.reason) == (JobState.QUEUED, Reason.AGENT_LOST)
     assert move.message == "it died; it will be tried again"
-    final = outcome.interrupted(job(infra_used=1), SERVICE, NOW, Reason.AGENT_LOST, "it died")
+    final = ending.interrupted(job(infra_used=1), SERVICE, NOW, Reason.AGENT_LOST, "it died")
     assert (final.to, final.reason, final.message) == (
         JobState.FAILED,
         Reason.AGENT_LOST,
@@ -278,7 +277,7 @@ PROCESSING = job(state=JobState.PROCESSING, agent="node")
 
 def refused(code: str, *, final: bool, retry_after_s: float | None, offered: bool = True) -> Move:
     refusal = Refusal("node", code, "no", final, retry_after_s)
-    return outcome.refused(PROCESSING, SERVICE, NOW, refusal, delay_s=3.0, offered=offered)
+    return sending.refused(PROCESSING, SERVICE, NOW, refusal, delay_s=3.0, offered=offered)
 
 
 @pytest.mark.parametrize(
