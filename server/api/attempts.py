@@ -21,6 +21,7 @@ from server.api.requested_job import requested_job
 from server.domain.attempts import Attempt
 from server.domain.files import FileKind
 from server.domain.jobs import Job
+from shared.files.section import open_section
 from shared.ids import AttemptKey
 from shared.wire import AttemptDoc, AttemptPage, JobState
 
@@ -72,7 +73,9 @@ async def log(request: web.Request, context: Context) -> web.StreamResponse:
     async with AsyncExitStack() as stack:
         try:
             path = await stack.enter_async_context(copy)
-            archive = stack.enter_context(await asyncio.to_thread(zipfile.ZipFile, path))
+            file = await asyncio.to_thread(open_section, path, *attempt.result.section)
+            stack.enter_context(file)
+            archive = stack.enter_context(await asyncio.to_thread(zipfile.ZipFile, file))
             content, size = await asyncio.to_thread(_open_log, archive, stream)
             stack.enter_context(content)
         except FileNotFoundError:

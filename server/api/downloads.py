@@ -80,7 +80,7 @@ async def send_result(
         name += "-partial"
     try:
         async with context.storage.local_copy(FileKind.RESULT, stored.file) as path:
-            return await send_file(request, path, f"{name}.zip", stored.sha256)
+            return await send_file(request, path, f"{name}.zip", stored.sha256, stored.section)
     except FileNotFoundError:
         raise await missing_result(context, job, attempt or job.attempt) from None
 

@@ -48,6 +48,11 @@ class Result:
     offset: int = 0
     """Where the ZIP begins in the file, which may hold those of several attempts."""
 
+    @property
+    def section(self) -> tuple[int, int]:
+        """Where the ZIP begins in the file, and its size: whoever reads the file needs both."""
+        return self.offset, self.size
+
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from server.domain.files import FileKind
 from server.storage.folder import stored_path
@@ -16,6 +17,9 @@ from server.store.copies import StoredFile
 from shared.files import durable
 from shared.files.bundles.reader import BundleReader
 from shared.files.errors import BundleError
+from shared.files.section import open_section
+
+_CHUNK: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -50,9 +54,11 @@ def bring(
     seen = dict[Path, list[StoredFile] | None]()
     for file in files:
         there = stored_path(target, file.kind, file.name)
-        if there in seen:  # jobs may share a bundle
+        if there in seen:  # jobs may share a bundle, or a file of results
             if (same := seen[there]) is not None:
                 same.append(file)
+            elif file.kind is FileKind.RESULT and not _sound(there, file, digests=digests):
+                brought.damaged.append(file)
             continue
         seen[there] = None
         there.parent.mkdir(mode=0o700, exist_ok=True)
@@ -84,15 +90,24 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def _sound(path: Path, file: StoredFile, *, digests: bool) -> bool:
+    if path.stat().st_size < file.offset + file.size:
+        return False
+    if file.kind is FileKind.RESULT:
+        return not digests or _digest(path, file) == file.digest
     if path.stat().st_size != file.size:
         return False
     if not digests:
         return True
-    if file.kind is FileKind.RESULT:
-        with path.open("rb") as content:
-            return hashlib.file_digest(content, "sha256").hexdigest() == file.digest
     try:
         with BundleReader(path, max_files=1_000_000) as reader:
             return reader.summary().digest == file.digest
     except BundleError:
         return False
+
+
+def _digest(path: Path, file: StoredFile) -> str:
+    with open_section(path, file.offset, file.size) as content:
+        digest = hashlib.sha256()
+        while data := content.read(_CHUNK):
+            digest.update(data)
+    return digest.hexdigest()

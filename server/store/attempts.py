@@ -73,10 +73,12 @@ async def attach_result(
         "file": result.file,
         "size": result.size,
         "sha256": result.sha256,
+        "offset": result.offset,
     }
     added = await tx.rows(
         f"""
-        UPDATE attempts SET result_file = :file, result_size = :size, result_sha256 = :sha256
+        UPDATE attempts SET result_file = :file, result_size = :size, result_sha256 = :sha256,
+            result_offset = :offset
         WHERE job_id = :job_id AND number = :number AND result_file IS NULL
         AND ended_at IS NOT NULL
         AND EXISTS (SELECT 1 FROM jobs WHERE id = :job_id AND state != 'Cleaned')
@@ -90,7 +92,8 @@ async def attach_result(
     await tx.rows("UPDATE jobs SET results_size = results_size + :size WHERE id = :job_id", values)
     await tx.rows(
         """
-        UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256
+        UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256,
+            result_offset = :offset
         WHERE id = :job_id AND attempt = :number AND ended_at IS NOT NULL
         """,
         values,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle
@@ -62,6 +62,7 @@ async def stop_sharing(tx: Transaction, file: str) -> None:
 async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
     """Let go of the files of jobs; kind and name of those that nothing refers to any more."""
     files: list[tuple[FileKind, str]] = []
+    released = set[str]()
     for names, params in batches(job_ids):
         bundles = await tx.rows(
             f"""
@@ -85,7 +86,7 @@ async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[F
             """,  # noqa: S608 - placeholders
             params,
         )
-        files += [(FileKind.RESULT, row["file"]) for row in results]
+        released.update(row["file"] for row in results)
         await tx.rows(
             f"UPDATE attempts SET result_file = NULL WHERE job_id IN ({names})",  # noqa: S608
             params,
@@ -94,4 +95,21 @@ async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[F
             f"UPDATE jobs SET bundle_file = NULL, result_file = NULL WHERE id IN ({names})",  # noqa: S608
             params,
         )
-    return files
+    # Last, because a file may hold results of several jobs.
+    unused = sorted(released - await _with_results(tx, released))
+    return files + [(FileKind.RESULT, file) for file in unused]
+
+
+async def _with_results(tx: Transaction, files: Collection[str]) -> set[str]:
+    """Those in which an attempt has its result."""
+    found = set[str]()
+    for names, params in batches(list(files)):
+        rows = await tx.rows(
+            f"""
+            SELECT DISTINCT result_file AS file FROM attempts
+            WHERE result_file IS NOT NULL AND result_file IN ({names})
+            """,  # noqa: S608 - placeholders
+            params,
+        )
+        found.update(row["file"] for row in rows)
+    return found

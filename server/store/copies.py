@@ -13,11 +13,12 @@ from shared.sql import Transaction
 from shared.sqlite.database import Database
 
 _BUNDLES: Final = """
-    SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest FROM jobs
+    SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM jobs
     WHERE bundle_file IS NOT NULL
 """
 _RESULTS: Final = """
-    SELECT {job_id} AS job_id, result_file AS file, result_size, result_sha256 FROM {table}
+    SELECT {job_id} AS job_id, result_file AS file, result_size, result_sha256, {offset}
+    FROM {table}
     WHERE result_file IS NOT NULL
 """
 
@@ -32,6 +33,8 @@ class StoredFile:
     size: int
     digest: str
     """Of a bundle's content, of a result's bytes."""
+    offset: int = 0
+    """Where it begins in the file, which may hold several results."""
 
 
 def identity(connection: sqlite3.Connection) -> str:
@@ -87,7 +90,10 @@ def _records_attempts(connection: sqlite3.Connection) -> bool:
 
 def _files(connection: sqlite3.Connection) -> dict[FileKind, str]:
     table, job_id = ("attempts", "job_id") if _records_attempts(connection) else ("jobs", "id")
-    return {FileKind.BUNDLE: _BUNDLES, FileKind.RESULT: _RESULTS.format(table=table, job_id=job_id)}
+    columns = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+    offset = "result_offset" if "result_offset" in columns else "0"
+    results = _RESULTS.format(table=table, job_id=job_id, offset=offset)
+    return {FileKind.BUNDLE: _BUNDLES, FileKind.RESULT: results}
 
 
 async def become_another(database: Database, new: str, skip: int, *, follow: bool) -> None:

@@ -25,17 +25,23 @@ _SMALL: Final = 256 << 10
 
 
 async def send_file(
-    request: web.Request, path: Path, filename: str, sha256: str | None = None
+    request: web.Request,
+    path: Path,
+    filename: str,
+    sha256: str | None = None,
+    section: tuple[int, int] | None = None,
 ) -> web.StreamResponse:
     """Send the file, or the range of it that was asked for.
 
     Args:
-        sha256: hex digest of the file; None: a snapshot, neither cached nor resumed.
+        sha256: hex digest of what is sent whole; None: a snapshot, neither cached nor resumed.
+        section: what is sent is a part of the file: where it begins, and its size; None: all of it.
 
     Raises:
         OSError: it cannot be read.
     """
-    size, content = await asyncio.to_thread(_size_and_content, path)
+    offset, most = section or (0, None)
+    size, content = await asyncio.to_thread(_size_and_content, path, offset, most)
     headers = {
         "Content-Type": "application/zip",
         "Content-Disposition": f'attachment; filename="{filename}"; '
@@ -73,7 +79,7 @@ async def send_file(
     if request.method == "HEAD":
         return response
     with await asyncio.to_thread(path.open, "rb") as file:
-        file.seek(start)
+        file.seek(offset + start)
         while start < stop:
             chunk = await asyncio.to_thread(file.read, min(_CHUNK, stop - start))
             if not chunk:
@@ -98,11 +104,13 @@ async def send_bytes(
     return response
 
 
-def _size_and_content(path: Path) -> tuple[int, bytes | None]:
+def _size_and_content(path: Path, offset: int, most: int | None) -> tuple[int, bytes | None]:
     """Size, and the content of a small file: a second hop to a thread would take longer."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        return size, file.read(size) if size <= _SMALL else None
+    with path.open("rb", buffering=0) as file:
+        size = max(0, os.fstat(file.fileno()).st_size - offset)
+        if most is not None:
+            size = min(size, most)
+        return size, os.pread(file.fileno(), size, offset) if size <= _SMALL else None
 
 
 def _matches(wanted: tuple[ETag, ...] | None, sha256: str) -> bool:

@@ -19,9 +19,11 @@ from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.maintenance.__main__ import program
 from server.maintenance.backup import back_up
+from server.maintenance.files import bring
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch
 from server.store import copies
+from server.store.copies import StoredFile
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
@@ -248,6 +250,25 @@ def test_what_the_server_itself_has_lost_is_reported(
     words = ["backup", tmp_path / "copy", "--data-dir", folder.path, *([option] if option else [])]
     assert f"of job 1: {kind}/{name}" in call(*words, code=1)
     call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
+
+
+def test_of_several_results_in_one_file_the_damaged_one_is_reported(
+    folder: Folder, tmp_path: Path
+) -> None:
+    ((name,),) = rows(folder.database_path, "SELECT result_file FROM jobs WHERE id = 1")
+    stored = stored_path(folder.path, FileKind.RESULT, name)
+    stored.write_bytes(RESULT + b"damaged" + RESULT)
+    sections = [(1, 0, RESULT), (2, len(RESULT), b"another"), (3, len(RESULT) + 7, RESULT)]
+    files = [
+        StoredFile(job, FileKind.RESULT, name, len(data), hashlib.sha256(data).hexdigest(), offset)
+        for job, offset, data in sections
+    ]
+    cut = StoredFile(4, FileKind.RESULT, name, len(RESULT), files[0].digest, stored.stat().st_size)
+    for digests, damaged in ((True, [2, 4]), (False, [4])):
+        (target := tmp_path / f"copy-{digests}").mkdir()
+        brought = bring(folder.path, target, [*files, cut], digests=digests)
+        assert [file.job_id for file in brought.damaged] == damaged
+        assert brought.files[FileKind.RESULT] == 1
 
 
 def spoil(path: Path, how: str) -> None:

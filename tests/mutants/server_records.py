@@ -67,6 +67,12 @@ MUTANTS: Final = (
         (f"{_LEASES}a_server_that_was_taken_for_dead_inserts_no_job_with_its_file",),
     ),
     _bundles(
+        "a file of several results is kept while one of them is",
+        "released - await _with_results(tx, released)",
+        "released",
+        f"{_ATTEMPTS}a_file_with_several_results_goes_with_the_last_job_that_has_one",
+    ),
+    _bundles(
         "an insert that is refused counts no reference",
         'await tx.rows("UPDATE bundles SET refs = refs - 1 WHERE file = :file", {"file": file})\n'
         '    await tx.rows("DELETE',

@@ -157,3 +157,25 @@ async def test_files_of_cleaned_jobs_are_nobodys(jobs: SqlJobs) -> None:
     (attempt,) = await jobs.attempts(job.id)
     assert (attempt.state, attempt.result) == (JobState.FAILED, None)
     assert not await jobs.attach_result(job.key, Result("late", 3, "ab"))
+
+
+async def test_a_file_with_several_results_goes_with_the_last_job_that_has_one(
+    jobs: SqlJobs,
+) -> None:
+    ended = []
+    for number in range(3):
+        job = await claimed(jobs)
+        lost = Move(
+            job.id, 1, job.state, JobState.FAILED, 30, "gone", changes={"ended_at": 30}, facts={}
+        )
+        ended.append(await moved(jobs, lost))
+        result = Result("shared", 3, f"a{number}", offset=3 * number)
+        assert await jobs.attach_result(job.key, result)
+        assert (await jobs.attempt(job.key)).result == result
+        assert (await jobs.get(job.id)).result == result
+    clean = [Move(job.id, 1, job.state, JobState.CLEANED, 40, "") for job in ended]
+    assert ("results", "shared") not in (await jobs.clean(clean[:1]))[1]
+    assert ("results", "shared") not in await jobs.delete(ended[1].id)
+    assert await jobs.files_in_use(["shared"]) == {"shared"}
+    assert ("results", "shared") in (await jobs.clean(clean[2:]))[1]
+    assert await jobs.files_in_use(["shared"]) == set()

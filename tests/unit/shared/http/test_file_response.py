@@ -16,12 +16,15 @@ LARGE = SMALL * 1024
 DIGEST = {len(data): hashlib.sha256(data).hexdigest() for data in (SMALL, LARGE)}
 
 
-async def answers(tmp_path, data: bytes, method: str = "GET", **headers: str):
+async def answers(
+    tmp_path, data: bytes, method: str = "GET", *, around: bytes | None = None, **headers: str
+):
     path = tmp_path / "file"
-    path.write_bytes(data)
+    path.write_bytes(data if around is None else around + data + around)
+    section = None if around is None else (len(around), len(data))
 
     async def get(request: web.Request) -> web.StreamResponse:
-        return await send_file(request, path, "job-1.zip", DIGEST[len(data)])
+        return await send_file(request, path, "job-1.zip", DIGEST[len(data)], section)
 
     app = web.Application()
     app.router.add_route("*", "/", get)
@@ -34,6 +37,7 @@ async def answers(tmp_path, data: bytes, method: str = "GET", **headers: str):
         return answer.status, answer.headers, await answer.read()
 
 
+@pytest.mark.parametrize("around", [None, b"other"], ids=["file", "section"])
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize(
     ("headers", "status", "part"),
@@ -56,8 +60,8 @@ async def answers(tmp_path, data: bytes, method: str = "GET", **headers: str):
         ({"Range": "bytes=5-9", "If-Range": 'W/"other"'}, 200, slice(None)),
     ],
 )
-async def test_conditions_and_ranges(tmp_path, data, headers, status, part):
-    found, answer_headers, body = await answers(tmp_path, data, **headers)
+async def test_conditions_and_ranges(tmp_path, data, around, headers, status, part):
+    found, answer_headers, body = await answers(tmp_path, data, around=around, **headers)
     assert found == status
     assert body == (b"" if part is None else data[part])
     if status in (200, 206):
