@@ -168,7 +168,7 @@ ARCHIVES: Final[tuple[Mutant, ...]] = (
     _of(
         "bytes behind the last",
         "archives/zip_directory.py",
-        "    if position != start:",
+        "    if position != first:",
         "    if False:",
         f"{_ZIPS}a_zip_entry_that_lies_or_is_no_file_is_refused_by_name",
     ),
@@ -238,14 +238,14 @@ ARCHIVES: Final[tuple[Mutant, ...]] = (
     _of(
         "bombs that say so",
         "bundles/expand.py",
-        "        self._check_ratio(sum(entry.size for entry in entries))\n",
+        "        self._check_ratio(sum(entry.size for entry in entries), packed)\n",
         "",
         f"{_ZIPS}a_bomb_that_says_so_is_refused_before_anything_is_unpacked",
     ),
     _of(
         "bombs in gzip",
         "bundles/expand.py",
-        "            self._check_ratio(total)\n",
+        "            self._check_ratio(total, self._size)\n",
         "",
         f"{_TARS}a_gzip_bomb_is_stopped_early",
     ),

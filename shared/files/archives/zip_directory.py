@@ -56,6 +56,26 @@ class ZipEntry:
     """Bytes when unpacked, as declared."""
     offset: int
     """Of the first packed byte in the file."""
+    modified: int = 0
+    """DOS date and time, as written: the date in the upper 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Archive:
+    """The part of an open file that is the archive."""
+
+    fd: int
+    start: int
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Raises BundleError: the archive ends before."""
+        data = b""
+        if 0 <= offset <= self.size - length:
+            data = os.pread(self.fd, length, self.start + offset)
+        if len(data) != length:
+            raise BundleError("truncated", "the archive is cut short or damaged")
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,47 +91,50 @@ class _Listed:
     size: int
     header: int
     mode: int
+    modified: int
 
     def refused(self, code: str, message: str) -> BundleError:
         return BundleError(code, message, self.name)
 
 
-def read_entries(fd: int, max_entries: int) -> list[ZipEntry]:
+def read_entries(
+    fd: int, max_entries: int, start: int = 0, size: int | None = None
+) -> list[ZipEntry]:
     """Read the table of contents and check it against the whole file, in the order of the file.
 
     Args:
         fd: the archive, seekable; its position is neither used nor moved.
         max_entries: files and folders; memory used is in proportion to this.
+        start: where the archive begins in the file.
+        size: bytes of the archive; None: up to the end of the file.
 
     Raises:
         BundleError
     """
-    size = os.fstat(fd).st_size
-    count, start, length = _find_directory(fd, size)
+    there = os.fstat(fd).st_size - start
+    if size is not None and size > there:
+        raise BundleError("truncated", "the archive is cut short or damaged")
+    archive = _Archive(fd, start, there if size is None else size)
+    count, first, length = _find_directory(archive)
     if count > max_entries or length > max(1, max_entries) * _MEAN_DIRECTORY_ENTRY:
         raise BundleError("too_many_files", f"the archive lists more than {max_entries} entries")
-    directory = _read(fd, start, length)
+    directory = archive.read(first, length)
     listed = sorted(_list(directory, count), key=lambda one: one.header)
     entries = []
     position = 0
     for one in listed:
-        entry, position = _locate(fd, one, position, start)
+        entry, position = _locate(archive, one, position, first)
         entries.append(entry)
-    if position != start:
+    if position != first:
         raise BundleError("hidden_data", "the archive holds bytes that belong to no entry")
     return entries
 
 
-def _read(fd: int, offset: int, length: int) -> bytes:
-    data = os.pread(fd, length, offset) if offset >= 0 else b""
-    if len(data) != length:
-        raise BundleError("truncated", "the archive is cut short or damaged")
-    return data
-
-
-def _find_directory(fd: int, size: int) -> tuple[int, int, int]:
+def _find_directory(archive: _Archive) -> tuple[int, int, int]:
     """Number of entries, first byte and length of the central directory."""
-    tail = _read(fd, size - min(size, _END.size + _FULL16), min(size, _END.size + _FULL16))
+    size = archive.size
+    tail_size = min(size, _END.size + _FULL16)
+    tail = archive.read(size - tail_size, tail_size)
     at = tail.rfind(b"PK\5\6")
     if at < 0 or len(tail) - at < _END.size:
         raise BundleError("truncated", "the archive has no end record: it is cut short")
@@ -126,7 +149,7 @@ def _find_directory(fd: int, size: int) -> tuple[int, int, int]:
         if record + _END64.size != end or at_disk or disks > 1:
             raise BundleError("damaged", "the archive's ZIP64 end record is not where it should be")
         end = record
-        fields = _END64.unpack(_read(fd, record, _END64.size))
+        fields = _END64.unpack(archive.read(record, _END64.size))
         narrow = (disk, first_disk, here, count, length, start)
         magic, rest, _, _, disk, first_disk, here, count, length, start = fields
         agree = all(
@@ -148,7 +171,7 @@ def _list(directory: bytes, count: int) -> Iterator[_Listed]:
         if not directory.startswith(b"PK\1\2", at) or len(directory) - at < _CENTRAL.size:
             raise BundleError("damaged", "the archive's table of contents is damaged")
         (
-            _, _, _, flags, method, _, _, crc, packed, size,
+            _, _, _, flags, method, time, date, crc, packed, size,
             name_length, extra_length, comment_length, disk, _, attributes, header,
         ) = _CENTRAL.unpack_from(directory, at)  # fmt: skip
         name_at = at + _CENTRAL.size
@@ -163,7 +186,8 @@ def _list(directory: bytes, count: int) -> Iterator[_Listed]:
         size, packed, header = zip64.value(size), zip64.value(packed), zip64.value(header)
         if disk == _FULL16:
             disk = 0
-        one = _Listed(raw, name, flags, method, crc, packed, size, header, attributes >> 16)
+        mode, modified = attributes >> 16, date << 16 | time
+        one = _Listed(raw, name, flags, method, crc, packed, size, header, mode, modified)
         if disk:
             raise one.refused("split_archive", "it lies in another volume")
         yield one
@@ -218,7 +242,7 @@ def _name(raw: bytes, extras: dict[int, bytes]) -> str:
         raise BundleError("bad_utf8", "its name is not valid UTF-8", shown) from None
 
 
-def _locate(fd: int, one: _Listed, position: int, end: int) -> tuple[ZipEntry, int]:
+def _locate(archive: _Archive, one: _Listed, position: int, end: int) -> tuple[ZipEntry, int]:
     """Check the entry that must begin at ``position``; also returns where the next one must."""
     _check_kind(one)
     if one.header < position:
@@ -228,9 +252,9 @@ def _locate(fd: int, one: _Listed, position: int, end: int) -> tuple[ZipEntry, i
     if one.header + _LOCAL.size > end:
         raise one.refused("truncated", "it reaches beyond the end of the archive")
     (magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length) = _LOCAL.unpack(
-        _read(fd, one.header, _LOCAL.size)
+        archive.read(one.header, _LOCAL.size)
     )
-    rest = _read(fd, one.header + _LOCAL.size, name_length + extra_length)
+    rest = archive.read(one.header + _LOCAL.size, name_length + extra_length)
     if magic != b"PK\3\4":
         raise one.refused("damaged", "its header is damaged")
     if rest[:name_length] != one.raw:
@@ -242,7 +266,7 @@ def _locate(fd: int, one: _Listed, position: int, end: int) -> tuple[ZipEntry, i
     if after > end:
         raise one.refused("truncated", "it reaches beyond the end of the archive")
     if flags & 8:
-        after += _descriptor(fd, one, after, end)
+        after += _descriptor(archive, one, after, end)
     else:
         zip64 = _Zip64Fields(_extras(rest[name_length:]).get(1, b""), one.name)
         # In a local header the 64-bit sizes come both or not at all, in this order.
@@ -255,12 +279,9 @@ def _locate(fd: int, one: _Listed, position: int, end: int) -> tuple[ZipEntry, i
     if is_folder and one.size:
         raise one.refused("lying_header", "it is a folder, but has content")
     executable = bool(one.mode & 0o111)
-    return (
-        ZipEntry(
-            one.name, is_folder, executable, one.method, one.crc, one.packed, one.size, offset
-        ),
-        after,
-    )
+    at = archive.start + offset
+    what = (one.name, is_folder, executable, one.method, one.crc, one.packed, one.size)
+    return ZipEntry(*what, at, one.modified), after
 
 
 def _check_kind(one: _Listed) -> None:
@@ -277,12 +298,12 @@ def _check_kind(one: _Listed) -> None:
         raise one.refused("special_file", "it is neither a file nor a folder")
 
 
-def _descriptor(fd: int, one: _Listed, at: int, end: int) -> int:
+def _descriptor(archive: _Archive, one: _Listed, at: int, end: int) -> int:
     """Length of the data descriptor behind the content, which must repeat the listed sizes.
 
     Writers differ: it may have a signature or not, and sizes of 32 or 64 bits.
     """
-    data = os.pread(fd, min(24, end - at), at)
+    data = archive.read(at, min(24, end - at))
     for layout in ("<2Q", "<2L"):
         try:
             sizes = struct.pack("<L", one.crc) + struct.pack(layout, one.packed, one.size)

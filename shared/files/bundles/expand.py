@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from shared.files.archives.tar_reader import BLOCK, TarReader, parse_header
 from shared.files.archives.zip_content import inflate, read_content, read_range
-from shared.files.archives.zip_directory import read_entries
+from shared.files.archives.zip_directory import ZipEntry, read_entries
 from shared.files.bundles.writer import BundleWriter, Data, too_large
+from shared.files.descriptors import closing_fd
 from shared.files.errors import BundleError
 from shared.files.names import UnsafeName, safe_path
 
@@ -27,6 +29,8 @@ MAX_RATIO: Final = 200
 at 1032."""
 ALWAYS_ALLOWED: Final = 16 << 20
 """Unpacked bytes to which no ratio applies: a small file may be very regular."""
+MAX_LISTED: Final = 250_000
+"""Files and folders that a result may list: an agent packs at most 200,000, and its own."""
 _CHUNK: Final = 1 << 20
 _APPLE_DOUBLE: Final = b"\x00\x05\x16\x07"
 _OTHER_FORMATS: Final = {
@@ -69,6 +73,39 @@ def expand(
         os.close(fd)
 
 
+def expand_folder(
+    archive: Path,
+    folder: str,
+    writer: BundleWriter,
+    *,
+    section: tuple[int, int],
+    max_files: int,
+    max_bytes: int,
+) -> None:
+    """Add what a ZIP holds below a folder to the bundle, under the same rules. Blocking.
+
+    Args:
+        archive: the file that holds the ZIP.
+        folder: ends in "/", which names lose.
+        section: where the ZIP begins in the file, and its size.
+        max_files: of the folder; the archive may list many more.
+
+    Raises:
+        BundleError, OSError
+    """
+    start, size = section
+    with closing_fd(os.open(archive, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+        expansion = _Expansion(fd, writer, max_files, max_bytes)
+        below = [one for one in read_entries(fd, MAX_LISTED, start, size) if _is_in(one, folder)]
+        expansion.add_entries(
+            [replace(one, name=one.name.removeprefix(folder)) for one in below], size
+        )
+
+
+def _is_in(entry: ZipEntry, folder: str) -> bool:
+    return entry.name.startswith(folder) and entry.name != folder
+
+
 class _Expansion:
     def __init__(self, fd: int, writer: BundleWriter, max_files: int, max_bytes: int) -> None:
         self._fd, self._writer, self._max_bytes = fd, writer, max_bytes
@@ -92,8 +129,11 @@ class _Expansion:
             raise BundleError("not_an_archive", f"{what}; send a .zip, .tar or .tar.gz")
 
     def _zip(self) -> None:
-        entries = read_entries(self._fd, self._max_entries)
-        self._check_ratio(sum(entry.size for entry in entries))
+        self.add_entries(read_entries(self._fd, self._max_entries), self._size)
+
+    def add_entries(self, entries: Sequence[ZipEntry], packed: int) -> None:
+        """Add files of a ZIP; ``packed``: bytes of all that it holds."""
+        self._check_ratio(sum(entry.size for entry in entries), packed)
         for entry in entries:
             content = read_content(self._fd, entry, _CHUNK)
             self._add(entry.name, entry.is_folder, entry.executable, entry.size, content)
@@ -109,11 +149,11 @@ class _Expansion:
         packed = read_range(self._fd, 0, self._size, _CHUNK)
         for piece in inflate(packed, 16 + zlib.MAX_WBITS, _CHUNK):
             total += len(piece)
-            self._check_ratio(total)
+            self._check_ratio(total, self._size)
             yield piece
 
-    def _check_ratio(self, unpacked: int) -> None:
-        if unpacked > ALWAYS_ALLOWED and unpacked > MAX_RATIO * self._size:
+    def _check_ratio(self, unpacked: int, packed: int) -> None:
+        if unpacked > ALWAYS_ALLOWED and unpacked > MAX_RATIO * packed:
             raise BundleError("bomb", f"it expands to more than {MAX_RATIO} times its size")
 
     def _add(

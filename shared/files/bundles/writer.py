@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
@@ -78,6 +78,11 @@ class BundleWriter:
         self._open: _OpenFile | None = None
         self._raw = path.open("xb")
         self._zip = zipfile.ZipFile(self._raw, "w", zipfile.ZIP_STORED)
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """Of the files that are complete."""
+        return (file.path for file in self._files)
 
     def add(self, name: str, *, executable: bool = False) -> None:
         """Begin a file.
