@@ -15,6 +15,8 @@ from server.agents.agent_client import AgentClient
 from server.domain import outcome
 from server.domain.files import FileKind
 from server.domain.jobs import Job
+from server.domain.service import Service
+from server.domain.timeouts import heartbeat_timeout_s
 from server.ports import (
     AgentError,
     Fetched,
@@ -60,7 +62,7 @@ class FerrymanAgent(AgentClient):
             )
         return health
 
-    async def submit(self, job: Job) -> PayloadDoc:
+    async def submit(self, job: Job, service: Service) -> PayloadDoc:
         assert job.bundle is not None, "only Cleaned jobs have none"
         order = Order(
             server=self._server,
@@ -72,6 +74,8 @@ class FerrymanAgent(AgentClient):
             bundle_digest=job.bundle.digest,
             bundle_size=job.bundle.size,
             lease=self.lease,
+            heartbeat_timeout_s=heartbeat_timeout_s(job, service),
+            on_shutdown=service.on_shutdown,
         )
         async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
             form = forms.zipped(order.model_dump_json(), bundle, secrets.token_hex(16))

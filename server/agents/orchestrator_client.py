@@ -15,6 +15,7 @@ from server.agents import answers, forms
 from server.agents.agent_client import AgentClient
 from server.domain.files import FileKind
 from server.domain.jobs import Job
+from server.domain.service import Service
 from server.ports import (
     AgentError,
     Fetched,
@@ -48,7 +49,7 @@ class OrchestratorClient(AgentClient):
         self._retrieve, self._terminate = download.rstrip("/"), terminate.rstrip("/")
         self._partial = f"{self._retrieve.rsplit('/', 1)[0]}/retrieve_partial"
 
-    async def submit(self, job: Job) -> PayloadDoc:
+    async def submit(self, job: Job, service: Service) -> PayloadDoc:
         assert job.bundle is not None, "only Cleaned jobs have none"
         storage = self._sessions.storage
         async with storage.local_copy(FileKind.BUNDLE, job.bundle.file) as bundle:

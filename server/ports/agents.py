@@ -10,6 +10,7 @@ from server.domain.agents import AgentRecord, Contact
 from server.domain.jobs import Job
 from server.domain.leases import Lease
 from server.domain.placement import Candidate
+from server.domain.service import Service
 from server.ports.storage import ScratchFile
 from shared.clock import Micros
 from shared.wire import AgentHealth, AgentState, PayloadDoc
@@ -91,7 +92,7 @@ class Agent(Protocol):
         """What it said of itself last."""
         ...
 
-    async def submit(self, job: Job) -> PayloadDoc:
+    async def submit(self, job: Job, service: Service) -> PayloadDoc:
         """Send the current attempt and its bundle. With a Ferryman agent a repeat is harmless.
 
         Raises:

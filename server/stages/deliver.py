@@ -73,7 +73,7 @@ class Deliver(Stage):
         agent = self._fleet.named(job.agent or "")
         assert agent is not None, "the fleet does not change"
         try:
-            payload = await agent.submit(job)
+            payload = await agent.submit(job, self._service(job.service))
         except Unreachable as problem:
             if problem.sent:
                 await self._resolve_ambiguous(job, str(problem))

@@ -88,6 +88,7 @@ class FakeAgent:
     calls: Counter[str] = field(default_factory=Counter)
     starts: Counter[str] = field(default_factory=Counter)
     killed: list[str] = field(default_factory=list)
+    orders: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
 
     def __post_init__(self) -> None:
@@ -175,6 +176,7 @@ class FakeAgent:
             body = bytes(await part.read())
             if part.name == "order":
                 order = json.loads(body)
+        self.orders.append(order)
         key, digest = order["key"], order["bundle_digest"]
         known = next((one for one in self.payloads.values() if one.key == key), None)
         if key in self.refused:

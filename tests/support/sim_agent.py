@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from server.agents.agent_client import AgentClient
 from server.domain.files import FileKind
 from server.domain.jobs import Job
+from server.domain.service import Service
 from server.ports import Fetched, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
 from shared.ids import AttemptKey
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason
@@ -202,7 +203,7 @@ class SimAgent(AgentClient):
         if fault in ("reply_lost", "cut"):
             raise Unreachable("reset before the answer", sent=True)
 
-    async def submit(self, job: Job) -> PayloadDoc:
+    async def submit(self, job: Job, service: Service) -> PayloadDoc:
         assert job.bundle is not None
         token = self._world.stored(FileKind.BUNDLE, job.bundle.file).read_text()
         if self.faults[:1] == ["late"] and self.up:

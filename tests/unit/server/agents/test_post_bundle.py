@@ -18,6 +18,7 @@ from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.registry import Registry
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle
+from server.domain.service import Service
 from server.ports import Storage, Unreachable
 from server.storage.stream import LocalStream
 from shared.files.opened import opened
@@ -51,7 +52,7 @@ class Line:
 
     def submit(self, bundle: Path) -> asyncio.Task[Any]:
         stored = Bundle(str(bundle), bundle.stat().st_size, "d" * 64)
-        return asyncio.create_task(self.client.submit(job(bundle=stored)))
+        return asyncio.create_task(self.client.submit(job(bundle=stored), Service("s")))
 
     async def pass_time(self, seconds: int, submit: asyncio.Task[Any]) -> None:
         """At most; no longer than the submit takes."""
@@ -93,6 +94,17 @@ def bundle(tmp_path: Path) -> Path:
     with path.open("wb") as file:
         file.truncate(32 << 20)
     return path
+
+
+async def test_an_order_says_what_the_agent_has_to_watch_and_do(bundle):
+    agent = FakeAgent(ends="Running")
+    service = Service("s", heartbeat_timeout_s=60.0, on_shutdown="resubmit")
+    async with line(agent) as found:
+        for own in (None, 5.0):
+            stored = Bundle(str(bundle), bundle.stat().st_size, "d" * 64)
+            await found.client.submit(job(bundle=stored, heartbeat_timeout_s=own), service)
+    assert [order["heartbeat_timeout_s"] for order in agent.orders] == [60.0, 5.0]
+    assert {order["on_shutdown"] for order in agent.orders} == {"resubmit"}
 
 
 async def test_an_agent_that_has_it_may_take_all_the_time_it_needs(bundle):
