@@ -297,6 +297,16 @@ class JobPage(Wire):
     """Cursor of the next page; None on the last."""
 
 
+class TagPage(Wire):
+    """``GET /api/v1/tags/{tag}``."""
+
+    tag: str
+    ids: list[int]
+    """The newest first."""
+    next: str | None
+    """Cursor of the next page; None on the last."""
+
+
 class EventDoc(Wire):
     """One line of a job's history."""
 

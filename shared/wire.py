@@ -34,6 +34,7 @@ from ferryman.models import QueueInfo as QueueInfo
 from ferryman.models import Reason as Reason
 from ferryman.models import RetryDoc as RetryDoc
 from ferryman.models import StatusBody as StatusBody
+from ferryman.models import TagPage as TagPage
 from ferryman.models import Usage as Usage
 from ferryman.models import WaitReason as WaitReason
 from ferryman.models import Wire as Wire

@@ -10,20 +10,19 @@ from aiohttp import web
 
 from server.api import documents
 from server.api.context import Context
-from server.api.params import int_param, job_id
+from server.api.filters import FILTERS, job_filter
+from server.api.params import check_parameters, int_param, job_id
 from server.api.requested_job import wait_for_job, wait_until
 from server.api.route import json_answer
 from server.domain.errors import AlreadyEnded, BadField
 from server.domain.jobs import Event, Job
 from server.ports import Filter
 from server.stages import clean
-from server.stages.read import job_of_key, list_jobs, read_events
+from server.stages.read import job_of_key, list_ids, list_jobs, read_events
 from server.stages.waiting import why_waiting
 from shared.http.authentication import PRINCIPAL
-from shared.wire import EventPage, JobPage, JobState
+from shared.wire import EventPage, JobPage, TagPage
 
-_ALIASES: Final = {"user": "user_id", "user_id": "user_id", "service": "service", "tag": "tag"}
-_STATES: Final = ("state", "status")
 _PAGING: Final = ("limit", "cursor")
 _KEY: Final = "idempotency_key"
 
@@ -45,31 +44,26 @@ async def read(request: web.Request, context: Context) -> web.StreamResponse:
 
 async def page(request: web.Request, context: Context) -> JobPage:
     """Jobs, newest first."""
-    known = (*_ALIASES, *_STATES, *_PAGING, _KEY)
-    for name in request.query:
-        if name not in known:
-            there = ", ".join(known)
-            raise BadField(name, "unknown_parameter", f"no parameter {name!r}; there are {there}")
-    given = {_ALIASES[name]: request.query[name] for name in _ALIASES if name in request.query}
+    check_parameters(request, (*FILTERS, *_PAGING, _KEY))
+    where = job_filter(request.query, context.clock.now())
     if _KEY in request.query:
-        return await _page_of_key(request, context, given.get("user_id"), request.query[_KEY])
-    state: JobState | None = None
-    for name in _STATES:
-        if name in request.query:
-            text = "Cancelled" if request.query[name] == "Killed" else request.query[name]
-            try:
-                state = JobState(text)
-            except ValueError:
-                states = ", ".join(JobState)
-                message = f"{name} should be one of {states}, not {text[:32]!r}"
-                raise BadField(name, "invalid_state", message) from None
+        return await _page_of_key(request, context, where.user_id, request.query[_KEY])
     limit = int_param(request, "limit", 50, 1, 500)
     before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
-    jobs, following = await list_jobs(
-        context.jobs, request[PRINCIPAL], Filter(**given, state=state), before, limit
-    )
+    jobs, following = await list_jobs(context.jobs, request[PRINCIPAL], where, before, limit)
     items = [context.document(job) for job in jobs]
     return JobPage(items=items, next=None if following is None else str(following))
+
+
+async def tagged(request: web.Request, context: Context) -> TagPage:
+    """The numbers of the jobs with a tag, newest first."""
+    check_parameters(request, _PAGING)
+    limit = int_param(request, "limit", 500, 1, 1_000)
+    before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
+    tag = request.match_info["tag"]
+    where = Filter(tag=tag)
+    ids, following = await list_ids(context.jobs, request[PRINCIPAL], where, before, limit)
+    return TagPage(tag=tag, ids=ids, next=None if following is None else str(following))
 
 
 async def _page_of_key(

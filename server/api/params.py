@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from aiohttp import web
@@ -64,3 +65,15 @@ def int_param(request: web.Request, name: str, default: int, least: int, most: i
             name, f"invalid_{name}", f"{name} should be {least} to {most}, not {text[:32]!r}"
         )
     return number
+
+
+def check_parameters(request: web.Request, known: Collection[str]) -> None:
+    """Refuse a parameter of the query that means nothing here, which may be misspelt.
+
+    Raises:
+        BadField
+    """
+    for name in request.query:
+        if name not in known:
+            message = f"no parameter {name[:32]!r}; there are {', '.join(known)}"
+            raise BadField(name[:32], "unknown_parameter", message)

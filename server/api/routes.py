@@ -29,11 +29,19 @@ _UPLOAD: Final = {
     "service": "so that it can be refused before the body is read",
     "user_id": "likewise",
 }
+_PAGES: Final = {"limit": "1 to 1000, default 500", "cursor": "next of the page before"}
 _LIST: Final = {
     "user": "only this user's",
     "service": "only this service's",
     "state": "only in this state",
     "tag": "only with this tag",
+    "name": "only with this name",
+    "reason": "only failed for this reason",
+    "dead_letter": "true: only dead letters",
+    "since": "only uploaded then or later: a time, or 2h for two hours ago",
+    "until": "only uploaded before",
+    "parent": "only children of this job",
+    "schedule": "only made by this schedule",
     "limit": "1 to 500, default 50",
     "cursor": "next of the page before",
     "idempotency_key": "with user, and nothing else: the job that was uploaded under it",
@@ -60,6 +68,7 @@ ROUTES: Final = (
     Route("GET", "/swagger/{file}", Area.OPEN, openapi.asset, {200: None}, (404,)),
     # ours
     Route("GET", "/api/v1/jobs", Area.JOBS, jobs.page, {200: wire.JobPage}, (400,), _LIST),
+    Route("GET", "/api/v1/tags/{tag}", Area.JOBS, jobs.tagged, {200: wire.TagPage}, (400,), _PAGES),
     Route("GET", _JOB, Area.JOBS, jobs.read, {200: wire.JobDoc}, (404,), _WAIT | _SEEN),
     Route("DELETE", _JOB, Area.JOBS, jobs.delete, {204: None}, (404, 409)),
     Route("GET", f"{_JOB}/events", Area.JOBS, jobs.events, {200: wire.EventPage}, (404,), _EVENTS),

@@ -118,7 +118,23 @@ def when(text: str) -> Later:
     text = text.strip()
     if text.startswith("in "):
         return Later(after_s=parse_duration(text.removeprefix("in ")))
-    such_as = "2030-01-31T09:00:00Z, 2030-01-31T09:00:00+01:00 or in 2h"
+    return Later(at=_time(text, "2030-01-31T09:00:00Z, 2030-01-31T09:00:00+01:00 or in 2h"))
+
+
+def moment(text: str, now: Micros) -> Micros:
+    """A time with an offset from UTC (RFC 3339), or how long ago it was, as in ``2h``.
+
+    Raises:
+        ValueError
+    """
+    try:
+        ago_s = parse_duration(text)
+    except ValueError:
+        return _time(text.strip(), "2030-01-31T09:00:00Z or 2h, which means two hours ago")
+    return max(0, now - round(ago_s * SECOND))
+
+
+def _time(text: str, such_as: str) -> Micros:
     try:
         at = datetime.fromisoformat(text[:64])
     except ValueError:
@@ -127,7 +143,7 @@ def when(text: str) -> Later:
         raise ValueError(f"{text[:64]!r} does not say its offset from UTC; write {such_as}")
     if at.year < _FIRST_YEAR:
         raise ValueError(f"{text[:64]!r} is before {_FIRST_YEAR}")
-    return Later(at=round(at.timestamp() * SECOND))
+    return round(at.timestamp() * SECOND)
 
 
 def meta(text: str) -> str:

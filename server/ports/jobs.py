@@ -16,7 +16,7 @@ from server.domain.placement import Candidate
 from server.domain.service import Service
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.wire import JobState
+from shared.wire import JobState, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,23 @@ class Filter:
     state: JobState | None = None
     tag: str | None = None
     submitted_by: str | None = None
+    reason: Reason | None = None
+    name: str | None = None
+    parent_id: int | None = None
+    schedule_id: int | None = None
+    dead_letter: bool = False
+    """Only dead letters."""
+    since: Micros | None = None
+    """Uploaded then or later."""
+    until: Micros | None = None
+    """Uploaded before."""
+    among: tuple[JobState, ...] | None = None
+    """In one of these states."""
+
+    @property
+    def states(self) -> tuple[JobState, ...] | None:
+        """Those that ``state`` or ``among`` allows; None: any."""
+        return self.among if self.state is None else (self.state,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +262,12 @@ class Jobs(Protocol):
 
         A page may hold fewer than ``limit``, or none, and not be the last: its cost is bounded.
         """
+        ...
+
+    async def ids(
+        self, where: Filter, before_id: int | None, limit: int
+    ) -> tuple[list[int], int | None]:
+        """The numbers of the jobs that :meth:`page` gives."""
         ...
 
 

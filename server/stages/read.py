@@ -44,13 +44,34 @@ async def list_jobs(
     Raises:
         NotAllowed
     """
+    visible = _visible(principal, where)
+    return ([], None) if visible is None else await jobs.page(visible, before_id, limit)
+
+
+async def list_ids(
+    jobs: Jobs, principal: Principal, where: Filter, before_id: int | None, limit: int
+) -> tuple[list[int], int | None]:
+    """The numbers of the jobs that :func:`list_jobs` gives.
+
+    Raises:
+        NotAllowed
+    """
+    visible = _visible(principal, where)
+    return ([], None) if visible is None else await jobs.ids(visible, before_id, limit)
+
+
+def _visible(principal: Principal, where: Filter) -> Filter | None:
+    """What the principal may see of it; None: nothing.
+
+    Raises:
+        NotAllowed
+    """
     scope = access.scope(principal)
     if scope.user_id is not None:
         if where.user_id not in (None, scope.user_id):
-            return [], None
+            return None
         where = replace(where, user_id=scope.user_id)
-    where = replace(where, submitted_by=scope.submitted_by)
-    return await jobs.page(where, before_id, limit)
+    return replace(where, submitted_by=scope.submitted_by)
 
 
 async def job_of_key(jobs: Jobs, principal: Principal, user_id: str, key: str) -> Job | None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from server.domain.errors import BundleGone, FerrymanError, QueueFull, ServerPaused, StorageFull
-from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result, Step
+from server.domain.errors import FerrymanError
+from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result
 from server.domain.leases import Lease
 from server.ports import LeaseLost
 from server.store import bundles, leases, records
 from server.store.attempts import Attempts, attach_result
 from server.store.claims import Claims
-from server.store.moves import append_event, get_job, make_move
+from server.store.inserts import insert_job, job_of_key, stored_bytes
+from server.store.moves import get_job, make_move
 from server.store.pages import Pages
-from server.store.queue import HELD, Queue, count_queued
+from server.store.queue import HELD, Queue
 from server.store.retention import Retention
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.sql import Database, Transaction
+from shared.sql import Transaction
 from shared.wire import JobState
 
 
@@ -34,59 +35,8 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
         most_stored: int = 0,
         lease: Lease | None = None,
     ) -> tuple[Job, bool]:
-        fence = "WHERE " + leases.HELD if lease is not None else ""
-
         async def change(tx: Transaction) -> tuple[Job, bool] | FerrymanError:
-            if new.idempotency_key is not None:
-                known = await _by_key(tx, new.user_id, new.idempotency_key)
-                if known is not None:
-                    return known, False
-            if most_queued:
-                queued = await count_queued(tx, new.service, new.user_id, most_queued)
-                if queued >= most_queued:
-                    # Not raised: all changes of this commit would run again.
-                    return QueueFull(new.user_id, new.service, most_queued)
-            if most_stored:
-                stored = await _stored(tx, new.user_id)
-                if stored + new.bundle.size > most_stored:
-                    return StorageFull(new.user_id, stored, most_stored)
-            bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
-            if bundle is None:
-                return BundleGone()
-            values = records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file}
-            names = ", ".join(values)
-            row = await tx.rows(
-                f"""
-                INSERT INTO jobs ({names}, queued_at)
-                SELECT {", ".join(f":{name}" for name in values)}, :created_at {fence}
-                RETURNING *
-                """,
-                values | (leases.held(lease) if lease is not None else {}),
-            )
-            if not row:
-                await bundles.forget_reference(tx, bundle.file)
-                return ServerPaused()
-            job = records.job(row[0])
-            for tag in set(new.tags):
-                await tx.rows(
-                    "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)",
-                    {"tag": tag, "id": job.id},
-                )
-            if new.idempotency_key is not None:
-                await tx.rows(
-                    """
-                    INSERT INTO idempotency_keys (user_id, key, job_id, created_at)
-                    VALUES (:user_id, :key, :job_id, :created_at)
-                    """,
-                    {
-                        "user_id": new.user_id,
-                        "key": new.idempotency_key,
-                        "job_id": job.id,
-                        "created_at": new.created_at,
-                    },
-                )
-            await append_event(tx, job, None, Step(job.state, new.created_at, message))
-            return job, True
+            return await insert_job(tx, new, message, most_queued, most_stored, lease)
 
         inserted = await self._database.write(change)
         if not isinstance(inserted, tuple):
@@ -99,7 +49,7 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
         return await bundles.can_share(self._database, digest, size)
 
     async def stored(self, user_id: str) -> int:
-        return await _stored(self._database, user_id)
+        return await stored_bytes(self._database, user_id)
 
     async def move(self, move: Move) -> Job | None:
         async def change(tx: Transaction) -> tuple[Job | None, bool]:
@@ -149,7 +99,7 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
         return await get_job(self._database, job_id)
 
     async def by_idempotency_key(self, user_id: str, key: str) -> Job | None:
-        return await _by_key(self._database, user_id, key)
+        return await job_of_key(self._database, user_id, key)
 
     async def events(self, job_id: int, after: int = 0) -> list[Event]:
         rows = await self._database.rows(
@@ -177,25 +127,3 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
             ORDER BY id
             """
         )
-
-
-async def _by_key(source: Database | Transaction, user_id: str, key: str) -> Job | None:
-    rows = await source.rows(
-        """
-        SELECT jobs.* FROM idempotency_keys JOIN jobs ON jobs.id = job_id
-        WHERE idempotency_keys.user_id = :user_id AND key = :key
-        """,
-        {"user_id": user_id, "key": key},
-    )
-    return records.job(rows[0]) if rows else None
-
-
-async def _stored(source: Database | Transaction, user_id: str) -> int:
-    rows = await source.rows(
-        """
-        SELECT coalesce(sum(bundle_size + results_size), 0) AS bytes
-        FROM jobs WHERE user_id = :user_id AND bundle_file IS NOT NULL
-        """,
-        {"user_id": user_id},
-    )
-    return int(rows[0]["bytes"])

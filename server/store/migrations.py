@@ -77,13 +77,22 @@ _6: Migration = (
     CREATE INDEX jobs_held ON jobs (state, agent, service, user_id)
         WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
     """,
+    "DROP INDEX jobs_delayed_by_age",
+    """
+    CREATE INDEX jobs_delayed_by_age ON jobs (state, queued_at)
+        WHERE state = 'Queued' AND not_before > 0 AND attempt > 0
+    """,
+    # Lists, newest first.
+    "CREATE INDEX jobs_by_time ON jobs (created_at, id)",
+    "CREATE INDEX jobs_by_reason ON jobs (reason, id) WHERE reason IS NOT NULL",
+    "CREATE INDEX jobs_by_name ON jobs (name, id) WHERE name IS NOT NULL",
     "CREATE INDEX jobs_deferred ON jobs (id) WHERE deferred = 1",
     "CREATE INDEX jobs_of_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL",
     """
     CREATE INDEX jobs_held_back ON jobs (parent_id, id)
         WHERE state = 'Queued' AND hold = 'parallel'
     """,
-    "CREATE INDEX jobs_dead ON jobs (service, id) WHERE dead_letter = 1",
+    "CREATE INDEX jobs_dead ON jobs (id) WHERE dead_letter = 1",
     "CREATE INDEX jobs_to_delete ON jobs (id) WHERE delete_requested_at IS NOT NULL",
     "CREATE INDEX jobs_of_schedule ON jobs (schedule_id, id) WHERE schedule_id IS NOT NULL",
     # Events that are no moves, too.

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import dataclasses
+from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job
 from server.ports import Filter
 from server.store import records
 from server.store.statements import Part, batches
+from shared.clock import Micros
 from shared.wire import JobState
 
 _SLICE: Final = 500
 """Jobs that one page looks at, where choices have to be compared that no index holds together."""
 _NO_END: Final = 2**63 - 1
+_OUT_OF_ORDER: Final = 1_000
+"""Jobs whose numbers may be out of the order of their times: as many as may be uploaded at once."""
+_COLUMNS: Final = (
+    *("user_id", "service", "state", "submitted_by", "reason", "name", "parent_id", "schedule_id"),
+    *("dead_letter", "created_at"),
+)
+_ALONE: Final = ("tag", "submitted_by", "reason", "name", "parent_id", "schedule_id", "dead_letter")
+"""Choices that have an index of their own."""
+_Bounds: TypeAlias = tuple[int, int]
+"""Of the jobs' numbers: the least one, and the one below which all are."""
 
 
 class Pages(Part):
@@ -21,73 +33,104 @@ class Pages(Part):
     async def page(
         self, where: Filter, before_id: int | None, limit: int
     ) -> tuple[list[Job], int | None]:
-        before = _NO_END if before_id is None else before_id
-        lists = _index_lists(where)
-        if len(lists) == 1:
-            ids, following = await self._ids(lists[0], before, limit + 1), None
-        else:
-            ids, following = await self._common(lists, before)
-        if len(ids) > limit:
-            ids, following = ids[:limit], ids[limit - 1]
+        ids, following = await self.ids(where, before_id, limit)
         return await self._read(ids), following
 
-    async def _ids(self, where: Filter, before: int, limit: int) -> list[int]:
-        """Newest first; the filter is one that an index holds."""
-        if where.tag is not None:
-            return await self._tagged(where.tag, before, limit)
-        given = _columns(where)
-        params = given | {"before": before, "limit": limit}
-        fits = "".join(f"{name} = :{name} AND " for name in given if name != "state")
-        sql = "SELECT id FROM jobs WHERE {fits} id < :before ORDER BY id DESC LIMIT :limit"
-        if not given or where.submitted_by is not None:
-            sql = sql.format(fits=fits)
+    async def ids(
+        self, where: Filter, before_id: int | None, limit: int
+    ) -> tuple[list[int], int | None]:
+        bounds = await self._bounds(where, _NO_END if before_id is None else before_id)
+        lists = _index_lists(where)
+        if len(lists) == 1 and where.since is None and where.until is None:
+            ids, following = await self._ids(lists[0], bounds, limit + 1), None
         else:
-            # The indexes hold the newest of each state together: without a state, merge them all.
-            states = [where.state] if where.state is not None else list(JobState)
-            parts = [
-                f"SELECT id FROM ({sql.format(fits=f'{fits} state = {state.value!r} AND')})"  # noqa: S608 - no user input
-                for state in states
-            ]
-            sql = f"{' UNION ALL '.join(parts)} ORDER BY id DESC LIMIT :limit"
+            ids, following = await self._common(where, lists, bounds)
+        if len(ids) > limit:
+            return ids[:limit], ids[limit - 1]
+        return ids, following
+
+    async def _bounds(self, where: Filter, before: int) -> _Bounds:
+        """The numbers between which all jobs of the time are, which keeps a page from looking
+        through all that is newer.
+        """
+        least = 0
+        if where.since is not None:
+            least = await self._number("min(id)", "created_at >= :at", "ASC", where.since, _NO_END)
+        if where.until is not None:
+            newest = await self._number("max(id)", "created_at < :at", "DESC", where.until, -1)
+            before = min(before, newest + 1)
+        return least, before
+
+    async def _number(self, which: str, fits: str, order: str, at: Micros, default: int) -> int:
+        rows = await self._database.list_rows(
+            f"""
+            SELECT {which} AS id FROM (
+                SELECT id FROM jobs WHERE {fits} ORDER BY created_at {order}, id {order}
+                LIMIT {_OUT_OF_ORDER}
+            ) AS nearest
+            """,  # noqa: S608 - no user input
+            {"at": at},
+        )
+        return default if rows[0]["id"] is None else int(rows[0]["id"])
+
+    async def _ids(self, where: Filter, bounds: _Bounds, limit: int) -> list[int]:
+        """Newest first; the filter is one that an index holds."""
+        least, before = bounds
+        given = _columns(where)
+        params = given | {"tag": where.tag, "least": least, "before": before, "limit": limit}
+        between = "id >= :least AND id < :before ORDER BY id DESC LIMIT :limit"
+        if where.tag is not None:
+            sql = (
+                "SELECT job_id AS id FROM job_tags WHERE tag = :tag AND job_id >= :least "
+                "AND job_id < :before ORDER BY job_id DESC LIMIT :limit"
+            )
+        elif where.dead_letter:
+            sql = f"SELECT id FROM jobs WHERE dead_letter = 1 AND {between}"  # noqa: S608
+        else:
+            fits = "".join(f"{name} = :{name} AND " for name in given if name != "state")
+            sql = f"SELECT id FROM jobs WHERE {fits}{{state}}{between}"  # noqa: S608 - no user input
+            if (where.user_id, where.service, where.states) == (None, None, None):
+                sql = sql.format(state="")
+            else:
+                # The indexes hold the newest of each state together: merge those of all.
+                parts = [
+                    f"SELECT id FROM ({sql.format(state=f'state = {state.value!r} AND ')})"  # noqa: S608 - no user input
+                    for state in where.states or JobState
+                ]
+                sql = f"{' UNION ALL '.join(parts)} ORDER BY id DESC LIMIT :limit"
         return [row["id"] for row in await self._database.list_rows(sql, params)]
 
-    async def _tagged(self, tag: str, before: int, limit: int) -> list[int]:
-        tagged = await self._database.list_rows(
-            """
-            SELECT job_id FROM job_tags WHERE tag = :tag AND job_id < :before
-            ORDER BY job_id DESC LIMIT :limit
-            """,
-            {"tag": tag, "before": before, "limit": limit},
-        )
-        return [row["job_id"] for row in tagged]
-
-    async def _common(self, lists: list[Filter], before: int) -> tuple[list[int], int | None]:
-        """Those of the next slice that are in all of the lists; where the slice ended.
+    async def _common(
+        self, where: Filter, lists: list[Filter], bounds: _Bounds
+    ) -> tuple[list[int], int | None]:
+        """Those of the next slice that fit; where the slice ended.
 
         Of the lists, the one whose slice reaches furthest back is looked through.
         """
-        slices = [(await self._ids(where, before, _SLICE), where) for where in lists]
-        ids, chosen = min(slices, key=lambda one: _oldest(one[0]))
-        fitting = set(ids)
-        for where in lists:
-            if where is not chosen:
-                fitting &= await self._fitting(ids, where)
+        slices = [await self._ids(one, bounds, _SLICE) for one in lists]
+        ids = min(slices, key=_oldest)
+        fitting = await self._fitting(ids, where)
         following = ids[-1] if len(ids) == _SLICE else None
         return [one for one in ids if one in fitting], following
 
     async def _fitting(self, ids: list[int], where: Filter) -> set[int]:
         """Those of the jobs that fit, each looked up by its id."""
         given, fitting = _columns(where), set[int]()
-        tag: dict[str, Any] = {} if where.tag is None else {"tag": where.tag}
-        sql = (
-            "SELECT job_id AS id FROM job_tags WHERE tag = :tag AND job_id IN ({names})"
-            if tag
-            else "SELECT id, user_id, service, state, submitted_by FROM jobs WHERE id IN ({names})"
-        )
         for names, params in batches(ids):
-            for row in await self._database.list_rows(sql.format(names=names), params | tag):
-                if all(row[name] == given[name] for name in given):
+            sql = f"SELECT id, {', '.join(_COLUMNS)} FROM jobs WHERE id IN ({names})"  # noqa: S608
+            for row in await self._database.list_rows(sql, params):
+                if (
+                    all(row[name] == value for name, value in given.items())
+                    and (where.states is None or row["state"] in where.states)
+                    and (where.since is None or row["created_at"] >= where.since)
+                    and (where.until is None or row["created_at"] < where.until)
+                ):
                     fitting.add(row["id"])
+        if where.tag is not None:
+            for names, params in batches(list(fitting)):
+                sql = f"SELECT job_id FROM job_tags WHERE tag = :tag AND job_id IN ({names})"  # noqa: S608
+                tagged = await self._database.list_rows(sql, params | {"tag": where.tag})
+                fitting -= set(params.values()) - {row["job_id"] for row in tagged}
         return fitting
 
     async def _read(self, ids: list[int]) -> list[Job]:
@@ -100,24 +143,16 @@ class Pages(Part):
 
 
 def _index_lists(where: Filter) -> list[Filter]:
-    """The filter, split into filters that each have an index: at least one."""
-    parts = [
-        Filter(where.user_id, where.service, where.state),
-        Filter(tag=where.tag),
-        Filter(submitted_by=where.submitted_by),
-    ]
+    """The filter without its times, split into filters that each have an index: at least one."""
+    parts = [Filter(where.user_id, where.service, where.state, among=where.among)]
+    parts += [Filter(**{name: getattr(where, name)}) for name in _ALONE]
     return [part for part in parts if part != Filter()] or [Filter()]
 
 
 def _columns(where: Filter) -> dict[str, Any]:
-    """The columns of a job that the filter asks for."""
-    chosen = {
-        "user_id": where.user_id,
-        "service": where.service,
-        "state": where.state,
-        "submitted_by": where.submitted_by,
-    }
-    return {name: value for name, value in chosen.items() if value is not None}
+    """The columns of a job that have to be equal to what the filter asks for."""
+    chosen = dataclasses.asdict(where) | {"dead_letter": 1 if where.dead_letter else None}
+    return {name: chosen[name] for name in _COLUMNS if chosen.get(name) is not None}
 
 
 def _oldest(ids: list[int]) -> int:

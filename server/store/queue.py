@@ -15,11 +15,13 @@ HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 
 READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL"
 """What may be claimed now, in the words of the index ``jobs_queued``."""
 _AT_ONCE: Final = 1_000
-# Queued in the future: the clock was set back, and not_before means nothing any more.
+# Queued again in the future: the clock was set back, and a delay that was counted from then means
+# nothing any more. A job that has not been sent yet has the time that its upload named.
 _DUE: Final = """
     SELECT id FROM jobs WHERE state = 'Queued' AND not_before > 0 AND not_before <= :now
     UNION ALL
     SELECT id FROM jobs WHERE state = 'Queued' AND not_before > 0 AND queued_at > :now
+    AND attempt > 0
 """
 
 

@@ -75,6 +75,45 @@ async def test_a_job_that_waits_too_long_fails_with_the_reason(world) -> None:
     assert (await world.jobs.get(patient)).state is JobState.QUEUED
 
 
+async def test_a_job_with_a_start_time_waits_for_it_and_then_in_the_queue(world) -> None:
+    await world.start()
+    for agent in world.agents:
+        agent.drop()
+    await world.upload("ann", "patient")
+    later = await world.upload("ann", "example", not_before="in 1h")
+    await sweep(world)
+    waiting = await world.jobs.get(later)
+    assert waiting.not_before == world.steady.now() + 3_600 * 10**6
+    await world.clock.advance(3_599.0)
+    await sweep(world)
+    assert (await world.jobs.get(later)).not_before
+    await world.clock.advance(2.0)
+    await sweep(world)
+    released = await world.jobs.get(later)
+    assert (released.state, released.not_before) == (JobState.QUEUED, 0)
+    await world.clock.advance(97.0)
+    await sweep(world)
+    assert (await world.jobs.get(later)).state is JobState.QUEUED
+    await world.clock.advance(3.0)
+    await sweep(world)
+    assert (await world.jobs.get(later)).reason is Reason.QUEUE_TIMEOUT
+
+
+async def test_a_start_time_holds_whatever_the_clock_does(world) -> None:
+    await world.start()
+    day = 86_400.0
+    later = await world.upload("ann", "patient", not_before="in 1d")
+    for jump in (7 * day, -30 * day):
+        world.clock.jump(jump)
+        await world.clock.advance(10.0)
+        await sweep(world)
+        assert (await world.jobs.get(later)).state is JobState.QUEUED
+        assert (await world.jobs.get(later)).not_before
+    await world.clock.advance(1.01 * day)
+    await sweep(world)
+    assert (await world.jobs.get(later)).state is not JobState.QUEUED
+
+
 async def test_a_job_shows_its_position_and_why_it_waits(world) -> None:
     await world.start()
     jobs = [await world.upload("ann", "example") for _ in range(4)]

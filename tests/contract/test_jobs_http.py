@@ -182,3 +182,51 @@ async def test_the_description_names_every_route(tmp_path):
         assert (status, kind) == (200, "text/html")
         assert (await caller.get("/swagger/swagger-ui.css"))[0] == 200
         assert (await caller.get("/swagger/../settings.py"))[0] == 404
+
+
+async def test_lists_are_chosen_by_what_the_upload_said(tmp_path):
+    async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
+        plain = await caller.upload()
+        named = await caller.upload(
+            name="nightly", tags="a,b", priority="7", meta='{"sample": [1, null]}'
+        )
+        later = await caller.upload(not_before="in 2h", tags="a")
+        shown = await caller.job(named, until="Running")
+        assert (shown["priority"], shown["meta"]) == (7, {"sample": [1, None]})
+        document = json.loads((await caller.get(f"/api/v1/jobs/{later}"))[2])
+        assert (document["status"], document["not_before"][-1]) == ("Queued", "Z")
+        for query, expected in [
+            ("name=nightly", [named]),
+            ("tag=a", [later, named]),
+            ("tag=a&state=Queued", [later]),
+            ("since=1h", [later, named, plain]),
+            ("until=1h", []),
+            ("since=2020-01-01T00:00:00Z&until=2020-01-02T00:00:00Z", []),
+            ("reason=timeout", []),
+            ("dead_letter=true", []),
+            ("parent=1", []),
+            ("schedule=1", []),
+        ]:
+            page = json.loads((await caller.get(f"/api/v1/jobs?{query}"))[2])
+            assert [job["id"] for job in page["items"]] == expected, query
+        page = json.loads((await caller.get("/api/v1/tags/a?limit=1"))[2])
+        assert page == {"tag": "a", "ids": [later], "next": str(later)}
+        page = json.loads((await caller.get(f"/api/v1/tags/a?limit=1&cursor={page['next']}"))[2])
+        assert page == {"tag": "a", "ids": [named], "next": None}
+
+
+async def test_a_choice_that_means_nothing_is_named_with_its_value(tmp_path):
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        for query, code, words in [
+            ("reason=bored", "invalid_reason", "exit_code"),
+            ("since=soon", "invalid_since", "'soon' is not a time such as"),
+            ("since=2020-01-01T00:00:00", "invalid_since", "offset from UTC"),
+            ("parent=x", "invalid_parent", "'x' is not a number"),
+            ("dead_letter=false", "invalid_dead_letter", "leave it out"),
+            (f"name={'n' * 201}", "invalid_name", "200"),
+        ]:
+            status, _, body = await caller.get(f"/api/v1/jobs?{query}")
+            problem = json.loads(body)
+            assert (status, problem["code"]) == (400, code)
+            assert words in problem["detail"]
+        assert (await caller.get("/api/v1/tags/a?color=red"))[0] == 400

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,9 @@ from server.domain.service import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
+from server.store.queue import READY
 from shared.sqlite.database import Database
-from shared.wire import JobState, Limits
+from shared.wire import JobState, Limits, Reason
 
 FEW, MANY = 3_000, 30_000
 """More than one page looks at, in any case."""
@@ -26,28 +28,37 @@ FILL = """
     WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {many})
     INSERT INTO jobs (state, user_id, service, limits, timeout_s, message, bundle_size,
                       bundle_digest, created_at, queued_at, not_before, ended_at, expires_at,
-                      submitted_by)
-    SELECT '{state}', 'ann', 's', '{limits}', 60, 'x', 1, 'd', 1, 1, {not_before}, {ended}, {ended},
-           'portal'
+                      submitted_by, reason, name, parent_id, schedule_id, dead_letter)
+    SELECT '{state}', 'ann', 's', '{limits}', 60, 'x', 1, 'd', n, {queued_at}, {not_before},
+           {ended}, {ended}, 'portal', 'timeout', 'nightly', 1, 1, 1
     FROM numbers
 """
 Call = Callable[[SqlJobs], Awaitable[object]]
 
 
 async def filled(path: Path, many: int) -> Database:
-    """Ended and delayed jobs of one user, and one that waits; all have a tag."""
+    """Ended, delayed and waiting jobs of one user; all have a tag."""
     database = await Database.open(path, MIGRATIONS)
     limits = Limits().model_dump_json()
-    for state, count, not_before, ended in (
-        (JobState.COMPLETED, many, 0, 10**9),
-        (JobState.FAILED, many, 0, 10**9),
-        (JobState.QUEUED, many, 10**9, "NULL"),
-        (JobState.QUEUED, 1, 0, "NULL"),
+    for state, count, queued_at, not_before, ended in (
+        (JobState.COMPLETED, many, 1, 0, 10**9),
+        (JobState.FAILED, many, 1, 0, 10**9),
+        (JobState.QUEUED, many, 1, 10**9, "NULL"),
+        (JobState.QUEUED, many, 10**9, 10**9, "NULL"),  # not_before was given at upload
+        (JobState.QUEUED, many, 1, 0, "NULL"),
     ):
         sql = FILL.format(
-            many=count, state=state.value, limits=limits, not_before=not_before, ended=ended
+            many=count,
+            state=state.value,
+            limits=limits,
+            queued_at=queued_at,
+            not_before=not_before,
+            ended=ended,
         )
         await database._writer.rows(sql)
+    await database._writer.rows(
+        "UPDATE jobs SET priority = id % 201 - 100 WHERE state = 'Queued' AND not_before = 0"
+    )
     await database._writer.rows("INSERT INTO job_tags (tag, job_id) SELECT 'x', id FROM jobs")
     return database
 
@@ -101,6 +112,28 @@ LISTS = {
         )
     )
 }
+CHOICES: tuple[dict[str, Any], ...] = (
+    {"name": "nightly"},
+    {"name": "other"},
+    {"reason": Reason.TIMEOUT},
+    {"dead_letter": True},
+    {"parent_id": 1},
+    {"schedule_id": 1},
+    {"among": (JobState.FAILED, JobState.RUNNING)},
+    {"since": 1_000},
+    {"until": 1_000},
+    {"since": 500, "until": 1_000},
+)
+BESIDE: tuple[dict[str, Any], ...] = (
+    {},
+    {"user_id": "bob"},
+    {"tag": "x"},
+    {"submitted_by": "other"},
+)
+LISTS |= {
+    f"list {where}": listing(where)
+    for where in (Filter(**(given | more)) for given in CHOICES for more in BESIDE)
+}
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +157,15 @@ async def test_sweeps_and_lists_cost_the_same_however_much_there_is(folders: Pat
         if counts[MANY][name] > few * 1.2 + 5
     }
     assert grown == {}
+
+
+async def test_what_may_be_sent_is_read_from_the_index_in_its_order(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "empty.sqlite", MIGRATIONS)
+    plan = await database.rows(
+        f"EXPLAIN QUERY PLAN SELECT id FROM jobs WHERE {READY} AND service = 's' "
+        "AND user_id = 'ann' ORDER BY priority DESC, id LIMIT 5"
+    )
+    await database.close()
+    steps = [row["detail"] for row in plan]
+    assert any("jobs_queued" in step for step in steps), steps
+    assert not any("TEMP B-TREE" in step for step in steps), steps

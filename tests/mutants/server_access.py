@@ -92,7 +92,7 @@ MUTANTS: Final = (
     ),
     read(
         "asking for the jobs of another user gives an empty page",
-        "            return [], None\n",
+        "            return None\n",
         "            pass\n",
         _LIST,
     ),
@@ -104,8 +104,8 @@ MUTANTS: Final = (
     ),
     read(
         "a portal's list is of what it submitted",
-        "    where = replace(where, submitted_by=scope.submitted_by)\n",
-        "",
+        "return replace(where, submitted_by=scope.submitted_by)",
+        "return where",
         _LIST,
     ),
     read(
@@ -176,8 +176,8 @@ MUTANTS: Final = (
     of(
         "a list by its submitter holds no other",
         "server/store/pages.py",
-        "        Filter(submitted_by=where.submitted_by),\n",
-        "",
+        '("tag", "submitted_by", "reason",',
+        '("tag", "reason",',
         "tests/contract/store/test_lists.py::test_each_choice_finds_what_a_look_at_every_job_finds",
     ),
 )

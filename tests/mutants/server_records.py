@@ -61,9 +61,9 @@ MUTANTS: Final = (
     Mutant(
         "leases",
         "a job is not inserted for a server that was taken for dead",
-        "server/store/jobs.py",
-        'fence = "WHERE " + leases.HELD if lease is not None else ""',
-        'fence = ""',
+        "server/store/inserts.py",
+        '{f"WHERE {leases.HELD}" if lease is not None else ""}',
+        "",
         (f"{_LEASES}a_server_that_was_taken_for_dead_inserts_no_job_with_its_file",),
     ),
     _bundles(

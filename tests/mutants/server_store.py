@@ -44,9 +44,31 @@ MUTANTS: Final = (
     _of(
         "the cursor of a list counts",
         "server/store/pages.py",
-        "before = _NO_END if before_id is None else before_id",
-        "before = _NO_END",
+        "_NO_END if before_id is None else before_id",
+        "_NO_END",
         f"{_LISTS}pages_hold_each_job_once_while_others_arrive",
+    ),
+    _of(
+        "a list of a time does not look through what is newer",
+        "server/store/pages.py",
+        "before = min(before, newest + 1)",
+        "pass",
+        _COST,
+    ),
+    _of(
+        "jobs that were uploaded at once may be in another order than their times",
+        "server/store/pages.py",
+        "LIMIT {_OUT_OF_ORDER}",
+        "LIMIT 1",
+        f"{_LISTS}a_list_of_a_time_begins_there",
+    ),
+    _of(
+        "a job that is to start later does not time out in the queue before",
+        "server/store/inserts.py",
+        "max(new.created_at, new.not_before)",
+        "new.created_at",
+        "tests/contract/test_dispatch.py::"
+        "test_a_job_with_a_start_time_waits_for_it_and_then_in_the_queue",
     ),
     _of(
         "the shorter of two lists is looked through",
@@ -78,7 +100,7 @@ MUTANTS: Final = (
     ),
     _of(
         "those who wait are counted where the job is inserted",
-        "server/store/jobs.py",
+        "server/store/inserts.py",
         "if queued >= most_queued:",
         "if queued > 1_000:",
         f"{_JOBS}of_fifty_at_once_as_many_are_taken_as_may_wait",
@@ -371,7 +393,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a user stores no more than is allowed",
-        "server/store/jobs.py",
+        "server/store/inserts.py",
         "if stored + new.bundle.size > most_stored:",
         "if False:",
         "tests/contract/store/test_jobs.py::"

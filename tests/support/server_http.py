@@ -31,11 +31,16 @@ class ServerClient:
         self.url, self.session, self.server = url, session, server
 
     async def upload(
-        self, files: dict[str, bytes] | None = None, service: str = "my_service"
+        self,
+        files: dict[str, bytes] | None = None,
+        service: str = "my_service",
+        **fields: str,
     ) -> int:
         form = aiohttp.FormData(quote_fields=False)
         form.add_field("user_id", "7")
         form.add_field("service", service)
+        for field, text in fields.items():
+            form.add_field(field, text)
         for name, content in (files or {"run.sh": RUN}).items():
             form.add_field("file", content, filename=name)
         async with self.session.post(f"{self.url}/upload", data=form) as answer:

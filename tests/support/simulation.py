@@ -184,10 +184,10 @@ class World:
 
     # -- what users do
 
-    async def upload(self, user: str, service: str, key: str | None = None) -> int:
+    async def upload(self, user: str, service: str, key: str | None = None, **optional: str) -> int:
         number = next(self.names)
         token = f"token {number}" if key is None else f"token of {key}"
-        fields = {"user_id": user, "service": service}
+        fields = {"user_id": user, "service": service, **optional}
         if key is not None:
             fields["idempotency_key"] = key
         with self.scratch.file() as content:

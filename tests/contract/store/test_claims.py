@@ -174,3 +174,23 @@ async def test_a_move_under_a_lease_that_another_has_by_now_is_not_made(
     assert (await jobs.get(job.id)).state is JobState.PROCESSING
     assert len(await jobs.events(job.id)) == 2
     assert await jobs.move(moves[1]) is not None
+
+
+async def test_a_user_s_jobs_are_sent_by_priority_and_then_by_age(jobs: SqlJobs) -> None:
+    """The turns of the users do not depend on it."""
+    for user, priority in (("ann", 0), ("ann", -100), ("ann", 7), ("ann", 100), ("ann", 7)):
+        await jobs.insert(new(user, priority=priority), "queued")
+    await jobs.insert(new("bob", priority=-100), "queued")
+    service = Service("s", runs_per_user=9, max_runs=9)
+    claimed = []
+    while found := await jobs.claim_fairly(service, [Candidate("node", 9)], 2, 20):
+        claimed += [job.id for job in found]
+    assert claimed[:2] in ([4, 6], [6, 4])
+    assert [one for one in claimed if one != 6] == [4, 3, 5, 1, 2]
+
+
+async def test_the_place_in_the_queue_counts_priorities(jobs: SqlJobs) -> None:
+    found = [
+        (await jobs.insert(new(priority=priority), "queued"))[0] for priority in (0, 5, -5, 0, 5)
+    ]
+    assert [await jobs.queued_before(job) for job in found] == [2, 0, 4, 3, 1]

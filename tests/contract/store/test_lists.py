@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
 from server.ports import Filter
 from server.store import pages
 from server.store.jobs import SqlJobs
-from shared.wire import JobState
+from shared.sqlite.database import Database
+from shared.wire import JobState, Reason
 from tests.contract.store.conftest import added, claim, new
 from tests.support.jobs import moved
 
@@ -89,3 +91,73 @@ async def test_the_shorter_of_two_lists_is_looked_through(
     ):
         found, following = await jobs.page(where, None, 9)
         assert (len(found), following) == (1, None), where
+
+
+MORE: tuple[dict[str, Any], ...] = (
+    {},
+    {"name": "nightly"},
+    {"name": "other"},
+    {"schedule_id": 2},
+    {"reason": Reason.TIMEOUT},
+    {"reason": Reason.TIMEOUT, "schedule_id": 1, "dead_letter": True},
+    {"dead_letter": True},
+    {"parent_id": 2},
+    {"among": (JobState.FAILED, JobState.COMPLETED)},
+)
+
+
+async def test_further_choices_find_what_a_look_at_every_job_finds(
+    jobs: SqlJobs, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_SLICE", 4)
+    for number in range(1, 41):
+        await jobs.insert(
+            new(
+                "ab"[number % 2],
+                name=("nightly", None)[number % 2],
+                schedule_id=(1, None, 2)[number % 3],
+                tags=("t",) if number % 5 else (),
+                created_at=number,
+            ),
+            "queued",
+        )
+    await database.write(
+        lambda tx: tx.rows(
+            "UPDATE jobs SET reason = 'timeout', dead_letter = 1, parent_id = 2, state = 'Failed' "
+            "WHERE id % 4 = 0"
+        )
+    )
+    every, _ = await jobs.page(Filter(), None, 99)
+    for user, since, until, tag, more in itertools.product(
+        (None, "a"),
+        (None, 12, 99),
+        (None, 0, 31),
+        (None, "t"),
+        MORE,
+    ):
+        wanted = dict(more)
+        where = Filter(user_id=user, since=since, until=until, tag=tag, **wanted)
+        among = wanted.pop("among", tuple(JobState))
+        expected = [
+            job.id
+            for job in every
+            if user in (None, job.user_id)
+            and (since is None or job.created_at >= since)
+            and (until is None or job.created_at < until)
+            and (tag is None or tag in job.tags)
+            and job.state in among
+            and all(getattr(job, name) == value for name, value in wanted.items())
+        ]
+        assert await every_page(jobs, where, 3) == expected, where
+
+
+async def test_a_list_of_a_time_begins_there(
+    jobs: SqlJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_SLICE", 4)
+    monkeypatch.setattr(pages, "_OUT_OF_ORDER", 4)
+    for at in (1, 2, 4, 3, *range(5, 40)):  # two uploads were written in the other order
+        await jobs.insert(new(created_at=at), "queued")
+    found, _ = await jobs.page(Filter(until=4), None, 9)
+    assert [job.id for job in found] == [4, 2, 1]
+    assert await every_page(jobs, Filter(since=3, until=5), 9) == [4, 3]

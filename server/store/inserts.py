@@ -1,0 +1,99 @@
+"""New jobs: a row with what refers to it, inside a transaction of the caller's."""
+
+from __future__ import annotations
+
+from server.domain.errors import BundleGone, FerrymanError, QueueFull, ServerPaused, StorageFull
+from server.domain.jobs import Job, NewJob, Step
+from server.domain.leases import Lease
+from server.store import bundles, leases, records
+from server.store.moves import append_event
+from server.store.queue import count_queued
+from shared.sql import Database, Transaction
+
+
+async def insert_job(
+    tx: Transaction,
+    new: NewJob,
+    message: str,
+    most_queued: int = 0,
+    most_stored: int = 0,
+    lease: Lease | None = None,
+) -> tuple[Job, bool] | FerrymanError:
+    """Insert a job as :meth:`server.ports.Jobs.insert` says.
+
+    Returns:
+        A refusal, in place of an exception: nothing was written, and the transaction can go on.
+    """
+    if new.idempotency_key is not None:
+        known = await job_of_key(tx, new.user_id, new.idempotency_key)
+        if known is not None:
+            return known, False
+    if most_queued:
+        queued = await count_queued(tx, new.service, new.user_id, most_queued)
+        if queued >= most_queued:
+            return QueueFull(new.user_id, new.service, most_queued)
+    if most_stored:
+        stored = await stored_bytes(tx, new.user_id)
+        if stored + new.bundle.size > most_stored:
+            return StorageFull(new.user_id, stored, most_stored)
+    bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
+    if bundle is None:
+        return BundleGone()
+    values = records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file}
+    # A job that is to start later waits in the queue from then on.
+    values["queued_at"] = max(new.created_at, new.not_before)
+    row = await tx.rows(
+        f"""
+        INSERT INTO jobs ({", ".join(values)})
+        SELECT {", ".join(f":{name}" for name in values)}
+        {f"WHERE {leases.HELD}" if lease is not None else ""}
+        RETURNING *
+        """,
+        values | (leases.held(lease) if lease is not None else {}),
+    )
+    if not row:
+        await bundles.forget_reference(tx, bundle.file)
+        return ServerPaused()
+    job = records.job(row[0])
+    for tag in set(new.tags):
+        await tx.rows(
+            "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)", {"tag": tag, "id": job.id}
+        )
+    if new.idempotency_key is not None:
+        await tx.rows(
+            """
+            INSERT INTO idempotency_keys (user_id, key, job_id, created_at)
+            VALUES (:user_id, :key, :job_id, :created_at)
+            """,
+            {
+                "user_id": new.user_id,
+                "key": new.idempotency_key,
+                "job_id": job.id,
+                "created_at": new.created_at,
+            },
+        )
+    await append_event(tx, job, None, Step(job.state, new.created_at, message))
+    return job, True
+
+
+async def job_of_key(source: Database | Transaction, user_id: str, key: str) -> Job | None:
+    rows = await source.rows(
+        """
+        SELECT jobs.* FROM idempotency_keys JOIN jobs ON jobs.id = job_id
+        WHERE idempotency_keys.user_id = :user_id AND key = :key
+        """,
+        {"user_id": user_id, "key": key},
+    )
+    return records.job(rows[0]) if rows else None
+
+
+async def stored_bytes(source: Database | Transaction, user_id: str) -> int:
+    """What bundles and results of the user take."""
+    rows = await source.rows(
+        """
+        SELECT coalesce(sum(bundle_size + results_size), 0) AS bytes
+        FROM jobs WHERE user_id = :user_id AND bundle_file IS NOT NULL
+        """,
+        {"user_id": user_id},
+    )
+    return int(rows[0]["bytes"])
