@@ -66,6 +66,9 @@ UPLOADS_CHECKED_S: Final = 5.0
 """Between two looks for uploads that are too slow."""
 AGENTS_EVERY_S: Final = 10.0
 """Between two looks at what was decided about agents elsewhere."""
+PROGRESS_EVERY_S: Final = 0.4
+"""Between two writes of what running jobs say. An agent reports it twice a second, and it is to be
+seen within one."""
 CANCEL_AGAIN_S: Final = 5.0
 """Until a cancel is tried again whose agent could not be reached."""
 
@@ -114,7 +117,7 @@ async def compose(
         log.info("database.upgraded", copy=str(database.upgraded_from))
     identity, former = await server_identity(database, secrets.token_hex(16))
     wakeups = JobWakeups()
-    jobs = SqlJobs(database, wakeups.changed)
+    jobs = SqlJobs(database, wakeups.changed, wakeups.noted)
     owner, token = secrets.token_hex(6), functools.partial(secrets.token_hex, 10)
     scratch = FolderScratch(table.data_dir / "staging", owner, token, table.min_free)
     storage = FolderStorage(table.data_dir, scratch, owner, token)
@@ -184,6 +187,7 @@ async def compose(
         [
             Loop("leases", holder, RENEW_EVERY_S, asyncio.Event(), clock),
             Loop("sender", send, table.sender_interval, wakeups.sender, clock),
+            Loop("progress", get.progress, PROGRESS_EVERY_S, asyncio.Event(), clock),
             Loop("getter", poll, table.getter_interval, wakeups.getter, clock),
             Loop("canceller", cancel, CANCEL_AGAIN_S, wakeups.canceller, clock),
             Loop("agents", agents, AGENTS_EVERY_S, asyncio.Event(), clock),

@@ -6,6 +6,7 @@ from typing import Any
 
 from server.domain import ending, retry
 from server.domain.jobs import Job, Move, Step
+from server.domain.live import live_of
 from server.domain.retry import Retry, Uniform
 from server.domain.service import Service
 from shared.clock import Micros
@@ -27,6 +28,10 @@ def attempt_ended(
         "changes": changes,
         "facts": changes | _facts(payload),
     }
+    if payload.live is not None:
+        how["said"] = live = live_of(payload.live, now)
+        how["facts"] |= {"progress": live.progress, "output": live.output}
+        changes |= {"heartbeat_at": live.heartbeat_at} if live.heartbeat_at else {}
     reason, message = payload.reason, payload.message
     again: Retry | None = None
     match payload.status:

@@ -74,7 +74,7 @@ def requeue(
         message = f"cancelled; {message.removesuffix(AGAIN)}"
         return end(job, JobState.CANCELLED, service, now, message, changes=changes, **how)
     delay = round(again.delay_s * SECOND)
-    back = {
+    back: dict[str, Any] = {
         "queued_at": now,
         "not_before": now + delay if delay else 0,
         "infra_used": again.infra_used,
@@ -83,6 +83,9 @@ def requeue(
         "payload_id": None,
         "submitted_at": None,
         "started_at": None,
+        "heartbeat_at": None,
+        "progress": None,
+        "output": {},
     }
     return move(job, JobState.QUEUED, now, message, reason, changes=back, **how)
 

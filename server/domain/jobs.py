@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from server.domain import states
 from server.domain.errors import IllegalTransition
 from server.domain.leases import Lease
+from server.domain.live import Live
 from server.domain.retry_policy import RetryPolicy
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.wire import JobState, Level, Limits, Progress, Reason, Usage
+
+FIRST_EVENT: Final = f"job.{states.FIRST.lower()}"
 
 
 class Hold(StrEnum):
@@ -237,6 +240,8 @@ class Move:
     event: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Of the last step, as :class:`Step` has them."""
+    said: Live | None = None
+    """What the attempt said that is ended; it becomes events as far as it was not reported yet."""
 
     def __post_init__(self) -> None:
         state = self.before
@@ -271,3 +276,8 @@ class Event:
     level: Level = "info"
     agent: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_move(self) -> bool:
+        """Whether it is about the job's state, as its first event is, too."""
+        return self.before is not None or self.event == FIRST_EVENT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 
 from server.domain.jobs import Job
 from shared.wakeups import Wakeups
@@ -18,6 +19,7 @@ class JobWakeups(Wakeups):
         self.canceller = asyncio.Event()
         self.getter = asyncio.Event()
         self.cleaner = asyncio.Event()
+        self._events = Wakeups()
 
     def changed(self, job: Job) -> None:
         if job.state is JobState.QUEUED or job.ended:
@@ -25,6 +27,18 @@ class JobWakeups(Wakeups):
         if job.cancel_requested_at is not None and not job.ended:
             self.canceller.set()
         self.notify(job.id, ended=job.ended)
+        self.noted(job.id)
+
+    def noted(self, job_id: int) -> None:
+        """There are new events of the job."""
+        self._events.notify(job_id, ended=False)
+
+    def events_of(self, job_id: int | None) -> AbstractContextManager[asyncio.Event]:
+        return self._events.of(job_id)
+
+    def close(self) -> None:
+        super().close()
+        self._events.close()
 
     def agent_changed(self) -> None:
         """An agent can be talked to, or accepts work, again."""

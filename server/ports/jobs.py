@@ -12,6 +12,7 @@ from server.domain.attempts import Attempt
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result
 from server.domain.leases import Lease
+from server.domain.live import Report
 from server.domain.placement import Candidate
 from server.domain.service import Service
 from shared.clock import Micros
@@ -247,12 +248,25 @@ class Jobs(Protocol):
         """
         ...
 
-    async def events(self, job_id: int, after: int = 0) -> list[Event]:
-        """The job's history, oldest first.
+    async def record_live(self, reports: Sequence[Report]) -> set[AttemptKey]:
+        """Store what attempts say while they run, with events about what is new.
+
+        Returns:
+            The attempts that do run at the agent that reports them, under that lease. Nothing was
+            written about the others.
+        """
+        ...
+
+    async def events(self, job_id: int, after: int = 0, limit: int | None = None) -> list[Event]:
+        """What happened to the job, oldest first, from behind ``after``.
 
         Raises:
             NoSuchJob
         """
+        ...
+
+    async def moves(self, job_id: int, most: int) -> list[Event]:
+        """The newest ones of the job's events that are moves, oldest first; empty: no such job."""
         ...
 
     async def page(
@@ -280,6 +294,12 @@ class Watch(Protocol):
 
     def of(self, job_id: int, *, end_only: bool = False) -> AbstractContextManager[asyncio.Event]:
         """An event that is set at each change of the job, or its end; and when the server stops."""
+        ...
+
+    def events_of(self, job_id: int | None) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set when something happened to the job (None: to any); and when the
+        server stops.
+        """
         ...
 
     @property

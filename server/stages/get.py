@@ -27,6 +27,7 @@ from server.ports import (
     NoSuchPayload,
 )
 from server.stages.agent_tasks import AgentTasks
+from server.stages.progress import Progress
 from server.stages.results import Results
 from server.stages.stage import Resources, Stage
 from shared.ids import AttemptKey
@@ -49,6 +50,7 @@ class Get(Stage):
     def __init__(self, resources: Resources, on_slot: Callable[[], None] = lambda: None) -> None:
         super().__init__(resources)
         self.results = Results(resources.scratch, on_slot)
+        self.progress = Progress(resources)
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> its latest document that was not processed yet; one task each."""
         self._tasks = AgentTasks[tuple[str, int]]("payload.failed")
@@ -60,7 +62,9 @@ class Get(Stage):
     def on_payload(self, agent: Agent, payload: PayloadDoc) -> None:
         """Process a payload soon; a newer document replaces one that was not processed yet."""
         which = (agent.name, payload.id)
-        self._latest[which] = payload
+        known = self._latest.get(which)
+        if known is None or known.status not in outcome.ENDED or known.key != payload.key:
+            self._latest[which] = payload  # what has ended does not run again
         if which not in self._tasks:
             work = functools.partial(self._process_latest, agent, which)
             self._tasks.start(agent.name, which, work)
@@ -71,6 +75,8 @@ class Get(Stage):
         Waits while too many of its payloads are in flight. So an agent that reports payloads
         without end fills its connection only.
         """
+        if self.progress.take(agent.name, payload):
+            return
         which = (agent.name, payload.id)
         if which in self._tasks:
             self.on_payload(agent, payload)
@@ -86,6 +92,7 @@ class Get(Stage):
         Raises:
             AgentError
         """
+        self.progress.forget_agent(agent.name)
         for payload in listing.payloads:
             await self.receive(agent, payload)
         listed = {payload.key for payload in listing.payloads}
@@ -105,6 +112,7 @@ class Get(Stage):
         the server that uses it next.
         """
         await self._tasks.stop(agent)
+        self.progress.forget_agent(agent)
         for which in [one for one in self._latest if agent in (None, one[0])]:
             del self._latest[which]
 
@@ -128,6 +136,7 @@ class Get(Stage):
             return True
         if payload.status not in outcome.ENDED:
             return await self._move_at_agent(agent.name, move) is not None
+        self.progress.forget(job.key)
         with self.results.slot_released(job.key):
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = have
@@ -196,6 +205,8 @@ class Get(Stage):
             if await self.advance(agent, job, payload):
                 if payload.status in outcome.ENDED:
                     await agent.acknowledge(payload.id, payload.key)
+                else:
+                    self.progress.follow(agent.name, key, payload)
                 return
             # Somebody else moved the job meanwhile: decide again by what it is now.
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from server.domain.errors import FerrymanError
-from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result
+from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.domain.leases import Lease
 from server.ports import LeaseLost
 from server.store import bundles, leases, records
 from server.store.attempts import Attempts, attach_result
 from server.store.claims import Claims
+from server.store.events import Events
 from server.store.inserts import insert_job, job_of_key, stored_bytes
+from server.store.live import LiveValues
 from server.store.moves import get_job, make_move
 from server.store.pages import Pages
 from server.store.queue import HELD, Queue
@@ -22,7 +24,7 @@ from shared.sql import Transaction
 from shared.wire import JobState
 
 
-class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
+class SqlJobs(Queue, Claims, Pages, Attempts, Retention, Events, LiveValues):
     """``ports.Jobs`` over a database."""
 
     # -- moving
@@ -100,15 +102,6 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention):
 
     async def by_idempotency_key(self, user_id: str, key: str) -> Job | None:
         return await job_of_key(self._database, user_id, key)
-
-    async def events(self, job_id: int, after: int = 0) -> list[Event]:
-        rows = await self._database.rows(
-            "SELECT * FROM events WHERE job_id = :id AND seq > :after ORDER BY seq",
-            {"id": job_id, "after": after},
-        )
-        if not rows:
-            await self.get(job_id)
-        return [records.event(row) for row in rows]
 
     async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
         words = ", ".join(f"'{state.value}'" for state in states)

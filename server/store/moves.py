@@ -9,17 +9,12 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
-from server.store import leases, records
+from server.store import events, leases, records
 from server.store.attempts import record_attempt
+from shared.ids import AttemptKey
 from shared.sql import Database, Transaction
 from shared.wire import JobState, Level
 
-_EVENT: Final = """
-    INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level, agent,
-                        fields)
-    VALUES (:job_id, :at, :attempt, :before, :state, :reason, :message, :event, :level, :agent,
-            :fields)
-"""
 _FOLD: Final = """
     WITH same AS (
         SELECT max(seq) AS seq FROM events WHERE job_id = :job_id AND state = :state
@@ -29,7 +24,7 @@ _FOLD: Final = """
         SELECT seq FROM same
         UNION ALL
         SELECT min(events.seq) FROM events, same
-        WHERE events.job_id = :job_id AND events.seq > same.seq
+        WHERE events.job_id = :job_id AND events.seq > same.seq AND before IS NOT NULL
     )
 """
 """Before a send that failed in the same way as an earlier one is written down, the two events of
@@ -40,7 +35,16 @@ _LEVELS: Final[Mapping[JobState, Level]] = {
     JobState.FAILED: "error",
     JobState.UNKNOWN: "warning",
 }
-_SHOWN: Final = ("exit_code", "stderr_tail", "usage", "warnings", "enforcement", "result")
+_SHOWN: Final = (
+    "exit_code",
+    "stderr_tail",
+    "usage",
+    "warnings",
+    "enforcement",
+    "result",
+    "progress",
+    "output",
+)
 """Facts of the last attempt that the row of a job that has ended shows, too."""
 
 
@@ -75,7 +79,11 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
     job = records.job(rows[0])
     await record_attempt(tx, job, move)
     before = move.before
-    for step in move.steps:
+    steps = move.steps
+    for step in steps:
+        if step is steps[-1] and move.said is not None:
+            key = AttemptKey(job.id, move.attempt)
+            await events.append_said(tx, key, before, job.agent, move.at, move.said)
         await append_event(tx, job, before, step)
         before = step.to
     return job
@@ -97,7 +105,7 @@ async def append_event(tx: Transaction, job: Job, before: JobState | None, step:
     }
     if before is JobState.PROCESSING and step.to is JobState.QUEUED and step.reason is None:
         await tx.rows(_FOLD, values)
-    await tx.rows(_EVENT, values)
+    await events.append(tx, values)
 
 
 async def get_job(source: Database | Transaction, job_id: int) -> Job:

@@ -15,10 +15,16 @@ class Part:
 
     Args:
         changed: called with the job after each commit that moved it.
+        noted: called with its id after each commit that wrote other events of it.
     """
 
-    def __init__(self, database: Database, changed: Callable[[Job], None]) -> None:
-        self._database, self._changed = database, changed
+    def __init__(
+        self,
+        database: Database,
+        changed: Callable[[Job], None],
+        noted: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._database, self._changed, self._noted = database, changed, noted
 
     async def _jobs(self, sql: str, params: Params | None = None) -> list[Job]:
         return [records.job(row) for row in await self._database.rows(sql, params)]

@@ -10,7 +10,6 @@ _WALK: Final = "collect/walk.py"
 _COLLECT: Final = "collect/pack.py"
 _DELETE: Final = "storage/remove_tree.py"
 _ZIP: Final = "collect/zip_writer.py"
-_HEADERS: Final = "shared/files/archives/zip_headers.py"
 _REMOVE: Final = "tests/unit/client_agent/storage/test_remove_tree.py::test_"
 _ZIPPING: Final = "tests/unit/client_agent/collect/test_zip_writer.py::test_"
 _FUZZ: Final = (
@@ -137,8 +136,8 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "5",
         "modes become 0644 or 0755",
         _ZIP,
-        "PROGRAM if executable else FILE\n",
-        "PROGRAM\n",
+        "_PROGRAM if executable else _FILE,",
+        "_PROGRAM,",
         f"{COLLECT}modes_become_0644_or_0755",
     ),
     of(
@@ -182,13 +181,13 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "            pass",
         f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
-    Mutant(
+    of(
         "5",
         "UTF-8 is declared where it matters, only there",
-        _HEADERS,
+        _ZIP,
         "0 if path.isascii() else _UTF_8",
         "_UTF_8",
-        (f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",),
+        f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
     of(
         "5",
@@ -206,29 +205,29 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "entry.zip64 = True",
         f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
-    Mutant(
+    of(
         "5",
         "so have offsets",
-        _HEADERS,
+        _ZIP,
         "        if offset >= MAX_32:",
         "        if False:",
-        (f"{_ZIPPING}a_file_after_four_gib_has_a_zip64_offset",),
+        f"{_ZIPPING}a_file_after_four_gib_has_a_zip64_offset",
     ),
-    Mutant(
+    of(
         "5",
         "and the number of entries",
-        _HEADERS,
+        _ZIP,
         "if count >= MAX_16 or start",
         "if start",
-        (f"{_ZIPPING}many_entries_need_zip64_end_records_only",),
+        f"{_ZIPPING}many_entries_need_zip64_end_records_only",
     ),
-    Mutant(
+    of(
         "5",
         "folders are folders to Windows, too",
-        _HEADERS,
-        "(_DOS_FOLDER if self._mode == FOLDER else 0)",
+        _ZIP,
+        "(_DOS_FOLDER if self._mode == _FOLDER else 0)",
         "0",
-        (f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",),
+        f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
     of(
         "5",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shared.clock import Micros, iso
 from shared.ids import AttemptKey
-from shared.wire import PayloadDoc, PayloadState, Reason, ResultInfo
+from shared.wire import LiveDoc, PayloadDoc, PayloadState, Reason, ResultInfo
 
 ALIVE = frozenset({PayloadState.PREPARED, PayloadState.RUNNING})
 
@@ -24,6 +24,7 @@ class Payload:
     interrupted: bool = False
     started: bool = False
     token: str = ""
+    live: LiveDoc | None = None
 
     def doc(self, now: Micros) -> PayloadDoc:
         ended = self.status not in ALIVE
@@ -35,6 +36,7 @@ class Payload:
             key=str(self.key),
             bundle_digest=self.token,
             reason=self.reason,
+            live=self.live,
             message="simulated",
             exit_code=3 if self.reason is Reason.EXIT_CODE else None,
             interrupted=self.interrupted,

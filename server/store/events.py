@@ -1,0 +1,102 @@
+"""The events: those of moves, and those of what else happened to a job."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from server.domain.errors import NoSuchJob
+from server.domain.jobs import FIRST_EVENT, Event
+from server.domain.live import NOTICES, Live, Note
+from server.store import records
+from server.store.statements import Part
+from shared.clock import Micros
+from shared.ids import AttemptKey
+from shared.sql import Transaction
+from shared.wire import JobState
+
+_NO_END: Final = 2**62
+_SAID: Final = ", ".join(f"'{event}'" for event in ("job.output", *NOTICES.values()))
+
+
+async def append(tx: Transaction, values: dict[str, Any]) -> None:
+    """Write an event; the values are those of its columns."""
+    await tx.rows(
+        """
+        INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
+                            agent, fields)
+        VALUES (:job_id, :at, :attempt, :before, :state, :reason, :message, :event, :level,
+                :agent, :fields)
+        """,
+        values,
+    )
+
+
+async def append_note(
+    tx: Transaction, key: AttemptKey, state: JobState, agent: str | None, at: Micros, note: Note
+) -> None:
+    """Write an event that is no move, in the transaction of what it describes.
+
+    Args:
+        state: the job's.
+    """
+    values = {
+        "job_id": key.job_id,
+        "at": at,
+        "attempt": key.attempt,
+        "before": None,
+        "state": state,
+        "reason": None,
+        "message": note.message,
+        "event": note.event,
+        "level": note.level,
+        "agent": agent,
+        "fields": json.dumps(dict(note.fields)) if note.fields else "{}",
+    }
+    await append(tx, values)
+
+
+async def append_said(
+    tx: Transaction, key: AttemptKey, state: JobState, agent: str | None, at: Micros, live: Live
+) -> bool:
+    """Write the events about what an attempt said, except those that are written already.
+
+    They are looked up here: a report may repeat everything, and come after a restart.
+    """
+    if not live.notices and not live.output:
+        return False
+    rows = await tx.rows(
+        f"SELECT event, fields FROM events WHERE job_id = :id AND attempt = :attempt AND event IN ({_SAID})",  # noqa: E501, S608 - no user input
+        {"id": key.job_id, "attempt": key.attempt},
+    )
+    known = {json.loads(row["fields"])["name"] for row in rows if row["event"] == "job.output"}
+    notices = sum(row["event"] != "job.output" for row in rows)
+    new = [note for name, note in live.outputs.items() if name not in known]
+    for note in (*live.notices[notices:], *new):
+        await append_note(tx, key, state, agent, at, note)
+    return bool(live.notices[notices:] or new)
+
+
+class Events(Part):
+    """The part of ``ports.Jobs`` that reads events."""
+
+    async def events(self, job_id: int, after: int = 0, limit: int | None = None) -> list[Event]:
+        rows = await self._database.rows(
+            "SELECT * FROM events WHERE job_id = :id AND seq > :after ORDER BY seq LIMIT :limit",
+            {"id": job_id, "after": after, "limit": _NO_END if limit is None else limit},
+        )
+        if not rows and not await self._database.rows(
+            "SELECT 1 FROM jobs WHERE id = :id", {"id": job_id}
+        ):
+            raise NoSuchJob(job_id)
+        return [records.event(row) for row in rows]
+
+    async def moves(self, job_id: int, most: int) -> list[Event]:
+        rows = await self._database.rows(
+            """
+            SELECT * FROM events WHERE job_id = :id AND (before IS NOT NULL OR event = :first)
+            ORDER BY seq DESC LIMIT :most
+            """,
+            {"id": job_id, "first": FIRST_EVENT, "most": most},
+        )
+        return [records.event(row) for row in reversed(rows)]

@@ -1,0 +1,153 @@
+"""What every store must do with what running attempts say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from server.domain.jobs import Event, Job, Move
+from server.domain.leases import Lease, of_agent
+from server.domain.live import Live, Note, Report
+from server.store.jobs import SqlJobs
+from server.store.leases import SqlLeases
+from shared.ids import AttemptKey
+from shared.sql import Database
+from shared.wire import JobState, Progress
+from tests.contract.store.conftest import added, claim
+
+LINES = (Note("job.notice", "one", "notice"), Note("job.warning", "two", "warning"))
+
+
+@pytest.fixture
+async def lease(database: Database) -> Lease:
+    (lease,) = await SqlLeases(database, "a" * 12).acquire([of_agent("node")])
+    return lease
+
+
+async def running(jobs: SqlJobs) -> Job:
+    (job,) = await added(jobs, "ann")
+    claimed = await jobs.move(claim(job))
+    assert claimed is not None
+    await jobs.move(Move(job.id, 1, JobState.PROCESSING, JobState.SUBMITTED, 30, "Submitted"))
+    moved = await jobs.move(Move(job.id, 1, JobState.SUBMITTED, JobState.RUNNING, 30, "Running"))
+    assert moved is not None
+    return moved
+
+
+def report(job: Job, held: Lease, **what: Any) -> Report:
+    live = Live(
+        progress=Progress(current=45, total=100),
+        message="step 45",
+        output={"score": "0.93"},
+        heartbeat_at=40,
+        notices=LINES,
+    )
+    usual = Report(job.key, "node", held, 50, live, news=True, sampled=True)
+    return replace(usual, **what)
+
+
+def notes(events: list[Event]) -> list[tuple[str, str, str]]:
+    return [(one.event, one.level, one.message) for one in events if not one.is_move]
+
+
+SAID = [
+    ("job.notice", "notice", "one"),
+    ("job.warning", "warning", "two"),
+    ("job.output", "info", "score: 0.93"),
+]
+
+
+async def test_what_a_running_attempt_says_is_in_its_rows_and_its_events(jobs, lease) -> None:
+    job = await running(jobs)
+    noted: list[int] = []
+    jobs._noted = noted.append
+    assert await jobs.record_live([report(job, lease)]) == {job.key}
+    job = await jobs.get(job.id)
+    assert (job.progress, job.message) == (Progress(current=45, total=100), "step 45")
+    assert (job.output, job.heartbeat_at, job.state) == ({"score": "0.93"}, 40, JobState.RUNNING)
+    attempt = await jobs.attempt(job.key)
+    assert (attempt.progress, attempt.output) == (job.progress, job.output)
+    events = await jobs.events(job.id)
+    assert notes(events) == [*SAID, ("job.progress", "info", "step 45")]
+    assert {(one.attempt, one.agent, one.at) for one in events if not one.is_move} == {
+        (1, "node", 50)
+    }
+    assert [dict(one.fields) for one in events[-2:]] == [
+        {"name": "score", "value": "0.93"},
+        {"current": 45.0, "total": 100.0},
+    ]
+    assert noted == [job.id]
+    assert [one.state for one in await jobs.moves(job.id, 2)] == ["Submitted", "Running"]
+
+
+async def test_what_was_said_before_is_no_event_again(jobs, lease) -> None:
+    job = await running(jobs)
+    first = Live(notices=LINES[:1], output={"a": "1"})
+    await jobs.record_live([report(job, lease, live=first, sampled=False)])
+    more = Live(notices=LINES, output={"a": "2", "b": "3"}, message="")
+    await jobs.record_live([report(job, lease, live=more)])
+    assert notes(await jobs.events(job.id)) == [
+        ("job.notice", "notice", "one"),
+        ("job.output", "info", "a: 1"),
+        ("job.warning", "warning", "two"),
+        ("job.output", "info", "b: 3"),
+    ]
+    job = await jobs.get(job.id)
+    assert (job.output, job.message) == ({"a": "2", "b": "3"}, "Running")
+
+
+@pytest.mark.parametrize("wrong", ["attempt", "agent", "lease", "state"])
+async def test_nothing_is_written_about_what_does_not_run_there(jobs, lease, wrong) -> None:
+    job = await running(jobs)
+    if wrong == "state":
+        assert await jobs.move(Move(job.id, 1, job.state, JobState.UNKNOWN, 60, "gone"))
+    before = await jobs.get(job.id), await jobs.attempt(job.key), await jobs.events(job.id)
+    what: dict[str, dict[str, Any]] = {
+        "attempt": {"key": AttemptKey(job.id, 2)},
+        "agent": {"agent": "other"},
+        "lease": {"lease": replace(lease, token=lease.token - 1)},
+        "state": {},
+    }
+    assert await jobs.record_live([report(job, lease, **what[wrong])]) == set()
+    now = await jobs.get(job.id), await jobs.attempt(job.key), await jobs.events(job.id)
+    assert now == before
+
+
+async def test_the_end_of_an_attempt_writes_what_it_said_last(jobs, lease) -> None:
+    job = await running(jobs)
+    await jobs.record_live([report(job, lease, live=Live(notices=LINES[:1]), sampled=False)])
+    said = Live(progress=Progress(current=100), notices=LINES, output={"score": "0.93"})
+    facts = {"progress": said.progress, "output": said.output}
+    end = Move(job.id, 1, job.state, JobState.COMPLETED, 60, "ended", facts=facts, said=said)
+    ended = await jobs.move(replace(end, changes={"ended_at": 60}))
+    assert ended is not None
+    assert (ended.progress, ended.output) == (said.progress, said.output)
+    attempt = await jobs.attempt(job.key)
+    assert (attempt.progress, attempt.output) == (said.progress, said.output)
+    events = await jobs.events(job.id)
+    assert notes(events) == SAID
+    assert events[-1].event == "job.completed"
+    assert await jobs.record_live([report(job, lease)]) == set()
+
+
+async def test_sends_that_fail_alike_are_folded_around_other_events(jobs, database) -> None:
+    (job,) = await added(jobs, "ann")
+    for at in (10, 20, 30):
+        assert await jobs.move(claim(job))
+        back = Move(job.id, 1, JobState.PROCESSING, JobState.QUEUED, at, "no answer")
+        queued = await jobs.move(replace(back, attempt=job.attempt + 1))
+        assert queued is not None
+        job = queued
+        values = {"id": job.id, "at": at, "attempt": job.attempt}
+        await database.write(
+            lambda tx, values=values: tx.rows(
+                "INSERT INTO events (job_id, at, attempt, state, message, event)"
+                " VALUES (:id, :at, :attempt, 'Queued', '', 'job.tagged')",
+                values,
+            )
+        )
+    events = await jobs.events(job.id)
+    assert [one.state for one in events if one.is_move] == ["Queued", "Processing", "Queued"]
+    assert [one.event for one in events if not one.is_move] == ["job.tagged"] * 3
