@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
 import tempfile
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -21,24 +20,10 @@ from typing import IO, Final
 
 from isal import isal_zlib
 
+from shared.files.archives.zip_directory import DEFLATED
+from shared.files.archives.zip_headers import FILE, FOLDER, MAX_32, PROGRAM, Headers, end_records
 from shared.files.durable import WRITEBACK_BYTES, start_writeback, write_all
 
-LOCAL: Final = struct.Struct("<4s5H3L2H")
-CENTRAL: Final = struct.Struct("<4s6H3L5H2L")
-END: Final = struct.Struct("<4s4H2LH")
-END_64: Final = struct.Struct("<4sQ2H2L4Q")
-LOCATOR_64: Final = struct.Struct("<4sLQL")
-MAX_16: Final = 0xFFFF
-MAX_32: Final = 0xFFFF_FFFF
-"""Means that the value is in a 64-bit field."""
-
-_UNIX: Final = 3 << 8
-_BASE_VERSION, _ZIP64_VERSION = 20, 45
-"""Version needed to extract: for folders and Deflate; for 64-bit fields."""
-_UTF_8: Final = 1 << 11
-_STORED, _DEFLATED = 0, 8
-_FOLDER, _FILE, _PROGRAM = 0o040755, 0o100644, 0o100755
-_DOS_FOLDER: Final = 0x10
 _LEVEL: Final = 1
 """Level of isal, 0–3. Levels 2 and 3 take up to ten times as long and save hardly more."""
 _CHUNK: Final = 1 << 18
@@ -75,7 +60,7 @@ class ZipWriter:
 
     def add_folder(self, path: str, modified: datetime) -> None:
         """Add a folder. Only empty folders need an entry."""
-        entry = _Entry(f"{path}/", modified, _FOLDER, self._position)
+        entry = Headers(f"{path}/", _dos_time(modified), FOLDER, self._position)
         self._write(entry.local())
         self._list_entry(entry)
 
@@ -96,7 +81,8 @@ class ZipWriter:
             pieces: the content.
             max_size: the content may have fewer bytes, but not more.
         """
-        entry = _Entry(path, modified, _PROGRAM if executable else _FILE, self._position)
+        mode = PROGRAM if executable else FILE
+        entry = Headers(path, _dos_time(modified), mode, self._position)
         # Deflate may add 5 bytes to 65,535
         entry.zip64 = max_size + (max_size >> 10) + 4096 >= MAX_32
         header = entry.local()
@@ -110,7 +96,7 @@ class ZipWriter:
         if entry.size > max_size:
             raise ValueError(f"{path}: {entry.size} bytes, {max_size} were announced")
         if entry.size:
-            entry.method = _DEFLATED
+            entry.method = DEFLATED
             entry.packed += self._write(engine.flush())
         header[:] = entry.local()
         if self._written > start:
@@ -124,19 +110,7 @@ class ZipWriter:
         while data := self._directory.read(_CHUNK):
             self._write(data)
         length, count = self._position - start, self._count
-        if count >= MAX_16 or start >= MAX_32 or length >= MAX_32:
-            record = self._position
-            versions = (_UNIX | _ZIP64_VERSION, _ZIP64_VERSION)
-            self._write(
-                END_64.pack(
-                    b"PK\6\6", END_64.size - 12, *versions, 0, 0, count, count, length, start
-                )
-            )
-            self._write(LOCATOR_64.pack(b"PK\6\7", 0, record, 1))
-        number = min(count, MAX_16)
-        self._write(
-            END.pack(b"PK\5\6", 0, 0, number, number, min(length, MAX_32), min(start, MAX_32), 0)
-        )
+        self._write(end_records(count, start, length))
         self._flush()
         os.fsync(self._fd)
         self._finished = True
@@ -151,7 +125,7 @@ class ZipWriter:
             at += len(data)
         return digest.hexdigest()
 
-    def _list_entry(self, entry: _Entry) -> None:
+    def _list_entry(self, entry: Headers) -> None:
         self._directory.write(entry.central())
         self._count += 1
 
@@ -173,43 +147,6 @@ class ZipWriter:
             self._on_writeback()
 
 
-class _Entry:
-    """The values of the two headers of a file or folder."""
-
-    def __init__(self, path: str, modified: datetime, mode: int, offset: int) -> None:
-        self._name, self._mode, self._offset = path.encode(), mode, offset
-        self._flags = 0 if path.isascii() else _UTF_8
-        self._date = modified.year - 1980 << 9 | modified.month << 5 | modified.day
-        self._time = modified.hour << 11 | modified.minute << 5 | modified.second >> 1
-        self.method = _STORED
-        self.zip64 = False
-        """Whether its local header has 64-bit sizes."""
-        self.crc = self.size = self.packed = 0
-
-    def local(self) -> bytearray:
-        sizes = (MAX_32, MAX_32) if self.zip64 else (self.packed, self.size)
-        extra = struct.pack("<2H2Q", 1, 16, self.size, self.packed) if self.zip64 else b""
-        version = _ZIP64_VERSION if self.zip64 else _BASE_VERSION
-        head = LOCAL.pack(b"PK\3\4", version, *self._common(), *sizes, len(self._name), len(extra))
-        return bytearray(head + self._name + extra)
-
-    def central(self) -> bytes:
-        sizes, offset, values = (self.packed, self.size), self._offset, b""
-        if max(sizes) >= MAX_32:
-            values = struct.pack("<2Q", self.size, self.packed)
-            sizes = (MAX_32, MAX_32)
-        if offset >= MAX_32:
-            values += struct.pack("<Q", offset)
-            offset = MAX_32
-        extra = struct.pack("<2H", 1, len(values)) + values if values else b""
-        version = _ZIP64_VERSION if self.zip64 or extra else _BASE_VERSION
-        attributes = self._mode << 16 | (_DOS_FOLDER if self._mode == _FOLDER else 0)
-        lengths = (len(self._name), len(extra), 0)
-        head = CENTRAL.pack(
-            b"PK\1\2", _UNIX | version, version, *self._common(), *sizes, *lengths, 0, 0,
-            attributes, offset,
-        )  # fmt: skip
-        return head + self._name + extra
-
-    def _common(self) -> tuple[int, ...]:
-        return self._flags, self.method, self._time, self._date, self.crc
+def _dos_time(when: datetime) -> int:
+    date = when.year - 1980 << 9 | when.month << 5 | when.day
+    return date << 16 | when.hour << 11 | when.minute << 5 | when.second >> 1

@@ -10,6 +10,7 @@ _WALK: Final = "collect/walk.py"
 _COLLECT: Final = "collect/pack.py"
 _DELETE: Final = "storage/remove_tree.py"
 _ZIP: Final = "collect/zip_writer.py"
+_HEADERS: Final = "shared/files/archives/zip_headers.py"
 _REMOVE: Final = "tests/unit/client_agent/storage/test_remove_tree.py::test_"
 _ZIPPING: Final = "tests/unit/client_agent/collect/test_zip_writer.py::test_"
 _FUZZ: Final = (
@@ -136,8 +137,8 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "5",
         "modes become 0644 or 0755",
         _ZIP,
-        "_PROGRAM if executable else _FILE,",
-        "_PROGRAM,",
+        "PROGRAM if executable else FILE\n",
+        "PROGRAM\n",
         f"{COLLECT}modes_become_0644_or_0755",
     ),
     of(
@@ -181,13 +182,13 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "            pass",
         f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
-    of(
+    Mutant(
         "5",
         "UTF-8 is declared where it matters, only there",
-        _ZIP,
+        _HEADERS,
         "0 if path.isascii() else _UTF_8",
         "_UTF_8",
-        f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
+        (f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",),
     ),
     of(
         "5",
@@ -205,29 +206,29 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "entry.zip64 = True",
         f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
     ),
-    of(
+    Mutant(
         "5",
         "so have offsets",
-        _ZIP,
+        _HEADERS,
         "        if offset >= MAX_32:",
         "        if False:",
-        f"{_ZIPPING}a_file_after_four_gib_has_a_zip64_offset",
+        (f"{_ZIPPING}a_file_after_four_gib_has_a_zip64_offset",),
     ),
-    of(
+    Mutant(
         "5",
         "and the number of entries",
-        _ZIP,
+        _HEADERS,
         "if count >= MAX_16 or start",
         "if start",
-        f"{_ZIPPING}many_entries_need_zip64_end_records_only",
+        (f"{_ZIPPING}many_entries_need_zip64_end_records_only",),
     ),
-    of(
+    Mutant(
         "5",
         "folders are folders to Windows, too",
-        _ZIP,
-        "(_DOS_FOLDER if self._mode == _FOLDER else 0)",
+        _HEADERS,
+        "(_DOS_FOLDER if self._mode == FOLDER else 0)",
         "0",
-        f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",
+        (f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",),
     ),
     of(
         "5",

@@ -24,6 +24,8 @@ from shared.files.errors import BundleError
 
 STORED: Final = 0
 DEFLATED: Final = 8
+MAX_LISTED: Final = 250_000
+"""Files and folders that a result may list: an agent packs at most 200,000, and its own."""
 _METHODS: Final = {
     1: "Shrink", 6: "Implode", 9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard",
     95: "xz", 97: "WavPack", 98: "PPMd", 99: "AES encryption",

@@ -16,7 +16,7 @@ from typing import Final
 
 from shared.files.archives.tar_reader import BLOCK, TarReader, parse_header
 from shared.files.archives.zip_content import inflate, read_content, read_range
-from shared.files.archives.zip_directory import ZipEntry, read_entries
+from shared.files.archives.zip_directory import MAX_LISTED, ZipEntry, read_entries
 from shared.files.bundles.writer import BundleWriter, Data, too_large
 from shared.files.descriptors import closing_fd
 from shared.files.errors import BundleError
@@ -29,8 +29,6 @@ MAX_RATIO: Final = 200
 at 1032."""
 ALWAYS_ALLOWED: Final = 16 << 20
 """Unpacked bytes to which no ratio applies: a small file may be very regular."""
-MAX_LISTED: Final = 250_000
-"""Files and folders that a result may list: an agent packs at most 200,000, and its own."""
 _CHUNK: Final = 1 << 20
 _APPLE_DOUBLE: Final = b"\x00\x05\x16\x07"
 _OTHER_FORMATS: Final = {

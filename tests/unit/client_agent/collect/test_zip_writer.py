@@ -17,6 +17,7 @@ from isal import isal_zlib
 
 from client_agent.collect import zip_writer
 from client_agent.collect.zip_writer import ZipWriter
+from shared.files.archives import zip_headers
 from shared.files.archives.zip_directory import read_entries
 from tests.support import desktop_zip
 from tests.support.agent_packing import MIB, opened, pack
@@ -102,6 +103,7 @@ def test_only_a_file_beyond_four_gib_has_zip64_sizes(
 ) -> None:
     if size < 4 * GIB:  # as if so much were too large for 32 bits already
         monkeypatch.setattr(zip_writer, "MAX_32", 2 * MIB)
+        monkeypatch.setattr(zip_headers, "MAX_32", 2 * MIB)
         monkeypatch.setattr(desktop_zip, "_FULL", 2 * MIB)
     with ZipWriter(path) as out:
         out.add_file("before", WHEN, [b"1"], 1)

@@ -1,0 +1,140 @@
+"""Results of several jobs as one ZIP, each below a folder of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from server.domain.files import FileKind
+from server.domain.jobs import Result
+from server.ports import Scratch, Storage
+from shared.files.archives.merge import Merge
+from shared.files.descriptors import closing_fd
+from shared.files.errors import BundleError
+
+_NOTED: Final = 1_000
+"""Results that a note names; of the others it says how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A result, and the folder that it is put into."""
+
+    prefix: str
+    """Ends in "/"; no two are the same, and none is below another."""
+    result: Result
+
+
+class UnusableResult(Exception):
+    """A result is gone or damaged.
+
+    Attributes:
+        part: which one.
+        why: a phrase.
+    """
+
+    def __init__(self, part: Part, why: str) -> None:
+        super().__init__(f"{part.prefix}: {why}")
+        self.part, self.why = part, why
+
+
+class MergedResults:
+    """``ports.FileStream`` of the ZIP, which is made while it is read; it is read once.
+
+    Attributes:
+        size: bytes of the whole.
+        left_out: prefixes of the results that could not be used.
+    """
+
+    def __init__(self, storage: Storage, merge: Merge, note: str | None) -> None:
+        self._storage, self._merge, self._note = storage, merge, note
+        self._taken: list[tuple[Part, int]] = []
+        self._text = b""
+        self.left_out: list[str] = []
+        self.size = 0
+
+    async def add(self, parts: Sequence[Part]) -> None:
+        """Read the directories of all parts.
+
+        Raises:
+            UnusableResult, OSError
+        """
+        problems = list[str]()
+        for part in parts:
+            try:
+                async with self._storage.local_copy(FileKind.RESULT, part.result.file) as path:
+                    length = await asyncio.to_thread(_add, self._merge, part, path)
+            except (BundleError, FileNotFoundError) as problem:
+                unusable = UnusableResult(part, _why(problem))
+                if self._note is None:
+                    raise unusable from None
+                self.left_out.append(part.prefix)
+                if len(problems) < _NOTED:
+                    problems.append(str(unusable))
+            else:
+                self._taken.append((part, length))
+        if self._note is not None and problems:
+            if more := len(self.left_out) - len(problems):
+                problems.append(f"and {more} more")
+            self._text = "\n".join(["These results are left out:", *problems, ""]).encode()
+            self._merge.add_text(self._note, self._text)
+        await asyncio.to_thread(self._merge.end)
+        self.size = self._merge.size
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part, length in self._taken:
+            async with self._storage.local_copy(FileKind.RESULT, part.result.file) as path:
+                async for piece in _from_thread(_copy(self._merge, part, path, length)):
+                    yield piece
+        if self._note is not None and self._text:
+            yield self._merge.text(self._note, self._text)
+        async for piece in _from_thread(self._merge.tail()):
+            yield piece
+
+
+@asynccontextmanager
+async def merged_results(
+    storage: Storage, scratch: Scratch, parts: Sequence[Part], *, note: str | None = None
+) -> AsyncIterator[MergedResults]:
+    """A ZIP of all parts, in their order. The results are read twice: directories first.
+
+    Args:
+        note: name of a file at the root that says which results are left out, because they are gone
+            or damaged; there only if one is. None: such a result is an error.
+
+    Raises:
+        UnusableResult
+        OSError: the disk is too full for the table of contents.
+    """
+    with scratch.file() as file:
+        merge = await asyncio.to_thread(lambda: Merge(file.path.open("x+b"), file.reserve))
+        try:
+            merged = MergedResults(storage, merge, note)
+            await merged.add(parts)
+            yield merged
+        finally:
+            await asyncio.to_thread(merge.close)
+
+
+def _add(merge: Merge, part: Part, path: Path) -> int:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+        return merge.add(part.prefix, fd, *part.result.section)
+
+
+def _copy(merge: Merge, part: Part, path: Path, length: int) -> Iterator[bytes]:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+        yield from merge.copy(part.prefix, fd, *part.result.section, length)
+
+
+def _why(problem: BundleError | FileNotFoundError) -> str:
+    return problem.message if isinstance(problem, BundleError) else "its result is gone"
+
+
+async def _from_thread(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece
