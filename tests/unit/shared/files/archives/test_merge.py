@@ -223,7 +223,7 @@ def test_memory_does_not_grow_with_the_number_of_sources() -> None:
             tracemalloc.stop()
             return top
 
-    assert peak(400) < peak(100) + 100_000
+    assert peak(800) < peak(200) + 200_000
 
 
 def _length(data: bytes) -> int:
