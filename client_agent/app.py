@@ -28,6 +28,7 @@ from client_agent.check.table import Table
 from client_agent.intake.admission import Admission, Identity
 from client_agent.intake.submission import Defaults
 from client_agent.intake.submit import Intake
+from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
 from client_agent.report.health import Health
@@ -178,6 +179,8 @@ async def running(
             settings.services,
             settings.min_free,
         )
+        outputs = LiveOutputs(clock, payloads.wakeups)
+        stack.callback(outputs.close)
         context = AgentContext(
             payloads,
             folders,
@@ -189,6 +192,7 @@ async def running(
             settings.grace,
             SlotQueue(settings.slots),
             grants,
+            outputs,
         )
         runner = Runner(context, worker_count(settings))
         admission = Admission(identity, folders, watch, grants, clock)
@@ -214,7 +218,8 @@ async def running(
         )
         app = web.Application()
         add_middlewares(app, Gate(settings, allowed, id_field="payload_id"), answer_problems)
-        app.add_routes(Api(payloads, runner, intake, health, folders, snapshots, clock).routes())
+        api = Api(payloads, outputs, runner, intake, health, folders, snapshots, clock)
+        app.add_routes(api.routes())
         deadlines = Deadlines(
             settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
         )

@@ -9,6 +9,7 @@ from aiohttp import hdrs, web
 
 from client_agent.api.snapshots import Snapshots
 from client_agent.intake.submit import Intake
+from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads import states
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.leases import Caller
@@ -41,6 +42,7 @@ class Api:
     def __init__(
         self,
         payloads: Payloads,
+        outputs: LiveOutputs,
         runner: Runner,
         intake: Intake,
         health: Health,
@@ -48,7 +50,8 @@ class Api:
         snapshots: Snapshots,
         clock: Clock,
     ) -> None:
-        self._payloads, self._runner, self._intake = payloads, runner, intake
+        self._payloads, self._outputs = payloads, outputs
+        self._runner, self._intake = runner, intake
         self._health, self._folders, self._clock = health, folders, clock
         self._snapshots = snapshots
         self._cpu_load = CpuLoad()
@@ -94,7 +97,7 @@ class Api:
         payload = await self._wait_for_end(request)
         if payload.state is PayloadState.COMPLETED and payload.outcome and payload.outcome.result:
             return await self._result(request, payload.id, payload.outcome.result)
-        return _json(payload.doc())
+        return _json(self._outputs.doc(payload))
 
     async def retrieve_partial(self, request: web.Request) -> web.StreamResponse:
         payload = await self._payloads.get(_id(request))
@@ -141,7 +144,7 @@ class Api:
         await response.write(b'{"seq":%d,"payloads":[' % seq)
         separator = b""
         while rows:
-            docs = b",".join(row.doc().model_dump_json().encode() for row in rows)
+            docs = b",".join(self._outputs.doc(row).model_dump_json().encode() for row in rows)
             await response.write(separator + docs)
             separator = b","
             full = len(rows) == BATCH
@@ -159,7 +162,8 @@ class Api:
             }
         )
         await response.prepare(request)
-        lines = event_lines(self._payloads, self._clock, after, request.query.get("server"))
+        server = request.query.get("server")
+        lines = event_lines(self._payloads, self._outputs, self._clock, after, server)
         try:
             async for data in lines:
                 await response.write(data)

@@ -114,7 +114,9 @@ class Submission:
             service, timeout_s, limits = defaults.service, defaults.timeout_s, defaults.limits
             return NewPayload(None, None, service, "", timeout_s, limits, *bundle)
         what = (order.service, order.user_id, order.timeout_s, order.limits)
-        return NewPayload(order.server, self.key, *what, *bundle, order.lease)
+        return NewPayload(
+            order.server, self.key, *what, *bundle, order.lease, order.heartbeat_timeout_s
+        )
 
 
 class _StoringSink:

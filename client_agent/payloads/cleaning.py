@@ -11,7 +11,8 @@ from shared.sql import Transaction
 
 _TOMBSTONE: Final = """
     state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now),
-    stderr_tail = '', result_size = NULL, result_sha256 = NULL
+    stderr_tail = '', result_size = NULL, result_sha256 = NULL,
+    live = NULL, retry_later = NULL
 """
 """Makes a tombstone of a row: it says only that the attempt was here, and how it ended."""
 _ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(states.ENDED))

@@ -9,14 +9,24 @@ from typing import Any, Final
 from shared.clock import Micros, iso
 from shared.ids import AttemptKey
 from shared.sql import Row
-from shared.wire import Limits, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
+from shared.wire import (
+    Limits,
+    LiveDoc,
+    PayloadDoc,
+    PayloadState,
+    Reason,
+    ResultInfo,
+    RetryLater,
+    Usage,
+)
 
 INSERT: Final = """
     INSERT INTO payloads (
-        server, key, job_id, attempt, service, user_id, timeout_s, limits,
+        server, key, job_id, attempt, service, user_id, timeout_s, heartbeat_timeout_s, limits,
         bundle_file, bundle_size, bundle_digest, state, changed, created_at
     ) VALUES (
-        :server, :key, :job_id, :attempt, :service, :user_id, :timeout_s, :limits,
+        :server, :key, :job_id, :attempt, :service, :user_id, :timeout_s, :heartbeat_timeout_s,
+        :limits,
         :bundle_file, :bundle_size, :bundle_digest, :state, :changed, :now
     ) RETURNING *
 """
@@ -39,6 +49,8 @@ class NewPayload:
     bundle_digest: str
     lease: int = 0
     """Token of the lease under which it was sent."""
+    heartbeat_timeout_s: float = 0.0
+    """0: none."""
 
     def params(self) -> dict[str, Any]:
         """Parameters of :data:`INSERT`."""
@@ -66,6 +78,10 @@ class Outcome:
     result: ResultInfo | None = None
     ended_at: Micros | None = None
     """None: when it is stored."""
+    live: LiveDoc | None = None
+    """What run.sh said; None: nothing."""
+    retry_later: RetryLater | None = None
+    """It is to be tried again later, as run.sh asked for."""
 
     def params(self) -> dict[str, Any]:
         """Parameters of the UPDATE."""
@@ -73,6 +89,8 @@ class Outcome:
         return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "usage": None if self.usage is None else self.usage.model_dump_json(),
             "warnings": json.dumps(self.warnings),
+            "live": None if self.live is None else self.live.model_dump_json(),
+            "retry_later": None if self.retry_later is None else self.retry_later.model_dump_json(),
             "size": None if result is None else result.size,
             "sha256": None if result is None else result.sha256,
             "stdout_bytes": None if result is None else result.stdout_bytes,
@@ -108,9 +126,14 @@ class Payload:
     started_at: Micros | None
     ended_at: Micros | None
     enforcement: dict[str, str] = field(default_factory=dict)
+    heartbeat_timeout_s: float = 0.0
 
-    def doc(self) -> PayloadDoc:
-        """As on the wire."""
+    def doc(self, live: LiveDoc | None = None) -> PayloadDoc:
+        """As on the wire.
+
+        Args:
+            live: of one that runs.
+        """
         outcome = self.outcome or Outcome(self.state)
         return PayloadDoc(
             id=self.id,
@@ -133,11 +156,13 @@ class Payload:
             ended_at=None if self.ended_at is None else iso(self.ended_at),
             warnings=list(outcome.warnings),
             enforcement=self.enforcement,
+            live=outcome.live or live,
+            retry_later=outcome.retry_later,
         )
 
 
 _AS_STORED: Final = (
-    *("id", "server", "key", "service", "user_id", "timeout_s"),
+    *("id", "server", "key", "service", "user_id", "timeout_s", "heartbeat_timeout_s"),
     *("bundle_file", "bundle_size", "bundle_digest", "changed", "loc", "pid"),
     *("created_at", "started_at", "ended_at"),
 )
@@ -177,4 +202,8 @@ def _outcome(state: PayloadState, row: Row) -> Outcome:
             stdout_bytes=row["stdout_bytes"],
             stderr_bytes=row["stderr_bytes"],
         ),
+        live=None if row["live"] is None else LiveDoc.model_validate_json(row["live"]),
+        retry_later=None
+        if row["retry_later"] is None
+        else RetryLater.model_validate_json(row["retry_later"]),
     )

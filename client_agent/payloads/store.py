@@ -148,6 +148,7 @@ class Payloads:
             interrupted = :interrupted, stderr_tail = :stderr_tail, usage = :usage,
             warnings = :warnings, result_size = :size, result_sha256 = :sha256,
             stdout_bytes = :stdout_bytes, stderr_bytes = :stderr_bytes,
+            live = :live, retry_later = :retry_later,
             ended_at = coalesce(:ended_at, :now)
             """,
             outcome.params(),

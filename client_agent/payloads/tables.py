@@ -81,4 +81,11 @@ _2: Final[Migration] = (
     "ALTER TABLE payloads ADD COLUMN stderr_bytes INTEGER",
 )
 
-MIGRATIONS: Final = (_1, _2)
+_3: Final[Migration] = (
+    "ALTER TABLE payloads ADD COLUMN heartbeat_timeout_s REAL NOT NULL DEFAULT 0",
+    # What run.sh said, and that it asked to be tried later: of an attempt that has ended.
+    "ALTER TABLE payloads ADD COLUMN live TEXT",
+    "ALTER TABLE payloads ADD COLUMN retry_later TEXT",
+)
+
+MIGRATIONS: Final = (_1, _2, _3)

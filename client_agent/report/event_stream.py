@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final
 
+from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.store import BATCH, Payloads
 from shared.clock import Clock, wait_for
 from shared.wire import AgentEvent, PayloadDoc
@@ -13,13 +14,14 @@ KEEPALIVE_S: Final = 15.0
 
 
 async def event_lines(
-    payloads: Payloads, clock: Clock, after: int, server: str | None
+    payloads: Payloads, outputs: LiveOutputs, clock: Clock, after: int, server: str | None
 ) -> AsyncGenerator[bytes, None]:
     """Lines of :class:`shared.wire.AgentEvent`, from the change after number ``after`` on.
 
-    Of several changes of one payload a slow reader gets only the latest. A line without a payload
-    says up to which number everything was sent: it comes once the stream has caught up, and
-    whenever nothing changes for a while. The stream ends when the agent stops.
+    Of several changes of one payload a slow reader gets only the latest. While it runs, a payload
+    is sent again whenever its live values are reported, under the number before. A line without a
+    payload says up to which number everything was sent: it comes once the stream has caught up,
+    and whenever nothing changes for a while. The stream ends when the agent stops.
 
     Args:
         after: what the reader has seen. If this agent has not reached that number (its data was
@@ -28,21 +30,30 @@ async def event_lines(
     """
     if after > payloads.seq:
         after = 0
-    caught_up = False
+    caught_up, seen = False, -1
+    reported = 0
     with payloads.wakeups.of() as changed:
         while True:
             changed.clear()
             closing, reached = payloads.wakeups.closing, payloads.seq
-            batch = await payloads.changed_after(after, server, BATCH)
-            if batch:
-                after = batch[-1].changed
-                yield b"".join(_line(payload.changed, payload.doc()) for payload in batch)
-            if len(batch) == BATCH:
-                continue
-            after = max(after, reached)  # every change up to that number was read
+            if reached > seen:
+                batch = await payloads.changed_after(after, server, BATCH)
+                if batch:
+                    after = batch[-1].changed
+                    yield b"".join(_line(one.changed, outputs.doc(one)) for one in batch)
+                if len(batch) == BATCH:
+                    continue
+                after = max(after, reached)  # every change up to that number was read
+                seen = reached
             if not caught_up:
                 caught_up = True
                 yield _line(after)
+            latest = outputs.reports
+            for payload_id in outputs.reported_after(reported):
+                report = outputs.report(payload_id, server)
+                if report is not None:
+                    yield _line(after, report)
+            reported = latest
             if closing:
                 return
             if not payloads.wakeups.closing and not await wait_for(changed, KEEPALIVE_S, clock):

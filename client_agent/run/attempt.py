@@ -16,6 +16,8 @@ from typing import Final
 import structlog
 
 from client_agent.collect import result
+from client_agent.output.live import LiveOutput
+from client_agent.output.silence import run_watched
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
 from client_agent.run.context import AgentContext
@@ -146,27 +148,35 @@ class Attempt:
 
     async def _launch(self, workspace: Workspace) -> None:
         self._launching = True
+        with self._context.outputs.open(self.payload.id) as output:
+            await self._run_to_end(workspace, output)
+
+    async def _run_to_end(self, workspace: Workspace, output: LiveOutput) -> None:
         try:
-            process = await workspace.start(self._launch_spec())
+            process = await workspace.start(self._launch_spec(output))
         except (SandboxBroken, OSError) as problem:
             await self._sandbox_failed(problem)
             return
         self._process = process
         try:
-            ended = await self._run_in_slot(workspace, process)
+            ended = await self._run_in_slot(workspace, process, output)
         finally:
             # After a normal end this does nothing. After anything else it ends the processes.
             process.stop(None, outcomes.CANCELLED, grace=False)
             await process.wait()
         if ended is None:
             return
+        output.end()
         outcome = outcomes.of(ended, self.payload.timeout_s, workspace.enforcement)
+        outcome = outcomes.with_output(outcome, output)
         outcome = replace(outcome, ended_at=self._context.clock.now())
         if ended.certain:
             outcome = await self._pack(workspace, outcome)
         await self._end(PayloadState.RUNNING, outcome)
 
-    async def _run_in_slot(self, workspace: Workspace, process: Process) -> Ended | None:
+    async def _run_in_slot(
+        self, workspace: Workspace, process: Process, output: LiveOutput
+    ) -> Ended | None:
         """Run it once it has a slot. None: its start was prevented."""
         context, payload = self._context, self.payload
         if self._start_prevented or not await context.slots.acquire(payload.id):
@@ -179,8 +189,10 @@ class Attempt:
                 return None
             self.payload = running
             log.info("payload.started", payload_id=payload.id, key=payload.key)
-            process.go()
-            return await process.wait()
+            with context.outputs.running(running):
+                return await run_watched(
+                    process, output, running.heartbeat_timeout_s, context.clock
+                )
         finally:
             context.slots.release()
 
@@ -233,7 +245,7 @@ class Attempt:
                 log.warning("payload.end_not_stored", payload_id=payload_id, error=str(problem))
                 await context.clock.sleep(RETRY_S)
 
-    def _launch_spec(self) -> Launch:
+    def _launch_spec(self, output: LiveOutput) -> Launch:
         payload, context = self.payload, self._context
         return Launch(
             argv=("bash", "run.sh"),
@@ -249,6 +261,7 @@ class Attempt:
             stdout=context.folders.log(payload.id, "stdout"),
             stderr=context.folders.log(payload.id, "stderr"),
             grant=context.grants.for_service(payload.service),
+            listener=output,
         )
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar, TypeVarTuple
 
 from client_agent.collect.result import ReceiptSource
 from client_agent.intake.admission import Identity
+from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.run.slots import SlotQueue
@@ -39,6 +40,7 @@ class AgentContext:
     """From SIGTERM to SIGKILL."""
     slots: SlotQueue
     grants: Grants
+    outputs: LiveOutputs
 
     async def in_thread(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run blocking work in a thread of the attempts."""

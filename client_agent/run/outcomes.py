@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
+from client_agent.output.live import LiveOutput
 from client_agent.payloads.payload import Outcome
 from client_agent.sandbox.base import NONE, Ended
 from shared.units.durations import say_duration
-from shared.wire import PayloadState, Reason
+from shared.wire import PayloadState, Reason, RetryLater
 
 CANCELLED: Final = "cancelled while it ran"
 CANCELLED_EARLY: Final = "cancelled before it started"
@@ -17,6 +19,10 @@ LOST: Final = "the agent was killed while it ran"
 
 NO_FAULT: Final = frozenset({Reason.SANDBOX_ERROR, Reason.AGENT_ERROR, Reason.SHUTDOWN})
 """Reasons that are not the bundle's fault: the server may try it again."""
+
+LATER: Final = 75
+"""Exit code with which run.sh asks to be tried again later (EX_TEMPFAIL)."""
+_BY_ITSELF: Final = (PayloadState.COMPLETED, PayloadState.FAILED)
 
 _NOT_ENFORCED: Final = {
     "isolation": "isolation: the bundle ran without a sandbox, as the agent's operator decided",
@@ -49,6 +55,24 @@ def of(ended: Ended, timeout_s: float, enforcement: Mapping[str, str]) -> Outcom
         interrupted=ended.reason in NO_FAULT,
         usage=ended.usage,
         warnings=(*ended.warnings, *warnings),
+    )
+
+
+def with_output(outcome: Outcome, output: LiveOutput) -> Outcome:
+    """The outcome with what run.sh said. If it asked to be tried later and then ended by itself,
+    whatever its exit code, that is what becomes of it; exit code 75 asks for it, too."""
+    outcome = replace(outcome, live=output.last_doc())
+    by_itself = outcome.reason in (None, Reason.EXIT_CODE) and outcome.state in _BY_ITSELF
+    asked = output.retry_later or (RetryLater() if outcome.exit_code == LATER else None)
+    if asked is None or not by_itself:
+        return outcome
+    message = "run.sh asked to be tried again later" + (asked.message and f": {asked.message}")
+    return replace(
+        outcome,
+        state=PayloadState.FAILED,
+        reason=Reason.EXIT_CODE,
+        message=message,
+        retry_later=asked,
     )
 
 

@@ -50,6 +50,17 @@ class SelfTestReport:
     """How to make soft limits hard on this host."""
 
 
+class OutputListener(Protocol):
+    """Learns what a job prints, while it does. Called on the event loop: it must be quick."""
+
+    def on_output(self, stream: str, data: bytes) -> int:
+        """Bytes were read from "stdout" or "stderr". None: reading goes on after a pause. Returns
+        how many lines had to be looked at one by one: after many, reading pauses for a while."""
+
+    def on_stored(self, stream: str) -> None:
+        """What was read is in the log's file now, as far as it is stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What to run, and how long."""
@@ -67,6 +78,7 @@ class Launch:
     """Files for the logs, outside the workspace; at most ``limits.log`` bytes each, and a marker
     line."""
     grant: Grant = field(default_factory=Grant)
+    listener: OutputListener | None = None
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -97,6 +109,10 @@ class Process(Protocol):
 
     pid: int
     """Pid of the sandbox's init, as the host sees it."""
+
+    @property
+    def output_paused(self) -> bool:
+        """What it prints is not read now: the agent is behind, not the job."""
 
     def go(self) -> None:
         """Open the gate: run.sh starts. The timeout counts from here."""

@@ -152,7 +152,7 @@ class HostWorkspace(ABC):
         """A start of the job's chain of programs."""
         clock, settings = self._resources.clock, self._resources.settings
         pidfd.become_subreaper()
-        logs, record = self._logs(), self._record_init
+        logs, record = self._logs(launch), self._record_init
         return Start(launch, logs, record, clock, settings, without_bwrap=without_bwrap)
 
     def supervise(
@@ -185,7 +185,7 @@ class HostWorkspace(ABC):
             rlimits["cpu"] = math.ceil(self._cpu_budget_s(launch)) + CPU_MARGIN_S
         return rlimits
 
-    def _logs(self) -> LogSettings:
+    def _logs(self, launch: Launch) -> LogSettings:
         """How much of the output is stored, and at which size the job is ended."""
         factor = self._resources.settings.log_hard_factor
         hard_limit = self.limits.log * factor
@@ -198,7 +198,8 @@ class HostWorkspace(ABC):
                 )
                 self.process.stop(Reason.LOG_LIMIT, message, grace=False)
 
-        return LogSettings(self.limits.log, hard_limit, on_flood, self._resources.log_threads)
+        threads = self._resources.log_threads
+        return LogSettings(self.limits.log, hard_limit, on_flood, threads, launch.listener)
 
     def _meter(self, launch: Launch, *more: Gauge) -> Meter:
         """The gauges of the attempt."""

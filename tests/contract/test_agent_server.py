@@ -405,6 +405,7 @@ async def test_a_result_comes_with_its_length_and_digest_and_in_ranges(agent):
         "sha256": hashlib.sha256(data).hexdigest(),
         "stdout_bytes": 0,
         "stderr_bytes": 0,
+        "children": 0,
     }
     headers = {"Range": "bytes=10-"}
     async with agent.http.get(f"/retrieve/{payload_id}", headers=headers) as response:

@@ -167,8 +167,8 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "4",
         "log: single bytes are read in larger pieces",
         "sandbox/process/log_capture.py",
-        "        if self._small_reads >= MAX_SMALL_READS:\n",
-        "        if False:\n",
+        "if self._small_reads >= MAX_SMALL_READS or self._lines >= MAX_LINES:",
+        "if self._lines >= MAX_LINES:",
         f"{_LOG_CAPTURE}single_bytes_are_read_in_larger_pieces_a_little_later",
     ),
     of(

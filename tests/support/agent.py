@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from client_agent.intake.admission import Identity
+from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads import states
 from client_agent.payloads.payload import NewPayload, Payload
 from client_agent.payloads.store import Payloads
@@ -49,6 +50,7 @@ def new_payload(
     service: str = "example",
     limits: Limits = LIMITS,
     timeout_s: float = 60.0,
+    heartbeat_timeout_s: float = 0.0,
 ) -> NewPayload:
     """As intake would make it; ``key`` None: of a job-orchestrator server."""
     attempt = None if key is None else AttemptKey.parse(key)
@@ -62,6 +64,7 @@ def new_payload(
         bundle_file=bundle,
         bundle_size=100 if sealed is None else sealed.size,
         bundle_digest="0" * 64 if sealed is None else sealed.digest,
+        heartbeat_timeout_s=heartbeat_timeout_s,
     )
 
 
@@ -119,6 +122,7 @@ class Rig:
             5.0,
             SlotQueue(self.slots),
             self.grants,
+            LiveOutputs(self.clock, self.payloads.wakeups),
         )
         self.runner = Runner(self.context, self.slots + self.ahead)
         self.runner.start(waiting)

@@ -37,7 +37,7 @@ class FakeProcess:
         self.launch = launch
         self.workspace = workspace
         self.went = False
-        self.asked_to_stop = False
+        self.asked_to_stop = self.output_paused = False
         self._sandbox = sandbox
         self._cause: tuple[Reason | None, str] | None = None
         self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
@@ -101,6 +101,11 @@ class FakeProcess:
         for path, data in ((self.launch.stdout, stdout), (self.launch.stderr, stderr)):
             with path.open("ab") as file:
                 file.write(data)
+        listener = self.launch.listener
+        for stream, data in (("stdout", stdout), ("stderr", stderr)):
+            if data and listener is not None:
+                listener.on_output(stream, data)
+                listener.on_stored(stream)
 
     def finish(self, exit_code: int = 0, *, warnings: tuple[str, ...] = ()) -> None:
         """run.sh ends by itself."""

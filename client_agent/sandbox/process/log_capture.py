@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from client_agent.sandbox.base import OutputListener
 from shared.files.durable import write_all
 
 READ_SIZE: Final = 1 << 16
@@ -25,6 +26,12 @@ SMALL_READ: Final = 1 << 12
 MAX_SMALL_READS: Final = 32
 """After so many small reads, reading pauses for PAUSE_S."""
 PAUSE_S: Final = 0.02
+MAX_LINES: Final = 200
+"""After so many lines that the listener had to look at, reading pauses, too."""
+LINE_PAUSE_S: Final = 30e-6
+"""Pause for each such line, several times what it took."""
+FEWER_BYTES: Final = 1 << 13
+"""Read at once after a read with many such lines, so that one job does not hold up the others."""
 MAX_UNWRITTEN: Final = 1 << 18
 """While more bytes wait for the disk, the pipe is not read."""
 
@@ -40,6 +47,7 @@ class LogSettings:
     """Called once with "stdout" or "stderr" when more than ``hard_limit`` bytes of it are read."""
     threads: Executor
     """Threads in which the files are written."""
+    listener: OutputListener | None = None
 
 
 class LogCapture:
@@ -65,7 +73,9 @@ class LogCapture:
         self._tail = b""
         self._unwritten: list[bytes] = []
         self._writing: asyncio.Future[None] | None = None
-        self._small_reads = 0
+        self._small_reads = self._lines = 0
+        self._read_size = READ_SIZE
+        self._reading = True
         self._pause: asyncio.TimerHandle | None = None
         self._ended = False
         self._loop = asyncio.get_running_loop()
@@ -84,6 +94,11 @@ class LogCapture:
         text = self._tail.decode(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
+    @property
+    def paused(self) -> bool:
+        """Whether the pipe is not read at the moment, although it has not ended."""
+        return not self._ended and not self._reading
+
     def stop(self) -> None:
         """Stop reading before the end of the pipe. May be called at any time. What was read is
         still written."""
@@ -92,7 +107,7 @@ class LogCapture:
 
     def _on_readable(self) -> None:
         try:
-            data = os.read(self._fd, READ_SIZE)
+            data = os.read(self._fd, self._read_size)
         except BlockingIOError:
             return
         except OSError:
@@ -114,26 +129,36 @@ class LogCapture:
             data[-TAIL_SIZE:] if len(data) >= TAIL_SIZE else (self._tail + data)[-TAIL_SIZE:]
         )
         self.truncated = self.bytes_read > self._limit
-        self._limit_reading(len(data))
+        listener = self._settings.listener
+        lines = 0 if listener is None else listener.on_output(self._stream, data)
+        self._limit_reading(len(data), lines)
         if self.bytes_read > self._settings.hard_limit and not self._flooded:
             self._flooded = True
             self._settings.on_flood(self._stream)
 
-    def _limit_reading(self, size: int) -> None:
-        """Stop reading for a while after many small reads, or while the disk is behind."""
+    def _limit_reading(self, size: int, lines: int) -> None:
+        """Stop reading for a while after many small reads, after many lines for the listener, or
+        while the disk is behind."""
         self._small_reads += size < SMALL_READ
-        if self._small_reads >= MAX_SMALL_READS:
-            self._small_reads = 0
-            self._pause = self._loop.call_later(PAUSE_S, self._end_pause)
+        self._lines += lines
+        self._read_size = READ_SIZE if lines < MAX_LINES else FEWER_BYTES
+        if self._small_reads >= MAX_SMALL_READS or self._lines >= MAX_LINES:
+            pause_s = max(PAUSE_S, self._lines * LINE_PAUSE_S)
+            self._small_reads = self._lines = 0
+            self._pause = self._loop.call_later(pause_s, self._end_pause)
         if self._pause is not None or self._backlogged:
             self._loop.remove_reader(self._fd)
+            self._reading = False
 
     def _end_pause(self) -> None:
         self._pause = None
         self._resume()
 
     def _resume(self) -> None:
-        if not self._ended and self._pause is None and not self._backlogged:
+        if not self._ended and not self._reading and self._pause is None and not self._backlogged:
+            self._reading = True
+            if self._settings.listener is not None:
+                self._settings.listener.on_output(self._stream, b"")
             self._loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -159,6 +184,8 @@ class LogCapture:
         if problem is not None:  # go on reading, or the job would block
             self.store_error = getattr(problem, "strerror", None) or str(problem)
             self._unwritten.clear()
+        elif self._settings.listener is not None:
+            self._settings.listener.on_stored(self._stream)
         if self._unwritten:
             self._write()
         if self._ended:

@@ -87,6 +87,10 @@ class SupervisedProcess:
             ),
         )
 
+    @property
+    def output_paused(self) -> bool:
+        return self._spawned.stdout.paused or self._spawned.stderr.paused
+
     def stop(self, reason: Reason | None, message: str, *, grace: bool = True) -> None:
         if self._init_dead.done():
             return

@@ -1,0 +1,175 @@
+"""What one attempt has said so far: by its commands, and by printing anything at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, assert_never
+
+from client_agent.output import commands
+from client_agent.output.commands import AddNotice, Command, Heartbeat, Malformed, SetOutput
+from client_agent.output.lines import CommandLines
+from shared.clock import SECOND, Clock, iso
+from shared.wire import Level, LiveDoc, Notice, Progress, RetryLater
+
+MAX_NOTICES: Final = 100
+"""That run.sh may give. Those of the agent about its commands come on top."""
+MAX_OUTPUTS: Final = 100
+MAX_OUTPUT_BYTES: Final = 1 << 16
+"""Of all names and values."""
+_SHOWN: Final = 80
+"""Characters of a line that is not understood."""
+
+
+class LiveOutput:
+    """Implements :class:`client_agent.sandbox.base.OutputListener`, and keeps the latest values.
+
+    Args:
+        on_change: called when :meth:`doc` has become another one: with True for what a command
+            said, with False for other output, the first since the last :meth:`doc`.
+
+    Attributes:
+        ended: it runs no more, and its logs are complete.
+        last_sign: monotonic time of its latest output, or of its start.
+        retry_later: what it asked for.
+    """
+
+    def __init__(self, clock: Clock, on_change: Callable[[bool], None] = lambda _: None) -> None:
+        self.ended = False
+        self.last_sign = clock.monotonic()
+        self.retry_later: RetryLater | None = None
+        self._clock, self._on_change = clock, on_change
+        self._lines = CommandLines(self._on_line)
+        self._read: Counter[str] = Counter()
+        """Stream -> bytes."""
+        self._told = self._unreported = self._news = False
+        self._progress: Progress | None = None
+        self._message = ""
+        self._output: dict[str, str] = {}
+        self._output_bytes = 0
+        self._notices: list[Notice] = []
+        self._given = 0
+        """Notices of run.sh."""
+        self._problems: set[str] = set()
+        """Kinds of problems of which the agent has given a notice, one each."""
+        self._followers: set[asyncio.Event] = set()
+
+    def start(self) -> None:
+        """run.sh starts now."""
+        self.last_sign = self._clock.monotonic()
+        self._unreported = False
+
+    def on_output(self, stream: str, data: bytes) -> int:
+        self.last_sign = self._clock.monotonic()
+        if not data:
+            return 0
+        self._read[stream] += len(data)
+        count = self._lines.feed(data) if stream == "stdout" else 0
+        if self._news:
+            self._news, self._told = False, True
+            self._on_change(True)
+        elif not self._unreported:
+            self._unreported = True
+            self._on_change(False)
+        return count
+
+    def on_stored(self, _: str) -> None:
+        self._wake_followers()
+
+    def end(self) -> None:
+        """It runs no more, and its output was read to its end."""
+        self._lines.end()
+        self._told = self._told or self._news
+        self.ended = True
+        self._wake_followers()
+
+    def doc(self) -> LiveDoc:
+        """The values now."""
+        self._told, self._unreported = True, False
+        silent_s = self._clock.monotonic() - self.last_sign
+        sign_at = self._clock.now() - round(silent_s * SECOND)
+        return LiveDoc(
+            progress=self._progress,
+            message=self._message,
+            output=dict(self._output),
+            heartbeat_at=iso(sign_at) if self._read else None,
+            notices=list(self._notices),
+            stdout_bytes=self._read["stdout"],
+            stderr_bytes=self._read["stderr"],
+        )
+
+    def last_doc(self) -> LiveDoc | None:
+        """The values at the end; None: no command said anything, and nobody has seen a doc."""
+        return self.doc() if self._told else None
+
+    @contextmanager
+    def followed(self) -> Iterator[asyncio.Event]:
+        """An event that is set whenever more of a log is stored, and at the end."""
+        event = asyncio.Event()
+        self._followers.add(event)
+        try:
+            yield event
+        finally:
+            self._followers.discard(event)
+
+    def _wake_followers(self) -> None:
+        for event in self._followers:
+            event.set()
+
+    def _on_line(self, line: bytes) -> None:
+        try:
+            command = commands.parse(line)
+            if command is None:
+                return
+            self._apply(command)
+        except Malformed as problem:
+            if "malformed" not in self._problems:
+                shown = commands.plain(line[:_SHOWN].decode(errors="replace"))
+                more = "…" if len(line) > _SHOWN else ""
+                self._problem("malformed", f"a line was ignored: {shown}{more} ({problem})")
+        self._news = True
+
+    def _apply(self, command: Command) -> None:
+        match command:
+            case commands.SetProgress():
+                self._progress, self._message = command.progress, command.message
+            case AddNotice():
+                self._given += 1
+                if self._given <= MAX_NOTICES:
+                    self._notice(command.level, command.text)
+                else:
+                    self._problem(
+                        "notices", f"more than {MAX_NOTICES} notices: the rest is only in the log"
+                    )
+            case SetOutput():
+                self._set_output(command.name, command.value)
+            case RetryLater():
+                self.retry_later = command
+            case Heartbeat():
+                pass
+            case _:
+                assert_never(command)
+
+    def _set_output(self, name: str, value: str) -> None:
+        before = self._output.get(name)
+        size = len(value.encode()) + (len(name) if before is None else -len(before.encode()))
+        if before is None and len(self._output) == MAX_OUTPUTS:
+            self._problem("outputs", f"output {name} is ignored: there are {MAX_OUTPUTS} names")
+        elif self._output_bytes + size > MAX_OUTPUT_BYTES:
+            self._problem(
+                "output_bytes",
+                f"output {name} is ignored: all may have {MAX_OUTPUT_BYTES} bytes together",
+            )
+        else:
+            self._output[name] = value
+            self._output_bytes += size
+
+    def _notice(self, level: Level, text: str) -> None:
+        self._notices.append(Notice(level=level, text=text, at=iso(self._clock.now())))
+
+    def _problem(self, kind: str, text: str) -> None:
+        if kind not in self._problems:
+            self._problems.add(kind)
+            self._notice("warning", text)

@@ -1,0 +1,116 @@
+"""What each line means, and which lines mean nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_agent.output.commands import (
+    MAX_LATER_S,
+    MAX_TEXT,
+    AddNotice,
+    Command,
+    Heartbeat,
+    Malformed,
+    SetOutput,
+    SetProgress,
+    parse,
+)
+from client_agent.output.lines import MAX_LINE
+from shared.wire import Progress, RetryLater
+
+
+def progress(current: float, total: float | None = None, message: str = "") -> SetProgress:
+    return SetProgress(Progress(current=current, total=total), message)
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        (b"::progress value=45,total=100::step 45 of 100", progress(45, 100, "step 45 of 100")),
+        (b"::progress value=0.5::", progress(0.5)),
+        (b"::progress  total = 1e3 , value = .5 ::a::b", progress(0.5, 1000, "a::b")),
+        (b"::progress value=1,total=::", progress(1)),
+        (b"::notice::text", AddNotice("notice", "text")),
+        (b"::warning file=x::text", AddNotice("warning", "text")),
+        (b"::error::", AddNotice("error", "")),
+        (b"::heartbeat::", Heartbeat()),
+        (b"::output name=score::0.93", SetOutput("score", "0.93")),
+        (b"::output name=a-b_c.d:: spaces stay ", SetOutput("a-b_c.d", " spaces stay ")),
+        (b"::retry-later after=60s::GPU busy", RetryLater(after_s=60, message="GPU busy")),
+        (b"::retry-later::", RetryLater(after_s=None)),
+        (b"::retry-later after=3w::", RetryLater(after_s=MAX_LATER_S)),
+        (b"::notice::a%0Ab%25c%250Ad%0d%zz", AddNotice("notice", "a\nb%c%0Ad\\r%zz")),
+        (b"::notice::\xff \x1b[31m \xe2\x80\xae", AddNotice("notice", "� \\x1b[31m \\u202e")),
+    ],
+)
+def test_a_command_is_understood(line: bytes, command: Command) -> None:
+    assert parse(line) == command
+
+
+@pytest.mark.parametrize(
+    "line", [b"::", b"::1 localhost", b":: a::", b"::Progress::", b"::group", b"::\xff::"]
+)
+def test_other_lines_are_text(line: bytes) -> None:
+    assert parse(line) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"::progress value=45", "the second ::"),
+        (b"::progress::", "value is not a number"),
+        (b"::progress value=nan::", "value is not a number"),
+        (b"::progress value=inf::", "value is not a number"),
+        (b"::progress value=1e16::", "value is not a number"),
+        (b"::progress value=1e999::", "value is not a number"),
+        (b"::progress value=-1::", "value is not a number"),
+        (b"::progress value=1_0::", "value is not a number"),
+        ("::progress value=\u0661::".encode(), "value is not a number"),
+        (b"::progress value=" + b"9" * 5000 + b"::", "value is not a number"),
+        (b"::progress value=1,total=x::", "total is not a number"),
+        (b"::output::1", "name is not"),
+        (b"::output name=a b::1", "name is not"),
+        (b"::output name=" + b"n" * 65 + b"::1", "name is not"),
+        (b"::output name=a::" + b"v" * 4097, "more than 4096 bytes"),
+        (b"::retry-later after=soon::", "after is not a duration"),
+        (b"::step value=1::", "there is no command step"),
+    ],
+)
+def test_what_is_wrong_is_said(line: bytes, why: str) -> None:
+    with pytest.raises(Malformed, match=why):
+        parse(line)
+
+
+def test_a_message_is_cut() -> None:
+    command = parse(b"::notice::" + b"\x01" * (MAX_LINE - 10))
+    assert isinstance(command, AddNotice)
+    assert len(command.text) == MAX_TEXT
+
+
+@given(st.binary(max_size=300).map(lambda rest: b"::" + rest))
+def test_no_line_breaks_it(line: bytes) -> None:
+    try:
+        command = parse(line)
+    except Malformed as problem:
+        assert str(problem)  # noqa: PT017 - either is right
+    else:
+        text = repr(command)
+        assert "\0" not in text
+
+
+@pytest.mark.parametrize(
+    "head", [b"::progress value=", b"::progress ", b"::output name=", b"::notice::", b"::", b"::a "]
+)
+@pytest.mark.parametrize("filler", [b" ", b",", b"=", b"%", b":", b"9", b"\xff", b"%0A", b".e"])
+def test_the_longest_line_takes_little_time(head: bytes, filler: bytes) -> None:
+    line = (head + filler * MAX_LINE)[:MAX_LINE]
+    started = time.process_time()
+    for _ in range(5):
+        with contextlib.suppress(Malformed):
+            parse(line + b"::")
+    assert time.process_time() - started < 0.5
