@@ -6,18 +6,17 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, Unpack
-from urllib.parse import quote
+from typing import Final, Self, Unpack
 
 from ferryman import errors
-from ferryman.agent_models import AgentAction, AgentDoc
-from ferryman.answers import Accepted, Health, Listed
+from ferryman.answers import Accepted
 from ferryman.bundle import Files
 from ferryman.clock import Clock, RealClock
 from ferryman.defaults import DEFAULT_URL
 from ferryman.download import Download, Downloaded, target_path
 from ferryman.fields import JobOptions, upload_fields
 from ferryman.form import ProgressCallback
+from ferryman.job_calls import JobCalls
 from ferryman.logs import Stream, fetch_log
 from ferryman.models import (
     AttemptDoc,
@@ -27,6 +26,7 @@ from ferryman.models import (
     JobPage,
     JobState,
 )
+from ferryman.operator_calls import OperatorCalls
 from ferryman.polling import follow_events, wait_for_end
 from ferryman.transport import Transport
 from ferryman.upload import submit
@@ -34,7 +34,7 @@ from ferryman.upload import submit
 PAGE_SIZE: Final = 100
 
 
-class Client:
+class Client(JobCalls, OperatorCalls):
     """A Ferryman server.
 
     Use it as ``async with Client(url) as client``; one client may do many things at once.
@@ -266,61 +266,3 @@ class Client:
             why = f"job {job_id} ended as {job.status} before it could be cancelled"
             raise errors.AlreadyEnded(409, "already_ended", why)
         return job
-
-    async def health(self) -> Health:
-        """How the server is.
-
-        Raises:
-            TryLater: it is up, but cannot take work; the text says why.
-        """
-        return await self._transport.get("health", Health)
-
-    async def services(self) -> list[dict[str, Any]]:
-        """The services that the server offers: names, quotas, limits."""
-        return (await self._transport.get("api/v1/services", Listed)).items
-
-    async def agents(self, *, every: bool = False) -> list[dict[str, Any]]:
-        """The agents that the server sends jobs to, and how they are. For operators, as what
-        follows.
-
-        Args:
-            every: those, too, that were retired and are not in the settings any more.
-        """
-        query = {"all": "1"} if every else None
-        return (await self._transport.get("api/v1/agents", Listed, query=query)).items
-
-    async def agent(self, name: str) -> AgentDoc:
-        """One agent, by its name or id.
-
-        Raises:
-            NotFound
-        """
-        return await self._transport.get(_agent_path(name), AgentDoc)
-
-    async def change_agent(
-        self, name: str, action: AgentAction, message: str | None = None
-    ) -> AgentDoc:
-        """Decide what becomes of an agent.
-
-        Args:
-            action: ``"drain"``: no new jobs. ``"resume"``: use it again. ``"retire"``: no jobs, no
-                contact; it must have none. ``"lost"``: it will not come back, so what it has is
-                tried again at once.
-            message: why, for whoever looks at it.
-
-        Raises:
-            Conflict: not as it is now; the text says why.
-            NotFound
-        """
-        path = f"{_agent_path(name)}/{action}"
-        query = {"message": message} if message else None
-        try:
-            return (await self._transport.post(path, AgentDoc, query=query))[1]
-        except errors.Refused as problem:
-            if problem.status == 409:
-                raise errors.Conflict(409, problem.code, problem.message) from problem
-            raise
-
-
-def _agent_path(name: str) -> str:
-    return f"api/v1/agents/{quote(name, safe='')}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -115,12 +115,17 @@ class Transport:
             return await self.read(answer, model)
 
     async def post(
-        self, path: str, model: type[M], *, query: Mapping[str, str] | None = None
+        self,
+        path: str,
+        model: type[M],
+        *,
+        query: Mapping[str, str] | None = None,
+        json: Mapping[str, Any] | None = None,
     ) -> tuple[int, M]:
-        """POST nothing, which may be repeated; HTTP status (below 400) and JSON document."""
+        """POST what may be repeated; HTTP status (below 400) and JSON document."""
 
         async def once() -> tuple[int, M]:
-            async with self.answer("POST", path, query=query) as answer:
+            async with self.answer("POST", path, query=query, json=json) as answer:
                 return answer.status, await self.read(answer, model)
 
         return await self.retry(once)
@@ -153,6 +158,7 @@ class Transport:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: AsyncIterator[bytes] | None = None,
+        json: Mapping[str, Any] | None = None,
         hold_s: float = 0,
         expect_continue: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -170,6 +176,7 @@ class Transport:
                 params=query,
                 headers=headers,
                 data=body,
+                json=json,
                 expect100=expect_continue,
                 allow_redirects=body is None,
                 timeout=aiohttp.ClientTimeout(

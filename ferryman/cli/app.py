@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ferryman.cli import agents, attempts, jobs, programs, results
+from ferryman.cli import agents, attempts, batches, jobs, many, programs, results
 from ferryman.cli.submit import submit
 
 _PASSED_ON: Final = {
@@ -30,8 +30,13 @@ app.command("status")(jobs.status)
 app.command("attempts")(attempts.attempts)
 app.command("logs")(attempts.logs)
 app.command("download")(results.download)
-app.command("cancel")(jobs.cancel)
+app.command("cancel")(many.cancel)
+app.command("retry")(many.retry)
+app.command("delete")(many.delete)
 app.command("list")(jobs.list_jobs)
+app.command("children")(batches.children)
+app.command("graph")(batches.graph)
+app.command("dead-letters")(batches.dead_letters)
 app.add_typer(agents.app, name="agents")
 app.command("dev")(programs.dev)
 app.command("server", context_settings=_PASSED_ON)(programs.server)

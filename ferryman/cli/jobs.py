@@ -59,16 +59,8 @@ def status(
     run(work())
 
 
-def cancel(
-    job_id: JobId,
-    quiet: Quiet = False,
-    json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
-) -> None:
+def cancel_one(server: Server, job_id: int, *, quiet: bool, json: bool) -> None:
     """Cancel a job; returns when none of its processes is left."""
-    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:

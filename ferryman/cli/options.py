@@ -53,7 +53,7 @@ Output: TypeAlias = Annotated[
 ]
 
 
-def _job_id(text: str) -> int:
+def job_id(text: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
         raise typer.BadParameter(f"{text!r} is not the number of a job")
     return int(text)
@@ -62,7 +62,7 @@ def _job_id(text: str) -> int:
 JobId: TypeAlias = Annotated[
     int,
     # hidden: the help would show a type of Python's
-    typer.Argument(metavar="ID", parser=_job_id, hidden=True),
+    typer.Argument(metavar="ID", parser=job_id, hidden=True),
 ]
 
 Attempt: TypeAlias = Annotated[

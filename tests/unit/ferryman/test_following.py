@@ -238,7 +238,7 @@ async def test_a_client_that_is_not_open_says_how_to_open_it():
 
 def test_the_synchronous_client_has_every_method_of_the_other():
     def public(kind: type) -> set[str]:
-        return {name for name, value in vars(kind).items() if callable(value) and name[0] != "_"}
+        return {name for name in dir(kind) if name[0] != "_" and callable(getattr(kind, name))}
 
     assert public(SyncClient) == public(Client)
     for name in public(Client) - {"close"}:

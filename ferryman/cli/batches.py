@@ -1,0 +1,91 @@
+"""Commands about batches and what hangs on what, thin over the SDK."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ferryman.cli import show
+from ferryman.cli.options import JobId, Json, Server, Token, TokenFile, Url, run
+from ferryman.defaults import DEFAULT_URL
+
+
+def children(
+    job_id: JobId,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="STATE", help="Those in this state.")
+    ] = None,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """List the children of a parent."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        async with server.client() as client:
+            listed = [job async for job in client.children(job_id, state=state)]
+        if json:
+            show.print_json_list(listed)
+        else:
+            show.print_jobs(listed, {})
+        return 0
+
+    run(work())
+
+
+def graph(
+    job_id: JobId,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Print what hangs on a job, and on what it hangs, as a Mermaid diagram."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        async with server.client() as client:
+            typer.echo(show.printable(await client.graph(job_id)).rstrip())
+        return 0
+
+    run(work())
+
+
+def dead_letters(
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
+    ] = None,
+    service: Annotated[
+        str | None, typer.Option("--service", "-s", metavar="NAME", help="Those of this service.")
+    ] = None,
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", metavar="CODE", help="Those that failed for this reason."),
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="TAG", help="Those with this tag.")
+    ] = None,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """List the jobs that failed for good and are kept until somebody retries or deletes them."""
+    server = Server.from_options(url, token, token_file)
+    given = {"user": user, "service": service, "reason": reason, "tag": tag}
+    where = {name: value for name, value in given.items() if value}
+
+    async def work() -> int:
+        async with server.client() as client:
+            listed = [job async for job in client.dead_letters(where)]
+        if json:
+            show.print_json_list(listed)
+        elif not listed:
+            show.print_message("there are no dead letters")
+        else:
+            show.print_jobs(listed, {})
+        return 0
+
+    run(work())

@@ -1,0 +1,165 @@
+"""Commands that do the same to several jobs, thin over the SDK."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from ferryman.cli import options, show
+from ferryman.cli.exits import FAILED
+from ferryman.cli.options import Json, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.defaults import DEFAULT_URL
+from ferryman.errors import BadArgument
+
+if TYPE_CHECKING:
+    from ferryman.answers import BulkItem
+    from ferryman.job_calls import BulkAction
+
+JobIds: TypeAlias = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="ID", parser=options.job_id, hidden=True),
+]
+OfUser: TypeAlias = Annotated[
+    str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
+]
+OfService: TypeAlias = Annotated[
+    str | None, typer.Option("--service", "-s", metavar="NAME", help="Those of this service.")
+]
+InState: TypeAlias = Annotated[
+    str | None, typer.Option("--state", metavar="STATE", help="Those in this state.")
+]
+WithTag: TypeAlias = Annotated[
+    str | None, typer.Option("--tag", metavar="TAG", help="Those with this tag.")
+]
+WithReason: TypeAlias = Annotated[
+    str | None, typer.Option("--reason", metavar="CODE", help="Those that failed for this reason.")
+]
+DeadLetters: TypeAlias = Annotated[
+    bool, typer.Option("--dead-letters", help="Those that failed for good and are kept.")
+]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def cancel(
+    job_ids: JobIds = None,
+    user: OfUser = None,
+    service: OfService = None,
+    state: InState = None,
+    tag: WithTag = None,
+    yes: Yes = False,
+    quiet: Quiet = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Cancel jobs; of a single one it returns when none of its processes is left.
+
+    Give IDs, or say which jobs by the options: all that have not ended and fit.
+    """
+    server = Server.from_options(url, token, token_file)
+    if job_ids is not None and len(job_ids) == 1:
+        from ferryman.cli.jobs import cancel_one
+
+        cancel_one(server, job_ids[0], quiet=quiet, json=json)
+        return
+    where = _where(user=user, service=service, state=state, tag=tag)
+    _do(server, "cancel", job_ids, where, yes=yes, quiet=quiet, json=json)
+
+
+def retry(
+    job_ids: JobIds = None,
+    user: OfUser = None,
+    service: OfService = None,
+    state: InState = None,
+    tag: WithTag = None,
+    reason: WithReason = None,
+    dead_letters: DeadLetters = False,
+    yes: Yes = False,
+    quiet: Quiet = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Begin a new run of jobs that failed or were cancelled, with fresh retries.
+
+    Give IDs, or say which jobs by the options.
+    """
+    where = _where(user=user, service=service, state=state, tag=tag, reason=reason)
+    if dead_letters:
+        where["dead_letter"] = "true"
+    server = Server.from_options(url, token, token_file)
+    _do(server, "retry", job_ids, where, yes=yes, quiet=quiet, json=json)
+
+
+def delete(
+    job_ids: JobIds = None,
+    user: OfUser = None,
+    service: OfService = None,
+    state: InState = None,
+    tag: WithTag = None,
+    reason: WithReason = None,
+    dead_letters: DeadLetters = False,
+    yes: Yes = False,
+    quiet: Quiet = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Forget jobs with all that they left; what has not ended is cancelled first.
+
+    Give IDs, or say which jobs by the options.
+    """
+    where = _where(user=user, service=service, state=state, tag=tag, reason=reason)
+    if dead_letters:
+        where["dead_letter"] = "true"
+    server = Server.from_options(url, token, token_file)
+    _do(server, "delete", job_ids, where, yes=yes, quiet=quiet, json=json)
+
+
+def _where(**given: str | None) -> dict[str, str]:
+    return {name: value for name, value in given.items() if value}
+
+
+def _do(
+    server: Server,
+    action: BulkAction,
+    job_ids: list[int] | None,
+    where: dict[str, str],
+    *,
+    yes: bool,
+    quiet: bool,
+    json: bool,
+) -> None:
+    if bool(job_ids) == bool(where):
+        raise BadArgument("give the numbers of jobs, or say which ones by options; not both")
+    if where and not yes:
+        which = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in where.items())
+        if not sys.stdin.isatty():
+            raise BadArgument(f"{action} all jobs with {which}? --yes says so")
+        typer.confirm(f"{action} all jobs with {which}?", abort=True, err=True)
+
+    async def work() -> int:
+        async with server.client() as client:
+            items = [item async for item in client.bulk(action, job_ids or None, where)]
+        if json:
+            show.print_json_list(items)
+        else:
+            _print(action, items, quiet=quiet)
+        return 0 if all(item.ok for item in items) else FAILED
+
+    run(work())
+
+
+def _print(action: BulkAction, items: list[BulkItem], *, quiet: bool) -> None:
+    if not items and not quiet:
+        show.print_message("no job fits")
+    for item in items:
+        if not item.ok:
+            show.print_message(f"job {item.id}: {item.message or item.code}")
+        elif not quiet:
+            show.print_message(f"job {item.id}: {item.message or f'{action}: done'}")

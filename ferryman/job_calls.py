@@ -1,0 +1,135 @@
+"""What becomes of jobs that have ended, of many at once, and of batches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from ferryman import errors
+from ferryman.answers import BulkAnswer, BulkItem
+from ferryman.models import JobDoc, JobPage, JobState
+from ferryman.transport import Transport
+
+BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "tag", "untag"]
+PAGE_SIZE: Final = 100
+_MAX_IDS: Final = 1_000
+"""That the server takes in one request."""
+
+
+class JobCalls:
+    """Part of :class:`ferryman.Client`."""
+
+    _transport: Transport
+
+    async def retry(self, job_id: int) -> JobDoc:
+        """Begin a new run of a job that failed or was cancelled, with fresh retries.
+
+        Raises:
+            Conflict: it cannot be retried; the text says why.
+            NotFound, and as :meth:`submit`
+        """
+        try:
+            return (await self._transport.post(f"api/v1/jobs/{job_id}/retry", JobDoc))[1]
+        except errors.Refused as problem:
+            if problem.status == 409:
+                raise errors.Conflict(409, problem.code, problem.message) from problem
+            raise
+
+    async def delete(self, job_id: int) -> bool:
+        """Cancel the job if it has not ended, and forget it, with all that it left.
+
+        Returns:
+            False: it is not gone yet, but will be as soon as none of its processes is alive.
+
+        Raises:
+            Conflict: others need it; the text says who.
+            NotFound, and as :meth:`submit`
+        """
+
+        async def once() -> bool:
+            async with self._transport.answer("DELETE", f"api/v1/jobs/{job_id}") as answer:
+                return answer.status != 202
+
+        try:
+            return await self._transport.retry(once)
+        except errors.Refused as problem:
+            if problem.status == 409:
+                raise errors.Conflict(409, problem.code, problem.message) from problem
+            raise
+
+    async def bulk(
+        self,
+        action: BulkAction,
+        ids: Iterable[int] | None = None,
+        where: Mapping[str, str] | None = None,
+        *,
+        tags: Iterable[str] = (),
+    ) -> AsyncGenerator[BulkItem, None]:
+        """Do the same to many jobs.
+
+        Args:
+            ids: which ones; None: those that fit ``where``.
+            tags: to add or take away.
+            where: ``user``, ``service``, ``state``, ``tag``, ``reason``, ``dead_letter``,
+                ``since``, ``until``.
+
+        Returns:
+            What became of each.
+        """
+        body: dict[str, Any] = {"action": action}
+        if tags:
+            body["tags"] = list(tags)
+        if ids is None:
+            more = True
+            while more:
+                answer = await self._bulk({**body, "filter": dict(where or {})})
+                for item in answer.items:
+                    yield item
+                more = answer.more
+            return
+        wanted = list(ids)
+        for start in range(0, len(wanted), _MAX_IDS):
+            answer = await self._bulk({**body, "ids": wanted[start : start + _MAX_IDS]})
+            for item in answer.items:
+                yield item
+
+    async def _bulk(self, body: Mapping[str, Any]) -> BulkAnswer:
+        return (await self._transport.post("api/v1/jobs/bulk", BulkAnswer, json=body))[1]
+
+    async def children(
+        self, job_id: int, *, state: JobState | str | None = None
+    ) -> AsyncGenerator[JobDoc, None]:
+        """The children of a parent, fetched page by page as they are asked for."""
+        query = {"limit": str(PAGE_SIZE)} | ({"state": str(state)} if state else {})
+        async for job in self._pages(f"api/v1/batches/{job_id}/children", query):
+            yield job
+
+    async def dead_letters(
+        self, where: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[JobDoc, None]:
+        """Jobs that failed for good and are kept, newest first.
+
+        Args:
+            where: ``user``, ``service``, ``reason``, ``tag``, ``since``, ``until``.
+        """
+        async for job in self._pages("api/v1/dead-letters", dict(where or {})):
+            yield job
+
+    async def _pages(self, path: str, query: dict[str, str]) -> AsyncGenerator[JobDoc, None]:
+        while True:
+            page = await self._transport.get(path, JobPage, query=query)
+            for job in page.items:
+                yield job
+            if page.next is None:
+                return
+            query["cursor"] = page.next
+
+    async def graph(self, job_id: int) -> str:
+        """What hangs on what, as a Mermaid diagram."""
+
+        async def once() -> str:
+            path = f"api/v1/jobs/{job_id}/graph"
+            async with self._transport.answer("GET", path, query={"format": "mermaid"}) as answer:
+                return await answer.text("utf-8", errors="replace")
+
+        return await self._transport.retry(once)

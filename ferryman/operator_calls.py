@@ -1,0 +1,75 @@
+"""What is about a server, and not about a job: its health, services and agents."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from ferryman import errors
+from ferryman.agent_models import AgentAction, AgentDoc
+from ferryman.answers import Health, Listed
+from ferryman.transport import Transport
+
+
+class OperatorCalls:
+    """Part of :class:`ferryman.Client`."""
+
+    _transport: Transport
+
+    async def health(self) -> Health:
+        """How the server is.
+
+        Raises:
+            TryLater: it is up, but cannot take work; the text says why.
+        """
+        return await self._transport.get("health", Health)
+
+    async def services(self) -> list[dict[str, Any]]:
+        """The services that the server offers: names, quotas, limits."""
+        return (await self._transport.get("api/v1/services", Listed)).items
+
+    async def agents(self, *, every: bool = False) -> list[dict[str, Any]]:
+        """The agents that the server sends jobs to, and how they are. For operators, as what
+        follows.
+
+        Args:
+            every: those, too, that were retired and are not in the settings any more.
+        """
+        query = {"all": "1"} if every else None
+        return (await self._transport.get("api/v1/agents", Listed, query=query)).items
+
+    async def agent(self, name: str) -> AgentDoc:
+        """One agent, by its name or id.
+
+        Raises:
+            NotFound
+        """
+        return await self._transport.get(_agent_path(name), AgentDoc)
+
+    async def change_agent(
+        self, name: str, action: AgentAction, message: str | None = None
+    ) -> AgentDoc:
+        """Decide what becomes of an agent.
+
+        Args:
+            action: ``"drain"``: no new jobs. ``"resume"``: use it again. ``"retire"``: no jobs, no
+                contact; it must have none. ``"lost"``: it will not come back, so what it has is
+                tried again at once.
+            message: why, for whoever looks at it.
+
+        Raises:
+            Conflict: not as it is now; the text says why.
+            NotFound
+        """
+        path = f"{_agent_path(name)}/{action}"
+        query = {"message": message} if message else None
+        try:
+            return (await self._transport.post(path, AgentDoc, query=query))[1]
+        except errors.Refused as problem:
+            if problem.status == 409:
+                raise errors.Conflict(409, problem.code, problem.message) from problem
+            raise
+
+
+def _agent_path(name: str) -> str:
+    return f"api/v1/agents/{quote(name, safe='')}"
