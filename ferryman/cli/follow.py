@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Final
 
 from ferryman.cli import show
@@ -42,8 +43,12 @@ async def follow_job(client: Client, server: Server, job_id: int, *, quiet: bool
                 event = next_event.result()
                 if event is None:
                     break
-                add_line(show.event_line(event, job.created_at))
-                set_status(str(event.status))
+                if event.event == "job.progress":
+                    set_status(f"{event.status}  {event.message}")
+                if event.event != "job.progress" or not sys.stderr.isatty():
+                    add_line(show.event_line(event, job.created_at))
+                if show.is_move(event):
+                    set_status(str(event.status))
                 pause = FIRST_POLL_S
                 next_event = asyncio.ensure_future(anext(events, None))
         return await client.wait(job_id)

@@ -65,7 +65,13 @@ def event_line(event: EventDoc, start: str) -> str:
     passed = f"+{since(start, event.at):.2f}s"
     attempt = f"(attempt {event.attempt}) " if event.attempt > 1 else ""
     message = " ".join(event.message.split())
-    return f"{passed:>9}  {event.status:<10}  {attempt}{message}".rstrip()
+    what = event.status if is_move(event) else event.event.removeprefix("job.")
+    return f"{passed:>9}  {what:<10}  {attempt}{message}".rstrip()
+
+
+def is_move(event: EventDoc) -> bool:
+    """Whether it is about a state, and not about something that happened in it."""
+    return event.before is not None or event.event in ("", f"job.{event.status.lower()}")
 
 
 def waiting_line(why: str) -> str:

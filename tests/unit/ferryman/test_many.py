@@ -1,0 +1,95 @@
+"""Commands that do the same to several jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from ferryman import JobState
+from ferryman.cli.show import event_line
+from shared.wire import EventDoc, JobPage
+from tests.unit.ferryman.fake_server import answer, job, serving
+
+
+class Bulk:
+    """Takes bulk requests, and says that one job of them cannot be done."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    async def bulk(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.asked.append(body)
+        more = "filter" in body and len(self.asked) == 1
+        ids = body.get("ids", [20 + len(self.asked)])
+        items = [{"id": one, "ok": one != 18, "code": "", "message": ""} for one in ids]
+        return web.json_response({"items": items, "more": more})
+
+    def serving(self):
+        return serving(("POST", "/api/v1/jobs/bulk", self.bulk))
+
+
+async def test_several_numbers_are_one_request_and_one_failure_is_said(ferryman) -> None:
+    host = Bulk()
+    async with host.serving() as url:
+        done = await ferryman("retry", 17, 18, "--url", url)
+    assert host.asked == [{"action": "retry", "ids": [17, 18]}]
+    assert done.code == 1
+    assert "job 17: retry: done" in done.err
+    assert "job 18:" in done.err
+
+
+async def test_a_filter_is_repeated_until_no_more_jobs_fit(ferryman) -> None:
+    host = Bulk()
+    async with host.serving() as url:
+        done = await ferryman("delete", "--dead-letters", "--tag", "t", "--yes", "--url", url)
+    assert host.asked == [{"action": "delete", "filter": {"tag": "t", "dead_letter": "true"}}] * 2
+    assert done.code == 0
+    assert done.err.splitlines() == ["job 21: delete: done", "job 22: delete: done"]
+
+
+@pytest.mark.parametrize("words", [("retry",), ("cancel", 17, 18, "--tag", "t")])
+async def test_numbers_or_a_filter_but_not_both(ferryman, words) -> None:
+    done = await ferryman(*words)
+    assert done.code == 2
+    assert "give the numbers of jobs, or say which ones" in done.err
+
+
+async def test_a_filter_without_a_terminal_needs_a_yes(ferryman, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False)
+    done = await ferryman("cancel", "--user", "ann")
+    assert done.code == 2
+    assert "cancel all jobs with user ann? --yes says so" in done.err
+
+
+async def test_children_and_dead_letters_are_listed_page_by_page(ferryman) -> None:
+    pages = {
+        "": JobPage(items=[job(id=3)], next="3"),
+        "3": JobPage(items=[job(JobState.FAILED, id=2)], next=None),
+    }
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        return answer(pages[request.query.get("cursor", "")])
+
+    routes = (("GET", "/api/v1/batches/1/children", page), ("GET", "/api/v1/dead-letters", page))
+    async with serving(*routes) as url:
+        for words in (("children", 1), ("dead-letters",)):
+            done = await ferryman(*words, "--url", url)
+            lines = [line.split("\t")[:2] for line in done.out.splitlines()]
+            assert lines == [["ID", "STATUS"], ["3", "Running"], ["2", "Failed"]]
+
+
+def test_what_happens_in_a_state_is_called_by_its_own_name() -> None:
+    at = "2026-11-20T10:00:00.500000Z"
+    event = EventDoc(
+        seq=3,
+        at=at,
+        attempt=1,
+        before=None,
+        status=JobState.RUNNING,
+        event="job.notice",
+        message="all is well",
+    )
+    assert event_line(event, at) == "   +0.00s  notice      all is well"
