@@ -329,3 +329,5 @@ class EventPage(Wire):
     items: list[EventDoc]
     next: str | None = None
     """Cursor (``after``) of what follows; None: there is no more now."""
+    reached: int = 0
+    """Every event up to this seq was looked at: ``after`` for who asks again later."""

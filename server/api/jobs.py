@@ -12,16 +12,16 @@ from server.api import documents
 from server.api.context import Context
 from server.api.filters import FILTERS, job_filter
 from server.api.params import check_parameters, int_param, job_id
-from server.api.requested_job import wait_for_job, wait_until
+from server.api.requested_job import wait_for_job
 from server.api.route import json_answer
 from server.domain.errors import AlreadyEnded, BadField
-from server.domain.jobs import Event, Job
+from server.domain.jobs import Job
 from server.ports import Filter
 from server.stages import clean
-from server.stages.read import job_of_key, list_ids, list_jobs, read_events
+from server.stages.read import job_of_key, list_ids, list_jobs
 from server.stages.waiting import why_waiting
 from shared.http.authentication import PRINCIPAL
-from shared.wire import EventPage, JobPage, TagPage
+from shared.wire import JobPage, TagPage
 
 _PAGING: Final = ("limit", "cursor")
 _KEY: Final = "idempotency_key"
@@ -75,18 +75,6 @@ async def _page_of_key(
     job = await job_of_key(context.jobs, request[PRINCIPAL], user, key)
     items = [] if job is None else [context.document(job)]
     return JobPage(items=items, next=None)
-
-
-async def events(request: web.Request, context: Context) -> EventPage:
-    """The history of a job; ``?after=SEQ&wait=S`` waits for what is newer."""
-    wanted = job_id(request)
-    after = int_param(request, "after", 0, 0, 2**63 - 1)
-
-    async def newer() -> list[Event]:
-        return await read_events(context.jobs, request[PRINCIPAL], wanted, after)
-
-    events = await wait_until(request, context, newer, bool)
-    return EventPage(items=[documents.event_doc(event) for event in events])
 
 
 async def cancel(request: web.Request, context: Context) -> web.StreamResponse:

@@ -34,6 +34,7 @@ _KEPT_IDS: Final = {
     "server_status_health": "service_health",
     "server_status_services": "service_services",
     "agents_listing": "service_agents",
+    "events_of_job": "jobs_events",
 }
 """Operations whose handlers have other names by now: clients are generated from these ids."""
 _ASSETS: Final = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from aiohttp import web
@@ -40,7 +42,10 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
     def settled(job: Job) -> bool:
         return job.ended or (not until_ended and seen is not None and job.state != seen)
 
-    return await wait_until(request, context, read, settled, end_only=until_ended)
+    def changes() -> AbstractContextManager[asyncio.Event]:
+        return context.watch.of(job_id(request), end_only=until_ended)
+
+    return await wait_until(request, context, read, settled, changes)
 
 
 async def wait_until(
@@ -48,23 +53,22 @@ async def wait_until(
     context: Context,
     read: Callable[[], Awaitable[T]],
     done: Callable[[T], bool],
-    *,
-    end_only: bool = False,
+    changes: Callable[[], AbstractContextManager[asyncio.Event]],
 ) -> T:
-    """What is read of the job once it is ``done``, or when ``?wait=`` seconds are over.
+    """What is read once it is ``done``, or when ``?wait=`` seconds are over.
 
     Args:
-        end_only: nothing but the end of the job changes what is read.
+        changes: an event that is set when something else may be read.
 
     Raises:
         NotAllowed, NoSuchJob, BadField, Refusal
     """
-    wanted, wait_s = job_id(request), seconds_param(request, "wait")
+    wait_s = seconds_param(request, "wait")
     value = await read()
     if not wait_s or done(value):
         return value
     deadline = context.clock.monotonic() + wait_s
-    with context.waiting(request), context.watch.of(wanted, end_only=end_only) as changed:
+    with context.waiting(request), changes() as changed:
         while True:
             changed.clear()
             value = await read()

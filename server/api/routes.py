@@ -7,7 +7,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.api import agents, attempts, downloads, jobs, openapi, server_status, upload
+from server.api import agents, attempts, downloads, events, jobs, openapi, server_status, upload
 from server.api.context import Context
 from server.api.route import Route, json_answer
 from server.domain.access import Area, check_area
@@ -23,7 +23,16 @@ _AGENT: Final = "/api/v1/agents/{name}"
 _AGENT_MESSAGE: Final = {"message": "why; shown with the agent, one line"}
 _WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
 _SEEN: Final = {"seen": "return as soon as the state is another than this"}
-_EVENTS: Final = {"after": "only events with a higher seq", "wait": "seconds to wait for one"}
+_EVENTS: Final = {
+    "after": "only events with a higher seq",
+    "limit": "1 to 1000, default 500",
+    "wait": "seconds to wait for one",
+}
+_ALL_EVENTS: Final = {
+    "after": "only events with a higher seq; now: those that are still to come",
+    "user": "only of this user's jobs",
+    "service": "only of this service's jobs",
+}
 _ALL_AGENTS: Final = {"all": "1: also those that were retired and are not in the settings"}
 _UPLOAD: Final = {
     "service": "so that it can be refused before the body is read",
@@ -71,7 +80,24 @@ ROUTES: Final = (
     Route("GET", "/api/v1/tags/{tag}", Area.JOBS, jobs.tagged, {200: wire.TagPage}, (400,), _PAGES),
     Route("GET", _JOB, Area.JOBS, jobs.read, {200: wire.JobDoc}, (404,), _WAIT | _SEEN),
     Route("DELETE", _JOB, Area.JOBS, jobs.delete, {204: None}, (404, 409)),
-    Route("GET", f"{_JOB}/events", Area.JOBS, jobs.events, {200: wire.EventPage}, (404,), _EVENTS),
+    Route(
+        "GET",
+        f"{_JOB}/events",
+        Area.JOBS,
+        events.of_job,
+        {200: wire.EventPage, 204: None},
+        (400, 404, 429),
+        _EVENTS,
+    ),
+    Route(
+        "GET",
+        "/api/v1/events",
+        Area.JOBS,
+        events.of_all,
+        {200: wire.EventPage},
+        (400, 429),
+        _EVENTS | _ALL_EVENTS,
+    ),
     Route(
         "GET",
         f"{_JOB}/result",

@@ -16,8 +16,8 @@ MOST_OUTPUTS: Final = 100
 MOST_NOTICES: Final = 200
 """Of one attempt. An agent takes fewer: these hold for agents that do not."""
 _MAX_NAME: Final = 200
-_MAX_TEXT: Final = 4_000
-_MAX_MESSAGE: Final = 500
+_MAX_TEXT: Final = 4_096
+_MAX_MESSAGE: Final = 1_024
 _EVERY_S: Final = 5.0
 _SLOWER: Final = 100
 """After so many events about progress the time between two grows with the age of the attempt."""

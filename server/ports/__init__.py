@@ -12,7 +12,7 @@ from server.ports.agents import (
     RefusedByAgent,
     Unreachable,
 )
-from server.ports.jobs import Filter, Held, Jobs, Watch
+from server.ports.jobs import EventsPage, Filter, Held, Jobs, Watch
 from server.ports.leases import LeaseLost, Leases
 from server.ports.storage import (
     FileStream,
@@ -28,6 +28,7 @@ __all__ = [
     "Agent",
     "AgentError",
     "AgentRecords",
+    "EventsPage",
     "Fetched",
     "FileStream",
     "Filter",

@@ -49,6 +49,17 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
+class EventsPage:
+    """Some events, oldest first."""
+
+    items: Sequence[Event]
+    reached: int
+    """Every event up to this ``seq`` was looked at."""
+    more: bool
+    """There are later ones already."""
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """Slots that one user's jobs of one service hold on one agent."""
 
@@ -263,6 +274,16 @@ class Jobs(Protocol):
         Raises:
             NoSuchJob
         """
+        ...
+
+    async def all_events(self, where: Filter, after: int, limit: int) -> EventsPage:
+        """What happened to all jobs of the filter's user, service and ``submitted_by``. Its cost is
+        bounded: a page may hold few, or none, and not be the last.
+        """
+        ...
+
+    async def newest_event(self) -> int:
+        """The highest ``seq`` so far."""
         ...
 
     async def moves(self, job_id: int, most: int) -> list[Event]:

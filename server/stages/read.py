@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from server.domain import access
 from server.domain.errors import NoSuchJob
-from server.domain.jobs import Event, Job
-from server.ports import Filter, Jobs
+from server.domain.jobs import Job
+from server.ports import EventsPage, Filter, Jobs
 from shared.principals import Principal
 
 
@@ -26,14 +26,32 @@ async def read_job(jobs: Jobs, principal: Principal, job_id: int) -> Job:
     return job
 
 
-async def read_events(jobs: Jobs, principal: Principal, job_id: int, after: int) -> list[Event]:
-    """The job's history from behind ``after``.
+async def read_events(
+    jobs: Jobs, principal: Principal, job_id: int, after: int, limit: int
+) -> EventsPage:
+    """What happened to the job, from behind ``after``.
 
     Raises:
         NotAllowed, NoSuchJob
     """
     await read_job(jobs, principal, job_id)
-    return await jobs.events(job_id, after)
+    found = await jobs.events(job_id, after, limit + 1)
+    items = found[:limit]
+    return EventsPage(items, items[-1].seq if items else after, more=len(found) > limit)
+
+
+async def list_events(
+    jobs: Jobs, principal: Principal, where: Filter, after: int, limit: int
+) -> EventsPage:
+    """What happened to the jobs that fit and that the principal may see, from behind ``after``.
+
+    Raises:
+        NotAllowed
+    """
+    visible = _visible(principal, where)
+    if visible is None:
+        return EventsPage([], after, more=False)
+    return await jobs.all_events(visible, after, limit)
 
 
 async def list_jobs(

@@ -8,6 +8,7 @@ from typing import Any, Final
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import FIRST_EVENT, Event
 from server.domain.live import NOTICES, Live, Note
+from server.ports import EventsPage, Filter
 from server.store import records
 from server.store.statements import Part
 from shared.clock import Micros
@@ -16,6 +17,8 @@ from shared.sql import Transaction
 from shared.wire import JobState
 
 _NO_END: Final = 2**62
+_SLICE: Final = 2_000
+"""Events that one page looks at, whatever it is to show."""
 _SAID: Final = ", ".join(f"'{event}'" for event in ("job.output", *NOTICES.values()))
 
 
@@ -90,6 +93,41 @@ class Events(Part):
         ):
             raise NoSuchJob(job_id)
         return [records.event(row) for row in rows]
+
+    async def all_events(self, where: Filter, after: int, limit: int) -> EventsPage:
+        (slice_,) = await self._database.list_rows(
+            """
+            SELECT max(seq) AS reached, count(*) AS count FROM (
+                SELECT seq FROM events WHERE seq > :after ORDER BY seq LIMIT :slice
+            )
+            """,
+            {"after": after, "slice": _SLICE},
+        )
+        reached, full = slice_["reached"] or after, slice_["count"] == _SLICE
+        given = {
+            "user_id": where.user_id,
+            "service": where.service,
+            "submitted_by": where.submitted_by,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        fits = "".join(f" AND jobs.{name} = :{name}" for name in given)
+        rows = await self._database.list_rows(
+            # CROSS: the events of the slice are read, and the job of each looked up.
+            f"""
+            SELECT events.* FROM events {"CROSS JOIN jobs" if given else ""}
+            WHERE seq > :after AND seq <= :reached
+            {"AND jobs.id = events.job_id" if given else ""} {fits} ORDER BY seq LIMIT :limit
+            """,  # noqa: S608 - no user input
+            {"after": after, "reached": reached, "limit": limit + 1} | given,
+        )
+        items = [records.event(row) for row in rows[:limit]]
+        if len(rows) > limit:
+            return EventsPage(items, items[-1].seq, more=True)
+        return EventsPage(items, reached, more=full)
+
+    async def newest_event(self) -> int:
+        rows = await self._database.rows("SELECT max(seq) AS seq FROM events")
+        return int(rows[0]["seq"] or 0)
 
     async def moves(self, job_id: int, most: int) -> list[Event]:
         rows = await self._database.rows(

@@ -328,6 +328,25 @@ async def test_a_list_holds_what_its_reader_may_see(world) -> None:
         assert await world.list(name, query) == expected, (name, query)
 
 
+async def test_events_are_shown_to_who_may_see_their_job(world) -> None:
+    jobs = {
+        name: await world.job(name, user)
+        for name, user in (("ann-laptop", "ann"), ("portal", "ann"), ("other-portal", "bob"))
+    }
+    for name, query, expected in (
+        ("admin", "", ["ann-laptop", "portal", "other-portal"]),
+        ("admin", "?user=bob", ["other-portal"]),
+        ("ann-laptop", "", ["ann-laptop", "portal"]),
+        ("ann-laptop", "?user=bob", []),
+        ("bob-laptop", "", ["other-portal"]),
+        ("portal", "", ["portal"]),
+        ("other-portal", "?user=ann", []),
+    ):
+        answer = await world.ask(name, "GET", f"/api/v1/events{query}")
+        shown = {event["job_id"] for event in answer.document["items"]}
+        assert shown == {jobs[one] for one in expected}, (name, query)
+
+
 async def test_the_job_of_a_key_is_listed_to_who_may_see_it(world) -> None:
     await world.job("portal", "ann", Idempotency_Key="k")
     for name, count in {

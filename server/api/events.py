@@ -1,0 +1,119 @@
+"""What happened: to one job, or to all that a caller may see, as pages and as they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aiohttp import web
+
+from server.api import documents, event_stream
+from server.api.context import Context
+from server.api.event_stream import Batch
+from server.api.params import int_param, job_id
+from server.api.requested_job import wait_until
+from server.domain.errors import BadField
+from server.domain.jobs import Event
+from server.ports import EventsPage, Filter
+from server.stages.read import list_events, read_events, read_job
+from shared.http.authentication import PRINCIPAL
+from shared.wire import EventPage
+
+_LAST: Final = 2**63 - 1
+_PAGE: Final = 500
+_BATCH: Final = 100
+"""Events that are in memory for one reader of a stream."""
+_GATHER_S: Final = 0.2
+_NOW: Final = "now"
+
+
+async def of_job(request: web.Request, context: Context) -> web.StreamResponse | EventPage:
+    """What happened to a job, in order; ``?after=SEQ&wait=S`` waits for what is newer."""
+    wanted, principal = job_id(request), request[PRINCIPAL]
+    after = int_param(request, "after", 0, 0, _LAST)
+    limit = int_param(request, "limit", _PAGE, 1, 1_000)
+
+    async def read(behind: int) -> Batch:
+        job = await read_job(context.jobs, principal, wanted)
+        found = await context.jobs.events(wanted, behind, _BATCH)
+        full = len(found) == _BATCH
+        reached = found[-1].seq if found else behind
+        return Batch(_messages(found), reached, full, job.ended and not full)
+
+    def changes() -> event_stream.Changes:
+        return context.watch.events_of(wanted)
+
+    if event_stream.is_wanted(request):
+        seen = event_stream.last_event_id(request)
+        behind = after if seen is None else seen
+        return await event_stream.stream(request, context, read, behind, changes())
+
+    async def newer() -> EventsPage:
+        return await read_events(context.jobs, principal, wanted, after, limit)
+
+    return _page(await wait_until(request, context, newer, _has_items, changes))
+
+
+async def of_all(request: web.Request, context: Context) -> web.StreamResponse | EventPage:
+    """What happened to all jobs that the caller may see."""
+    known = ("after", "limit", "wait", "service", "user")
+    for name in request.query:
+        if name not in known:
+            there = ", ".join(known)
+            raise BadField(name, "unknown_parameter", f"no parameter {name!r}; there are {there}")
+    limit = int_param(request, "limit", _PAGE, 1, 1_000)
+    where = Filter(request.query.get("user"), request.query.get("service"))
+    streamed = event_stream.is_wanted(request)
+    seen = event_stream.last_event_id(request) if streamed else None
+    text = request.query.get("after", _NOW if streamed else "0")
+    if seen is not None:
+        after = seen
+    elif text == _NOW:
+        after = await context.jobs.newest_event()
+    else:
+        after = int_param(request, "after", 0, 0, _LAST)
+    reached = after
+
+    async def newer(most: int) -> EventsPage:
+        nonlocal reached
+        page = await list_events(context.jobs, request[PRINCIPAL], where, reached, most)
+        reached = page.reached
+        return page
+
+    async def read(_: int) -> Batch:
+        page = await newer(_BATCH)
+        return Batch(_messages(page.items), page.reached, page.more)
+
+    def changes() -> event_stream.Changes:
+        return context.watch.events_of(None)
+
+    if streamed:
+        return await event_stream.stream(
+            request, context, read, after, changes(), gather_s=_GATHER_S
+        )
+    return _page(
+        await wait_until(request, context, lambda: newer(limit), _has_items_or_more, changes)
+    )
+
+
+def _has_items(page: EventsPage) -> bool:
+    return bool(page.items)
+
+
+def _has_items_or_more(page: EventsPage) -> bool:
+    return bool(page.items) or page.more
+
+
+def _page(page: EventsPage) -> EventPage:
+    return EventPage(
+        items=[documents.event_doc(event) for event in page.items],
+        next=str(page.reached) if page.more else None,
+        reached=page.reached,
+    )
+
+
+def _messages(events: Sequence[Event]) -> bytes:
+    return b"".join(
+        event_stream.message(one.seq, one.event, documents.event_doc(one).model_dump_json())
+        for one in events
+    )
