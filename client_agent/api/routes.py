@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 import structlog
 from aiohttp import hdrs, web
 
+from client_agent.api.running_logs import RunningLogs
 from client_agent.api.snapshots import Snapshots
 from client_agent.intake.submit import Intake
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads import states
-from client_agent.payloads.errors import Refused
+from client_agent.payloads.errors import NoSuchPayload, Refused
 from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
@@ -54,6 +56,7 @@ class Api:
         self._runner, self._intake = runner, intake
         self._health, self._folders, self._clock = health, folders, clock
         self._snapshots = snapshots
+        self._logs = RunningLogs(payloads, outputs, folders, clock)
         self._cpu_load = CpuLoad()
 
     def routes(self) -> list[web.RouteDef]:
@@ -67,6 +70,7 @@ class Api:
             web.post(f"/kill/{_ID}", self.kill),
             web.get("/payloads", self.list),
             web.delete(f"/payloads/{_ID}", self.acknowledge),
+            web.get(f"/payloads/{_ID}/logs/{{stream:stdout|stderr}}", self.log, allow_head=False),
             web.post("/keys/{server}/{key}/settle", self.settle),
             web.get("/events", self.events),
         ]
@@ -118,6 +122,25 @@ class Api:
         await self._folders.remove_result(payload_id)
         return web.Response(status=204)
 
+    async def log(self, request: web.Request) -> web.StreamResponse:
+        """What it has written so far to a log. Followed, the answer goes on as more is written."""
+        payload_id, offset = _id(request), _int_param(request, "offset")
+        follow = request.query.get("follow") in ("1", "true")
+        with request.app[GATE].long_poll(request) if follow else contextlib.nullcontext():
+            payload = await self._payloads.get(payload_id)
+            if request.query.get("key") not in (None, payload.key):
+                raise NoSuchPayload(payload_id)
+            if follow:
+                payload = await self._logs.wait_for_launch(payload)
+            with self._logs.open(payload, request.match_info["stream"]) as log:
+                response = _stream("application/octet-stream")
+                await response.prepare(request)
+                if log is not None:
+                    async for data in log.chunks(offset, follow=follow):
+                        await response.write(data)
+                await response.write_eof()
+        return response
+
     # -- for Ferryman servers
 
     async def settle(self, request: web.Request) -> web.StreamResponse:
@@ -154,13 +177,7 @@ class Api:
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         after = _int_param(request, "after")
-        response = web.StreamResponse(
-            headers={
-                hdrs.CONTENT_TYPE: "application/x-ndjson",
-                hdrs.CACHE_CONTROL: "no-store",
-                "X-Accel-Buffering": "no",
-            }
-        )
+        response = _stream("application/x-ndjson")
         await response.prepare(request)
         server = request.query.get("server")
         lines = event_lines(self._payloads, self._outputs, self._clock, after, server)
@@ -207,6 +224,17 @@ class Api:
             async for data in snapshot.chunks():
                 await response.write(data)
         return response
+
+
+def _stream(content_type: str) -> web.StreamResponse:
+    """An answer that proxies pass on piece by piece."""
+    return web.StreamResponse(
+        headers={
+            hdrs.CONTENT_TYPE: content_type,
+            hdrs.CACHE_CONTROL: "no-store",
+            "X-Accel-Buffering": "no",
+        }
+    )
 
 
 def _json(model: Wire, status: int = 200) -> web.Response:

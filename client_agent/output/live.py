@@ -54,7 +54,8 @@ class LiveOutput:
         """Notices of run.sh."""
         self._problems: set[str] = set()
         """Kinds of problems of which the agent has given a notice, one each."""
-        self._followers: set[asyncio.Event] = set()
+        self._followers: dict[asyncio.Event, str] = {}
+        """Event of one who follows a log -> its stream."""
 
     def start(self) -> None:
         """run.sh starts now."""
@@ -75,15 +76,18 @@ class LiveOutput:
             self._on_change(False)
         return count
 
-    def on_stored(self, _: str) -> None:
-        self._wake_followers()
+    def on_stored(self, stream: str) -> None:
+        for event, followed in self._followers.items():
+            if followed == stream:
+                event.set()
 
     def end(self) -> None:
         """It runs no more, and its output was read to its end."""
         self._lines.end()
         self._told = self._told or self._news
         self.ended = True
-        self._wake_followers()
+        for event in self._followers:
+            event.set()
 
     def doc(self) -> LiveDoc:
         """The values now."""
@@ -105,18 +109,14 @@ class LiveOutput:
         return self.doc() if self._told else None
 
     @contextmanager
-    def followed(self) -> Iterator[asyncio.Event]:
-        """An event that is set whenever more of a log is stored, and at the end."""
+    def followed(self, stream: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever more of that log is stored, and at the end."""
         event = asyncio.Event()
-        self._followers.add(event)
+        self._followers[event] = stream
         try:
             yield event
         finally:
-            self._followers.discard(event)
-
-    def _wake_followers(self) -> None:
-        for event in self._followers:
-            event.set()
+            del self._followers[event]
 
     def _on_line(self, line: bytes) -> None:
         try:

@@ -1,0 +1,133 @@
+"""The logs of attempts that run, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from client_agent.api.running_logs import FOLLOW_S, PACE_S
+from tests.support.agent_http import calling
+
+_ODD = bytes(range(256))
+
+
+@pytest.fixture
+async def agent(tmp_path):
+    async with calling(tmp_path) as caller:
+        yield caller
+    assert caller.sandbox.violations == []
+
+
+async def started(agent, key="1.1"):
+    _, payload = await agent.submit(key)
+    return payload["id"], await agent.sandbox.process(key)
+
+
+async def log(agent, payload_id, query="", stream="stdout"):
+    async with agent.http.get(f"/payloads/{payload_id}/logs/{stream}?{query}") as response:
+        assert response.status == 200, await response.text()
+        assert response.headers["X-Accel-Buffering"] == "no"
+        return await response.read()
+
+
+async def test_what_is_written_so_far_comes_byte_by_byte_from_any_offset(agent):
+    payload_id, process = await started(agent)
+    process.log(_ODD, b"error")
+    assert await log(agent, payload_id) == _ODD
+    assert await log(agent, payload_id, "offset=200&key=1.1") == _ODD[200:]
+    assert await log(agent, payload_id, f"offset={2**63 - 1}") == b""
+    assert await log(agent, payload_id, stream="stderr") == b"error"
+    process.finish()
+
+
+async def test_a_followed_log_goes_on_until_its_end(agent):
+    payload_id, process = await started(agent)
+    process.log(b"one\n")
+    async with agent.http.get(f"/payloads/{payload_id}/logs/stdout?follow=1") as response:
+        assert await response.content.readany() == b"one\n"
+        for data in (b"two\n", _ODD):
+            await agent.clock.until_asleep(FOLLOW_S)
+            process.log(data)
+            await agent.clock.until_asleep(PACE_S)
+            await agent.clock.advance(PACE_S)
+            assert await response.content.readany() == data
+        await agent.clock.until_asleep(FOLLOW_S)
+        process.log(b"last")
+        process.finish()
+        assert await response.read() == b"last"
+
+
+async def test_other_output_does_not_keep_a_quiet_log_open(agent):
+    payload_id, process = await started(agent)
+    async with agent.http.get(f"/payloads/{payload_id}/logs/stdout?follow=1") as response:
+        await agent.clock.until_asleep(FOLLOW_S)
+        await agent.clock.advance(FOLLOW_S - 1)
+        process.log(stderr=b"x")
+        await agent.clock.advance(1)
+        assert await response.read() == b""
+    process.finish()
+
+
+async def test_followers_of_one_that_waits_wait_for_its_start(agent):
+    blocking = [await started(agent, f"{n}.1") for n in (1, 2)]
+    waiting = [(await agent.submit(f"{n}.1"))[1]["id"] for n in range(3, 8)]
+    for payload_id in waiting:
+        assert await log(agent, payload_id) == b""
+    followed = asyncio.create_task(log(agent, waiting[-1], "follow=1"))
+    await agent.clock.until_asleep(FOLLOW_S)
+    for _, process in blocking:
+        process.finish()
+    for number in range(3, 8):
+        process = await agent.sandbox.process(f"{number}.1")
+        process.log(f"hello from {number}".encode())
+        if number == 7:
+            await agent.clock.until_asleep(FOLLOW_S)
+        process.finish()
+    assert await followed == b"hello from 7"
+
+
+async def test_logs_of_what_is_unknown_or_has_ended_are_not_here(agent):
+    payload_id = await agent.completed()
+    for path, code in (
+        (f"{payload_id}/logs/stdout", "log_gone"),
+        (f"{payload_id}/logs/stdout?follow=1", "log_gone"),
+        ("99/logs/stdout", "payload_not_found"),
+        (f"{payload_id}/logs/stdout?key=1.2", "payload_not_found"),
+        (f"{payload_id}/logs/other", "no_such_route"),
+        (f"{payload_id}/logs/..%2f1.stdout", "no_such_route"),
+    ):
+        status, body = await agent.call("GET", f"/payloads/{path}")
+        assert (status, body["code"]) == (404, code), path
+
+
+async def test_an_offset_is_a_number(agent):
+    payload_id, process = await started(agent)
+    for offset in ("-1", "x", "1e3", "9" * 30):
+        status, body = await agent.call(
+            "GET", f"/payloads/{payload_id}/logs/stdout?offset={offset}"
+        )
+        assert (status, body["code"]) == (400, "invalid_query")
+    process.finish()
+
+
+async def test_logs_need_a_token_where_the_agent_has_one(tmp_path):
+    async with calling(tmp_path, tokens=["a" * 40]) as agent:
+        payload_id, process = await started(agent)
+        process.log(b"secret")
+        assert await log(agent, payload_id) == b"secret"
+        path = f"/payloads/{payload_id}/logs/stdout"
+        async with agent.http.get(path, headers={"Authorization": "Bearer no"}) as response:
+            assert response.status == 401
+        process.finish()
+
+
+async def test_a_reader_that_is_stuck_costs_only_itself(agent):
+    payload_id, process = await started(agent)
+    path = f"/payloads/{payload_id}/logs/stdout?follow=1"
+    async with agent.http.get(path) as stuck:  # its answer is never read
+        process.log(b"x" * (8 << 20))
+        assert len(await log(agent, payload_id)) == 8 << 20
+        process.finish()
+        assert (await agent.ended(payload_id))["status"] == "Completed"
+        stuck.close()
