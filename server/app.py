@@ -33,6 +33,7 @@ from server.health import Health
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
+from server.settings.services import in_file, of_record
 from server.settings.tables import AgentTable, ServerSettings
 from server.stages.accept import Accept
 from server.stages.agents import Agents
@@ -43,6 +44,7 @@ from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
 from server.stages.send import Send
+from server.stages.services import Services
 from server.stages.stage import Resources
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
@@ -51,6 +53,7 @@ from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
+from server.store.services import SqlServices
 from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
 from shared.http import connections
@@ -64,8 +67,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 TRANSFERS_PER_HOST: Final = 64
 UPLOADS_CHECKED_S: Final = 5.0
 """Between two looks for uploads that are too slow."""
-AGENTS_EVERY_S: Final = 10.0
-"""Between two looks at what was decided about agents elsewhere."""
+DECIDED_EVERY_S: Final = 10.0
+"""Between two looks at what was decided about agents and services elsewhere."""
 PROGRESS_EVERY_S: Final = 0.4
 """Between two writes of what running jobs say. An agent reports it twice a second, and it is to be
 seen within one."""
@@ -130,7 +133,10 @@ async def compose(
         transfers=await stack.enter_async_context(_session(TRANSFERS_PER_HOST)),
         storage=storage,
     )
-    services = {name: one.service(name) for name, one in settings.services.items()}
+    services = Services(
+        SqlServices(database), of_record, clock, in_file(settings), wakeups.sender.set
+    )
+    await services.run_once()
     clients = [
         _client(name, one, sessions, (identity, former), clock)
         for name, one in settings.agents.items()
@@ -190,7 +196,8 @@ async def compose(
             Loop("progress", get.progress, PROGRESS_EVERY_S, asyncio.Event(), clock),
             Loop("getter", poll, table.getter_interval, wakeups.getter, clock),
             Loop("canceller", cancel, CANCEL_AGAIN_S, wakeups.canceller, clock),
-            Loop("agents", agents, AGENTS_EVERY_S, asyncio.Event(), clock),
+            Loop("agents", agents, DECIDED_EVERY_S, asyncio.Event(), clock),
+            Loop("services", services, DECIDED_EVERY_S, asyncio.Event(), clock),
             Loop("uploads", upload_limits, UPLOADS_CHECKED_S, asyncio.Event(), clock),
             Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
         ],
@@ -267,7 +274,13 @@ def _client(
     if agent.url is not None:
         server, former = identity
         return FerrymanAgent(
-            name, agent.url.rstrip("/"), sessions, clock, server=server, former=former, **more
+            name,
+            agent.url.rstrip("/"),
+            sessions,
+            clock,
+            server=server,
+            former=former,
+            **more,
         )
     addresses = (agent.upload_url or "", agent.download_url or "", agent.terminate_url or "")
     return OrchestratorClient(name, *addresses, sessions, clock, **more)

@@ -38,6 +38,8 @@ from ferryman.models import TagPage as TagPage
 from ferryman.models import Usage as Usage
 from ferryman.models import WaitReason as WaitReason
 from ferryman.models import Wire as Wire
+from ferryman.service_models import ServiceDoc as ServiceDoc
+from ferryman.service_models import ServicePage as ServicePage
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """An integer that a database column can hold."""

@@ -46,7 +46,13 @@ class FerrymanAgent(AgentClient):
 
     supports_events = True
 
-    def __init__(self, *args: Any, server: str, former: Sequence[str] = (), **more: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        server: str,
+        former: Sequence[str] = (),
+        **more: Any,
+    ) -> None:
         super().__init__(*args, **more)
         self._server, self._former = server, former
 
@@ -76,6 +82,7 @@ class FerrymanAgent(AgentClient):
             lease=self.lease,
             heartbeat_timeout_s=heartbeat_timeout_s(job, service),
             on_shutdown=service.on_shutdown,
+            env=dict(service.env),
         )
         async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
             form = forms.zipped(order.model_dump_json(), bundle, secrets.token_hex(16))

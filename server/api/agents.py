@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 
 from server.api.context import Context
 from server.api.documents import shown
+from server.api.params import message_param
 from server.domain.agents import REPLACED, AgentRecord
-from server.domain.errors import BadField
 from server.ports import Agent
 from shared.units.sizes import say_count
 from shared.wire import AgentDoc, AgentPage, AgentState
-
-_LONGEST: Final = 200
-"""Characters of a message."""
 
 
 async def listing(request: web.Request, context: Context) -> AgentPage:
@@ -34,7 +31,7 @@ async def read(request: web.Request, context: Context) -> AgentDoc:
 
 async def drain(request: web.Request, context: Context) -> AgentDoc:
     """Give the agent no new jobs; those that it has are followed to their end."""
-    message = _message(request, "drained by an operator")
+    message = message_param(request, "drained by an operator")
     return await _current(context, await context.agents.drain(request.match_info["name"], message))
 
 
@@ -45,24 +42,16 @@ async def resume(request: web.Request, context: Context) -> AgentDoc:
 
 async def retire(request: web.Request, context: Context) -> AgentDoc:
     """Use the agent no more: it gets no jobs and is not contacted."""
-    message = _message(request, "retired by an operator")
+    message = message_param(request, "retired by an operator")
     return await _current(context, await context.agents.retire(request.match_info["name"], message))
 
 
 async def lost(request: web.Request, context: Context) -> AgentDoc:
     """End all attempts of an agent that cannot be reached, because it will not come back."""
-    message = _message(request, "declared lost by an operator")
+    message = message_param(request, "declared lost by an operator")
     record, ended = await context.agents.declare_lost(request.match_info["name"], message)
     attempts = f"{say_count(ended, 'attempt')} ended" if ended else "it had no jobs"
     return await _current(context, replace(record, message=f"{record.message}; {attempts}"))
-
-
-def _message(request: web.Request, default: str) -> str:
-    text = request.query.get("message", "").strip() or default
-    if len(text) > _LONGEST or not text.isprintable():
-        why = f"message should be at most {_LONGEST} characters on one line"
-        raise BadField("message", "invalid_message", why)
-    return text
 
 
 def _in_use(context: Context, record: AgentRecord) -> bool:

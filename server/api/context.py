@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
 from server.domain.jobs import Job
-from server.domain.service import Service
 from server.ports import Fleet, Jobs, Scratch, Storage, Watch
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.cancel import Cancel
+from server.stages.services import Services
 from shared.clock import Clock
 from shared.multipart.limits import FormLimits
 from shared.wire import JobDoc, QueueInfo
@@ -30,7 +30,7 @@ class Context:
     scratch: Scratch
     fleet: Fleet
     agents: Agents
-    services: Mapping[str, Service]
+    services: Services
     watch: Watch
     clock: Clock
     accept: Accept

@@ -41,7 +41,7 @@ def job_doc(
     own = {
         "status": job.state,
         "retries_left": max(0, (rules.retries if rules else 0) - job.retries_used),
-        "retry": None if rules is None else _retry_doc(rules),
+        "retry": None if rules is None else retry_doc(rules),
         "meta": None if job.meta is None else json.loads(job.meta),
         "warnings": [*job.upload_warnings, *job.warnings],
         "queue": queue,
@@ -58,7 +58,8 @@ def job_doc(
     return JobDoc(**shown(job, JobDoc) | own)
 
 
-def _retry_doc(rules: RetryPolicy) -> RetryDoc:
+def retry_doc(rules: RetryPolicy) -> RetryDoc:
+    """The policy as it is shown."""
     by_backoff = rules.backoff is not None
     return RetryDoc(
         retries=rules.retries,

@@ -32,7 +32,7 @@ _PAGE: Final = """<!doctype html>
 _KEPT_IDS: Final = {
     "server_status_ping": "service_ping",
     "server_status_health": "service_health",
-    "server_status_services": "service_services",
+    "services_listing": "service_services",
     "agents_listing": "service_agents",
     "events_of_job": "jobs_events",
 }

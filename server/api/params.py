@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
 from server.api.problems import Refusal
 from server.domain.errors import BadField
 from shared.http.numbers import whole_number
+from shared.http.request_body import send_continue
 
 MAX_WAIT_S: Final = 120.0
 _MAX_ID: Final = 2**63 - 1
+_MAX_MESSAGE: Final = 200
 _MAX_LENGTH: Final = 32
 """Characters of a number of seconds."""
 
@@ -54,6 +57,44 @@ def seconds_param(request: web.Request, name: str) -> float:
     if not value >= 0:  # also refuses nan
         raise BadField(name, f"invalid_{name}", f"{name} should be seconds, not {text[:32]!r}")
     return min(value, MAX_WAIT_S)
+
+
+def message_param(request: web.Request, default: str) -> str:
+    """An operator's word for people, on one line."""
+    text = request.query.get("message", "").strip() or default
+    if len(text) > _MAX_MESSAGE or not text.isprintable():
+        why = f"message should be at most {_MAX_MESSAGE} characters on one line"
+        raise BadField("message", "invalid_message", why)
+    return text
+
+
+async def json_body(request: web.Request, most: int) -> dict[str, Any]:
+    """The body, which is to be a JSON object of ``most`` bytes at most.
+
+    Raises:
+        Refusal: it is larger, or no JSON object. Nothing of it is repeated: it may hold secrets.
+    """
+    await send_continue(request)
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > most:
+            raise Refusal(413, "body_too_large", f"the body has more than {most} bytes")
+    try:
+        found = json.loads(body, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        why = "the body should be a JSON object, with each key once"
+        raise Refusal(400, "invalid_json", why)
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def int_param(request: web.Request, name: str, default: int, least: int, most: int) -> int:

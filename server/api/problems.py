@@ -20,10 +20,12 @@ from server.domain.errors import (
     NoSuchAgent,
     NoSuchAttempt,
     NoSuchJob,
+    NoSuchService,
     NotAllowed,
     NotEnded,
     QueueFull,
     ServerPaused,
+    ServiceRefusal,
     StorageFull,
 )
 from shared.http.middleware import ERROR_CODE, REQUEST_ID, Handler
@@ -39,6 +41,8 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NoSuchAgent: HTTPStatus.NOT_FOUND,
     NoSuchAttempt: HTTPStatus.NOT_FOUND,
     NoSuchJob: HTTPStatus.NOT_FOUND,
+    NoSuchService: HTTPStatus.NOT_FOUND,
+    ServiceRefusal: HTTPStatus.CONFLICT,
     NotAllowed: HTTPStatus.FORBIDDEN,
     BadField: HTTPStatus.BAD_REQUEST,
     NotEnded: HTTPStatus.CONFLICT,

@@ -7,7 +7,17 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.api import agents, attempts, downloads, events, jobs, openapi, server_status, upload
+from server.api import (
+    agents,
+    attempts,
+    downloads,
+    events,
+    jobs,
+    openapi,
+    server_status,
+    services,
+    upload,
+)
 from server.api.context import Context
 from server.api.route import Route, json_answer
 from server.domain.access import Area, check_area
@@ -20,6 +30,10 @@ _STATUS: Final = {200: wire.StatusBody, 202: wire.StatusBody}
 _JOB: Final = "/api/v1/jobs/{id}"
 _ATTEMPT: Final = f"{_JOB}/attempts/{{attempt}}"
 _AGENT: Final = "/api/v1/agents/{name}"
+_SERVICES: Final = "/api/v1/services"
+_SERVICE: Final = f"{_SERVICES}/{{name}}"
+_ALL_SERVICES: Final = {"all": "1: also those that were retired"}
+_SERVICE_MESSAGE: Final = {"message": "why; shown with the service and its jobs, one line"}
 _AGENT_MESSAGE: Final = {"message": "why; shown with the agent, one line"}
 _WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
 _SEEN: Final = {"seen": "return as soon as the state is another than this"}
@@ -126,7 +140,36 @@ ROUTES: Final = (
         {200: wire.JobDoc, 202: wire.JobDoc},
         (404, 409),
     ),
-    Route("GET", "/api/v1/services", Area.STATUS, server_status.services, {200: None}),
+    Route(
+        "GET",
+        _SERVICES,
+        Area.STATUS,
+        services.listing,
+        {200: wire.ServicePage},
+        query=_ALL_SERVICES,
+    ),
+    Route("GET", _SERVICE, Area.STATUS, services.read, {200: wire.ServiceDoc}, (404,)),
+    Route(
+        "PUT",
+        _SERVICE,
+        Area.SERVICES,
+        services.put,
+        {200: wire.ServiceDoc, 201: wire.ServiceDoc},
+        (400, 409, 413),
+    ),
+    Route("DELETE", _SERVICE, Area.SERVICES, services.retire, {200: wire.ServiceDoc}, (404, 409)),
+    Route(
+        "POST",
+        f"{_SERVICE}/pause",
+        Area.SERVICES,
+        services.pause,
+        {200: wire.ServiceDoc},
+        (400, 404),
+        _SERVICE_MESSAGE,
+    ),
+    Route(
+        "POST", f"{_SERVICE}/resume", Area.SERVICES, services.resume, {200: wire.ServiceDoc}, (404,)
+    ),
     Route(
         "GET",
         "/api/v1/agents",

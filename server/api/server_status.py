@@ -1,4 +1,4 @@
-"""The server itself: health, and the services it offers."""
+"""The server itself: whether it is there, and whether all is well."""
 
 from __future__ import annotations
 
@@ -31,22 +31,3 @@ async def health(request: web.Request, context: Context) -> web.StreamResponse:
     return web.json_response(
         body, status=HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
     )
-
-
-async def services(request: web.Request, context: Context) -> web.StreamResponse:
-    """What may be asked for, and the limits that hold."""
-    held = await context.jobs.held()
-    items = [
-        {
-            "name": service.name,
-            "runs_per_user": service.runs_per_user,
-            "max_runs": service.max_runs,
-            "in_work": sum(one.slots for one in held if one.service == service.name),
-            "timeout_s": service.timeout_s,
-            "queue_timeout_s": service.queue_timeout_s,
-            "expires_after_s": service.expires_after_s,
-            "limits": service.limits.model_dump(),
-        }
-        for service in context.services.values()
-    ]
-    return web.json_response({"items": items})

@@ -26,6 +26,8 @@ class Area(Enum):
     """What the server offers."""
     JOBS = auto()
     AGENTS = auto()
+    SERVICES = auto()
+    """Changing what the server offers."""
 
 
 _ROLES: Final[Mapping[Area, frozenset[Role | None]]] = {
@@ -33,6 +35,7 @@ _ROLES: Final[Mapping[Area, frozenset[Role | None]]] = {
     Area.STATUS: frozenset(Role),
     Area.JOBS: frozenset({Role.USER, Role.PORTAL, Role.OPERATOR}),
     Area.AGENTS: frozenset({Role.OPERATOR}),
+    Area.SERVICES: frozenset({Role.OPERATOR}),
 }
 
 

@@ -57,6 +57,21 @@ class AgentRefusal(FerrymanError):
         self.code = code
 
 
+class NoSuchService(FerrymanError):
+    code = "service_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"this server has no service {name[:64]!r}")
+
+
+class ServiceRefusal(FerrymanError):
+    """What an operator asked for cannot be done with the service."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class AlreadyEnded(FerrymanError):
     """The job ended before it could be cancelled."""
 

@@ -4,9 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from server.domain.retry_policy import RetryPolicy
-from shared.wire import Limits, OnShutdown
+from shared.clock import Micros
+from shared.wire import JobState, Limits, OnShutdown
+
+SERVICE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRecord:
+    """A row of the store: what operators decided about a service while servers were running."""
+
+    name: str
+    settings: Mapping[str, Any] | None = None
+    """As they would stand in the file; None: an operator gave none, it is only in the file."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    paused: bool = False
+    paused_message: str = ""
+    retired: bool = False
+    changed_at: Micros = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLoad:
+    """How many jobs a service has."""
+
+    by_state: Mapping[JobState, int]
+    """state -> jobs, counted no further than a limit."""
+    oldest_queued_at: Micros | None
+    """When the job was queued that has waited longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +70,17 @@ class Service:
     """Most children of one batch."""
     paused: bool = False
     """Its queued jobs wait."""
+    paused_message: str = ""
+    """Why, in the operator's words."""
+    retired: bool = False
+    """It takes no new jobs; those that it has go on to their end."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables that its jobs get, secrets among them. Never shown."""
+    secrets: frozenset[str] = frozenset()
+    """Those of ``env`` that its operator declared as secrets."""
+    record: ServiceRecord | None = None
+    """Its row; None: it has none yet."""
+    in_file: bool = True
+    """Its settings are the file's; else its row's."""
     infra_retries: int = 5
     limits: Limits = field(default_factory=Limits)

@@ -90,8 +90,9 @@ def check_field(
             )
         case "user_id":
             check_upload(principal, value)
-        case "service" if value not in services:
-            offered = ", ".join(sorted(services)) or "none"
+        case "service" if value not in services or services[value].retired:
+            names = (one.name for one in services.values() if not one.retired)
+            offered = ", ".join(sorted(names)) or "none"
             raise BadField(
                 name,
                 "unknown_service",

@@ -14,6 +14,7 @@ from server.ports.agents import (
 )
 from server.ports.jobs import EventsPage, Filter, Held, Jobs, Watch
 from server.ports.leases import LeaseLost, Leases
+from server.ports.services import ServiceRecords
 from server.ports.storage import (
     FileStream,
     InUse,
@@ -44,6 +45,7 @@ __all__ = [
     "RunningServers",
     "Scratch",
     "ScratchFile",
+    "ServiceRecords",
     "Storage",
     "Unreachable",
     "Watch",

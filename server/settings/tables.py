@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from server.domain.retry_policy import Backoff, RetryPolicy, is_retry_reason
-from server.domain.service import Service
+from server.domain.service import SERVICE_NAME, Service
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.settings import HttpSection
 from shared.settings.base import Section, Settings
 from shared.settings.limits import LimitsTable
 from shared.units.durations import Duration
 from shared.units.sizes import Size
+from shared.variables import check_variables
 from shared.wire import OnShutdown
 
-SERVICE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
 
 
@@ -95,6 +95,35 @@ class ServiceTable(Section):
     max_children: int = Field(10_000, ge=1, le=100_000)
     """Of one batch."""
     limits: LimitsTable = LimitsTable()
+    env: dict[str, SecretStr] = Field(default_factory=dict)
+    """Variables that its jobs get."""
+    secrets: dict[str, SecretStr] = Field(default_factory=dict)
+    """The same, for what must be kept secret; a value may be ``{file = "…"}``."""
+
+    @field_validator("secrets", mode="before")
+    @classmethod
+    def _read_files(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: _from_file(name, one["file"])
+            if isinstance(one, dict) and one.keys() == {"file"}
+            else one
+            for name, one in value.items()
+        }
+
+    @field_validator("env", "secrets")
+    @classmethod
+    def _variables(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        check_variables(_shown(value))
+        return value
+
+    @model_validator(mode="after")
+    def _named_once(self) -> ServiceTable:
+        both = sorted(self.env.keys() & self.secrets.keys())
+        if both:
+            raise ValueError(f"secrets: {both[0]} is in env, too")
+        return self
 
     @field_validator("retry_on", "no_retry_on")
     @classmethod
@@ -134,8 +163,23 @@ class ServiceTable(Section):
             dead_letter=self.dead_letter,
             dead_letter_expires_after_s=self.dead_letter_expires_after,
             max_children=self.max_children,
+            env=_shown(self.env) | _shown(self.secrets),
+            secrets=frozenset(self.secrets),
             limits=self.limits.limits(),
         )
+
+
+def _shown(variables: dict[str, SecretStr]) -> dict[str, str]:
+    return {name: value.get_secret_value() for name, value in variables.items()}
+
+
+def _from_file(name: str, file: Any) -> str:
+    """The content of a secret's file, without the line end behind it."""
+    try:
+        return Path(file).read_text().removesuffix("\n").removesuffix("\r")
+    except (OSError, ValueError, TypeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        raise ValueError(f"{name}: file {file}: {why}") from None
 
 
 class AgentTable(Section):

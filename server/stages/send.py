@@ -5,7 +5,6 @@ A sweep claims and leaves; what it claimed is sent by ``deliver.Deliver``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from server.domain import ending
@@ -20,7 +19,7 @@ from shared.wire import Reason
 _RESUME_EVERY_S: Final = 2.0
 _MAX_GIVEN_UP: Final = 100
 _MAX_CLAIMED: Final = 100
-_REMOVED_EVERY_S: Final = 10.0
+_MISSING_EVERY_S: Final = 10.0
 
 
 class Send(Stage):
@@ -30,7 +29,9 @@ class Send(Stage):
         super().__init__(resources)
         self._deliver, self._get = deliver, get
         self._resume_due = self._clock.monotonic()
-        self._removed_due = self._clock.monotonic() + self._lost_after_s
+        self._missing: dict[str, float] = {}
+        """Services that are not there, but have queued jobs -> since when (monotonic)."""
+        self._missing_due = self._clock.monotonic()
 
     async def run_once(self) -> int:
         """Claim what quotas and slots allow and deliver it; resume interrupted deliveries.
@@ -42,38 +43,44 @@ class Send(Stage):
             await self._deliver.resume_interrupted()
             self._resume_due = self._clock.monotonic() + _RESUME_EVERY_S
         queued = await self._jobs.queued_services()
+        now = self._clock.monotonic()
+        missing = [name for name in queued if name not in self._services]
+        self._missing = {name: self._missing.get(name, now) for name in missing}
         if not queued:
             return 0
         await self._jobs.release_delayed(self._clock.now())
         moved = 0
-        if self._clock.monotonic() >= self._removed_due:
-            moved += await self._give_up_removed(queued)
+        if now >= self._missing_due:
+            moved += await self._give_up_missing()
         for service in self._services.values():
             if service.name in queued:
                 moved += await self._give_up_overdue(service)
-                moved += await self._claim(service)
+                moved += await self._claim(service.name)
         return moved
 
-    async def _claim(self, service: Service) -> int:
+    async def _claim(self, name: str) -> int:
         claimed = 0
-        while candidates := self._fleet.candidates(service.name):
+        while candidates := self._fleet.candidates(name):
+            service = self._services.get(name)  # its settings may have changed meanwhile
+            if service is None or service.paused:
+                break
             jobs = await self._jobs.claim_fairly(
                 service, candidates, _MAX_CLAIMED, self._clock.now(), self._get.results.ended()
             )
             for job in jobs:
-                self._fleet.claimed(job.agent or "", service.name)
+                self._fleet.claimed(job.agent or "", name)
                 self._deliver.start(job)
             claimed += len(jobs)
             if len(jobs) < _MAX_CLAIMED:
                 break
         return claimed
 
-    async def _give_up_removed(self, queued: Sequence[str]) -> int:
-        """Jobs of services that have not been in the settings since the server started."""
-        self._removed_due = self._clock.monotonic() + _REMOVED_EVERY_S
+    async def _give_up_missing(self) -> int:
+        """Jobs of services that the server has not had for long."""
+        self._missing_due = self._clock.monotonic() + _MISSING_EVERY_S
         given_up = 0
-        for name in queued:
-            if name in self._services:
+        for name, since in self._missing.items():
+            if self._clock.monotonic() - since < self._lost_after_s:
                 continue
             waited = say_duration(self._lost_after_s)
             message = f"the server has had no service {name} in its settings for {waited}"

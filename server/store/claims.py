@@ -44,6 +44,8 @@ class Claims(Part):
     ) -> list[Job]:
         async def change(tx: Transaction) -> list[Job]:
             last_user = await _lock(tx, service.name)
+            if last_user is None:
+                return []
             users, agents = await _held(tx, service.name, ended)
             free = min(most, fairshare.free_slots(service, users))
             retired = {row["name"] for row in await tx.rows(_NO_MORE_JOBS)}
@@ -78,11 +80,12 @@ class Claims(Part):
         return jobs
 
 
-async def _lock(tx: Transaction, service: str) -> str:
-    """The user who was served last. Other claims for the service wait until the end of this
-    transaction. It is a separate statement, so what is counted after it cannot change.
+async def _lock(tx: Transaction, service: str) -> str | None:
+    """The user who was served last; None: the service is paused. Other claims for the service wait
+    until the end of this transaction. It is a separate statement, so what is counted after it
+    cannot change.
     """
-    find = "SELECT last_user FROM services WHERE name = :service"
+    find = "SELECT last_user, paused FROM services WHERE name = :service"
     rows = await tx.locked_rows(find, {"service": service})
     if not rows:
         await tx.rows(
@@ -90,7 +93,7 @@ async def _lock(tx: Transaction, service: str) -> str:
             {"service": service},
         )
         rows = await tx.locked_rows(find, {"service": service})
-    return str(rows[0]["last_user"])
+    return None if rows[0]["paused"] else str(rows[0]["last_user"])
 
 
 async def _held(

@@ -20,12 +20,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from shared.settings.base import PREFIX, Settings, SettingsError
+from shared.settings.base import PREFIX, Section, Settings, SettingsError
 
 NOT_SETTINGS: Final = frozenset({"CONFIG", "URL", "USER", "SERVICE", "TOKEN"})
 """Variables with the prefix that the command line reads, not the settings."""
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
+TableT = TypeVar("TableT", bound=Section)
 
 
 def load(
@@ -88,6 +89,18 @@ def load(
         raise SettingsError(f"{file}: {problem.strerror}") from problem
 
 
+def read_table(kind: type[TableT], table: Mapping[str, Any]) -> TableT:
+    """Check one table that stands in no file.
+
+    Raises:
+        SettingsError: each line begins with the key.
+    """
+    try:
+        return kind.model_validate(table)
+    except ValidationError as problem:
+        raise SettingsError(_explain(problem, kind, None, {})) from None
+
+
 class _FileSource(TomlConfigSettingsSource):
     """The TOML file without the tables of other processes."""
 
@@ -130,7 +143,8 @@ def _explain(
         elif error["type"] in _EXPECTED:
             lines.append(f"{where}: {error['input']!r} is not {_EXPECTED[error['type']]}")
         else:
-            lines.append(f"{where}: {error['msg'].removeprefix('Value error, ')}")
+            message = error["msg"].removeprefix("Value error, ")
+            lines.append(f"{where}: {message}" if where else message)
     return "\n".join(lines)
 
 

@@ -184,6 +184,7 @@ async def test_a_role_gets_no_further_than_its_routes(world, route) -> None:
         Area.STATUS: tuple(PRINCIPALS),
         Area.JOBS: ("ann-laptop", "bob-laptop", "portal", "other-portal", "admin"),
         Area.AGENTS: ("admin",),
+        Area.SERVICES: ("admin",),
     }[route.area]
     for name, expect, method in itertools.product(EVERYBODY, EXPECT, methods(route)):
         answer = await world.ask(name, method, path_of(route, UNKNOWN), expect=expect)

@@ -134,7 +134,7 @@ def test_routes_that_are_documented_exist():
     known = {f"{route.method} {route.path}" for route in ROUTES}
     server_part = API[: API.index("## The agent's routes")]
     for line in re.findall(r"^###? (.*)$", server_part, re.MULTILINE):
-        for route in re.findall(r"`((?:GET|POST|DELETE) [^`]+)`", line):
+        for route in re.findall(r"`((?:GET|POST|PUT|DELETE) [^`]+)`", line):
             assert route in known
 
 

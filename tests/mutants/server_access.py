@@ -33,8 +33,8 @@ MUTANTS: Final = (
     ),
     rule(
         "agents are the operator's",
-        "frozenset({Role.OPERATOR})",
-        "frozenset(Role)",
+        "Area.AGENTS: frozenset({Role.OPERATOR})",
+        "Area.AGENTS: frozenset(Role)",
         f"{_HTTP}a_role_gets_no_further_than_its_routes[GET /api/v1/agents]",
     ),
     rule(

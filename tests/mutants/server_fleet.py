@@ -306,7 +306,7 @@ MUTANTS: Final = (
     _of(
         "jobs of a removed service end",
         "stages/send.py",
-        "if self._clock.monotonic() >= self._removed_due:",
+        "if now >= self._missing_due:",
         "if False:",
         f"{_STAGES}jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last",
     ),

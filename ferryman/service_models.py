@@ -1,0 +1,61 @@
+"""The documents about services."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ferryman.models import JobState, Limits, RetryDoc, Wire
+
+
+class ServiceDoc(Wire):
+    """A service: what it allows, and how busy it is. Durations in seconds."""
+
+    name: str
+    source: Literal["file", "api"]
+    """Where its settings come from: the server's settings file, which wins, or an operator."""
+    paused: bool = False
+    """Its queued jobs wait until it is resumed; those that were sent go on."""
+    paused_message: str = ""
+    retired: bool = False
+    """It takes no new jobs; those that it has go on to their end."""
+    offered: bool
+    """Whether an agent of the server offers it."""
+    in_work: int
+    """Slots held, of ``max_runs``."""
+    counts: dict[JobState, int]
+    """Its jobs by state; ``counts_up_to`` stands for that many or more."""
+    counts_up_to: int
+    oldest_queued_at: str | None = None
+    """When the job was queued that has waited longest."""
+    runs_per_user: int
+    max_runs: int
+    queued_per_user: int
+    timeout_s: float
+    queue_timeout_s: float
+    heartbeat_timeout_s: float
+    expires_after_s: float
+    forget_after_s: float
+    retry: RetryDoc
+    max_retries: int
+    infra_retries: int
+    retry_later_delay_s: float
+    retry_later_limit: int
+    on_shutdown: str
+    dead_letter: bool
+    dead_letter_expires_after_s: float
+    max_children: int
+    limits: Limits
+    settings: dict[str, Any] | None = None
+    """As the operator gave them who made it; None: they are in the file."""
+    env: list[str] | None = None
+    """Names of the variables that its jobs get; for operators. Values are never shown."""
+    secrets: list[str] | None = None
+    """Likewise."""
+    changed_at: str | None = None
+    """When an operator changed, paused or resumed it last."""
+
+
+class ServicePage(Wire):
+    """``GET /api/v1/services``."""
+
+    items: list[ServiceDoc]

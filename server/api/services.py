@@ -1,0 +1,140 @@
+"""The services: what may be asked for, how busy each is, and what operators decide about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from aiohttp import web
+
+from server.api.context import Context
+from server.api.documents import retry_doc
+from server.api.params import json_body, message_param
+from server.api.route import json_answer
+from server.domain.errors import BadField
+from server.domain.service import Service
+from shared.clock import iso
+from shared.http.authentication import PRINCIPAL
+from shared.principals import Role
+from shared.wire import ServiceDoc, ServicePage
+
+_COUNTED: Final = 10_000
+"""Jobs of one state of one service, at most."""
+_MAX_BODY: Final = 256 << 10
+_VARIABLES: Final = ("env", "secrets")
+
+
+async def listing(request: web.Request, context: Context) -> ServicePage:
+    """The services: what may be asked for, and how busy each is."""
+    every = request.query.get("all") in ("1", "true")
+    shown = [one for one in context.services.values() if every or not one.retired]
+    held = await _held(context)
+    items = [await _document(request, context, service, held) for service in shown]
+    return ServicePage(items=items)
+
+
+async def read(request: web.Request, context: Context) -> ServiceDoc:
+    """One service."""
+    return await _current(request, context, context.services.find(request.match_info["name"]))
+
+
+async def put(request: web.Request, context: Context) -> web.StreamResponse:
+    """Make a service, or replace its settings; not for those of the settings file."""
+    settings = await json_body(request, _MAX_BODY)
+    env, secrets = (_variables(name, settings.pop(name, None)) for name in _VARIABLES)
+    service, is_new = await context.services.put(
+        request.match_info["name"], settings, env, secrets, request[PRINCIPAL].name
+    )
+    status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
+    return json_answer(await _current(request, context, service), status)
+
+
+async def retire(request: web.Request, context: Context) -> ServiceDoc:
+    """Take no new jobs for the service; those that it has go on to their end."""
+    name, by = request.match_info["name"], request[PRINCIPAL].name
+    return await _current(request, context, await context.services.retire(name, by))
+
+
+async def pause(request: web.Request, context: Context) -> ServiceDoc:
+    """Let the queued jobs of the service wait; those that were sent go on."""
+    name, by = request.match_info["name"], request[PRINCIPAL].name
+    message = message_param(request, "paused by an operator")
+    return await _current(request, context, await context.services.pause(name, message, by))
+
+
+async def resume(request: web.Request, context: Context) -> ServiceDoc:
+    """Send the jobs of a paused service again."""
+    name, by = request.match_info["name"], request[PRINCIPAL].name
+    return await _current(request, context, await context.services.resume(name, by))
+
+
+def _variables(field: str, given: Any) -> Mapping[str, str] | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not all(isinstance(one, str) for one in given.values()):
+        why = f'{field}: should be an object of texts, as in {{"NAME": "value"}}'
+        raise BadField(field, f"invalid_{field}", why)
+    return given
+
+
+async def _held(context: Context) -> Mapping[str, int]:
+    held = Counter[str]()
+    for one in await context.jobs.held():
+        held[one.service] += one.slots
+    return held
+
+
+async def _current(request: web.Request, context: Context, service: Service) -> ServiceDoc:
+    return await _document(request, context, service, await _held(context))
+
+
+async def _document(
+    request: web.Request, context: Context, service: Service, held: Mapping[str, int]
+) -> ServiceDoc:
+    load = await context.services.load(service.name, _COUNTED)
+    record = service.record
+    own: dict[str, Any] = {}
+    if request[PRINCIPAL].role is Role.OPERATOR:
+        own["env"] = sorted(service.env.keys() - service.secrets)
+        own["secrets"] = sorted(service.secrets)
+        own["settings"] = None if service.in_file or record is None else record.settings
+    return ServiceDoc(
+        name=service.name,
+        source="file" if service.in_file else "api",
+        paused=service.paused,
+        paused_message=service.paused_message,
+        retired=service.retired,
+        offered=context.fleet.offered(service.name),
+        in_work=held.get(service.name, 0),
+        counts=dict(load.by_state),
+        counts_up_to=_COUNTED,
+        oldest_queued_at=iso(load.oldest_queued_at) if load.oldest_queued_at is not None else None,
+        retry=retry_doc(service.retry),
+        limits=service.limits,
+        changed_at=iso(record.changed_at) if record is not None and record.changed_at else None,
+        **{name: getattr(service, name) for name in _SAME},
+        **own,
+    )
+
+
+_SAME: Final = (
+    "runs_per_user",
+    "max_runs",
+    "queued_per_user",
+    "timeout_s",
+    "queue_timeout_s",
+    "heartbeat_timeout_s",
+    "expires_after_s",
+    "forget_after_s",
+    "max_retries",
+    "infra_retries",
+    "retry_later_delay_s",
+    "retry_later_limit",
+    "on_shutdown",
+    "dead_letter",
+    "dead_letter_expires_after_s",
+    "max_children",
+)
+"""What a document shows under the names that the service has for it."""

@@ -1,0 +1,233 @@
+"""The services of a running server: those of the settings file, and those that operators made.
+
+Where both have a service, the file's settings hold. Whether it is paused is always in its row,
+which all servers read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from types import MappingProxyType
+from typing import Any, Final
+
+import structlog
+
+from server.domain.errors import BadField, NoSuchService, ServiceRefusal
+from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
+from server.ports import ServiceRecords
+from shared.clock import Clock
+from shared.settings.base import SettingsError
+
+log = structlog.get_logger()
+_MAX_SERVICES: Final = 1_000
+_UNREADABLE: Final = "this server cannot read its settings; the log says why"
+
+Parse = Callable[[ServiceRecord], Service]
+"""The service that the settings of a row describe. Raises SettingsError."""
+
+
+class Services(Mapping[str, Service]):
+    """All services, as they are now.
+
+    Each change replaces the whole mapping: who goes through it, or holds a service while it waits,
+    goes on with what was there before.
+
+    Args:
+        parse: reads the settings of a row.
+        in_file: the services of the settings file.
+        on_change: called when jobs may be sent that could not be before.
+    """
+
+    def __init__(
+        self,
+        records: ServiceRecords,
+        parse: Parse,
+        clock: Clock,
+        in_file: Mapping[str, Service],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._records, self._parse, self._clock = records, parse, clock
+        self._in_file, self._on_change = in_file, on_change
+        self._known: list[ServiceRecord] = []
+        self._now: Mapping[str, Service] = MappingProxyType(dict(in_file))
+
+    def __getitem__(self, name: str) -> Service:
+        return self._now[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._now)
+
+    def __len__(self) -> int:
+        return len(self._now)
+
+    def keys(self) -> KeysView[str]:
+        return self._now.keys()
+
+    def values(self) -> ValuesView[Service]:
+        return self._now.values()
+
+    def items(self) -> ItemsView[str, Service]:
+        return self._now.items()
+
+    async def run_once(self) -> int:
+        """Take up what was decided elsewhere. Returns how many rows have changed."""
+        records = await self._records.all()
+        known = {one.name: one for one in self._known}
+        changed = [one for one in records if known.get(one.name) != one]
+        if changed:
+            self._known = records
+            self._replace({one.name for one in changed})
+        return len(changed)
+
+    def use_file(self, in_file: Mapping[str, Service]) -> None:
+        """Use these settings for new work, in place of those that the file had before."""
+        self._in_file = in_file
+        self._replace({one.name for one in self._known})
+
+    def _replace(self, to_read: set[str]) -> None:
+        """Put the services together again.
+
+        Args:
+            to_read: those whose rows have to be read again.
+        """
+        services = dict(self._in_file)
+        for record in self._known:
+            in_file = self._in_file.get(record.name)
+            before = self._now.get(record.name)
+            if in_file is not None:
+                services[record.name] = _decided(in_file, record)
+            elif record.settings is None:
+                continue
+            elif before is not None and not before.in_file and record.name not in to_read:
+                services[record.name] = before
+            else:
+                try:
+                    service = self._parse(record)
+                except SettingsError as problem:
+                    # Written by a newer server, perhaps: what is known of it still holds.
+                    log.warning("service.unreadable", service=record.name, why=str(problem))
+                    service = before or Service(record.name)
+                    if before is None:
+                        record = dataclasses.replace(
+                            record, paused=True, paused_message=_UNREADABLE, retired=True
+                        )
+                service = dataclasses.replace(service, in_file=False)
+                services[record.name] = _decided(service, record)
+        self._now = MappingProxyType(services)
+        self._on_change()
+
+    async def load(self, name: str, most: int) -> ServiceLoad:
+        """How many jobs it has in each state; counts no further than ``most``."""
+        return await self._records.load(name, most)
+
+    # -- operators
+
+    def find(self, name: str) -> Service:
+        """Raises NoSuchService."""
+        service = self._now.get(name)
+        if service is None:
+            raise NoSuchService(name)
+        return service
+
+    async def put(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        env: Mapping[str, str] | None,
+        secrets: Mapping[str, str] | None,
+        by: str,
+    ) -> tuple[Service, bool]:
+        """Make a service, or replace its settings.
+
+        Args:
+            env: None: the variables that it has; so with the secrets.
+
+        Returns:
+            The service, and whether it is new.
+
+        Raises:
+            BadField, ServiceRefusal
+        """
+        if not re.fullmatch(SERVICE_NAME, name):
+            why = "a service's name is up to 64 of A-Z a-z 0-9 _ -, the first one no _ or -"
+            raise BadField("name", "invalid_name", f"Invalid name {name[:64]!r}: {why}")
+        await self.run_once()
+        self._refuse_in_file(name, "change")
+        known = self._now.get(name)
+        in_use = sum(not one.retired for one in self.values())
+        if (known is None or known.retired) and in_use >= _MAX_SERVICES:
+            why = f"there are {_MAX_SERVICES} services, which is the most: retire some of them"
+            raise ServiceRefusal("too_many_services", why)
+        record = (known.record if known else None) or ServiceRecord(name)
+        wanted = dataclasses.replace(
+            record,
+            settings=settings,
+            env=record.env if env is None else env,
+            secrets=record.secrets if secrets is None else secrets,
+        )
+        try:
+            self._parse(wanted)
+        except SettingsError as problem:
+            key = str(problem).partition(":")[0]
+            raise BadField(key, "invalid_settings", str(problem)) from None
+        await self._records.put(name, settings, env, secrets, self._clock.now())
+        await self.run_once()
+        log.info("service.changed", service=name, by=by, settings=dict(settings))
+        return self.find(name), known is None
+
+    async def retire(self, name: str, by: str) -> Service:
+        """Take no new jobs; those that there are go on to their end.
+
+        Raises:
+            NoSuchService, ServiceRefusal
+        """
+        await self.run_once()
+        self.find(name)
+        self._refuse_in_file(name, "remove")
+        await self._records.retire(name, self._clock.now())
+        await self.run_once()
+        log.info("service.retired", service=name, by=by)
+        return self.find(name)
+
+    async def pause(self, name: str, message: str, by: str) -> Service:
+        """Send none of its jobs; those that were sent go on.
+
+        Raises:
+            NoSuchService
+        """
+        return await self._set_paused(name, message, by)
+
+    async def resume(self, name: str, by: str) -> Service:
+        """Send its jobs again.
+
+        Raises:
+            NoSuchService
+        """
+        return await self._set_paused(name, None, by)
+
+    async def _set_paused(self, name: str, message: str | None, by: str) -> Service:
+        await self.run_once()
+        self.find(name)
+        await self._records.set_paused(name, message, self._clock.now())
+        await self.run_once()
+        paused = message is not None
+        log.info("service.paused" if paused else "service.resumed", service=name, by=by)
+        return self.find(name)
+
+    def _refuse_in_file(self, name: str, what: str) -> None:
+        if name in self._in_file:
+            why = f"service {name} is in the server's settings file: {what} it there"
+            raise ServiceRefusal("service_in_file", f"{why}, then reload the server (SIGHUP)")
+
+
+def _decided(service: Service, record: ServiceRecord) -> Service:
+    """The service with what its row says apart from settings."""
+    return dataclasses.replace(
+        service,
+        paused=record.paused,
+        paused_message=record.paused_message,
+        retired=not service.in_file and record.retired,
+        record=record,
+    )

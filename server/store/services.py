@@ -1,0 +1,96 @@
+"""The rows of services: what operators decided about them, and how many jobs they have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from server.domain.service import ServiceLoad, ServiceRecord
+from shared.clock import Micros
+from shared.sql import Database, Row
+from shared.wire import JobState
+
+_PUT: Final = """
+    INSERT INTO services (name, settings, env, secrets, retired, changed_at)
+    VALUES (:name, :settings, coalesce(:env, '{}'), coalesce(:secrets, '{}'), 0, :at)
+    ON CONFLICT (name) DO UPDATE SET settings = :settings, retired = 0, changed_at = :at,
+        env = coalesce(:env, services.env), secrets = coalesce(:secrets, services.secrets)
+"""
+_RETIRE: Final = """
+    UPDATE services SET retired = 1, changed_at = :at
+    WHERE name = :name AND settings IS NOT NULL
+"""
+_PAUSE: Final = """
+    INSERT INTO services (name, paused, paused_message, changed_at)
+    VALUES (:name, :paused, :message, :at)
+    ON CONFLICT (name) DO UPDATE
+    SET paused = :paused, paused_message = :message, changed_at = :at
+"""
+_LOAD: Final = " UNION ALL ".join(
+    f"SELECT '{state.value}' AS state, count(*) AS jobs FROM "  # noqa: S608 - no user input
+    f"(SELECT 1 FROM jobs WHERE service = :name AND state = '{state.value}' LIMIT :most)"
+    for state in JobState
+)
+
+
+class SqlServices:
+    """``ports.ServiceRecords`` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def all(self) -> list[ServiceRecord]:
+        return [_record(row) for row in await self._database.rows("SELECT * FROM services")]
+
+    async def put(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        env: Mapping[str, str] | None,
+        secrets: Mapping[str, str] | None,
+        at: Micros,
+    ) -> None:
+        values = {
+            "name": name,
+            "settings": json.dumps(dict(settings)),
+            "env": None if env is None else json.dumps(dict(env)),
+            "secrets": None if secrets is None else json.dumps(dict(secrets)),
+            "at": at,
+        }
+        await self._database.write(lambda tx: tx.rows(_PUT, values))
+
+    async def retire(self, name: str, at: Micros) -> None:
+        await self._database.write(lambda tx: tx.rows(_RETIRE, {"name": name, "at": at}))
+
+    async def set_paused(self, name: str, message: str | None, at: Micros) -> None:
+        paused = int(message is not None)
+        values = {"name": name, "paused": paused, "message": message or "", "at": at}
+        await self._database.write(lambda tx: tx.rows(_PAUSE, values))
+
+    async def load(self, name: str, most: int) -> ServiceLoad:
+        rows = await self._database.list_rows(_LOAD, {"name": name, "most": most})
+        oldest = await self._database.list_rows(
+            """
+            SELECT queued_at FROM jobs WHERE state = 'Queued' AND service = :name
+            ORDER BY queued_at LIMIT 1
+            """,
+            {"name": name},
+        )
+        return ServiceLoad(
+            {JobState(row["state"]): row["jobs"] for row in rows},
+            oldest[0]["queued_at"] if oldest else None,
+        )
+
+
+def _record(row: Row) -> ServiceRecord:
+    return ServiceRecord(
+        row["name"],
+        None if row["settings"] is None else json.loads(row["settings"]),
+        json.loads(row["env"]),
+        json.loads(row["secrets"]),
+        bool(row["paused"]),
+        row["paused_message"],
+        bool(row["retired"]),
+        row["changed_at"],
+    )

@@ -1,0 +1,77 @@
+"""What every store must keep of services that operators made, changed or paused."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.domain.placement import Candidate
+from server.domain.service import Service, ServiceRecord
+from server.store.jobs import SqlJobs
+from server.store.services import SqlServices
+from shared.sqlite.database import Database
+from shared.wire import JobState
+from tests.contract.store.conftest import added, claim
+
+ANY = [Candidate("node", None)]
+
+
+@pytest.fixture
+def services(database: Database) -> SqlServices:
+    return SqlServices(database)
+
+
+async def test_a_service_keeps_the_variables_that_a_change_does_not_name(
+    services: SqlServices,
+) -> None:
+    await services.put("gpu", {"timeout": "1h"}, {"A": "1"}, {"KEY": "k"}, 10)
+    await services.put("gpu", {"timeout": "2h"}, None, {}, 20)
+    assert await services.all() == [
+        ServiceRecord("gpu", {"timeout": "2h"}, {"A": "1"}, {}, changed_at=20)
+    ]
+
+
+async def test_a_retired_service_is_in_use_again_once_it_is_put(services: SqlServices) -> None:
+    await services.put("gpu", {}, None, None, 10)
+    await services.retire("gpu", 20)
+    (record,) = await services.all()
+    assert (record.retired, record.changed_at) == (True, 20)
+    await services.put("gpu", {}, None, None, 30)
+    (record,) = await services.all()
+    assert not record.retired
+
+
+async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(
+    jobs: SqlJobs, services: SqlServices
+) -> None:
+    await added(jobs, "ann", "bob")
+    await services.set_paused("s", "new disks", 10)
+    (record,) = await services.all()
+    assert (record.paused, record.paused_message, record.settings) == (True, "new disks", None)
+    assert await jobs.claim_fairly(Service("s"), ANY, 99, 20) == []
+    await services.set_paused("s", None, 30)
+    assert len(await jobs.claim_fairly(Service("s"), ANY, 99, 40)) == 2
+
+
+async def test_a_pause_keeps_whose_turn_it_is(jobs: SqlJobs, services: SqlServices) -> None:
+    await added(jobs, "ann", "ann", "bob", "bob")
+    served = await jobs.claim_fairly(Service("s"), ANY, 1, 20)
+    await services.set_paused("s", "", 30)
+    await services.set_paused("s", None, 40)
+    served += await jobs.claim_fairly(Service("s"), ANY, 1, 50)
+    assert [job.user_id for job in served] == ["ann", "bob"]
+
+
+async def test_jobs_are_counted_by_state_and_no_further_than_asked(
+    jobs: SqlJobs, services: SqlServices
+) -> None:
+    queued = await added(jobs, "ann", "ann", "bob", "cy")
+    await added(jobs, "ann", service="other")
+    await jobs.move(claim(queued[0]))
+    load = await services.load("s", 2)
+    assert {state: jobs for state, jobs in load.by_state.items() if jobs} == {
+        JobState.QUEUED: 2,
+        JobState.PROCESSING: 1,
+    }
+    assert load.by_state.keys() == set(JobState)
+    assert load.oldest_queued_at == 10
+    assert (await services.load("none", 2)).oldest_queued_at is None

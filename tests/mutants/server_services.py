@@ -1,0 +1,91 @@
+"""Services of a running server: who changes them, what is shown, and what a pause stops."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_HTTP: Final = "tests/contract/test_services_http.py::test_"
+_STORE: Final = "tests/contract/store/test_services.py::test_"
+_SERVICES: Final = "server/stages/services.py"
+
+
+def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("services", protection, file, old, new, tests)
+
+
+MUTANTS: Final = (
+    of(
+        "only operators change services",
+        "server/domain/access.py",
+        "Area.SERVICES: frozenset({Role.OPERATOR})",
+        "Area.SERVICES: frozenset(Role)",
+        f"{_HTTP}only_operators_change_services_or_see_what_is_in_them",
+    ),
+    of(
+        "only operators see a service's settings and the names of its secrets",
+        "server/api/services.py",
+        "if request[PRINCIPAL].role is Role.OPERATOR:",
+        "if True:",
+        f"{_HTTP}only_operators_change_services_or_see_what_is_in_them",
+    ),
+    of(
+        "the file of a secret is not read for a caller",
+        "server/api/services.py",
+        "or not all(isinstance(one, str) for one in given.values())",
+        "",
+        f"{_HTTP}wrong_settings_are_refused_by_name_and_change_nothing[body8-secrets-an object of "
+        "texts]",
+    ),
+    of(
+        "the settings file wins",
+        _SERVICES,
+        "            if in_file is not None:\n",
+        "            if in_file is not None and record.settings is None:\n",
+        f"{_HTTP}the_file_wins",
+    ),
+    of(
+        "a service of the file is not changed through the API",
+        _SERVICES,
+        "if name in self._in_file:",
+        "if False:",
+        f"{_HTTP}the_file_wins",
+    ),
+    of(
+        "a retired service takes no uploads",
+        "server/domain/upload_fields.py",
+        "value not in services or services[value].retired",
+        "value not in services",
+        f"{_HTTP}a_retired_service_takes_no_uploads_and_finishes_what_it_has",
+    ),
+    of(
+        "a claim sees a pause that another server made",
+        "server/store/claims.py",
+        'None if rows[0]["paused"] else str',
+        "str",
+        f"{_STORE}nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows",
+    ),
+    of(
+        "a row that cannot be read takes no jobs",
+        _SERVICES,
+        "paused_message=_UNREADABLE, retired=True",
+        "paused_message=_UNREADABLE, retired=False",
+        f"{_HTTP}what_another_server_decided_is_taken_up",
+    ),
+    of(
+        "what goes through the services goes on with what was there",
+        _SERVICES,
+        "        return self._now.values()\n",
+        "        return ValuesView(self)\n",
+        f"{_HTTP}what_another_server_decided_is_taken_up",
+    ),
+    of(
+        "Ferryman's own variables cannot be set",
+        "shared/variables.py",
+        "if name in _RESERVED or name.startswith(_RESERVED_PREFIX):",
+        "if name in _RESERVED:",
+        f"{_HTTP}wrong_settings_are_refused_by_name_and_change_nothing[body4-env-FERRYMAN_JOB_ID "
+        "is reserved]",
+    ),
+)
