@@ -15,6 +15,7 @@ from server.api.params import check_parameters, int_param, job_id
 from server.api.requested_job import wait_for_job
 from server.api.route import json_answer
 from server.domain.errors import AlreadyEnded, BadField
+from server.domain.history import history
 from server.domain.jobs import Job
 from server.ports import Filter
 from server.stages import clean
@@ -25,6 +26,8 @@ from shared.wire import JobPage, TagPage
 
 _PAGING: Final = ("limit", "cursor")
 _KEY: Final = "idempotency_key"
+_MOST: Final = 200
+"""Newest states, and newest attempts, that the document of a job shows."""
 
 
 async def _document(context: Context, job: Job, status: int = HTTPStatus.OK) -> web.Response:
@@ -32,8 +35,14 @@ async def _document(context: Context, job: Job, status: int = HTTPStatus.OK) -> 
     queue = None
     if not job.ended:
         queue = await why_waiting(job, service, context.jobs, context.fleet, context.clock.now())
-    headers = documents.when_to_ask_again(job)
-    return json_answer(context.document(job, queue), status, headers)
+    moves = await context.jobs.moves(job.id, _MOST)
+    attempts = await context.jobs.attempts(job.id, _MOST)
+    more = {
+        "history": history(moves, context.clock.now()),
+        "attempts": [documents.attempt_doc(one, context.url_prefix) for one in attempts],
+    }
+    document = context.document(job, queue).model_copy(update=more)
+    return json_answer(document, status, documents.when_to_ask_again(job))
 
 
 async def read(request: web.Request, context: Context) -> web.StreamResponse:

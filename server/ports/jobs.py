@@ -165,8 +165,8 @@ class Jobs(Protocol):
         """Its bytes are damaged or gone: the next upload of the same content is stored again."""
         ...
 
-    async def attempts(self, job_id: int) -> list[Attempt]:
-        """The attempts that an agent took, the first one first."""
+    async def attempts(self, job_id: int, most: int | None = None) -> list[Attempt]:
+        """The newest of the attempts that an agent took (None: all), the first one first."""
         ...
 
     async def attempt(self, key: AttemptKey) -> Attempt:

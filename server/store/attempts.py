@@ -15,6 +15,7 @@ from shared.ids import AttemptKey
 from shared.sql import Transaction
 from shared.wire import JobState
 
+_ALL: Final = 2**62
 _FROM_THE_JOB: Final = ("agent", "payload_id", "submitted_at", "started_at")
 """Fields that a move sets in both rows."""
 
@@ -104,11 +105,14 @@ async def attach_result(
 class Attempts(Part):
     """The part of ``ports.Jobs`` that shows attempts."""
 
-    async def attempts(self, job_id: int) -> list[Attempt]:
+    async def attempts(self, job_id: int, most: int | None = None) -> list[Attempt]:
         rows = await self._database.list_rows(
-            "SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number", {"job_id": job_id}
+            """
+            SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number DESC LIMIT :most
+            """,
+            {"job_id": job_id, "most": _ALL if most is None else most},
         )
-        return [records.attempt(row) for row in rows]
+        return [records.attempt(row) for row in reversed(rows)]
 
     async def attempt(self, key: AttemptKey) -> Attempt:
         rows = await self._database.rows(  # the Getter asks, too, and must not wait for lists

@@ -210,3 +210,26 @@ async def test_open_streams_are_counted_as_waits(tmp_path, path: str) -> None:
             await caller.server.context.clock.sleep(0.01)
         async with followed(caller, path) as (answer, _):
             assert answer.status == 200
+
+
+async def test_the_document_of_a_job_says_how_long_it_was_in_which_state(tmp_path) -> None:
+    async with a_running_job(tmp_path) as (caller, agent, held, job_id):
+        held.more = {"live": LIVE}
+        await end(agent, held, "Failed")
+        await caller.job(job_id)
+        job = await page(caller, f"/api/v1/jobs/{job_id}")
+        states = [(one["status"], one["attempt"], one["agent"]) for one in job["history"]]
+        assert states == [
+            ("Queued", 0, None),
+            ("Processing", 1, "fake"),
+            ("Submitted", 1, "fake"),
+            ("Running", 1, "fake"),
+            ("Failed", 1, "fake"),
+        ]
+        assert all(one["seconds"] >= 0 for one in job["history"])
+        (attempt,) = job["attempts"]
+        assert (attempt["number"], attempt["progress"]) == (1, {"current": 45, "total": 100})
+        attempts = await page(caller, f"/api/v1/jobs/{job_id}/attempts")
+        assert attempts["items"] == [attempt]
+        (listed,) = (await page(caller, "/api/v1/jobs"))["items"]
+        assert (listed["history"], listed["attempts"]) == (None, None)
