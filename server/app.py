@@ -149,7 +149,7 @@ async def compose(
         fleet=registry,
         services=services,
         clock=clock,
-        unreachable_after_s=table.agent_unreachable_after,
+        unreachable_after_s=table.agent_timeout,
         lost_after_s=table.agent_lost_after,
     )
     contacts = [_contact(name, one) for name, one in settings.agents.items()]

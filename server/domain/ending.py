@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from server.domain import retry
+from server.domain import retry, timeouts
 from server.domain.jobs import Job, Move
 from server.domain.retry import Retry
 from server.domain.service import Service
 from shared.clock import SECOND, Micros
 from shared.wire import JobState, Reason
-
-AGAIN: Final = "; it will be tried again"
 
 
 def interrupted(
@@ -21,8 +19,7 @@ def interrupted(
     again = retry.after_interruption(job, service)
     if again is None and job.cancel_requested_at is None:
         return end(job, JobState.FAILED, service, now, message, reason, **how)
-    again = again or Retry(0.0, job.infra_used, job.retries_used)
-    return requeue(job, service, now, f"{message}{AGAIN}", reason, again, **how)
+    return requeue(job, service, now, message, reason, again or Retry(0.0), **how)
 
 
 def failed(job: Job, service: Service, now: Micros, reason: Reason, message: str) -> Move:
@@ -38,7 +35,8 @@ def cancelled(job: Job, service: Service, now: Micros, message: str) -> Move:
 def expired(job: Job, now: Micros) -> Move:
     """It has been kept for as long as its service says."""
     message = f"expired; it had ended as {job.state}"
-    return move(job, JobState.CLEANED, now, message, job.reason, changes={"expires_at": None})
+    changes = {"expires_at": None, "dead_letter": False}
+    return move(job, JobState.CLEANED, now, message, job.reason, changes=changes)
 
 
 def end(
@@ -52,9 +50,18 @@ def end(
     changes: dict[str, Any] | None = None,
     **how: Any,
 ) -> Move:
-    """To an ended state; what it left expires from now on."""
-    expires = now + round(service.expires_after_s * SECOND)
-    ended = (changes or {}) | {"ended_at": now, "expires_at": expires}
+    """To an ended state; what it left expires from now on.
+
+    A failure of a service with dead letters is one; the children of a batch are its parent's.
+    """
+    ended = (changes or {}) | {
+        "ended_at": now,
+        "expires_at": timeouts.expires_at(job, service, now),
+    }
+    if to is JobState.FAILED and service.dead_letter and job.parent_id is None:
+        kept_s = service.dead_letter_expires_after_s
+        ended["dead_letter"] = True
+        ended["expires_at"] = now + round(kept_s * SECOND) if kept_s else None
     return move(job, to, now, message, reason, changes=ended, **how)
 
 
@@ -67,18 +74,27 @@ def requeue(
     again: Retry,
     *,
     changes: dict[str, Any] | None = None,
+    fields: dict[str, Any] | None = None,
     **how: Any,
 ) -> Move:
-    """Back into the queue; a job that is to be cancelled is Cancelled instead."""
+    """Back into the queue; a job that is to be cancelled is Cancelled instead.
+
+    Args:
+        fields: for programs, beside those of the retry.
+    """
     if job.cancel_requested_at is not None:
-        message = f"cancelled; {message.removesuffix(AGAIN)}"
-        return end(job, JobState.CANCELLED, service, now, message, changes=changes, **how)
+        return end(
+            job, JobState.CANCELLED, service, now, f"cancelled; {message}", changes=changes, **how
+        )
     delay = round(again.delay_s * SECOND)
+    waits_since: Micros | None = now + delay if delay else None
+    if again.waits_on:
+        waits_since = job.queued_at if job.waits_since is None else job.waits_since
     back: dict[str, Any] = {
         "queued_at": now,
+        "waits_since": waits_since,
         "not_before": now + delay if delay else 0,
-        "infra_used": again.infra_used,
-        "retries_used": again.retries_used,
+        **again.used,
         "agent": None,
         "payload_id": None,
         "submitted_at": None,
@@ -87,7 +103,10 @@ def requeue(
         "progress": None,
         "output": {},
     }
-    return move(job, JobState.QUEUED, now, message, reason, changes=back, **how)
+    if again.event:
+        said = {"delay_s": again.delay_s, "reason": reason, **again.fields, **(fields or {})}
+        how |= {"event": again.event, "fields": said}
+    return move(job, JobState.QUEUED, now, message + again.note, reason, changes=back, **how)
 
 
 def move(

@@ -144,6 +144,8 @@ class Job(Execution):
     created_at: Micros
     queued_at: Micros
     """When it was queued last."""
+    waits_since: Micros | None = None
+    """From when its queue timeout counts; None: from ``queued_at``."""
     bundle: Bundle | None
     """None once Cleaned."""
     name: str | None = None

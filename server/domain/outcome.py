@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from server.domain import agent_times
 from server.domain.attempt_end import attempt_ended
 from server.domain.ending import interrupted, move
 from server.domain.jobs import Job, Move, Step
 from server.domain.retry import Uniform
 from server.domain.service import Service
 from server.domain.states import states_between
-from shared.clock import Micros, from_iso
+from shared.clock import Micros
 from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 
@@ -50,12 +51,12 @@ def advance(
         changes["agent"] = agent
     ended = payload.status in ENDED
     started = payload.started_at if ended else payload.status is not PayloadState.PREPARED
+    at = agent_times.started_at(job, payload, now) if started else now
     for step in states_between(state, JobState.RUNNING if started else JobState.SUBMITTED):
         if step is JobState.SUBMITTED:
-            through.append(Step(step, now, f"agent {agent} has it"))
-            changes["submitted_at"] = now
+            through.append(Step(step, at, f"agent {agent} has it"))
+            changes["submitted_at"] = at
         else:
-            at = from_iso(payload.started_at) if payload.started_at else now
             through.append(Step(step, at, "run.sh started"))
             changes["started_at"] = at
         changes["payload_id"] = payload.id

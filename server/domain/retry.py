@@ -1,19 +1,25 @@
-"""Whether a job is tried again, and when."""
+"""Whether a job is tried again, when, and what counts it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job
 from server.domain.retry_policy import Backoff, RetryPolicy
 from server.domain.service import Service
-from shared.wire import Reason
+from shared.units.durations import say_duration
+from shared.wire import Reason, RetryLater
 
 Uniform: TypeAlias = Callable[[float, float], float]
 """A random number between two bounds, as :func:`random.uniform` gives it."""
 _INFRA_DELAYS_S: Final = (0.0, 1.0, 5.0, 15.0, 60.0)
+_RESUBMIT_S: Final = 1.0
+"""An agent that says again and again that it stops does not make the server spin."""
+_LONGEST_LATER_S: Final = 86_400.0
+_NEVER: Final = frozenset({Reason.INVALID_BUNDLE, Reason.NOT_OFFERED, Reason.QUEUE_TIMEOUT})
+"""It would be the same next time, whatever a policy says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +27,19 @@ class Retry:
     """Try again."""
 
     delay_s: float
-    infra_used: int
-    retries_used: int
+    used: Mapping[str, int] = field(default_factory=dict)
+    """What counts it: field of the job -> how often by now."""
+    event: str = ""
+    note: str = ""
+    """For people, behind what happened."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """For programs."""
+    waits_on: bool = False
+    """Its queue timeout goes on from when it was queued first."""
 
 
 def policy(job: Job, service: Service) -> RetryPolicy:
-    """The job's own, or the service's where an older release queued it."""
+    """The job's own, or the service's where its upload asked for none."""
     return job.retry or service.retry
 
 
@@ -37,7 +50,13 @@ def after_interruption(job: Job, service: Service) -> Retry | None:
     if job.infra_used >= service.infra_retries:
         return None
     delay = _INFRA_DELAYS_S[min(job.infra_used, len(_INFRA_DELAYS_S) - 1)]
-    return Retry(delay, job.infra_used + 1, job.retries_used)
+    return Retry(
+        delay,
+        {"infra_used": job.infra_used + 1},
+        "job.interrupted",
+        _again(delay),
+        {"interruption": job.infra_used + 1, "infra_retries": service.infra_retries},
+    )
 
 
 def after_failure(
@@ -48,7 +67,43 @@ def after_failure(
     names = {str(reason), f"exit:{exit_code}"}
     if job.retries_used >= rules.retries or not names & rules.retry_on or names & rules.no_retry_on:
         return None
-    return Retry(delay_s(rules, job.retries_used, uniform), job.infra_used, job.retries_used + 1)
+    if reason in _NEVER:
+        return None
+    delay, number = delay_s(rules, job.retries_used, uniform), job.retries_used + 1
+    left = rules.retries - number
+    retries = "1 retry" if left == 1 else f"{left or 'no'} retries"
+    return Retry(
+        delay,
+        {"retries_used": number},
+        "job.retry",
+        f"{_again(delay)}, {retries} left after that",
+        {"retry": number, "retries": rules.retries},
+    )
+
+
+def later(job: Job, service: Service, asked: RetryLater) -> Retry | None:
+    """The bundle asked to be tried later. None: it has asked as often as its service allows."""
+    if job.later_used >= service.retry_later_limit:
+        return None
+    delay = service.retry_later_delay_s if asked.after_s is None else asked.after_s
+    delay = min(delay, _LONGEST_LATER_S)
+    return Retry(
+        delay,
+        {"later_used": job.later_used + 1},
+        "job.retry_later",
+        _again(delay),
+        {"later": job.later_used + 1, "retry_later_limit": service.retry_later_limit},
+        waits_on=True,
+    )
+
+
+def resubmitted() -> Retry:
+    """Its agent was stopped, and its service wants such a job tried again: nothing counts it."""
+    return Retry(_RESUBMIT_S, {}, "job.resubmitted", _again(0.0))
+
+
+def _again(delay_s: float) -> str:
+    return "; it will be tried again" + (f" in {say_duration(delay_s)}" if delay_s else "")
 
 
 def delay_s(rules: RetryPolicy, used: int, uniform: Uniform) -> float:

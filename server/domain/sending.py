@@ -56,9 +56,10 @@ def submitted(job: Job, agent: str, payload_id: int, now: Micros) -> Move:
 
 
 def not_sent(job: Job, service: Service, now: Micros, message: str, delay_s: float) -> Move:
-    """No agent has taken the attempt. That is not the fault of the job, so no retry is used up."""
-    again = Retry(delay_s, job.infra_used, job.retries_used)
-    return ending.requeue(job, service, now, message, None, again)
+    """No agent has taken the attempt. That is not the fault of the job, so no retry is used up, and
+    its queue timeout goes on.
+    """
+    return ending.requeue(job, service, now, message, None, Retry(delay_s, waits_on=True))
 
 
 def refused(

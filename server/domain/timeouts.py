@@ -22,7 +22,11 @@ def heartbeat_timeout_s(job: Job, service: Service) -> float:
 
 
 def expires_at(job: Job, service: Service, ended_at: Micros) -> Micros | None:
-    """When the files of a job that ends now are removed; None: they are kept."""
+    """When the files of a job that ends now are removed; None: they are kept, or go with those of
+    its parent.
+    """
+    if job.parent_id is not None:
+        return None
     own = job.expires_after_s
     kept_s = service.expires_after_s if own is None else own
     return ended_at + round(kept_s * SECOND) if kept_s else None

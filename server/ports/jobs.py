@@ -210,6 +210,18 @@ class Jobs(Protocol):
         """How many queued jobs of the user and service are older; counts up to 1,000."""
         ...
 
+    async def overdue(
+        self, service: str, queued_before: Micros | None, now: Micros, limit: int
+    ) -> list[Job]:
+        """Queued jobs whose queue timeout is over, and that nothing holds back.
+
+        Args:
+            queued_before: those that have waited since then; None: only those with a queue timeout
+                of their own.
+            limit: of both kinds.
+        """
+        ...
+
     async def longest_queued(self, service: str, limit: int) -> list[Job]:
         """Queued jobs, the one that has waited longest first."""
         ...

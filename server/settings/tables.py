@@ -20,6 +20,8 @@ from shared.units.sizes import Size
 from shared.variables import check_variables
 from shared.wire import OnShutdown
 
+_FORMER: Final = {"agent_unreachable_after": "agent_timeout"}
+"""Names of settings that are still understood."""
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
 
 
@@ -49,13 +51,24 @@ class ServerTable(HttpSection):
     sender_interval: Duration = Field(0.5, gt=0)
     getter_interval: Duration = Field(0.5, gt=0)
     cleaner_interval: Duration = Field(60.0, gt=0)
-    agent_unreachable_after: Duration = Field(60.0, gt=0)
+    agent_timeout: Duration = Field(60.0, gt=0)
     agent_lost_after: Duration = Field(86_400.0, gt=0)
     cancel_patience: Duration = Field(25.0, gt=0)
     """How long a cancel waits for the processes' death before it answers 202."""
     shutdown_grace: Duration = Field(30.0, ge=0)
     log_format: Literal["auto", "text", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_names(cls, values: Any) -> Any:
+        for former, name in _FORMER.items():
+            if isinstance(values, dict) and former in values:
+                if name in values:
+                    raise ValueError(f"give {name} or its former name {former}, not both")
+                values = {**values, name: values[former]}
+                del values[former]
+        return values
 
     @model_validator(mode="after")
     def _tokens_are_good(self) -> ServerTable:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.domain import ending
+from server.domain import ending, timeouts
 from server.domain.service import Service
 from server.stages.deliver import Deliver
 from server.stages.get import Get
@@ -91,16 +91,18 @@ class Send(Stage):
         return given_up
 
     async def _give_up_overdue(self, service: Service) -> int:
-        if not service.queue_timeout_s:
+        if service.paused:
             return 0
         now = self._clock.now()
+        most_s = service.queue_timeout_s
+        before = now - round(most_s * SECOND) if most_s else None
         given_up = 0
-        for job in await self._jobs.longest_queued(service.name, _MAX_GIVEN_UP):
-            if now - job.queued_at < service.queue_timeout_s * SECOND:
-                break
+        for job in await self._jobs.overdue(service.name, before, now, _MAX_GIVEN_UP):
+            waits_s = timeouts.queue_timeout_s(job, service)
+            allowed = "the service allows" if waits_s == most_s else "its upload allows"
             message = (
-                f"waited {say_duration(service.queue_timeout_s)} in the queue without a start, "
-                "which is the most the service allows"
+                f"waited {say_duration(waits_s)} in the queue without a start, "
+                f"which is the most {allowed}"
             )
             move = ending.failed(job, service, now, Reason.QUEUE_TIMEOUT, message)
             given_up += await self._jobs.move(move) is not None

@@ -30,6 +30,7 @@ _6: Migration = (
     # Several results may be stored in one file.
     "ALTER TABLE jobs ADD COLUMN result_offset INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE attempts ADD COLUMN result_offset INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE jobs ADD COLUMN waits_since INTEGER",
     # Batches and dependencies.
     "ALTER TABLE jobs ADD COLUMN hold TEXT",
     "ALTER TABLE jobs ADD COLUMN parent_id INTEGER REFERENCES jobs (id)",
@@ -86,6 +87,16 @@ _6: Migration = (
     "CREATE INDEX jobs_by_time ON jobs (created_at, id)",
     "CREATE INDEX jobs_by_reason ON jobs (reason, id) WHERE reason IS NOT NULL",
     "CREATE INDEX jobs_by_name ON jobs (name, id) WHERE name IS NOT NULL",
+    # Queue timeouts: the service's, and those of jobs that have their own.
+    """
+    CREATE INDEX jobs_by_wait ON jobs (service, coalesce(waits_since, queued_at))
+        WHERE state = 'Queued' AND hold IS NULL
+    """,
+    """
+    CREATE INDEX jobs_by_deadline ON jobs
+        (service, (coalesce(waits_since, queued_at) + queue_timeout_s * 1000000.0))
+        WHERE state = 'Queued' AND hold IS NULL AND queue_timeout_s > 0
+    """,
     "CREATE INDEX jobs_deferred ON jobs (id) WHERE deferred = 1",
     "CREATE INDEX jobs_of_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL",
     """

@@ -15,6 +15,9 @@ HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 
 READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL"
 """What may be claimed now, in the words of the index ``jobs_queued``."""
 _AT_ONCE: Final = 1_000
+_WAITS_SINCE: Final = "coalesce(waits_since, queued_at)"
+_DEADLINE: Final = f"({_WAITS_SINCE} + queue_timeout_s * 1000000.0)"
+"""As the indexes ``jobs_by_wait`` and ``jobs_by_deadline`` have them."""
 # Queued again in the future: the clock was set back, and a delay that was counted from then means
 # nothing any more. A job that has not been sent yet has the time that its upload named.
 _DUE: Final = """
@@ -109,6 +112,24 @@ class Queue(Part):
             },
         )
         return int(rows[0]["count"])
+
+    async def overdue(
+        self, service: str, queued_before: Micros | None, now: Micros, limit: int
+    ) -> list[Job]:
+        params = {"service": service, "before": queued_before, "now": now, "limit": limit}
+        found: list[Job] = []
+        for only_if, by in (
+            (f"{_WAITS_SINCE} <= :before", _WAITS_SINCE),
+            (f"queue_timeout_s > 0 AND {_DEADLINE} <= :now", _DEADLINE),
+        ):
+            found += await self._jobs(
+                f"""
+                SELECT * FROM jobs WHERE state = 'Queued' AND hold IS NULL AND service = :service
+                AND {only_if} ORDER BY {by} LIMIT :limit
+                """,  # noqa: S608 - no user input
+                params,
+            )
+        return list({job.id: job for job in found}.values())
 
     async def longest_queued(self, service: str, limit: int) -> list[Job]:
         return await self._jobs(

@@ -167,6 +167,8 @@ def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
                 values[name] = json.dumps(list(value))
             case (("enforcement" | "output"), _):
                 values[name] = json.dumps(dict(value))
+            case _, bool():
+                values[name] = int(value)
             case _:
                 values[name] = value
     return values

@@ -11,7 +11,7 @@ from aiohttp import web
 from tests.support.fake_agent import FakeAgent, page, serving
 from tests.support.server_http import ServerClient
 
-SLOW: dict[str, Any] = {"agent_unreachable_after": 3_600.0, "agent_lost_after": 86_400.0}
+SLOW: dict[str, Any] = {"agent_timeout": 3_600.0, "agent_lost_after": 86_400.0}
 
 
 async def ask(caller: ServerClient, method: str, path: str = "", **query: str) -> tuple[int, Any]:

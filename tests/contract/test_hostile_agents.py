@@ -357,9 +357,7 @@ async def test_a_bundle_that_is_being_taken_is_not_sent_again(tmp_path):
 
 async def test_a_result_that_comes_after_the_attempt_was_given_up_saves_another_one(tmp_path):
     agent = FakeAgent(ends="Running")
-    async with serving(
-        tmp_path, agent, agent_unreachable_after=0.05, agent_lost_after=0.1
-    ) as caller:
+    async with serving(tmp_path, agent, agent_timeout=0.05, agent_lost_after=0.1) as caller:
         job_id = await caller.upload()
         await caller.job(job_id, until="Running")
         agent.trick = page(502)
@@ -379,7 +377,7 @@ async def test_a_result_that_comes_after_the_attempt_was_given_up_saves_another_
 
 async def test_what_a_lost_attempt_left_can_be_fetched_when_it_comes_after_all(tmp_path):
     agent = FakeAgent(ends="Running")
-    short: dict[str, Any] = {"agent_unreachable_after": 0.05, "agent_lost_after": 0.1}
+    short: dict[str, Any] = {"agent_timeout": 0.05, "agent_lost_after": 0.1}
     async with serving(tmp_path, agent, extra=ONCE, **short) as caller:
         job_id = await caller.upload()
         await caller.job(job_id, until="Running")

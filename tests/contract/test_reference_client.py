@@ -116,7 +116,7 @@ async def test_a_client_that_forgot_the_payload_is_not_asked_for_ever(tmp_path, 
 async def test_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
     client.then, client.broken = "Running", True
     once = "[services.my_service]\ninfra_retries = 0\n"
-    short: dict[str, Any] = {"agent_unreachable_after": 0.1, "agent_lost_after": 0.3}
+    short: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 0.3}
     async with driving(tmp_path, client, extra=once, **short) as caller:
         job_id = await caller.upload()
         job = await caller.job(job_id)
@@ -127,7 +127,7 @@ async def test_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
 async def test_a_page_in_place_of_a_payload_is_no_answer(tmp_path, client):
     client.then, client.page = "Running", "<html>"
     once = "[services.my_service]\ninfra_retries = 0\n"
-    short: dict[str, Any] = {"agent_unreachable_after": 0.1, "agent_lost_after": 0.3}
+    short: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 0.3}
     async with driving(tmp_path, client, extra=once, **short) as caller:
         job = await caller.job(await caller.upload())
         assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
@@ -139,7 +139,7 @@ async def test_a_page_in_place_of_a_payload_is_no_answer(tmp_path, client):
 async def test_what_is_no_whole_zip_is_no_result(tmp_path, client, cut):
     client.cut = cut
     once = "[services.my_service]\ninfra_retries = 0\n"
-    short: dict[str, Any] = {"agent_unreachable_after": 0.1, "agent_lost_after": 20.0}
+    short: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 20.0}
     async with driving(tmp_path, client, extra=once, **short) as caller:
         job_id = await caller.upload()
         job = await caller.job(job_id, until="Unknown")
@@ -153,7 +153,7 @@ async def test_what_is_no_whole_zip_is_no_result(tmp_path, client, cut):
 async def test_each_attempt_has_its_own_time_until_it_is_given_up(tmp_path, client):
     client.then, client.broken = "Running", True
     twice = "[services.my_service]\ninfra_retries = 1\n"
-    short: dict[str, Any] = {"agent_unreachable_after": 0.1, "agent_lost_after": 0.3}
+    short: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 0.3}
     async with driving(tmp_path, client, extra=twice, **short) as caller:
         job = await caller.job(await caller.upload())
         assert (job["status"], job["attempt"]) == ("Failed", 2)

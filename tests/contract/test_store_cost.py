@@ -28,9 +28,10 @@ FILL = """
     WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {many})
     INSERT INTO jobs (state, user_id, service, limits, timeout_s, message, bundle_size,
                       bundle_digest, created_at, queued_at, not_before, ended_at, expires_at,
-                      submitted_by, reason, name, parent_id, schedule_id, dead_letter)
+                      submitted_by, reason, name, parent_id, schedule_id, dead_letter,
+                      queue_timeout_s)
     SELECT '{state}', 'ann', 's', '{limits}', 60, 'x', 1, 'd', n, {queued_at}, {not_before},
-           {ended}, {ended}, 'portal', 'timeout', 'nightly', 1, 1, 1
+           {ended}, {ended}, 'portal', 'timeout', 'nightly', 1, 1, 1, 1000 * n
     FROM numbers
 """
 Call = Callable[[SqlJobs], Awaitable[object]]
@@ -91,6 +92,7 @@ SWEEPS: dict[str, Call] = {
     "to_cancel": lambda jobs: jobs.to_cancel(),
     "expired": lambda jobs: jobs.expired(5, 200),
     "longest_queued": lambda jobs: jobs.longest_queued("s", 100),
+    "overdue": lambda jobs: jobs.overdue("s", 0, 10**9, 100),
     "files_in_use": lambda jobs: jobs.files_in_use(["a", "b"]),
 }
 

@@ -256,7 +256,7 @@ async def test_an_archive_stops_expanding_before_the_disk_is_full(tmp_path, monk
 async def test_a_result_that_does_not_fit_is_not_fetched_to_the_end(tmp_path, monkeypatch):
     disk = Disk(monkeypatch, 6 * MIB)
     client = FakeOrchestrator(then="Completed", result=bytes(4 * MIB))
-    async with driving(tmp_path, client, min_free=4 * MIB, agent_unreachable_after=0.1) as caller:
+    async with driving(tmp_path, client, min_free=4 * MIB, agent_timeout=0.1) as caller:
         status, _, reply = await post(caller, form(part("run.sh")))
         assert status == 201
         job = await caller.job(int(str(reply["id"])), until="Unknown")

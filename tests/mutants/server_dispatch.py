@@ -36,8 +36,8 @@ MUTANTS: Final = (
     of(
         "without a queue_timeout a job waits for ever",
         _SEND,
-        "        if not service.queue_timeout_s:\n            return 0\n        now",
-        "        now",
+        "if most_s else None",
+        "if True else None",
         _TOO_LONG,
     ),
     of(
@@ -91,8 +91,8 @@ MUTANTS: Final = (
     ),
     outcome(
         "a job shows when it started, not when that was received",
-        "from_iso(payload.started_at) if payload.started_at else now",
-        "now",
+        "    at = agent_times.started_at(job, payload, now) if started else now\n",
+        "    at = now\n",
         "every_step_on_the_way_is_made_with_its_time",
         file="server/domain/outcome.py",
     ),

@@ -16,8 +16,8 @@ def retry(protection: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant("retry", protection, _RETRY, old, new, names)
 
 
-def outcome(protection: str, old: str, new: str, *tests: str) -> Mutant:
-    names = tuple(f"{_DOMAIN}outcome.py::test_{test}" for test in tests)
+def outcome(protection: str, old: str, new: str, *tests: str, of: str = "outcome") -> Mutant:
+    names = tuple(f"{_DOMAIN}{of}.py::test_{test}" for test in tests)
     return Mutant("outcome", protection, _ENDING, old, new, names)
 
 
@@ -34,8 +34,8 @@ MUTANTS: Final = (
     ),
     retry(
         "retries are counted",
-        "job.infra_used, job.retries_used + 1)",
-        "job.infra_used, job.retries_used)",
+        "delay_s(rules, job.retries_used, uniform), job.retries_used + 1",
+        "delay_s(rules, job.retries_used, uniform), job.retries_used",
         _LONGER,
     ),
     retry(
@@ -71,8 +71,8 @@ MUTANTS: Final = (
     ),
     outcome(
         "results expire by the end of their job",
-        "now + round(service.expires_after_s * SECOND)",
-        "job.created_at + round(service.expires_after_s * SECOND)",
+        "timeouts.expires_at(job, service, now)",
+        "timeouts.expires_at(job, service, job.created_at)",
         "success_says_when_it_ended_and_when_it_expires",
     ),
     outcome(
@@ -101,8 +101,8 @@ MUTANTS: Final = (
     ),
     outcome(
         "a job that is to be cancelled is not queued again",
-        '    if job.cancel_requested_at is not None:\n        message = f"cancelled',
-        '    if False:\n        message = f"cancelled',
+        "    if job.cancel_requested_at is not None:\n        return end(",
+        "    if False:\n        return end(",
         "a_job_that_is_to_be_cancelled_is_not_queued_again",
     ),
     outcome(
@@ -110,5 +110,55 @@ MUTANTS: Final = (
         "if again is None and job.cancel_requested_at is None:",
         "if False:",
         "an_interrupted_attempt_is_tried_again_while_there_is_budget",
+    ),
+    retry(
+        "what would be the same next time is not retried",
+        "if reason in _NEVER:",
+        "if False:",
+        "what_would_be_the_same_next_time_is_never_retried",
+    ),
+    retry(
+        "a job asks to be tried later so many times only",
+        "if job.later_used >= service.retry_later_limit:",
+        "if False:",
+        "a_job_asks_to_be_tried_later_as_often_as_its_service_allows",
+    ),
+    outcome(
+        "the queue timeout of a job that is tried later goes on",
+        "    if again.waits_on:\n",
+        "    if False:\n",
+        "a_job_that_asks_to_be_tried_later_keeps_its_retries_and_its_place",
+        of="attempt_end",
+    ),
+    outcome(
+        "only failures for good are dead letters",
+        "if to is JobState.FAILED and service.dead_letter and job.parent_id is None:",
+        "if service.dead_letter and job.parent_id is None:",
+        "a_failure_for_good_is_a_dead_letter_with_a_time_of_its_own",
+        of="attempt_end",
+    ),
+    Mutant(
+        "outcome",
+        "a time of an agent is taken as so long after its intake",
+        "server/domain/agent_times.py",
+        "        at = job.submitted_at + at - from_iso(payload.created_at)\n",
+        "        pass\n",
+        (f"{_DOMAIN}attempt_end.py::test_an_agents_clock_does_not_matter",),
+    ),
+    Mutant(
+        "outcome",
+        "a time of an agent is never in the future",
+        "server/domain/agent_times.py",
+        "return min(now, max(since, at))",
+        "return max(since, at)",
+        (f"{_DOMAIN}attempt_end.py::test_no_step_is_before_another_or_in_the_future",),
+    ),
+    Mutant(
+        "outcome",
+        "a resubmitted attempt is counted nowhere",
+        "server/domain/attempt_end.py",
+        'service.on_shutdown == "resubmit"',
+        "False",
+        (f"{_DOMAIN}attempt_end.py::test_a_resubmitted_attempt_is_counted_nowhere",),
     ),
 )

@@ -299,7 +299,7 @@ MUTANTS: Final = (
     _of(
         "the queue timeout ends what waits too long",
         "stages/send.py",
-        "if not service.queue_timeout_s:",
+        "if service.paused:",
         "if True:",
         f"{_STAGES}the_queue_timeout_ends_what_waited_too_long",
     ),

@@ -35,7 +35,7 @@ max_runs = 6
 infra_retries = {retries}
 limits = {{ disk = "32MiB", memory = "64MiB" }}
 [server]
-agent_unreachable_after = "5s"
+agent_timeout = "5s"
 """
 KINDS = {
     "quick": "echo {token} > out.txt",

@@ -260,7 +260,7 @@ def test_an_agent_offers_services_that_there_are(tmp_path) -> None:
         'sender_interval = "0s"',
         'getter_interval = "0s"',
         'cleaner_interval = "0s"',
-        'agent_unreachable_after = "0s"',
+        'agent_timeout = "0s"',
         'agent_lost_after = "0s"',
         'cancel_patience = "0s"',
         'log_level = "loud"',
@@ -295,3 +295,13 @@ def test_what_is_wrong_is_said_with_the_file_or_variable_that_it_stands_in(tmp_p
     assert any(line.startswith(f"{file}: server.port: ") for line in lines), lines
     assert any(line.startswith(f"{file}: services.a.max_run: no such setting") for line in lines)
     assert any(line.startswith("FERRYMAN_SERVER__MAX_FILES: server.max_files: ") for line in lines)
+
+
+def test_a_setting_is_understood_by_its_former_name_in_files_and_variables(
+    tmp_path, monkeypatch
+) -> None:
+    assert read('[server]\nagent_unreachable_after = "5s"\n', tmp_path).server.agent_timeout == 5.0
+    monkeypatch.setenv("FERRYMAN_SERVER__AGENT_UNREACHABLE_AFTER", "7s")
+    assert read().server.agent_timeout == 7.0
+    with pytest.raises(SettingsError, match="its former name agent_unreachable_after, not both"):
+        read('[server]\nagent_timeout = "5s"\n', tmp_path)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from server.domain import retry
-from server.domain.retry import Retry
 from server.domain.retry_policy import Backoff, RetryPolicy
 from server.domain.service import Service
-from shared.wire import Reason
+from shared.wire import Reason, RetryLater
 from tests.support.jobs import job
 
 SERVICE = Service(
@@ -46,12 +45,24 @@ def test_each_retry_waits_longer_and_the_last_delay_repeats_until_none_are_left(
         )
         for used in range(4)
     ]
-    assert found == [Retry(10.0, 2, 1), Retry(60.0, 2, 2), Retry(60.0, 2, 3), None]
+    assert [one and (one.delay_s, one.used) for one in found] == [
+        (10.0, {"retries_used": 1}),
+        (60.0, {"retries_used": 2}),
+        (60.0, {"retries_used": 3}),
+        None,
+    ]
+    assert [one and one.note for one in found[:3]] == [
+        "; it will be tried again in 10s, 2 retries left after that",
+        "; it will be tried again in 1m, 1 retry left after that",
+        "; it will be tried again in 1m, no retries left after that",
+    ]
 
 
 def test_without_delays_a_retry_comes_at_once() -> None:
     service = Service("s", retry=RetryPolicy(1, (), retry_on=frozenset({"timeout"})))
-    assert retry.after_failure(job(), service, Reason.TIMEOUT, None, highest) == Retry(0.0, 0, 1)
+    found = retry.after_failure(job(), service, Reason.TIMEOUT, None, highest)
+    assert found is not None
+    assert (found.delay_s, found.used) == (0.0, {"retries_used": 1})
 
 
 def test_an_interruption_has_a_budget_of_its_own_and_waits_longer_each_time() -> None:
@@ -59,7 +70,8 @@ def test_an_interruption_has_a_budget_of_its_own_and_waits_longer_each_time() ->
         retry.after_interruption(job(infra_used=used, retries_used=1), SERVICE) for used in range(8)
     ]
     delays = [0.0, 1.0, 5.0, 15.0, 60.0, 60.0, 60.0]
-    assert found == [*(Retry(delay, n + 1, 1) for n, delay in enumerate(delays)), None]
+    expected = [(delay, {"infra_used": n + 1}) for n, delay in enumerate(delays)]
+    assert [one and (one.delay_s, one.used) for one in found] == [*expected, None]
 
 
 def test_with_no_infra_retries_no_bundle_is_started_twice() -> None:
@@ -92,3 +104,25 @@ def test_the_policy_of_a_job_replaces_its_services() -> None:
     own = job(retry=RetryPolicy(1, retry_on=frozenset({"exit:9"})))
     assert retry.after_failure(own, SERVICE, Reason.EXIT_CODE, 9, highest) is not None
     assert retry.after_failure(own, SERVICE, Reason.TIMEOUT, None, highest) is None
+
+
+@pytest.mark.parametrize("reason", [Reason.INVALID_BUNDLE, Reason.NOT_OFFERED])
+def test_what_would_be_the_same_next_time_is_never_retried(reason) -> None:
+    service = Service("s", retry=RetryPolicy(3, retry_on=frozenset(map(str, Reason))))
+    assert retry.after_failure(job(), service, reason, None, highest) is None
+
+
+@pytest.mark.parametrize(
+    ("after_s", "delay"), [(None, 60.0), (5.0, 5.0), (0.0, 0.0), (float("inf"), 86_400.0)]
+)
+def test_who_asks_to_be_tried_later_says_when_or_the_service_does(after_s, delay) -> None:
+    asked = RetryLater(after_s=after_s)
+    found = retry.later(job(later_used=1, retries_used=3), Service("s"), asked)
+    assert found is not None
+    assert (found.delay_s, found.used) == (delay, {"later_used": 2})
+
+
+def test_a_job_asks_to_be_tried_later_as_often_as_its_service_allows() -> None:
+    service = Service("s", retry_later_limit=2)
+    found = [retry.later(job(later_used=used), service, RetryLater()) for used in range(3)]
+    assert [one is None for one in found] == [False, False, True]
