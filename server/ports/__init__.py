@@ -12,8 +12,9 @@ from server.ports.agents import (
     RefusedByAgent,
     Unreachable,
 )
-from server.ports.jobs import EventsPage, Filter, Held, Jobs, Watch
+from server.ports.jobs import Jobs
 from server.ports.leases import LeaseLost, Leases
+from server.ports.lists import EventsPage, Filter, Held
 from server.ports.services import ServiceRecords
 from server.ports.storage import (
     FileStream,
@@ -24,6 +25,7 @@ from server.ports.storage import (
     ScratchFile,
     Storage,
 )
+from server.ports.watch import Watch
 
 __all__ = [
     "Agent",

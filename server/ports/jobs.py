@@ -2,76 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from server.domain.attempts import Attempt
-from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Event, Job, Move, NewJob, Result
 from server.domain.leases import Lease
 from server.domain.live import Report
 from server.domain.placement import Candidate
 from server.domain.service import Service
+from server.ports.lists import EventsPage, Filter, Held
+from server.ports.retention import Retained
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.wire import JobState, Reason
+from shared.wire import JobState
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which jobs a list shows; None: any."""
-
-    user_id: str | None = None
-    service: str | None = None
-    state: JobState | None = None
-    tag: str | None = None
-    submitted_by: str | None = None
-    reason: Reason | None = None
-    name: str | None = None
-    parent_id: int | None = None
-    schedule_id: int | None = None
-    dead_letter: bool = False
-    """Only dead letters."""
-    since: Micros | None = None
-    """Uploaded then or later."""
-    until: Micros | None = None
-    """Uploaded before."""
-    among: tuple[JobState, ...] | None = None
-    """In one of these states."""
-
-    @property
-    def states(self) -> tuple[JobState, ...] | None:
-        """Those that ``state`` or ``among`` allows; None: any."""
-        return self.among if self.state is None else (self.state,)
-
-
-@dataclass(frozen=True, slots=True)
-class EventsPage:
-    """Some events, oldest first."""
-
-    items: Sequence[Event]
-    reached: int
-    """Every event up to this ``seq`` was looked at."""
-    more: bool
-    """There are later ones already."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Slots that one user's jobs of one service hold on one agent."""
-
-    service: str
-    user_id: str
-    agent: str
-    slots: int
-    running: int = 0
-    """Those of them whose job is Running."""
-
-
-class Jobs(Protocol):
+class Jobs(Retained, Protocol):
     """The jobs and their histories; every change is durable when the call returns."""
 
     async def insert(
@@ -226,51 +173,6 @@ class Jobs(Protocol):
         """Queued jobs, the one that has waited longest first."""
         ...
 
-    async def expired(self, now: Micros, limit: int) -> list[Job]:
-        """Ended jobs whose ``expires_at`` has passed."""
-        ...
-
-    async def files_in_use(self, names: Sequence[str]) -> set[str]:
-        """Those of the stored files' names that a bundle or an attempt refers to."""
-        ...
-
-    async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
-        """Make the moves into Cleaned, and drop the jobs' idempotency keys.
-
-        Returns:
-            How many were made; kind and name of the files that nothing refers to any more.
-        """
-        ...
-
-    async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
-        """Delete an ended job with its history and attempts. Its number is not given again.
-
-        Returns:
-            Kind and name of the files that nothing refers to any more.
-
-        Raises:
-            NoSuchJob, NotEnded
-        """
-        ...
-
-    async def cleaned_services(self) -> list[str]:
-        """Services of which there are Cleaned jobs."""
-        ...
-
-    async def forget(self, service: str, ended_before: Micros, limit: int) -> int:
-        """Delete Cleaned jobs and their histories; how many, ``limit`` at most."""
-        ...
-
-    async def forget_idempotency_keys(self, before: Micros) -> int: ...
-
-    async def maintain(self) -> bool:
-        """Give unused space back, some at a time, and find out whether what failed works again.
-
-        Returns:
-            Whether there is more to give back.
-        """
-        ...
-
     async def record_live(self, reports: Sequence[Report]) -> set[AttemptKey]:
         """Store what attempts say while they run, with events about what is new.
 
@@ -315,27 +217,4 @@ class Jobs(Protocol):
         self, where: Filter, before_id: int | None, limit: int
     ) -> tuple[list[int], int | None]:
         """The numbers of the jobs that :meth:`page` gives."""
-        ...
-
-
-class Watch(Protocol):
-    """Waiting for a job to change."""
-
-    def changed(self, job: Job) -> None:
-        """Called after each commit."""
-        ...
-
-    def of(self, job_id: int, *, end_only: bool = False) -> AbstractContextManager[asyncio.Event]:
-        """An event that is set at each change of the job, or its end; and when the server stops."""
-        ...
-
-    def events_of(self, job_id: int | None) -> AbstractContextManager[asyncio.Event]:
-        """An event that is set when something happened to the job (None: to any); and when the
-        server stops.
-        """
-        ...
-
-    @property
-    def closing(self) -> bool:
-        """The server is stopping: nobody should wait for anything."""
         ...

@@ -1,0 +1,32 @@
+"""Waiting for changes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from server.domain.jobs import Job
+
+
+class Watch(Protocol):
+    """Waiting for a job to change."""
+
+    def changed(self, job: Job) -> None:
+        """Called after each commit."""
+        ...
+
+    def of(self, job_id: int, *, end_only: bool = False) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set at each change of the job, or its end; and when the server stops."""
+        ...
+
+    def events_of(self, job_id: int | None) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set when something happened to the job (None: to any); and when the
+        server stops.
+        """
+        ...
+
+    @property
+    def closing(self) -> bool:
+        """The server is stopping: nobody should wait for anything."""
+        ...
