@@ -104,8 +104,9 @@ class LiveOutput:
             stderr_bytes=self._read["stderr"],
         )
 
-    def last_doc(self) -> LiveDoc | None:
-        """The values at the end; None: no command said anything, and nobody has seen a doc."""
+    def doc_if_any(self) -> LiveDoc | None:
+        """The values now; None: no command has said anything, and no :meth:`doc` was made: most
+        jobs are short and say nothing, and cost nothing."""
         return self.doc() if self._told else None
 
     @contextmanager

@@ -59,7 +59,7 @@ class LiveOutputs:
         output = self._outputs.get(payload.id)
         if output is None or payload.state is not PayloadState.RUNNING:
             return payload.doc()
-        return payload.doc(output.doc())
+        return payload.doc(output.doc_if_any())
 
     @contextmanager
     def open(self, payload_id: int) -> Iterator[LiveOutput]:
@@ -98,7 +98,7 @@ class LiveOutputs:
         payload = self._running.get(payload_id)
         if payload is None or server not in (None, payload.server):
             return None
-        return self.doc(payload)
+        return payload.doc(self._outputs[payload_id].doc())
 
     def close(self) -> None:
         """Report nothing more."""

@@ -61,7 +61,7 @@ def of(ended: Ended, timeout_s: float, enforcement: Mapping[str, str]) -> Outcom
 def with_output(outcome: Outcome, output: LiveOutput) -> Outcome:
     """The outcome with what run.sh said. If it asked to be tried later and then ended by itself,
     whatever its exit code, that is what becomes of it; exit code 75 asks for it, too."""
-    outcome = replace(outcome, live=output.last_doc())
+    outcome = replace(outcome, live=output.doc_if_any())
     by_itself = outcome.reason in (None, Reason.EXIT_CODE) and outcome.state in _BY_ITSELF
     asked = output.retry_later or (RetryLater() if outcome.exit_code == LATER else None)
     if asked is None or not by_itself:

@@ -125,7 +125,7 @@ def test_who_says_nothing_leaves_nothing() -> None:
     output = LiveOutput(SimClock())
     output.on_output("stdout", b"hello\n::1 localhost\n")
     output.end()
-    assert output.last_doc() is None
+    assert output.doc_if_any() is None
 
 
 def test_changes_are_told_once_for_output_and_each_time_for_commands() -> None:

@@ -44,9 +44,12 @@ async def test_a_running_payload_has_its_live_values_and_keeps_them_at_its_end(r
     assert rig.context.outputs.get(payload.id) is None
 
 
-async def test_an_attempt_without_commands_stores_nothing_more(rig):
+async def test_a_short_attempt_without_commands_costs_no_report_and_stores_nothing_more(rig):
     payload, process = await started(rig)
     process.log(b"hello\n")
+    await rig.clock.advance(4)
+    assert rig.context.outputs.doc(await rig.payloads.get(payload.id)).live is None
+    assert rig.context.outputs.reports == 0
     process.finish()
     assert (await ended_doc(rig, payload)).live is None
 
@@ -123,7 +126,7 @@ async def test_output_without_commands_is_reported_every_five_seconds(rig):
         process.log(b".")
         await rig.clock.advance(1)
         reports.append(rig.context.outputs.reports)
-        rig.context.outputs.doc(await rig.payloads.get(1))
+        rig.context.outputs.report(1, SERVER)
     assert reports[3] == 0
     assert reports[-1] == 2
     await rig.clock.advance(60)

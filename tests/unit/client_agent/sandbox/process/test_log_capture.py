@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
+from client_agent.sandbox.base import OutputListener
 from client_agent.sandbox.process.log_capture import (
+    FEWER_BYTES,
+    LINE_PAUSE_S,
+    MAX_LINES,
     MAX_SMALL_READS,
     MAX_UNWRITTEN,
     TAIL_SIZE,
@@ -52,13 +56,14 @@ class Piped:
         *,
         ready_byte: bool = False,
         threads: Executor = _THREADS,
+        listener: OutputListener | None = None,
     ) -> None:
         read, self.write = os.pipe()
         os.set_blocking(read, False)
         os.set_blocking(self.write, False)
         self.path, self.floods = path, 0
         stream = "stdout" if ready_byte else "stderr"
-        settings = LogSettings(limit, hard, self._flood, threads)
+        settings = LogSettings(limit, hard, self._flood, threads, listener)
         self.capture = LogCapture(read, path, stream, settings)
 
     def _flood(self, _: str) -> None:
@@ -264,3 +269,93 @@ async def test_a_disk_that_hangs_delays_its_own_job_only(tmp_path: Path) -> None
         disk.answer()
         await turns()
     assert (tmp_path / "log").read_bytes() == b"x" * sent
+
+
+class Listener:
+    """Keeps what it is told.
+
+    Args:
+        lines: what it says of how many lines it had to look at.
+    """
+
+    def __init__(self, lines: int = 0) -> None:
+        self.lines, self.read = lines, [b""]
+        self.stored = self.resumed = 0
+
+    def on_output(self, _: str, data: bytes) -> int:
+        self.read.append(data)
+        self.resumed += not data
+        return self.lines if data else 0
+
+    def on_stored(self, _: str) -> None:
+        self.stored += 1
+
+
+async def test_a_listener_gets_what_is_read_but_not_the_ready_byte(tmp_path: Path) -> None:
+    listener = Listener()
+    piped = Piped(tmp_path / "log", 100_000, ready_byte=True, listener=listener)
+    os.write(piped.write, b"\n")
+    assert await piped.capture.ready is True
+    data = os.urandom(300_000)
+    await piped.feed(data)
+    await piped.end()
+    assert b"".join(listener.read) == data
+    assert listener.stored > 0
+
+
+async def test_it_is_told_after_the_bytes_are_in_the_file(tmp_path: Path) -> None:
+    disk, listener = HangingDisk(), Listener()
+    piped = Piped(tmp_path / "log", 1 << 20, threads=disk, listener=listener)
+    await piped.feed(b"hello")
+    assert (listener.stored, piped.path.read_bytes()) == (0, b"")
+    disk.answer()
+    await turns(3)
+    assert (listener.stored, piped.path.read_bytes()) == (1, b"hello")
+    await piped.end()
+
+
+async def test_many_lines_for_the_listener_are_read_more_slowly_and_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[tuple[float, Callable[[], None]]] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda *pause: pauses.append(pause))
+    listener = Listener(lines=10 * MAX_LINES)
+    piped = Piped(tmp_path / "log", 1 << 20, listener=listener)
+    os.write(piped.write, b"x" * 60_000)
+    await turns(5)
+    assert [seconds for seconds, _ in pauses] == [10 * MAX_LINES * LINE_PAUSE_S]
+    assert piped.capture._small_reads == 0
+    monkeypatch.undo()
+    piped.capture._end_pause()
+    os.write(piped.write, b"x" * 5_000)
+    await piped.end()
+    assert sum(map(len, listener.read)) == 65_000
+    assert max(map(len, listener.read[2:])) <= FEWER_BYTES
+
+
+async def test_while_the_disk_is_behind_it_is_known_that_reading_pauses(tmp_path: Path) -> None:
+    disk, listener = HangingDisk(), Listener()
+    piped = Piped(tmp_path / "log", 1 << 30, threads=disk, listener=listener)
+
+    def paused() -> bool:
+        return piped.capture.paused
+
+    for _ in range(200):
+        with contextlib.suppress(BlockingIOError):
+            os.write(piped.write, b"x" * 4096)
+        await turns()
+    assert paused()
+    assert listener.resumed == 0
+    disk.answer()
+    await turns(3)
+    assert not paused()
+    assert listener.resumed == 1, "what was not read is no silence"
+    while disk.held:
+        disk.answer()
+        await turns(3)
+    os.close(piped.write)
+    while not piped.capture.closed.done():
+        disk.answer()
+        await turns()
+    assert not paused()
