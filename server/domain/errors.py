@@ -91,6 +91,18 @@ class NotEnded(FerrymanError):
         super().__init__(f"job {job_id} is {current}: cancel it before you delete it")
 
 
+class ChildOfBatch(FerrymanError):
+    """It is done to the whole batch only."""
+
+    code = "child_of_batch"
+
+    def __init__(self, job_id: int, parent_id: int, what: str) -> None:
+        super().__init__(
+            f"job {job_id} is a child of job {parent_id}: {what} job {parent_id}, "
+            "and its children with it"
+        )
+
+
 class BadField(FerrymanError):
     """A field of a form or query is missing or wrong."""
 
@@ -118,11 +130,19 @@ class QueueFull(FerrymanError):
 
     code = "queue_full"
 
-    def __init__(self, user_id: str, service: str, most: int) -> None:
-        super().__init__(
-            f"user {user_id} has {say_count(most, 'job')} of service {service} waiting, "
-            "which is the most the service allows; try again when some have started"
-        )
+    def __init__(self, user_id: str, service: str, most: int, new: int = 1) -> None:
+        """``new``: how many jobs the upload brings."""
+        if new == 1:
+            message = (
+                f"user {user_id} has {say_count(most, 'job')} of service {service} waiting, "
+                "which is the most the service allows; try again when some have started"
+            )
+        else:
+            message = (
+                f"the array has {say_count(new, 'task')}: with what user {user_id} has waiting "
+                f"these are more than the {most} that service {service} allows"
+            )
+        super().__init__(message)
 
 
 class BundleGone(FerrymanError):

@@ -69,6 +69,8 @@ class BatchRequest:
     """Most of its children under way at once; 0: as many as the quotas allow."""
     fail_fast: bool = False
     """The first child that fails ends the batch; else all are waited for."""
+    has_gather: bool = False
+    """The bundle has a gather.sh, which runs when all children have completed."""
 
     @property
     def total(self) -> int:
@@ -186,9 +188,10 @@ class Job(Execution):
     bundle_folder: str = ""
     """Folder of the bundle that is the job's root, ending in "/"; empty: the bundle's own root."""
     deferred: bool = False
-    """A parent that waits for its children; it holds no slot."""
+    """A parent that waits for its children, or for its turn to have them made. It holds no slot and
+    is not sent; it stays so when it ends, so that a retry goes on with the children."""
     gather: bool = False
-    """The current attempt of a parent runs gather.sh, after its children have ended."""
+    """Attempts of a parent run gather.sh from now on: its children have completed."""
     schedule_id: int | None = None
 
     @property

@@ -16,6 +16,7 @@ TRANSITIONS: Final[dict[JobState, dict[JobState, str]]] = {
         JobState.PROCESSING: "the Sender claims it for an agent",
         JobState.FAILED: "it waited longer than its service allows, or its service is gone",
         JobState.CANCELLED: "cancelled by its user",
+        JobState.RUNNING: "a parent: its children are queued",
     },
     JobState.PROCESSING: {
         JobState.SUBMITTED: "the agent has taken it",
@@ -32,9 +33,12 @@ TRANSITIONS: Final[dict[JobState, dict[JobState, str]]] = {
         JobState.CANCELLED: "cancelled by its user, and none of its processes is alive",
     },
     JobState.RUNNING: {
-        JobState.COMPLETED: "the attempt ended well and its result is stored",
-        JobState.FAILED: "the attempt failed and is not tried again",
-        JobState.QUEUED: "it is tried again: a retry, or interrupted through no fault of its own",
+        JobState.RUNNING: "deferred: it waits for the children that it left",
+        JobState.COMPLETED: "the attempt ended well and its result is stored; "
+        "a parent: all children completed",
+        JobState.FAILED: "the attempt failed and is not tried again; a parent: a child failed",
+        JobState.QUEUED: "it is tried again: a retry, or interrupted through no fault of its own; "
+        "a parent: its gather.sh runs next",
         JobState.UNKNOWN: "the agent cannot be reached, or the result cannot be fetched",
         JobState.CANCELLED: "cancelled by its user, and none of its processes is alive",
     },

@@ -11,6 +11,7 @@ from server.domain.leases import Lease
 from server.domain.live import Report
 from server.domain.placement import Candidate
 from server.domain.service import Service
+from server.ports.batches import Batches
 from server.ports.lists import EventsPage, Filter, Held
 from server.ports.retention import Retained
 from shared.clock import Micros
@@ -18,7 +19,7 @@ from shared.ids import AttemptKey
 from shared.wire import JobState
 
 
-class Jobs(Retained, Protocol):
+class Jobs(Batches, Retained, Protocol):
     """The jobs and their histories; every change is durable when the call returns."""
 
     async def insert(
@@ -122,6 +123,8 @@ class Jobs(Retained, Protocol):
 
     async def request_cancel(self, job_id: int, at: Micros) -> Job:
         """Store that the job is to be cancelled, unless it has ended. It is not claimed any more.
+        All children of a parent are cancelled with it, in the same transaction: those that wait at
+        once.
 
         Raises:
             NoSuchJob

@@ -30,13 +30,13 @@ class Retained(Protocol):
         ...
 
     async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
-        """Delete an ended job with its history and attempts. Its number is not given again.
+        """Delete an ended job, its history and its children. Its number is not given again.
 
         Returns:
             Kind and name of the files that nothing refers to any more.
 
         Raises:
-            NoSuchJob, NotEnded
+            NoSuchJob, NotEnded, ChildOfBatch
         """
         ...
 

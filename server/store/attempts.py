@@ -25,6 +25,9 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
     key = {"job_id": job.id, "number": job.attempt}
     if not states.HOLDS_SLOT & {move.before, move.to, *(step.to for step in move.through)}:
         return  # it waited, or had ended
+    deferred = move.changes.get("deferred")
+    if deferred is False or (job.deferred and not deferred):
+        return  # a parent without an attempt under way
     if move.before is JobState.QUEUED:  # a claim, or an attempt that was given up and is back
         await tx.rows(
             """
@@ -57,6 +60,8 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
         values["ended_at"] = move.at
     if job.state is JobState.QUEUED:
         values["state"] = JobState.FAILED
+    elif deferred:
+        values |= {"state": JobState.COMPLETED, "ended_at": move.at}
     setting = ", ".join(f"{name} = :{name}" for name in values)
     await tx.rows(
         f"UPDATE attempts SET {setting} WHERE job_id = :job_id AND number = :number",  # noqa: S608 - names come from Move

@@ -66,8 +66,11 @@ async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[F
     for names, params in batches(job_ids):
         bundles = await tx.rows(
             f"""
-            SELECT bundle_file AS file, count(*) AS jobs FROM jobs
-            WHERE id IN ({names}) AND bundle_file IS NOT NULL GROUP BY bundle_file
+            SELECT file, count(*) AS jobs FROM (
+                SELECT bundle_file AS file FROM jobs WHERE id IN ({names})
+                UNION ALL
+                SELECT bundle_file AS file FROM batches WHERE parent_id IN ({names})
+            ) AS used WHERE file IS NOT NULL GROUP BY file
             """,  # noqa: S608 - placeholders
             params,
         )
@@ -93,6 +96,10 @@ async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[F
         )
         await tx.rows(
             f"UPDATE jobs SET bundle_file = NULL, result_file = NULL WHERE id IN ({names})",  # noqa: S608
+            params,
+        )
+        await tx.rows(
+            f"UPDATE batches SET bundle_file = NULL WHERE parent_id IN ({names})",  # noqa: S608
             params,
         )
     # Last, because a file may hold results of several jobs.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from server.domain.errors import BundleGone, FerrymanError, QueueFull, ServerPaused, StorageFull
-from server.domain.jobs import Job, NewJob, Step
+from server.domain.jobs import BatchRequest, Job, NewJob, Step
 from server.domain.leases import Lease
 from server.store import bundles, leases, records
 from server.store.moves import append_event
@@ -30,8 +32,9 @@ async def insert_job(
             return known, False
     if most_queued:
         queued = await count_queued(tx, new.service, new.user_id, most_queued)
-        if queued >= most_queued:
-            return QueueFull(new.user_id, new.service, most_queued)
+        jobs = max(1, new.batch.total) if new.batch is not None else 1
+        if queued + jobs > most_queued:
+            return QueueFull(new.user_id, new.service, most_queued, jobs)
     if most_stored:
         stored = await stored_bytes(tx, new.user_id)
         if stored + new.bundle.size > most_stored:
@@ -72,6 +75,8 @@ async def insert_job(
                 "created_at": new.created_at,
             },
         )
+    if new.batch is not None:
+        await _add_batch(tx, job.id, new.batch)
     await append_event(tx, job, None, Step(job.state, new.created_at, message))
     return job, True
 
@@ -91,9 +96,30 @@ async def stored_bytes(source: Database | Transaction, user_id: str) -> int:
     """What bundles and results of the user take."""
     rows = await source.rows(
         """
-        SELECT coalesce(sum(bundle_size + results_size), 0) AS bytes
-        FROM jobs WHERE user_id = :user_id AND bundle_file IS NOT NULL
+        SELECT coalesce(sum(
+            CASE WHEN parent_id IS NULL THEN bundle_size ELSE 0 END + results_size
+        ), 0) AS bytes FROM jobs WHERE user_id = :user_id AND bundle_file IS NOT NULL
         """,
         {"user_id": user_id},
     )
     return int(rows[0]["bytes"])
+
+
+async def _add_batch(tx: Transaction, job_id: int, batch: BatchRequest) -> None:
+    """The row of a job that has children, or may leave some."""
+    await tx.rows(
+        """
+        INSERT INTO batches (parent_id, ranges, array_file, max_parallel, fail_fast, has_gather,
+                             total)
+        VALUES (:parent, :ranges, :file, :max_parallel, :fail_fast, :has_gather, :total)
+        """,
+        {
+            "parent": job_id,
+            "ranges": json.dumps(batch.ranges),
+            "file": batch.file,
+            "max_parallel": batch.max_parallel,
+            "fail_fast": int(batch.fail_fast),
+            "has_gather": int(batch.has_gather),
+            "total": batch.total,
+        },
+    )

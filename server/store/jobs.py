@@ -10,6 +10,8 @@ from server.domain.leases import Lease
 from server.ports import LeaseLost
 from server.store import bundles, leases, records
 from server.store.attempts import Attempts, attach_result
+from server.store.batches import Batches
+from server.store.children import cancel_children
 from server.store.claims import Claims
 from server.store.events import Events
 from server.store.inserts import insert_job, job_of_key, stored_bytes
@@ -24,7 +26,7 @@ from shared.sql import Transaction
 from shared.wire import JobState
 
 
-class SqlJobs(Queue, Claims, Pages, Attempts, Retention, Events, LiveValues):
+class SqlJobs(Queue, Claims, Pages, Attempts, Retention, Events, LiveValues, Batches):
     """``ports.Jobs`` over a database."""
 
     # -- moving
@@ -80,19 +82,28 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention, Events, LiveValues):
         await self._database.write(lambda tx: bundles.stop_sharing(tx, bundle.file))
 
     async def request_cancel(self, job_id: int, at: Micros) -> Job:
-        rows = await self._database.write(
-            lambda tx: tx.rows(
+        async def change(tx: Transaction) -> tuple[Job | None, bool]:
+            rows = await tx.rows(
                 """
                 UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, :at)
                 WHERE id = :id AND ended_at IS NULL RETURNING *
                 """,
                 {"id": job_id, "at": at},
             )
-        )
-        if not rows:
+            if not rows:
+                return None, False
+            job = records.job(rows[0])
+            if not job.deferred:
+                return job, False
+            message = f"cancelled with its parent, job {job_id}"
+            return job, await cancel_children(tx, job_id, at, message)
+
+        job, has_children = await self._database.write(change)
+        if job is None:
             return await self.get(job_id)
-        job = records.job(rows[0])
         self._changed(job)
+        if has_children:
+            await self._children_changed(job_id)
         return job
 
     # -- looking

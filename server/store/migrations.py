@@ -71,7 +71,7 @@ _6: Migration = (
     "DROP INDEX jobs_queued",
     """
     CREATE INDEX jobs_queued ON jobs (service, user_id, priority DESC, id)
-        WHERE state = 'Queued' AND not_before = 0 AND hold IS NULL
+        WHERE state = 'Queued' AND not_before = 0 AND hold IS NULL AND deferred = 0
     """,
     "DROP INDEX jobs_held",
     """
@@ -97,7 +97,16 @@ _6: Migration = (
         (service, (coalesce(waits_since, queued_at) + queue_timeout_s * 1000000.0))
         WHERE state = 'Queued' AND hold IS NULL AND queue_timeout_s > 0
     """,
-    "CREATE INDEX jobs_deferred ON jobs (id) WHERE deferred = 1",
+    """
+    CREATE INDEX jobs_deferred ON jobs (state, id)
+        WHERE deferred = 1 AND state IN ('Queued', 'Running')
+    """,
+    # The children of a batch share its bundle, which counts once.
+    "DROP INDEX jobs_stored",
+    """
+    CREATE INDEX jobs_stored ON jobs (user_id, bundle_size, results_size, parent_id)
+        WHERE bundle_file IS NOT NULL
+    """,
     "CREATE INDEX jobs_of_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL",
     """
     CREATE INDEX jobs_held_back ON jobs (parent_id, id)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
-from server.store import events, leases, records
+from server.store import counters, events, leases, records
 from server.store.attempts import record_attempt
 from shared.ids import AttemptKey
 from shared.sql import Database, Transaction
@@ -53,7 +53,8 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
     values: dict[str, Any] = {"state": move.to, "message": move.message, "reason": move.reason}
     values |= records.columns(move.changes)
     setting = [f"{name} = :{name}" for name in values]
-    if move.to in states.ENDED and move.to is not JobState.CLEANED:
+    ends = move.to in states.ENDED and move.to is not JobState.CLEANED
+    if ends or move.changes.get("deferred"):
         shown = {name: value for name, value in move.facts.items() if name in _SHOWN}
         values |= (facts := records.columns(shown))
         setting += [f"{name} = :{name}" for name in facts]
@@ -65,6 +66,8 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
     if move.to is JobState.PROCESSING:  # a claim
         setting.append("attempt = attempt + 1")
         only_if += " AND cancel_requested_at IS NULL"
+    if move.before in states.ENDED and move.to is JobState.QUEUED:
+        only_if += f" AND {counters.PARENT_WAITS}"
     if move.lease is not None:
         only_if += f" AND {leases.HELD}"
         values |= leases.held(move.lease)
@@ -78,6 +81,8 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
         return None
     job = records.job(rows[0])
     await record_attempt(tx, job, move)
+    if job.parent_id is not None:
+        job = await counters.count_child(tx, job, job.parent_id, move)
     before = move.before
     steps = move.steps
     for step in steps:

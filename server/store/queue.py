@@ -12,8 +12,10 @@ from shared.sql import Database, Transaction
 
 HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
 """HOLDS_SLOT, in the words of the index ``jobs_held``."""
-READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL"
+READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL AND deferred = 0"
 """What may be claimed now, in the words of the index ``jobs_queued``."""
+DEFERRED: Final = "deferred = 1 AND state IN ('Queued', 'Running')"
+"""Parents that wait for their children, or to have them made, in the words of ``jobs_deferred``."""
 _AT_ONCE: Final = 1_000
 _WAITS_SINCE: Final = "coalesce(waits_since, queued_at)"
 _DEADLINE: Final = f"({_WAITS_SINCE} + queue_timeout_s * 1000000.0)"
@@ -31,14 +33,21 @@ _DUE: Final = """
 async def count_queued(
     source: Database | Transaction, service: str, user_id: str, limit: int
 ) -> int:
-    """Jobs of the user that wait, delayed ones too; counts no further than ``limit``."""
+    """Jobs of the user that wait, delayed ones too, and children that are still to be made; counts
+    waiting jobs no further than ``limit``.
+    """
+    # Without "|| ''" the user's index would be read, which holds all that have ended, too.
     rows = await source.rows(
-        """
-        SELECT count(*) AS count FROM (
+        f"""
+        SELECT count(*) + (
+            SELECT coalesce(sum(total - made), 0)
+            FROM jobs JOIN batches ON batches.parent_id = jobs.id
+            WHERE {DEFERRED} AND user_id || '' = :user_id AND service || '' = :service
+        ) AS count FROM (
             SELECT 1 FROM jobs WHERE user_id = :user_id AND service = :service
             AND state = 'Queued' LIMIT :limit
-        )
-        """,
+        ) AS waiting
+        """,  # noqa: S608 - no user input
         {"service": service, "user_id": user_id, "limit": limit},
     )
     return int(rows[0]["count"])

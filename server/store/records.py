@@ -101,18 +101,18 @@ def job(row: Row) -> Job:
     bundle = None
     if row["bundle_file"]:
         bundle = Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
-    return Job(bundle=bundle, result=_result(row), **_JOB.fields(row))
+    return Job(bundle=bundle, result=result(row), **_JOB.fields(row))
 
 
 def attempt(row: Row) -> Attempt:
-    return Attempt(result=_result(row), **_ATTEMPT.fields(row))
+    return Attempt(result=result(row), **_ATTEMPT.fields(row))
 
 
 def event(row: Row) -> Event:
     return Event(**_EVENT.fields(row))
 
 
-def _result(row: Row) -> Result | None:
+def result(row: Row) -> Result | None:
     if not row["result_file"]:
         return None
     return Result(
@@ -144,6 +144,7 @@ def new_job_columns(new: NewJob) -> dict[str, Any]:
         "priority": new.priority,
         "meta": new.meta,
         "schedule_id": new.schedule_id,
+        "deferred": int(new.batch is not None and new.batch.total > 0),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from server.domain.errors import NoSuchJob, NotEnded
+from server.domain.errors import ChildOfBatch, NoSuchJob, NotEnded
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Move
 from server.store import records
@@ -23,7 +23,7 @@ class Retention(Part):
         return await self._jobs(
             """
             SELECT * FROM jobs WHERE expires_at IS NOT NULL AND expires_at <= :now
-            ORDER BY expires_at LIMIT :limit
+            ORDER BY expires_at, id LIMIT :limit
             """,
             {"now": now, "limit": limit},
         )
@@ -51,6 +51,11 @@ class Retention(Part):
                     f"DELETE FROM idempotency_keys WHERE job_id IN ({names})",  # noqa: S608 - placeholders
                     params,
                 )
+                # The children of a batch go with their parent, which is never queued again.
+                await tx.rows(
+                    f"UPDATE jobs SET expires_at = :at WHERE parent_id IN ({names})",  # noqa: S608 - placeholders
+                    params | {"at": moves[0].at},
+                )
             return cleaned, await release_files(tx, ids)
 
         cleaned, files = await self._database.write(change)
@@ -59,11 +64,39 @@ class Retention(Part):
         return len(cleaned), files
 
     async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
+        files = await self._delete_children(job_id)
+        return files + await self._delete_one(job_id)
+
+    async def _delete_children(self, job_id: int) -> list[tuple[FileKind, str]]:
+        """Some at a time, all before their parent: a crash leaves a deletion that goes on."""
+
+        async def change(tx: Transaction) -> tuple[int, list[tuple[FileKind, str]]]:
+            ended = await tx.rows(
+                """
+                UPDATE jobs SET delete_requested_at = coalesce(delete_requested_at, ended_at)
+                WHERE id = :id AND ended_at IS NOT NULL RETURNING id
+                """,
+                {"id": job_id},
+            )
+            children = await tx.rows(_CHILDREN, {"id": job_id}) if ended else []
+            ids = [row["id"] for row in children]
+            released = await release_files(tx, ids)
+            await _delete(tx, ids)
+            return len(ids), released
+
+        files: list[tuple[FileKind, str]] = []
+        deleted = 1
+        while deleted and await self._database.rows(_CHILDREN, {"id": job_id}):
+            deleted, released = await self._database.write(change)
+            files += released
+        return files
+
+    async def _delete_one(self, job_id: int) -> list[tuple[FileKind, str]]:
         async def change(tx: Transaction) -> tuple[Job | None, list[tuple[FileKind, str]]]:
             rows = await tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
             job = records.job(rows[0]) if rows else None
             files = []
-            if job is not None and job.ended:
+            if job is not None and job.ended and job.parent_id is None:
                 files = await release_files(tx, [job_id])
                 await _delete(tx, [job_id])
             return job, files
@@ -73,6 +106,8 @@ class Retention(Part):
             raise NoSuchJob(job_id)
         if not job.ended:
             raise NotEnded(job_id, job.state)
+        if job.parent_id is not None:
+            raise ChildOfBatch(job_id, job.parent_id, "delete")
         self._changed(job)
         return files
 
@@ -116,8 +151,10 @@ class Retention(Part):
         return await self._database.maintain()
 
 
+_CHILDREN: Final = "SELECT id FROM jobs WHERE parent_id = :id ORDER BY id LIMIT 500"
 _FORGETTABLE: Final = """
     SELECT id FROM jobs WHERE state = 'Cleaned' AND service = :service AND ended_at <= :before
+    AND NOT EXISTS (SELECT 1 FROM jobs AS child WHERE child.parent_id = jobs.id)
     ORDER BY ended_at LIMIT :limit
 """
 
@@ -127,4 +164,5 @@ async def _delete(tx: Transaction, job_ids: Sequence[int]) -> None:
     for names, params in batches(job_ids):
         for table in ("job_tags", "events", "idempotency_keys", "attempts"):
             await tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
+        await tx.rows(f"DELETE FROM batches WHERE parent_id IN ({names})", params)  # noqa: S608
         await tx.rows(f"DELETE FROM jobs WHERE id IN ({names})", params)  # noqa: S608

@@ -101,7 +101,7 @@ MUTANTS: Final = (
     _of(
         "those who wait are counted where the job is inserted",
         "server/store/inserts.py",
-        "if queued >= most_queued:",
+        "if queued + jobs > most_queued:",
         "if queued > 1_000:",
         f"{_JOBS}of_fifty_at_once_as_many_are_taken_as_may_wait",
         f"{_HTTP}a_full_queue_refuses_and_takes_again_when_there_is_room",
@@ -182,7 +182,7 @@ MUTANTS: Final = (
     _of(
         "only jobs that have ended can be deleted",
         "server/store/retention.py",
-        "if job is not None and job.ended:",
+        "if job is not None and job.ended and job.parent_id is None:",
         "if job is not None:",
         f"{_GONE}an_ended_job_can_be_deleted_and_its_number_is_not_given_again",
     ),

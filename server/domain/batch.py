@@ -1,0 +1,146 @@
+"""A batch: how its children are made, and how it ends."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from server.domain import ending
+from server.domain.jobs import Bundle, Job, Move
+from server.domain.service import Service
+from shared.clock import Micros
+from shared.wire import JobState, Reason
+
+NAMED: Final = 3
+"""How many of the failed children the parent's message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The children of a job, as they are counted.
+
+    Attributes:
+        total: 0: it has no children, and may leave some.
+        made: so many of them are jobs by now, from the first one on.
+        ranges: indices of an array; empty: the children are what the parent left.
+        array_file: of an array: the file of the bundle with a line for each task.
+        bundle: of the children that the parent left; None: they have the parent's.
+    """
+
+    parent_id: int
+    total: int
+    made: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    ranges: tuple[tuple[int, int, int], ...] = ()
+    array_file: str | None = None
+    bundle: Bundle | None = None
+    max_parallel: int = 0
+    fail_fast: bool = False
+    has_gather: bool = False
+
+    @property
+    def ended(self) -> int:
+        return self.completed + self.failed + self.cancelled
+
+    @property
+    def gives_up(self) -> bool:
+        """A child has failed, and that ends all."""
+        return self.fail_fast and self.failed > 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewChild:
+    """A child that is to be made."""
+
+    name: str
+    array_index: int | None = None
+    folder: str = ""
+    """Of the bundle, ending in "/"."""
+
+
+def tasks(batch: Batch, first: int, count: int) -> list[NewChild]:
+    """Tasks of an array, from its ``first`` one on, counted from 0; at most ``count``."""
+    indices = itertools.chain.from_iterable(
+        range(start, last + 1, step) for start, last, step in batch.ranges
+    )
+    chosen = itertools.islice(indices, first, first + count)
+    return [NewChild(str(index), index) for index in chosen]
+
+
+def folders(names: Iterable[str]) -> list[NewChild]:
+    """The children of a parent that left these folders."""
+    return [NewChild(name, None, f"{name}/") for name in names]
+
+
+def begun(parent: Job, batch: Batch, now: Micros) -> Move:
+    """A queued parent may run: its children are queued."""
+    children = _children(batch.total)
+    message = f"its {children} are queued"
+    if parent.run > 1:
+        message = f"those of its {children} that have not completed are queued again"
+    return ending.move(
+        parent,
+        JobState.RUNNING,
+        now,
+        message,
+        changes={"started_at": parent.started_at or now},
+        event="job.children_queued",
+        fields={"children": batch.total},
+    )
+
+
+def over(
+    parent: Job, batch: Batch, service: Service, now: Micros, failed: Sequence[str]
+) -> Move | None:
+    """What follows when no child is under way; None: there are still children to make.
+
+    Args:
+        failed: the first ones of the children that failed, by name and reason.
+    """
+    completed = f"{batch.completed} of {_children(batch.total)} completed"
+    if parent.cancel_requested_at is not None:
+        return ending.cancelled(parent, service, now, f"cancelled; {completed}")
+    if batch.made < batch.total and not batch.gives_up:
+        return None
+    if batch.failed or batch.cancelled:
+        message = _failures(batch, failed)
+        return ending.failed(parent, service, now, Reason.CHILD_FAILED, message)
+    if not batch.has_gather:
+        return ending.end(parent, JobState.COMPLETED, service, now, f"all of {completed}")
+    back = {
+        "deferred": False,
+        "gather": True,
+        "queued_at": now,
+        "not_before": 0,
+        "agent": None,
+        "payload_id": None,
+    }
+    return ending.move(
+        parent,
+        JobState.QUEUED,
+        now,
+        f"all of {completed}, gather.sh runs next",
+        changes=back,
+        event="job.gather_queued",
+    )
+
+
+def _failures(batch: Batch, failed: Sequence[str]) -> str:
+    parts = []
+    if batch.failed:
+        total = _children(batch.total)
+        more = "" if batch.failed <= len(failed) else ", …"
+        parts.append(f"{batch.failed} of {total} failed: {', '.join(failed)}{more}")
+    if batch.cancelled:
+        because = " because of that (fail_fast)" if batch.gives_up else ""
+        children = _children(batch.cancelled)
+        parts.append(f"{children} cancelled{because}")
+    return "; ".join(parts)
+
+
+def _children(count: int) -> str:
+    return "1 child" if count == 1 else f"{count} children"

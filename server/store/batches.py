@@ -1,0 +1,225 @@
+"""Batches: parents, their children, and what is done to all children of one at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from server.domain.batch import NAMED, Batch, NewChild
+from server.domain.jobs import Bundle, Job, Move, Result
+from server.store import bundles, counters, records
+from server.store.children import cancel_children, insert_children, queue_again
+from server.store.moves import get_job, make_move
+from server.store.queue import DEFERRED
+from server.store.statements import Part, batches
+from shared.clock import Micros
+from shared.sql import Row, Transaction
+
+_DUE: Final = f"""
+    SELECT jobs.id AS id FROM jobs JOIN batches ON batches.parent_id = jobs.id
+    WHERE {DEFERRED} AND (
+        state = 'Queued' AND not_before = 0 AND hold IS NULL AND cancel_requested_at IS NULL
+        AND service IN ({{services}})
+        OR state = 'Running' AND (
+            made = completed + failed + cancelled
+            OR made < total AND cancel_requested_at IS NULL AND (fail_fast = 0 OR failed = 0)
+            OR fail_fast = 1 AND failed > 0 AND EXISTS (
+                SELECT 1 FROM jobs AS child WHERE child.parent_id = jobs.id
+                AND child.ended_at IS NULL AND child.cancel_requested_at IS NULL
+            )
+        )
+    )
+    ORDER BY jobs.id LIMIT :limit
+"""  # noqa: S608 - no user input
+_AT_ONCE: Final = 500
+
+
+class Batches(Part):
+    """The part of ``ports.Jobs`` that makes and ends batches."""
+
+    async def batch(self, parent_id: int) -> Batch | None:
+        return (await self.batches_of([parent_id])).get(parent_id)
+
+    async def batches_of(self, parents: Sequence[int]) -> dict[int, Batch]:
+        found = {}
+        for names, params in batches(parents):
+            sql = f"SELECT * FROM batches WHERE parent_id IN ({names})"  # noqa: S608 - placeholders
+            for row in await self._database.rows(sql, params):
+                found[row["parent_id"]] = _batch(row)
+        return found
+
+    async def due_batches(self, services: Collection[str], limit: int) -> list[tuple[Job, Batch]]:
+        params: dict[str, Any] = {f"s{n}": name for n, name in enumerate(services)}
+        sql = _DUE.format(services=", ".join(f":{name}" for name in params) or "NULL")
+        found = []
+        for row in await self._database.rows(sql, params | {"limit": limit}):
+            batch = await self.batch(row["id"])
+            if batch is not None:
+                found.append((await get_job(self._database, row["id"]), batch))
+        return found
+
+    async def begin_batch(self, move: Move) -> Job | None:
+        async def change(tx: Transaction) -> Job | None:
+            parent = await make_move(tx, move)
+            if parent is not None:
+                await queue_again(tx, parent, move.at)
+            return parent
+
+        return await self._moved_batch(change)
+
+    async def make_children(
+        self, batch: Batch, children: Sequence[NewChild], at: Micros, message: str
+    ) -> bool:
+        parent_id = batch.parent_id
+
+        async def change(tx: Transaction) -> bool:
+            counted = await tx.rows(
+                """
+                UPDATE batches SET made = made + :count
+                WHERE parent_id = :parent AND made = :made AND EXISTS (
+                    SELECT 1 FROM jobs WHERE id = :parent AND state = 'Running' AND deferred = 1
+                    AND cancel_requested_at IS NULL
+                )
+                RETURNING made - completed - failed - cancelled AS unended
+                """,
+                {"parent": parent_id, "made": batch.made, "count": len(children)},
+            )
+            if not counted:
+                return False
+            before = counted[0]["unended"] - len(children)
+            most = batch.max_parallel or before + len(children)
+            for start in range(0, len(children), _AT_ONCE):
+                some = children[start : start + _AT_ONCE]
+                without_hold = max(0, most - before - start)
+                await insert_children(tx, batch, some, without_hold, at, message)
+            file = await tx.rows(
+                "SELECT coalesce(:own, bundle_file) AS file FROM jobs WHERE id = :parent",
+                {"own": batch.bundle.file if batch.bundle else None, "parent": parent_id},
+            )
+            await tx.rows(
+                "UPDATE bundles SET refs = refs + :count WHERE file = :file",
+                {"count": len(children), "file": file[0]["file"]},
+            )
+            return True
+
+        made = await self._database.write(change)
+        if made:
+            self._changed(await get_job(self._database, parent_id))
+        return made
+
+    async def defer(self, move: Move, total: int, bundle: Bundle) -> Job | None:
+        async def change(tx: Transaction) -> Job | None:
+            parent = await make_move(tx, move)
+            if parent is None:
+                return None
+            kept = await bundles.refer_to(tx, bundle, move.at)
+            assert kept is not None, "it has a file"
+            await tx.rows(
+                """
+                INSERT INTO batches (parent_id, total, bundle_file, bundle_size, bundle_digest)
+                VALUES (:parent, :total, :file, :size, :digest)
+                ON CONFLICT (parent_id) DO UPDATE SET total = :total, bundle_file = :file,
+                    bundle_size = :size, bundle_digest = :digest
+                """,
+                {
+                    "parent": parent.id,
+                    "total": total,
+                    "file": kept.file,
+                    "size": kept.size,
+                    "digest": kept.digest,
+                },
+            )
+            return parent
+
+        return await self._moved_batch(change)
+
+    async def end_batch(self, move: Move, seen: Batch) -> Job | None:
+        values = {name: getattr(seen, name) for name in ("made", *counters.COUNTED.values())}
+
+        async def change(tx: Transaction) -> Job | None:
+            same = " AND ".join(f"{name} = :{name}" for name in values)
+            unchanged = await tx.rows(
+                f"SELECT 1 FROM batches WHERE parent_id = :parent AND {same}",  # noqa: S608
+                values | {"parent": move.job_id},
+            )
+            return await make_move(tx, move) if unchanged else None
+
+        return await self._moved_batch(change)
+
+    async def cancel_children(self, parent_id: int, at: Micros, message: str) -> None:
+        if await self._database.write(lambda tx: cancel_children(tx, parent_id, at, message)):
+            await self._children_changed(parent_id)
+
+    async def failed_children(self, parent_id: int, limit: int = NAMED) -> list[str]:
+        rows = await self._database.rows(
+            """
+            SELECT child_name, reason, exit_code FROM jobs
+            WHERE parent_id = :parent AND state = 'Failed' ORDER BY id LIMIT :limit
+            """,
+            {"parent": parent_id, "limit": limit},
+        )
+        return [
+            f"{row['child_name']} ({row['reason'] or 'failed'}"
+            f"{'' if row['exit_code'] is None else ' ' + str(row['exit_code'])})"
+            for row in rows
+        ]
+
+    async def active_children(self, parents: Sequence[int]) -> Mapping[int, int]:
+        found: dict[int, int] = {}
+        for names, params in batches(parents):
+            # Through the index of what holds slots: those are few, whatever the batch's size.
+            rows = await self._database.list_rows(
+                f"""
+                SELECT parent_id, count(*) AS active FROM jobs
+                WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
+                AND parent_id + 0 IN ({names}) GROUP BY parent_id
+                """,  # noqa: S608 - placeholders
+                params,
+            )
+            found |= {row["parent_id"]: row["active"] for row in rows}
+        return found
+
+    async def child_results(self, parent_id: int) -> list[tuple[str, Result | None]]:
+        rows = await self._database.list_rows(
+            """
+            SELECT child_name, result_file, result_size, result_sha256, result_offset FROM jobs
+            WHERE parent_id = :parent ORDER BY id
+            """,
+            {"parent": parent_id},
+        )
+        return [(row["child_name"], records.result(row)) for row in rows]
+
+    async def _moved_batch(self, change: Any) -> Job | None:
+        job: Job | None = await self._database.write(change)
+        if job is not None:
+            self._changed(job)
+        return job
+
+    async def _children_changed(self, parent_id: int) -> None:
+        """Wake those who wait for children that a statement has changed, some at a time."""
+        last = 0
+        while True:
+            jobs = await self._jobs(
+                """
+                SELECT * FROM jobs WHERE parent_id = :parent AND id > :last
+                AND cancel_requested_at IS NOT NULL ORDER BY id LIMIT :limit
+                """,
+                {"parent": parent_id, "last": last, "limit": _AT_ONCE},
+            )
+            for job in jobs:
+                self._changed(job)
+            if len(jobs) < _AT_ONCE:
+                return
+            last = jobs[-1].id
+
+
+def _batch(row: Row) -> Batch:
+    names = [field.name for field in dataclasses.fields(Batch)]
+    fields = {name: row[name] for name in names if name not in ("bundle", "ranges")}
+    fields["ranges"] = tuple(tuple(one) for one in json.loads(row["ranges"]))
+    if row["bundle_file"]:
+        fields["bundle"] = Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
+    fields |= {name: bool(row[name]) for name in ("fail_fast", "has_gather")}
+    return Batch(**fields)

@@ -1,0 +1,149 @@
+"""What one statement does to many children of a batch, inside a transaction of the caller's.
+
+It keeps the promises of a move: each change has its condition and its event, and is counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Final
+
+from server.domain.batch import Batch, NewChild
+from server.domain.jobs import Job
+from server.store import counters
+from shared.clock import Micros
+from shared.sql import Transaction
+
+_COPIED: Final = (
+    "user_id, service, tags, limits, timeout_s, submitted_by, retry, queue_timeout_s, "
+    "heartbeat_timeout_s, expires_after_s, priority"
+)
+"""What a child has from its parent."""
+
+
+async def cancel_children(tx: Transaction, parent_id: int, at: Micros, message: str) -> bool:
+    """Cancel what has not ended: queued children at once, the others are asked for.
+
+    Returns:
+        Whether there were any.
+    """
+    values = {"parent": parent_id, "at": at, "message": message}
+    await tx.rows(
+        """
+        INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
+                            agent, fields)
+        SELECT id, :at, attempt, state, 'Cancelled', NULL, :message, 'job.cancelled', 'info',
+               agent, '{}'
+        FROM jobs WHERE parent_id = :parent AND state = 'Queued' ORDER BY id
+        """,
+        values,
+    )
+    cancelled = await tx.rows(
+        """
+        UPDATE jobs SET state = 'Cancelled', message = :message, reason = NULL, ended_at = :at,
+            cancel_requested_at = coalesce(cancel_requested_at, :at)
+        WHERE parent_id = :parent AND state = 'Queued' RETURNING id
+        """,
+        values,
+    )
+    if cancelled:
+        await tx.rows(
+            "UPDATE batches SET cancelled = cancelled + :count WHERE parent_id = :parent",
+            {"parent": parent_id, "count": len(cancelled)},
+        )
+    asked = await tx.rows(
+        """
+        UPDATE jobs SET cancel_requested_at = :at
+        WHERE parent_id = :parent AND ended_at IS NULL AND cancel_requested_at IS NULL RETURNING id
+        """,
+        values,
+    )
+    return bool(cancelled or asked)
+
+
+async def queue_again(tx: Transaction, parent: Job, at: Micros) -> None:
+    """A parent that was retried by hand: a new run of the children that have not completed."""
+    values = {"parent": parent.id, "at": at, "message": f"queued again with job {parent.id}"}
+    await tx.rows(
+        """
+        INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
+                            agent, fields)
+        SELECT id, :at, attempt, state, 'Queued', NULL, :message, 'job.retried', 'info', NULL, '{}'
+        FROM jobs WHERE parent_id = :parent AND state IN ('Failed', 'Cancelled') ORDER BY id
+        """,
+        values,
+    )
+    again = await tx.rows(
+        """
+        UPDATE jobs SET state = 'Queued', message = :message, queued_at = :at, waits_since = NULL, run = run + 1,
+            retries_used = 0, infra_used = 0, later_used = 0, reason = NULL, exit_code = NULL,
+            ended_at = NULL, progress = NULL, output = '{}', heartbeat_at = NULL, not_before = 0,
+            cancel_requested_at = NULL, agent = NULL, payload_id = NULL, submitted_at = NULL,
+            started_at = NULL,
+            hold = (SELECT CASE WHEN max_parallel > 0 THEN 'parallel' END
+                    FROM batches WHERE batches.parent_id = :parent)
+        WHERE parent_id = :parent AND state IN ('Failed', 'Cancelled') RETURNING id
+        """,
+        values,
+    )
+    if not again:
+        return
+    rows = await tx.rows(
+        "UPDATE batches SET failed = 0, cancelled = 0 WHERE parent_id = :parent RETURNING *", values
+    )
+    if rows[0]["max_parallel"]:
+        await counters.release_children(tx, parent.id, rows[0]["max_parallel"], at)
+
+
+async def insert_children(
+    tx: Transaction,
+    batch: Batch,
+    children: Sequence[NewChild],
+    without_hold: int,
+    at: Micros,
+    message: str,
+) -> None:
+    """Queue some children, with their tags and first events."""
+    values: dict[str, Any] = {"parent": batch.parent_id, "at": at, "message": message}
+    own = batch.bundle and dataclasses.asdict(batch.bundle)
+    values |= {name: own and own[name] for name in ("file", "size", "digest")}
+    rows = []
+    for n, child in enumerate(children):
+        hold = None if n < without_hold else "parallel"
+        given = {"n": child.name, "i": child.array_index, "f": child.folder, "h": hold}
+        values |= {f"{name}{n}": value for name, value in given.items()}
+        rows.append(f"(:n{n}, :i{n}, :f{n}, :h{n}, {n})")
+    added = await tx.rows(
+        f"""
+        WITH child (name, array_index, folder, hold, number) AS (VALUES {", ".join(rows)})
+        INSERT INTO jobs (state, created_at, queued_at, message, parent_id, child_name, name,
+                          array_index, bundle_folder, hold, bundle_file, bundle_size,
+                          bundle_digest, {_COPIED})
+        SELECT 'Queued', :at, :at, :message, parent.id, child.name,
+               parent.name || '[' || child.name || ']', child.array_index, child.folder, child.hold,
+               coalesce(:file, bundle_file), coalesce(:size, bundle_size),
+               coalesce(:digest, bundle_digest), {_COPIED}
+        FROM child JOIN jobs AS parent ON parent.id = :parent ORDER BY child.number
+        RETURNING id
+        """,  # noqa: S608 - placeholders
+        values,
+    )
+    values = {"parent": batch.parent_id, "first": min(row["id"] for row in added)}
+    await tx.rows(
+        """
+        INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
+                            agent, fields)
+        SELECT id, created_at, 0, NULL, state, NULL, message, 'job.queued', 'info', NULL, '{}'
+        FROM jobs WHERE parent_id = :parent AND id >= :first ORDER BY id
+        """,
+        values,
+    )
+    await tx.rows(
+        """
+        INSERT INTO job_tags (tag, job_id) SELECT tag, jobs.id FROM job_tags
+        JOIN jobs ON jobs.parent_id = job_tags.job_id
+        WHERE job_tags.job_id = :parent AND jobs.id >= :first
+        """,
+        values,
+    )

@@ -1,0 +1,308 @@
+"""What every store must do with batches: children are made once, and counted at each move."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from server.domain import batch as rules
+from server.domain import ending, states
+from server.domain.batch import Batch
+from server.domain.errors import ChildOfBatch, QueueFull
+from server.domain.jobs import BatchRequest, Bundle, Job, Move
+from server.domain.placement import Candidate
+from server.domain.service import Service
+from server.ports import Filter
+from server.store.jobs import SqlJobs
+from shared.sql import Database
+from shared.wire import JobState
+from tests.contract.store.conftest import added, new
+from tests.support.batches import check_batches
+from tests.support.jobs import moved
+
+SERVICE = Service("s", runs_per_user=100, max_runs=100)
+HERE = [Candidate("node", 100)]
+
+
+async def array(
+    jobs: SqlJobs, count: int, made: int | None = None, *, more: Any = None, **fields: Any
+) -> Job:
+    """A parent whose first ``made`` children (None: all) are there."""
+    request = BatchRequest(((0, count - 1, 1),), **fields)
+    parent, _ = await jobs.insert(new(batch=request, **(more or {})), "queued")
+    batch = await batch_of(jobs, parent)
+    begun = await jobs.begin_batch(rules.begun(parent, batch, 20))
+    assert begun is not None
+    some = rules.tasks(batch, 0, count if made is None else made)
+    assert await jobs.make_children(batch, some, 30, "of an array")
+    return begun
+
+
+async def batch_of(jobs: SqlJobs, parent: Job) -> Batch:
+    batch = await jobs.batch(parent.id)
+    assert batch is not None
+    return batch
+
+
+async def children_of(database: Database, jobs: SqlJobs, parent: Job) -> list[Job]:
+    rows = await database.rows(
+        "SELECT id FROM jobs WHERE parent_id = :id ORDER BY id", {"id": parent.id}
+    )
+    return [await jobs.get(row["id"]) for row in rows]
+
+
+def to(job: Job, state: JobState, at: int = 40) -> Move:
+    if state is JobState.SUBMITTED:
+        return Move(job.id, job.attempt, job.state, state, at, "taken", changes={"payload_id": 1})
+    if state is JobState.QUEUED:
+        changes: dict[str, Any] = {"ended_at": None, "run": job.run + 1}
+        return Move(job.id, job.attempt, job.state, state, at, "retried", changes=changes)
+    return ending.end(job, state, SERVICE, at, "ended")
+
+
+async def test_a_child_is_as_its_parent_asked(jobs: SqlJobs, database: Database) -> None:
+    more = {"name": "scan", "tags": ("t",), "priority": 7, "submitted_by": "portal"}
+    parent = await array(jobs, 3, more=more)
+    first, _, last = await children_of(database, jobs, parent)
+    assert (first.state, first.array_index, first.child_name) == (JobState.QUEUED, 0, "0")
+    assert last.name == "scan[2]"
+    for name in ("tags", "priority", "submitted_by", "user_id", "limits", "timeout_s", "bundle"):
+        assert getattr(last, name) == getattr(parent, name), name
+    (event,) = await jobs.events(last.id)
+    assert (event.before, event.state, event.event) == (None, JobState.QUEUED, "job.queued")
+    tagged, _ = await jobs.page(Filter(tag="t"), None, 10)
+    assert len(tagged) == 4
+    await check_batches(database)
+
+
+async def test_a_parent_is_not_sent_and_holds_no_slot(jobs: SqlJobs) -> None:
+    parent, _ = await jobs.insert(new(batch=BatchRequest(((0, 1, 1),))), "queued")
+    assert await jobs.claim_fairly(SERVICE, HERE, 10, 20) == []
+    assert await jobs.begin_batch(rules.begun(parent, await batch_of(jobs, parent), 20))
+    assert await jobs.held() == []
+    assert await jobs.in_states([JobState.RUNNING]) == []
+    assert await jobs.attempts(parent.id) == []
+
+
+async def test_children_are_made_once_whoever_makes_them(jobs: SqlJobs, database: Database) -> None:
+    parent = await array(jobs, 10, made=4)
+    seen = await batch_of(jobs, parent)
+    made = await asyncio.gather(
+        *(jobs.make_children(seen, rules.tasks(seen, 4, 6), 30, "") for _ in range(2))
+    )
+    assert sorted(made) == [False, True]
+    names = [child.child_name for child in await children_of(database, jobs, parent)]
+    assert names == [str(n) for n in range(10)]
+    await check_batches(database)
+
+
+async def test_no_child_is_made_of_a_parent_that_is_to_be_cancelled(jobs: SqlJobs) -> None:
+    parent = await array(jobs, 10, made=4)
+    await jobs.request_cancel(parent.id, 50)
+    seen = await batch_of(jobs, parent)
+    assert not await jobs.make_children(seen, rules.tasks(seen, 4, 6), 60, "")
+
+
+async def test_as_many_children_may_run_as_the_upload_says(
+    jobs: SqlJobs, database: Database
+) -> None:
+    parent = await array(jobs, 5, made=3, max_parallel=2)
+    seen = await batch_of(jobs, parent)
+    assert await jobs.make_children(seen, rules.tasks(seen, 3, 2), 30, "")
+    await check_batches(database)
+    running = await jobs.claim_fairly(SERVICE, HERE, 10, 40)
+    assert [job.child_name for job in running] == ["0", "1"]
+    await moved(jobs, to(running[1], JobState.FAILED))
+    await check_batches(database)
+    (following,) = await jobs.claim_fairly(SERVICE, HERE, 10, 50)
+    assert following.child_name == "2"
+    again = await moved(jobs, to(await jobs.get(running[1].id), JobState.QUEUED))
+    assert again.hold is not None, "two are under way"
+    await check_batches(database)
+
+
+async def test_a_cancel_of_a_parent_cancels_what_waits_and_asks_for_the_rest(
+    jobs: SqlJobs, database: Database, changed: list[Job]
+) -> None:
+    parent = await array(jobs, 1_200)
+    first, second = await jobs.claim_fairly(SERVICE, HERE, 2, 40)
+    await moved(jobs, to(second, JobState.FAILED))
+    changed.clear()
+    await jobs.request_cancel(parent.id, 50)
+    assert len(changed) == 1 + 1_199, "those who wait for a child are woken"
+    assert [job.id for job in await jobs.to_cancel()] == [parent.id, first.id]
+    batch = await batch_of(jobs, parent)
+    assert (batch.failed, batch.cancelled, batch.ended) == (1, 1_198, 1_199)
+    event = (await jobs.events(first.id + 5))[-1]
+    assert (event.before, event.state) == (JobState.QUEUED, JobState.CANCELLED)
+    await check_batches(database)
+
+
+async def test_a_parent_ends_only_as_its_children_were_seen(jobs: SqlJobs) -> None:
+    parent = await array(jobs, 1)
+    (child,) = await jobs.claim_fairly(SERVICE, HERE, 1, 40)
+    failed = await moved(jobs, to(child, JobState.FAILED))
+    seen = await batch_of(jobs, parent)
+    end = rules.over(parent, seen, SERVICE, 50, await jobs.failed_children(parent.id))
+    assert end is not None
+    await moved(jobs, to(failed, JobState.QUEUED))
+    assert await jobs.end_batch(end, seen) is None, "the child was retried meanwhile"
+
+
+async def test_a_child_is_not_retried_once_its_parent_has_ended(
+    jobs: SqlJobs, database: Database
+) -> None:
+    parent = await array(jobs, 2)
+    for child in await jobs.claim_fairly(SERVICE, HERE, 2, 40):
+        taken = await moved(jobs, to(child, JobState.SUBMITTED))
+        state = JobState.FAILED if child.child_name == "0" else JobState.COMPLETED
+        await moved(jobs, to(taken, state))
+    seen = await batch_of(jobs, parent)
+    ended = rules.over(parent, seen, SERVICE, 50, await jobs.failed_children(parent.id))
+    assert ended is not None
+    assert "1 of 2 children failed: 0 (failed)" in ended.message
+    over = await jobs.end_batch(ended, seen)
+    assert over is not None
+    assert over.state is JobState.FAILED
+    first, second = await children_of(database, jobs, parent)
+    assert await jobs.move(to(first, JobState.QUEUED)) is None
+    # The parent is retried instead, and goes on with the child that failed.
+    again = await moved(jobs, to(over, JobState.QUEUED))
+    due = await jobs.due_batches(["s"], 10)
+    assert [parent.id for parent, _ in due] == [parent.id]
+    assert await jobs.begin_batch(rules.begun(again, due[0][1], 60))
+    first, second = await children_of(database, jobs, parent)
+    assert (first.state, first.run, second.state) == (JobState.QUEUED, 2, JobState.COMPLETED)
+    await check_batches(database)
+
+
+async def test_children_count_for_the_quotas_before_they_are_made(jobs: SqlJobs) -> None:
+    request = BatchRequest(((0, 7, 1),))
+    await jobs.insert(new(batch=request), "queued", most_queued=10)
+    for batch in (request, None):
+        with pytest.raises(QueueFull):
+            await jobs.insert(new(batch=batch), "queued", most_queued=8)
+    assert await jobs.queued("s", "ann", 100) == 9
+
+
+async def test_a_shared_bundle_counts_once_for_its_user(jobs: SqlJobs) -> None:
+    await array(jobs, 5, more={"bundle": Bundle("b", 100, "digest")})
+    assert await jobs.stored("ann") == 100
+
+
+async def test_files_of_a_batch_are_kept_until_all_of_it_is_cleaned(
+    jobs: SqlJobs, database: Database
+) -> None:
+    parent = await array(jobs, 3)
+    (child, *_) = await jobs.claim_fairly(SERVICE, HERE, 3, 40)
+    await jobs.request_cancel(parent.id, 50)
+    for job in await children_of(database, jobs, parent):
+        if not job.ended:
+            await moved(jobs, to(job, JobState.CANCELLED))
+    seen = await batch_of(jobs, parent)
+    over = await jobs.end_batch(
+        ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled"), seen
+    )
+    assert over is not None
+    assert [job.id for job in await jobs.expired(10**15, 10)] == [parent.id]
+    with pytest.raises(ChildOfBatch):
+        await jobs.delete(child.id)
+    assert await jobs.clean([ending.expired(over, 70)]) == (1, [])
+    expired = await jobs.expired(70, 10)
+    assert len(expired) == 3
+    _, files = await jobs.clean([ending.expired(job, 70) for job in expired])
+    assert [file for _, file in files] == ["b"]
+    await check_batches(database)
+    for left in (1, 0):
+        await jobs.forget("s", 10**15, 100)
+        rows = await database.rows("SELECT id FROM jobs")
+        assert len(rows) == left, "children first"
+
+
+async def test_a_deleted_parent_takes_its_children_along(jobs: SqlJobs, database: Database) -> None:
+    parent = await array(jobs, 1_200)
+    await jobs.request_cancel(parent.id, 50)
+    end = ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled")
+    assert await jobs.end_batch(end, await batch_of(jobs, parent))
+    files = await jobs.delete(parent.id)
+    assert [file for _, file in files] == ["b"]
+    assert not await database.rows("SELECT 1 FROM jobs UNION SELECT 1 FROM events")
+
+
+async def test_children_that_a_job_left_have_a_bundle_of_their_own(
+    jobs: SqlJobs, database: Database
+) -> None:
+    await added(jobs, "ann")
+    (job,) = await jobs.claim_fairly(SERVICE, HERE, 1, 20)
+    job = await moved(
+        jobs, Move(job.id, 1, job.state, JobState.SUBMITTED, 30, "", changes={"payload_id": 1})
+    )
+    run = Move(job.id, 1, job.state, JobState.RUNNING, 40, "left children")
+    parent = await jobs.defer(
+        dataclasses.replace(
+            Move(job.id, 1, JobState.RUNNING, JobState.RUNNING, 40, "", changes={"deferred": True}),
+            before=JobState.SUBMITTED,
+            through=(run.steps[0],),
+        ),
+        2,
+        Bundle("children", 5, "of children"),
+    )
+    assert parent is not None
+    assert parent.deferred
+    (attempt,) = await jobs.attempts(job.id)
+    assert (attempt.state, attempt.ended_at) == (JobState.COMPLETED, 40)
+    seen = await batch_of(jobs, parent)
+    assert await jobs.make_children(seen, rules.folders(["a", "b"]), 50, "")
+    first, _ = await children_of(database, jobs, parent)
+    assert (first.bundle_folder, first.bundle) == ("a/", Bundle("children", 5, "of children"))
+    assert await jobs.files_in_use(["b", "children"]) == {"b", "children"}
+    await check_batches(database)
+
+
+HOW = settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+MOVES = (
+    *(JobState.SUBMITTED, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED),
+    *(JobState.QUEUED, "claim", "claim", "cancel", "make"),
+)
+
+
+@HOW
+@given(
+    max_parallel=st.integers(0, 3),
+    made=st.integers(0, 6),
+    steps=st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from(MOVES)),
+        max_size=25,
+    ),
+)
+async def test_counters_say_what_counting_says(
+    jobs: SqlJobs,
+    database: Database,
+    max_parallel: int,
+    made: int,
+    steps: list[tuple[int, Any]],
+) -> None:
+    parent = await array(jobs, 6, made=made, max_parallel=max_parallel)
+    for number, step in steps:
+        children = await children_of(database, jobs, parent)
+        child = children[number % len(children)] if children else None
+        if step == "claim":
+            await jobs.claim_fairly(SERVICE, HERE, number, 40)
+        elif step == "cancel":
+            await jobs.cancel_children(parent.id, 50, "cancelled")
+        elif step == "make":
+            seen = await batch_of(jobs, parent)
+            await jobs.make_children(seen, rules.tasks(seen, seen.made, number), 30, "")
+        elif child is not None and step in states.NEXT[child.state]:
+            await jobs.move(to(child, step))
+        await check_batches(database)

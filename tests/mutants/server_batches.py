@@ -1,0 +1,60 @@
+"""Batches: parents and children."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_STORE: Final = "tests/contract/store/test_batches.py::test_"
+
+
+def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("batches", protection, file, old, new, tests)
+
+
+MUTANTS: Final = (
+    _of(
+        "a child that is queued again is counted back",
+        "server/store/counters.py",
+        'changes = [f"{was} = {was} - 1"] if was else []',
+        "changes: list[str] = [] if now else [f'{was} = {was}']",
+        f"{_STORE}counters_say_what_counting_says",
+    ),
+    _of(
+        "the end of a child lets the next one be sent",
+        "server/store/counters.py",
+        "if now and child.hold is None:",
+        "if now and child.hold is not None:",
+        f"{_STORE}as_many_children_may_run_as_the_upload_says",
+        f"{_STORE}counters_say_what_counting_says",
+    ),
+    _of(
+        "children are made once",
+        "server/store/batches.py",
+        "WHERE parent_id = :parent AND made = :made AND EXISTS (",
+        "WHERE parent_id = :parent AND EXISTS (",
+        f"{_STORE}children_are_made_once_whoever_makes_them",
+    ),
+    _of(
+        "a parent ends only as its children were seen",
+        "server/store/batches.py",
+        "return await make_move(tx, move) if unchanged else None",
+        "return await make_move(tx, move)",
+        f"{_STORE}a_parent_ends_only_as_its_children_were_seen",
+    ),
+    _of(
+        "children of an ended parent are not retried",
+        "server/store/moves.py",
+        'only_if += f" AND {counters.PARENT_WAITS}"',
+        "pass",
+        f"{_STORE}a_child_is_not_retried_once_its_parent_has_ended",
+    ),
+    _of(
+        "cancelled children are counted",
+        "server/store/children.py",
+        "UPDATE batches SET cancelled = cancelled + :count WHERE",
+        "UPDATE batches SET cancelled = cancelled + :count * 0 WHERE",
+        f"{_STORE}a_cancel_of_a_parent_cancels_what_waits_and_asks_for_the_rest",
+    ),
+)
