@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from client_agent.api.bulk import Bulk
 from client_agent.api.problems import answer_problems
 from client_agent.api.routes import Api
 from client_agent.api.snapshots import Snapshots
@@ -45,6 +46,7 @@ from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.settings.agent import AgentSection
 from client_agent.storage.folders import Folders
+from client_agent.storage.shared_bundles import SharedBundles
 from shared.clock import Clock
 from shared.files.locks import FolderLock
 from shared.http import connections
@@ -167,6 +169,10 @@ async def running(
         stack.push_async_callback(database.close)
         payloads = await Payloads.open(database, clock)
         prepared = await recover(payloads, folders, sandbox)
+        bundles = SharedBundles(folders, clock)
+        for payload in prepared:
+            content = payload.server or "", payload.bundle_digest
+            bundles.use(payload.bundle_file, content, payload.bundle_size, payload.id)
 
         threads = ThreadPoolExecutor(worker_count(settings), "ferryman-job")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
@@ -184,6 +190,7 @@ async def running(
         context = AgentContext(
             payloads,
             folders,
+            bundles,
             sandbox,
             clock,
             threads,
@@ -204,6 +211,7 @@ async def running(
         intake = Intake(
             payloads,
             folders,
+            bundles,
             admission,
             runner.enqueue,
             max_bytes=settings.max_upload,
@@ -220,6 +228,7 @@ async def running(
         add_middlewares(app, Gate(settings, allowed, id_field="payload_id"), answer_problems)
         api = Api(payloads, outputs, runner, intake, health, folders, snapshots, clock)
         app.add_routes(api.routes())
+        app.add_routes(Bulk(payloads, intake, folders).routes())
         deadlines = Deadlines(
             settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
         )
@@ -228,7 +237,7 @@ async def running(
         stack.push_async_callback(listener.close)
 
         stop = asyncio.Event()
-        sweep = RetentionSweep(payloads, folders, clock, settings.retention)
+        sweep = RetentionSweep(payloads, folders, bundles, clock, settings.retention)
         background = asyncio.gather(sweep.run(stop), clock.keep_saved(stop))
         runner.start(prepared)
         agent = Running(socket.getsockname()[1])

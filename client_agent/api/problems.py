@@ -33,7 +33,7 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
     except ConnectionError:
         raise
     except Exception as problem:  # noqa: BLE001 - defects too: every caller gets a reply
-        status, body, headers = _refusal(request, problem)
+        status, body, headers = reply_to(request, problem)
     request[ERROR_CODE] = body["code"]
     response = web.json_response(body, status=status, headers=headers)
     if request.body_exists and not request.content.at_eof():
@@ -41,7 +41,7 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
     return response
 
 
-def _refusal(
+def reply_to(
     request: web.Request, problem: Exception
 ) -> tuple[int, dict[str, Any], Mapping[str, str]]:
     """Status, body and headers of the reply to an exception."""

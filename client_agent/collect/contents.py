@@ -56,6 +56,8 @@ class Contents:
     """Number of skipped files that are not in the list, because its length is limited."""
     not_portable: NonPortableNames = field(default_factory=NonPortableNames)
     """Names in the ZIP that systems other than Linux cannot store."""
+    children: int = 0
+    """Folders ``children/NAME`` with a run.sh."""
     size: int = 0
     """Bytes of the ZIP, once it is finished."""
     sha256: str = ""

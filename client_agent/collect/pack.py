@@ -122,6 +122,7 @@ class _Packer:
             with closing_fd(fd):
                 self._bytes_left -= entry.size
                 self.contents.files += 1
+                self.contents.children += _is_child(entry.path)
                 pieces = self._read(fd, entry)
                 out.add_file(entry.path, when, pieces, entry.size, executable=entry.executable)
 
@@ -161,6 +162,11 @@ class _Packer:
             status = os.fstat(fd)
             pieces = _read_up_to(fd, status.st_size)
             out.add_file(name, _zip_time(status.st_mtime), pieces, status.st_size)
+
+
+def _is_child(path: str) -> bool:
+    """Whether it is the script of a child that the job wants to have run."""
+    return path.startswith("children/") and path.endswith("/run.sh") and len(path.split("/")) == 3
 
 
 def _read_up_to(fd: int, size: int) -> Iterator[bytes]:

@@ -109,6 +109,7 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
         sha256=collected.sha256,
         stdout_bytes=folders.log_size(payload.id, "stdout"),
         stderr_bytes=folders.log_size(payload.id, "stderr"),
+        children=collected.children,
     )
     warnings = collected.not_portable.warnings()
     if collected.skipped:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
 from client_agent.intake.admission import Admission
+from client_agent.intake.inputs import SinkWithInputs
+from client_agent.intake.orders import parse_order
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.payload import NewPayload
 from client_agent.storage.folders import Folders
@@ -38,7 +39,7 @@ class Submission:
     """What has arrived of one submit.
 
     Attributes:
-        bundle: file name of the stored bundle; "" until it is stored.
+        bundle, inputs: file names of the stored bundle and inputs; "" until they are stored.
         last_data_at: monotonic time at which the last bytes arrived.
         complete: all bytes have arrived; what is left to do is the agent's work.
         finished: set when the request is answered.
@@ -46,7 +47,8 @@ class Submission:
 
     def __init__(self, folders: Folders, admission: Admission, limits: FormLimits) -> None:
         self.staging = folders.staging()
-        self.bundle = ""
+        self.bundle = self.inputs = ""
+        self.staged_inputs: Path | None = None
         self.order: Order | None = None
         self.key = AttemptKey(0, 0)
         self.last_data_at = 0.0
@@ -65,22 +67,15 @@ class Submission:
         """Check the order. Other fields are ignored: other versions may send them."""
         if name != ORDER:
             return
-        try:
-            order = Order.model_validate_json(value)
-            self.key = AttemptKey.parse(order.key)
-        except ValidationError as problem:
-            first = problem.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise Refused(400, "invalid_order", f"order: {where}: {first['msg']}") from None
-        except ValueError as problem:
-            raise Refused(400, "invalid_order", f"order: {problem}") from None
+        order, self.key = parse_order(value)
         self._admission.check_service(order.service, order.limits)
-        self._admission.check_space(order.bundle_size)
-        if order.bundle_size > self._limits.max_bytes:
+        size = order.bundle_size + (0 if order.inputs is None else order.inputs.size)
+        self._admission.check_space(size)
+        if size > self._limits.max_bytes:
             raise Refused(
                 413,
                 "too_large",
-                f"the bundle has {order.bundle_size} bytes, "
+                f"the bundle has {size} bytes with its inputs, "
                 f"the limit is {self._limits.max_bytes} (agent.max_upload)",
             )
         self.order = order
@@ -91,6 +86,9 @@ class Submission:
             sink: Sink = BundleSink(self.staging, self._limits, "part", archives=False)
         else:
             sink = RawSink(self.staging, max_bytes=self.order.bundle_size)
+            if self.order.inputs is not None:
+                self.staged_inputs = self._folders.staging()
+                sink = SinkWithInputs(sink, self.staged_inputs, self.order.inputs)
         return _StoringSink(sink, self)
 
     def store_bundle(self, summary: BundleSummary) -> None:
@@ -103,20 +101,47 @@ class Submission:
             why = f"the bundle's digest is {summary.digest}, the order says {order.bundle_digest}"
             raise BundleError("digest_mismatch", why)
         self.bundle = self._folders.seal_bundle(self.staging)
+        if self.staged_inputs is not None:
+            self.inputs = self._folders.seal_bundle(self.staged_inputs)
 
-    def remove_bundle(self) -> None:
-        if self.bundle:
-            self._folders.remove_file(self._folders.bundle(self.bundle))
+    def remove_files(self) -> None:
+        for name in filter(None, (self.bundle, self.inputs)):
+            self._folders.remove_file(self._folders.bundle(name))
 
     def new_payload(self, summary: BundleSummary, defaults: Defaults) -> NewPayload:
         order, bundle = self.order, (self.bundle, summary.size, summary.digest)
         if order is None:
             service, timeout_s, limits = defaults.service, defaults.timeout_s, defaults.limits
             return NewPayload(None, None, service, "", timeout_s, limits, *bundle)
-        what = (order.service, order.user_id, order.timeout_s, order.limits)
-        return NewPayload(
-            order.server, self.key, *what, *bundle, order.lease, order.heartbeat_timeout_s
-        )
+        return ordered(order, self.key, bundle, self.inputs)
+
+
+def ordered(
+    order: Order, key: AttemptKey, bundle: tuple[str, int, str], inputs: str = ""
+) -> NewPayload:
+    """The payload of an order.
+
+    Args:
+        bundle: file name, size and digest of the stored bundle.
+        inputs: file name of the stored inputs.
+    """
+    return NewPayload(
+        order.server,
+        key,
+        order.service,
+        order.user_id,
+        order.timeout_s,
+        order.limits,
+        *bundle,
+        lease=order.lease,
+        folder=order.folder,
+        entry=order.entry,
+        array=order.array,
+        env=order.env,
+        inputs_file=inputs,
+        on_shutdown=order.on_shutdown,
+        heartbeat_timeout_s=order.heartbeat_timeout_s,
+    )
 
 
 class _StoringSink:
@@ -134,4 +159,4 @@ class _StoringSink:
 
     def abort(self) -> None:
         self._sink.abort()
-        self._submission.remove_bundle()
+        self._submission.remove_files()

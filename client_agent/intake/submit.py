@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import structlog
 from aiohttp import web
 
 from client_agent.intake.admission import Admission
-from client_agent.intake.submission import STALLED_S, Defaults, Submission
-from client_agent.payloads.errors import Refused, SubmitInProgress
+from client_agent.intake.orders import check_order
+from client_agent.intake.submission import STALLED_S, Defaults, Submission, ordered
+from client_agent.payloads.errors import BundleMissing, Refused, SubmitInProgress
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
+from client_agent.storage.shared_bundles import SharedBundles
 from client_agent.storage.shortage import DISK_FULL_ERRNOS
 from shared.clock import Clock, wait_for
 from shared.files.bundles.format import BundleSummary
@@ -22,6 +24,7 @@ from shared.files.bundles.reader import MAX_FILES
 from shared.ids import AttemptKey
 from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.receive import receive
+from shared.wire import Order
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -38,7 +41,7 @@ class _AlreadyAccepted(Exception):
 
 
 class Intake:
-    """``POST /submit``.
+    """``POST /submit`` and ``POST /orders``.
 
     Args:
         enqueue: hands a new payload to the runner.
@@ -49,6 +52,7 @@ class Intake:
         self,
         payloads: Payloads,
         folders: Folders,
+        bundles: SharedBundles,
         admission: Admission,
         enqueue: Callable[[Payload], None],
         *,
@@ -57,6 +61,7 @@ class Intake:
         clock: Clock,
     ) -> None:
         self._payloads, self._folders, self._admission = payloads, folders, admission
+        self._bundles = bundles
         self._enqueue, self._defaults, self._clock = enqueue, defaults, clock
         self._submissions: set[Submission] = set()
         self._limits = FormLimits(max_bytes=max_bytes, max_files=MAX_FILES)
@@ -72,6 +77,42 @@ class Intake:
         finally:
             self._submissions.discard(submission)
             submission.finished.set()
+
+    async def order(self, orders: Sequence[Order]) -> list[Payload | Exception]:
+        """For each order its payload, new or not; or what a submit would raise, or BundleMissing.
+        Raises Refused if none can be accepted now."""
+        await self._admission.check_ready(0)
+        # Not cancelled with the request: a payload that has a row must reach the runner.
+        return await asyncio.shield(asyncio.gather(*map(self._try_order, orders)))
+
+    async def _try_order(self, order: Order) -> Payload | Exception:
+        try:
+            return await self._order(order)
+        except Exception as problem:  # noqa: BLE001 - each order has its own answer
+            return problem
+
+    async def _order(self, order: Order) -> Payload:
+        key = check_order(order)
+        if order.inputs is not None:
+            raise Refused(400, "invalid_order", "order: inputs: they have to be sent along")
+        self._admission.check_service(order.service, order.limits)
+        content = order.server, order.bundle_digest
+        with self._bundles.pin(content) as file:
+            if file is None:
+                # A key that is known is answered all the same: the order may be a repeat.
+                known = await self._payloads.look_up(
+                    order.server, key, order.bundle_digest, order.lease
+                )
+                if known is None:
+                    raise BundleMissing(order.bundle_digest)
+                return known
+            self._admission.check_running()
+            bundle = file, order.bundle_size, order.bundle_digest
+            payload, created = await self._payloads.add(ordered(order, key, bundle))
+            if created:
+                self._bundles.use(file, content, order.bundle_size, payload.id)
+                self._accepted(payload)
+        return payload
 
     async def wait_for_submission(self, server: str, key: AttemptKey) -> None:
         """Return when no submit of this key is being received, or when it has stalled. The key may
@@ -133,16 +174,23 @@ class Intake:
                 submission.new_payload(summary, self._defaults)
             )
         except Exception:
-            submission.remove_bundle()
+            submission.remove_files()
             raise
         if not created:
-            submission.remove_bundle()
+            submission.remove_files()
             return payload
+        order = submission.order
+        if order is not None and order.keep_bundle:
+            content = order.server, summary.digest
+            self._bundles.use(payload.bundle_file, content, summary.size, payload.id)
+        self._accepted(payload)
+        return payload
+
+    def _accepted(self, payload: Payload) -> None:
         log.info(
             "payload.accepted", payload_id=payload.id, key=payload.key, service=payload.service
         )
         self._enqueue(payload)
-        return payload
 
 
 def _code(problem: FormRefused) -> str:

@@ -71,6 +71,14 @@ class DigestMismatch(Refused):
         super().__init__(409, "digest_mismatch", why)
 
 
+class BundleMissing(Refused):
+    """An order without its bundle, which is not here."""
+
+    def __init__(self, digest: str) -> None:
+        why = f"the bundle of digest {digest} is not here: submit it"
+        super().__init__(409, "bundle_missing", why)
+
+
 class SubmitInProgress(Refused):
     """Whether the submit of this key is accepted is not decided yet."""
 

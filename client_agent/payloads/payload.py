@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -10,8 +11,10 @@ from shared.clock import Micros, iso
 from shared.ids import AttemptKey
 from shared.sql import Row
 from shared.wire import (
+    ArrayTask,
     Limits,
     LiveDoc,
+    OnShutdown,
     PayloadDoc,
     PayloadState,
     Reason,
@@ -23,11 +26,12 @@ from shared.wire import (
 INSERT: Final = """
     INSERT INTO payloads (
         server, key, job_id, attempt, service, user_id, timeout_s, heartbeat_timeout_s, limits,
-        bundle_file, bundle_size, bundle_digest, state, changed, created_at
+        bundle_file, bundle_size, bundle_digest, folder, entry, array_task, env, inputs_file,
+        on_shutdown, state, changed, created_at
     ) VALUES (
         :server, :key, :job_id, :attempt, :service, :user_id, :timeout_s, :heartbeat_timeout_s,
-        :limits,
-        :bundle_file, :bundle_size, :bundle_digest, :state, :changed, :now
+        :limits, :bundle_file, :bundle_size, :bundle_digest, :folder, :entry, :array, :env,
+        :inputs_file, :on_shutdown, :state, :changed, :now
     ) RETURNING *
 """
 """Takes :meth:`NewPayload.params`, the state, the change number and the time."""
@@ -51,6 +55,15 @@ class NewPayload:
     """Token of the lease under which it was sent."""
     heartbeat_timeout_s: float = 0.0
     """0: none."""
+    folder: str = ""
+    """Of the bundle, ending in "/", that is the attempt's root; empty: the bundle's own."""
+    entry: str = "run.sh"
+    array: ArrayTask | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables that the server's operator declared; they may be secret."""
+    inputs_file: str = ""
+    """A ZIP of other jobs' files, stored like a bundle; empty: none."""
+    on_shutdown: OnShutdown = "stop"
 
     def params(self) -> dict[str, Any]:
         """Parameters of :data:`INSERT`."""
@@ -60,6 +73,8 @@ class NewPayload:
             "job_id": None if key is None else key.job_id,
             "attempt": None if key is None else key.attempt,
             "limits": self.limits.model_dump_json(),
+            "array": None if self.array is None else self.array.model_dump_json(),
+            "env": json.dumps(dict(self.env)),
         }
 
 
@@ -95,6 +110,7 @@ class Outcome:
             "sha256": None if result is None else result.sha256,
             "stdout_bytes": None if result is None else result.stdout_bytes,
             "stderr_bytes": None if result is None else result.stderr_bytes,
+            "children": 0 if result is None else result.children,
         }
 
 
@@ -127,6 +143,13 @@ class Payload:
     ended_at: Micros | None
     enforcement: dict[str, str] = field(default_factory=dict)
     heartbeat_timeout_s: float = 0.0
+    folder: str = ""
+    entry: str = "run.sh"
+    array: ArrayTask | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Empty once it has ended."""
+    inputs_file: str = ""
+    on_shutdown: OnShutdown = "stop"
 
     def doc(self, live: LiveDoc | None = None) -> PayloadDoc:
         """As on the wire.
@@ -165,6 +188,7 @@ _AS_STORED: Final = (
     *("id", "server", "key", "service", "user_id", "timeout_s", "heartbeat_timeout_s"),
     *("bundle_file", "bundle_size", "bundle_digest", "changed", "loc", "pid"),
     *("created_at", "started_at", "ended_at"),
+    *("folder", "entry", "inputs_file", "on_shutdown"),
 )
 """Fields of a payload that are stored as they are."""
 
@@ -181,6 +205,10 @@ def from_row(row: Row) -> Payload:
         acknowledged=bool(row["acknowledged"]),
         outcome=None if row["ended_at"] is None else _outcome(state, row),
         enforcement=json.loads(row["enforcement"]),
+        array=None
+        if row["array_task"] is None
+        else ArrayTask.model_validate_json(row["array_task"]),
+        env=json.loads(row["env"]),
     )
 
 
@@ -201,6 +229,7 @@ def _outcome(state: PayloadState, row: Row) -> Outcome:
             sha256=row["result_sha256"],
             stdout_bytes=row["stdout_bytes"],
             stderr_bytes=row["stderr_bytes"],
+            children=row["children"],
         ),
         live=None if row["live"] is None else LiveDoc.model_validate_json(row["live"]),
         retry_later=None

@@ -7,7 +7,7 @@ numbers: whoever has seen number N has seen every change up to N.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from client_agent.payloads import attempt_keys, cleaning, leases, states
@@ -148,7 +148,7 @@ class Payloads:
             interrupted = :interrupted, stderr_tail = :stderr_tail, usage = :usage,
             warnings = :warnings, result_size = :size, result_sha256 = :sha256,
             stdout_bytes = :stdout_bytes, stderr_bytes = :stderr_bytes,
-            live = :live, retry_later = :retry_later,
+            live = :live, retry_later = :retry_later, children = :children, env = '{}',
             ended_at = coalesce(:ended_at, :now)
             """,
             outcome.params(),
@@ -218,6 +218,16 @@ class Payloads:
             "SELECT * FROM payloads WHERE id = :id", {"id": payload_id}
         )
         return from_row(rows[0]) if rows else None
+
+    async def find_all(self, payload_ids: Collection[int]) -> dict[int, Payload]:
+        """Those of the ids that there are; at most some hundreds."""
+        params = {f"v{n}": value for n, value in enumerate(payload_ids)}
+        names = ", ".join(f":{name}" for name in params)
+        rows = await self._database.rows(
+            f"SELECT * FROM payloads WHERE id IN ({names})",  # noqa: S608 - placeholders
+            params,
+        )
+        return {row["id"]: from_row(row) for row in rows}
 
     async def live(self) -> list[Payload]:
         """Payloads that have not ended, oldest first."""

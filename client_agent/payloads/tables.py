@@ -86,6 +86,15 @@ _3: Final[Migration] = (
     # What run.sh said, and that it asked to be tried later: of an attempt that has ended.
     "ALTER TABLE payloads ADD COLUMN live TEXT",
     "ALTER TABLE payloads ADD COLUMN retry_later TEXT",
+    # What a Ferryman server orders beside its bundle.
+    "ALTER TABLE payloads ADD COLUMN folder TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE payloads ADD COLUMN entry TEXT NOT NULL DEFAULT 'run.sh'",
+    "ALTER TABLE payloads ADD COLUMN array_task TEXT",
+    "ALTER TABLE payloads ADD COLUMN env TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE payloads ADD COLUMN inputs_file TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE payloads ADD COLUMN on_shutdown TEXT NOT NULL DEFAULT 'stop'",
+    # Folders children/NAME with a run.sh that the result holds.
+    "ALTER TABLE payloads ADD COLUMN children INTEGER NOT NULL DEFAULT 0",
 )
 
 MIGRATIONS: Final = (_1, _2, _3)

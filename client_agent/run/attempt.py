@@ -21,7 +21,8 @@ from client_agent.output.silence import run_watched
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
 from client_agent.run.context import AgentContext
-from client_agent.run.unpack import DoesNotFit, unpack
+from client_agent.run.environment import variables
+from client_agent.run.unpack import CannotStart, DoesNotFit, Unpacked, unpack
 from client_agent.sandbox.base import Ended, Launch, Process, SandboxBroken, Workspace
 from client_agent.storage.shortage import SHORTAGE_ERRNOS
 from shared.files.errors import BundleError
@@ -56,6 +57,7 @@ class Attempt:
         self._context, self._worker = context, worker
         self._workspace: Workspace | None = None
         self._process: Process | None = None
+        self._unpacked = Unpacked()
         self._start_prevented = self._launching = False
         self._readers = 0
         self._no_readers = asyncio.Event()
@@ -131,9 +133,13 @@ class Attempt:
     async def _unpack(self, workspace: Workspace) -> bool:
         context, payload = self._context, self.payload
         try:
-            await context.in_thread(
-                unpack, context.folders.bundle(payload.bundle_file), payload, workspace
+            self._unpacked = await context.in_thread(unpack, context.folders, payload, workspace)
+        except CannotStart as problem:
+            invalid = Outcome(
+                PayloadState.INVALID, reason=Reason.INVALID_BUNDLE, message=str(problem)
             )
+            await self._end(PayloadState.PREPARED, invalid)
+            return False
         except DoesNotFit as problem:
             failed = outcomes.failed(Reason.DISK_LIMIT, str(problem))
             await self._end(PayloadState.PREPARED, failed)
@@ -169,7 +175,8 @@ class Attempt:
         output.end()
         outcome = outcomes.of(ended, self.payload.timeout_s, workspace.enforcement)
         outcome = outcomes.with_output(outcome, output)
-        outcome = replace(outcome, ended_at=self._context.clock.now())
+        warnings = (*self._unpacked.warnings, *outcome.warnings)
+        outcome = replace(outcome, ended_at=self._context.clock.now(), warnings=warnings)
         if ended.certain:
             outcome = await self._pack(workspace, outcome)
         await self._end(PayloadState.RUNNING, outcome)
@@ -233,7 +240,7 @@ class Attempt:
                 exit_code=outcome.exit_code,
             )
         self.finished.set()
-        await self._context.folders.remove_run_files(self.payload.id, self.payload.bundle_file)
+        await self._context.remove_run_files(self.payload)
 
     async def _store_end(self, before: PayloadState, outcome: Outcome) -> Payload | None:
         """Try until the database takes it, however long it takes to recover."""
@@ -247,20 +254,15 @@ class Attempt:
 
     def _launch_spec(self, output: LiveOutput) -> Launch:
         payload, context = self.payload, self._context
+        grant = context.grants.for_service(payload.service)
         return Launch(
-            argv=("bash", "run.sh"),
-            env={
-                "FERRYMAN_JOB_ID": str(payload.job_id),
-                "FERRYMAN_ATTEMPT": str(payload.attempt),
-                "FERRYMAN_SERVICE": payload.service,
-                "FERRYMAN_CPUS": f"{payload.limits.cpus:g}",
-                "FERRYMAN_MEMORY_BYTES": str(payload.limits.memory),
-            },
+            argv=("bash", payload.entry),
+            env=variables(payload, self._unpacked.array_line, grant),
             timeout_s=payload.timeout_s,
             grace_s=context.grace_s,
             stdout=context.folders.log(payload.id, "stdout"),
             stderr=context.folders.log(payload.id, "stderr"),
-            grant=context.grants.for_service(payload.service),
+            grant=grant,
             listener=output,
         )
 

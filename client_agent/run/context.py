@@ -18,6 +18,7 @@ from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.grants import Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
+from client_agent.storage.shared_bundles import SharedBundles
 from shared.clock import Clock
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ class AgentContext:
 
     payloads: Payloads
     folders: Folders
+    bundles: SharedBundles
     sandbox: Sandbox
     clock: Clock
     threads: ThreadPoolExecutor
@@ -45,6 +47,13 @@ class AgentContext:
     async def in_thread(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run blocking work in a thread of the attempts."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work, *args)
+
+    async def remove_run_files(self, payload: Payload) -> None:
+        """After the end of a payload; repeats are harmless."""
+        unused = [payload.inputs_file] if payload.inputs_file else []
+        if self.bundles.release(payload.bundle_file, payload.id):
+            unused.append(payload.bundle_file)
+        await self.folders.remove_run_files(payload.id, unused)
 
     def receipt_source(self, payload: Payload) -> ReceiptSource:
         """What the receipt of this payload is made of."""

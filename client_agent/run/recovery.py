@@ -30,7 +30,7 @@ async def recover(payloads: Payloads, folders: Folders, sandbox: Sandbox) -> lis
             log.warning("payload.lost", payload_id=payload.id, key=payload.key)
         else:
             prepared.append(payload)
-    bundles = {payload.bundle_file for payload in prepared}
+    bundles = {name for one in prepared for name in (one.bundle_file, one.inputs_file)}
     results = await payloads.with_result()
     removed = await asyncio.to_thread(folders.remove_orphans, bundles, results)
     log.info("agent.recovered", waiting=len(prepared), files_removed=removed)

@@ -1,4 +1,6 @@
-"""Removes results, and later the rows and keys of their payloads, once their time is over."""
+"""Removes results, and later the rows and keys of their payloads, once their time is over; and
+shared bundles that are not used any more.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import structlog
 
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
+from client_agent.storage.shared_bundles import SharedBundles
 from shared.clock import Clock, wait_for
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -25,14 +28,20 @@ class RetentionSweep:
     """
 
     def __init__(
-        self, payloads: Payloads, folders: Folders, clock: Clock, retention_s: float
+        self,
+        payloads: Payloads,
+        folders: Folders,
+        bundles: SharedBundles,
+        clock: Clock,
+        retention_s: float,
     ) -> None:
         self._payloads, self._folders, self._clock = payloads, folders, clock
-        self._retention_s = retention_s
+        self._bundles, self._retention_s = bundles, retention_s
 
     async def run_once(self) -> int:
         """One sweep. Returns how many payloads it changed or removed. If that is more than 0,
         there may be more to do."""
+        self._bundles.sweep()
         expired = await self._payloads.expire(self._retention_s)
         if expired:
             for payload_id in expired:

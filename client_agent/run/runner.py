@@ -158,4 +158,4 @@ class Runner:
         attempt = self._attempts.get(killed.id)
         if attempt is not None and attempt.prevent_start():
             await attempt.finished.wait()
-        await self._context.folders.remove_run_files(killed.id, killed.bundle_file)
+        await self._context.remove_run_files(killed)

@@ -1,47 +1,156 @@
-"""Unpacks a bundle into the directory of its attempt. Blocking."""
+"""Unpacks bundle and inputs into the directory of an attempt. Blocking."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
 
 from client_agent.payloads.payload import Payload
 from client_agent.sandbox.base import HARD, Workspace
+from client_agent.storage.folders import Folders
 from client_agent.storage.shortage import DISK_FULL_ERRNOS
+from shared.files.bundles.inputs import InputsReader
 from shared.files.bundles.reader import BundleReader
+from shared.files.errors import BundleError
+from shared.files.names import shown
 from shared.units.sizes import say_size
+
+_CHUNK: Final = 1 << 20
+MAX_LINE: Final = 64 << 10
+"""Bytes of an array's line: Linux takes no variable of 128 KiB."""
 
 
 class DoesNotFit(Exception):
-    """The bundle alone needs more disk space or files than the attempt may have."""
+    """What is unpacked needs more disk space or files than the attempt may have."""
 
 
-def unpack(bundle: Path, payload: Payload, workspace: Workspace) -> None:
-    """Write the bundle's files into the directory of the attempt. Raises DoesNotFit, BundleError
-    if the stored bundle is damaged, or OSError."""
+class CannotStart(Exception):
+    """The order asks for something that its bundle or inputs do not have: not this host's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """What the attempt gets of its files besides themselves."""
+
+    array_line: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked:
+    """Write the bundle's files, or those of one of its folders, and then the inputs into the
+    directory of the attempt. Raises DoesNotFit, CannotStart, BundleError if the stored bundle is
+    damaged, or OSError."""
     own_disk = workspace.enforcement.get("disk") == HARD
-    with BundleReader(bundle) as reader:
-        size = sum(entry.size for entry in reader.entries)
-        disk = say_size(payload.limits.disk)
-        if size > payload.limits.disk:
-            raise DoesNotFit(f"the bundle has {say_size(size)}, the job's disk limit is {disk}")
-        names = _count_names(entry.path for entry in reader.entries)
-        max_names = os.fstatvfs(workspace.fd).f_favail if own_disk else names
-        if names > max_names:
-            raise DoesNotFit(
-                f"the bundle has {names} files and folders, and the job's disk of {disk} "
-                f"can hold {max_names}"
-            )
+    with ExitStack() as stack:
+        reader = stack.enter_context(BundleReader(folders.bundle(payload.bundle_file)))
+        files = reader.inside(payload.folder)
+        if payload.folder and not files:
+            raise CannotStart(f"the bundle has no folder {shown(payload.folder)}")
+        inputs = _open_inputs(folders, payload, stack)
+        paths, size = list(files), sum(one.size for one in files.values())
+        what = "the bundle"
+        if inputs is not None:
+            paths += inputs.files
+            size += inputs.size
+            what = "the bundle with its inputs"
+        _check_room(payload, workspace, what, size, paths if own_disk else None)
+        line = _array_line(reader, payload)
+        ids = workspace.uid, workspace.gid
         try:
             reader.unpack(
-                workspace.fd, uid=workspace.uid, gid=workspace.gid, digest=payload.bundle_digest
+                workspace.fd,
+                uid=workspace.uid,
+                gid=workspace.gid,
+                digest=payload.bundle_digest,
+                folder=payload.folder,
             )
+            left_out = 0 if inputs is None else inputs.unpack(workspace.fd, files, *ids)
         except OSError as problem:
             if own_disk and problem.errno in DISK_FULL_ERRNOS:
-                why = f"the bundle does not fit on the job's disk of {disk}: each file takes blocks"
+                disk = say_size(payload.limits.disk)
+                why = f"{what} does not fit on the job's disk of {disk}: each file takes blocks"
                 raise DoesNotFit(why) from None
             raise
+    return Unpacked(line, (_left_out(left_out),) if left_out else ())
+
+
+def _open_inputs(folders: Folders, payload: Payload, stack: ExitStack) -> InputsReader | None:
+    if not payload.inputs_file:
+        return None
+    try:
+        return stack.enter_context(InputsReader(folders.bundle(payload.inputs_file)))
+    except BundleError as problem:
+        raise CannotStart(f"the inputs cannot be used: {problem}") from None
+
+
+def _check_room(
+    payload: Payload, workspace: Workspace, what: str, size: int, paths: Iterable[str] | None
+) -> None:
+    """Raises DoesNotFit.
+
+    Args:
+        paths: given where the attempt has a disk of its own, whose files are counted, too.
+    """
+    disk = say_size(payload.limits.disk)
+    if size > payload.limits.disk:
+        raise DoesNotFit(f"{what} has {say_size(size)}, the job's disk limit is {disk}")
+    if paths is None:
+        return
+    names, most = _count_names(paths), os.fstatvfs(workspace.fd).f_favail
+    if names > most:
+        raise DoesNotFit(
+            f"{what} has {names} files and folders, and the job's disk of {disk} can hold {most}"
+        )
+
+
+def _array_line(reader: BundleReader, payload: Payload) -> str | None:
+    """The line of an array's file that is the attempt's. Raises CannotStart."""
+    task = payload.array
+    if task is None or task.file is None:
+        return None
+    file = payload.folder + task.file
+    try:
+        pieces = reader.content(file, _CHUNK)
+    except KeyError:
+        raise CannotStart(f"the bundle has no file {shown(task.file)}") from None
+    line, before = bytearray(), task.index
+    for piece in pieces:
+        start = 0
+        while before and (end := piece.find(b"\n", start)) >= 0:
+            start, before = end + 1, before - 1
+        if before:
+            continue
+        end = piece.find(b"\n", start)
+        line += piece[start:] if end < 0 else piece[start:end]
+        if len(line) > MAX_LINE:
+            why = f"line {task.index + 1} of {shown(task.file)} is longer than {MAX_LINE} bytes"
+            raise CannotStart(why)
+        if end >= 0:
+            return _as_text(bytes(line), payload)
+    if before or not line:
+        why = f"{shown(task.file)} has no line {task.index + 1}, and that is this task's"
+        raise CannotStart(why)
+    return _as_text(bytes(line), payload)
+
+
+def _as_text(line: bytes, payload: Payload) -> str:
+    assert payload.array is not None, "the line is an array's"
+    where = f"line {payload.array.index + 1} of {shown(payload.array.file or '')}"
+    try:
+        text = line.removesuffix(b"\r").decode()
+    except UnicodeDecodeError:
+        raise CannotStart(f"{where} is not UTF-8") from None
+    if "\0" in text:
+        raise CannotStart(f"{where} has a NUL character")
+    return text
+
+
+def _left_out(count: int) -> str:
+    what = "1 file of the inputs is" if count == 1 else f"{count} files of the inputs are"
+    return f"{what} not there, because the bundle has files of these names"
 
 
 def _count_names(paths: Iterable[str]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -61,9 +61,13 @@ class Folders:
         """Move a complete, fsynced result to its folder."""
         durable.replace(staged, self.result(payload_id), synced=True)
 
-    async def remove_run_files(self, payload_id: int, bundle: str) -> None:
-        """After the end: remove the bundle and the logs, which are not needed any more."""
-        await self._remove(self.bundle(bundle), *self._logs_of(payload_id))
+    async def remove_run_files(self, payload_id: int, bundles: Iterable[str]) -> None:
+        """After the end: remove what is not needed any more, and the logs.
+
+        Args:
+            bundles: names of its bundle and its inputs.
+        """
+        await self._remove(*map(self.bundle, bundles), *self._logs_of(payload_id))
 
     async def remove_logs(self, payload_id: int) -> None:
         """Remove the logs of an attempt that did not start."""

@@ -12,6 +12,8 @@ _SNAPSHOTS: Final = "tests/unit/client_agent/api/test_snapshots.py::test_"
 _RUNNER: Final = "tests/unit/client_agent/run/test_runner.py::test_"
 _METER: Final = "tests/unit/client_agent/sandbox/limits/test_meter.py::test_"
 
+_BULK: Final = "tests/contract/test_agent_bulk.py::test_"
+_ORDERS: Final = "tests/contract/test_agent_orders.py::test_"
 _LEASES: Final = "tests/contract/test_agent_leases.py::test_"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -148,8 +150,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "more files than a job's disk can hold are its limit, and no fault of the agent",
         "run/unpack.py",
-        "        if names > max_names:",
-        "        if False:",
+        "    if names > most:",
+        "    if False:",
         f"{_RUNNER}more_files_than_its_own_disk_can_hold_fail_by_that_limit",
     ),
     of(
@@ -207,5 +209,29 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "            full = len(rows) == BATCH\n",
         "            full = False\n",
         f"{_AGENT}the_list_is_sent_in_pages_and_has_what_changes_meanwhile",
+    ),
+    of(
+        "agent",
+        "an order does not use another server's bundle",
+        "intake/submit.py",
+        "content = order.server, order.bundle_digest\n        with",
+        'content = "server-one", order.bundle_digest\n        with',
+        f"{_BULK}each_order_is_judged_by_itself",
+    ),
+    of(
+        "agent",
+        "a shared bundle is kept while a payload uses it",
+        "storage/shared_bundles.py",
+        "return bool(self.users or self.pins)",
+        "return False",
+        f"{_BULK}what_waits_for_a_kept_bundle_runs_after_a_restart",
+    ),
+    of(
+        "agent",
+        "the variables of an ended payload are forgotten",
+        "payloads/store.py",
+        "children = :children, env = '{}',",
+        "children = :children,",
+        f"{_ORDERS}variables_of_the_operator_are_set_and_written_nowhere_else",
     ),
 )

@@ -23,6 +23,7 @@ from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.grants import Grant, Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
+from client_agent.storage.shared_bundles import SharedBundles
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.writer import BundleWriter
 from shared.ids import AttemptKey
@@ -111,9 +112,11 @@ class Rig:
         waiting = await recover(self.payloads, self.folders, self.sandbox)
         self.watch = SandboxWatch(self.sandbox, self.clock)
         await self.watch.self_test()
+        self.bundles = SharedBundles(self.folders, self.clock)
         self.context = AgentContext(
             self.payloads,
             self.folders,
+            self.bundles,
             self.sandbox,
             self.clock,
             self.threads,

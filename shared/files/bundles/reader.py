@@ -11,25 +11,19 @@ from typing import Final
 
 from shared.files.archives.zip_content import read_content, read_range
 from shared.files.archives.zip_directory import STORED, ZipEntry, read_entries
+from shared.files.bundles.file_writer import FileWriter, hashed, in_order
 from shared.files.bundles.format import (
-    FILE_MODE,
-    PROGRAM_MODE,
     BundleSummary,
     FileDigest,
     digest_of,
     root_of,
 )
 from shared.files.bundles.stream_digests import StreamDigests
-from shared.files.descriptors import closing_fd
-from shared.files.durable import write_all
 from shared.files.errors import BundleError
-from shared.files.names import PathSet, UnsafeName, safe_path
+from shared.files.names import PathSet, UnsafeName, safe_path, shown
 
 MAX_FILES: Final = 100_000
 """Most files of a bundle, for every reader: a program that took more could not pass it on."""
-_FOLDER_MODE: Final = 0o755
-_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +77,18 @@ class BundleReader:
             os.close(self._fd)
             self._fd = -1
 
+    def inside(self, folder: str) -> dict[str, ZipEntry]:
+        """The files of a folder, which ends in "/" (empty: of the whole bundle), by their paths in
+        it.
+        """
+        if not folder:
+            return self._zip_entries
+        return {
+            path[len(folder) :]: one
+            for path, one in self._zip_entries.items()
+            if path.startswith(folder)
+        }
+
     def summary(self, digests: StreamDigests | None = None) -> BundleSummary:
         """Read all files, check their checksums, and sum the bundle up.
 
@@ -121,6 +127,7 @@ class BundleReader:
         uid: int | None = None,
         gid: int | None = None,
         digest: str | None = None,
+        folder: str = "",
     ) -> BundleSummary:
         """Write all files below a folder, whose own owner and mode stay as they are.
 
@@ -130,29 +137,26 @@ class BundleReader:
             uid: owner of the new files and folders; None: whoever this process is.
             gid: their group, likewise.
             digest: to compare with; None: only the checksums are checked.
+            folder: of the bundle, ending in "/": only what is in it is written, without its name.
+                Of such a part only the checksums are checked.
 
         Raises:
-            BundleError: damaged, or its digest is another. The caller removes what was written.
+            BundleError: damaged, or its digest is another, or there is no such folder. The caller
+                removes what was written.
             OSError: such as ENOSPC, or a file exists there already.
         """
-        owner = (-1 if uid is None else uid, -1 if gid is None else gid)
+        found = self.inside(folder)
+        if folder and not found:
+            raise BundleError("no_folder", f"the bundle has no folder {shown(folder)}")
         files = []
-        with _Folders(dir_fd, owner) as folders:
-            # In the order of components all files of a folder follow each other: one descriptor
-            # per level is enough, and each folder is created once.
-            for path, one in sorted(self._zip_entries.items(), key=lambda item: item[0].split("/")):
-                *above, name = path.split("/")
+        with FileWriter(dir_fd, uid, gid) as writer:
+            for path, one in in_order(found.items()):
                 sha256 = hashlib.sha256()
-                with closing_fd(os.open(name, _NEW_FILE, 0o600, dir_fd=folders.enter(above))) as fd:
-                    for piece in read_content(self._fd, one):
-                        sha256.update(piece)
-                        write_all(fd, piece)
-                    if owner != (-1, -1):
-                        os.fchown(fd, *owner)
-                    os.fchmod(fd, PROGRAM_MODE if one.executable else FILE_MODE)
+                pieces = hashed(read_content(self._fd, one), sha256)
+                writer.write(path, pieces, executable=one.executable)
                 files.append(FileDigest(path, one.size, sha256.hexdigest()))
         summary = self._sum_up(files)
-        if digest is not None:
+        if digest is not None and not folder:
             _compare(summary.digest, digest)
         return summary
 
@@ -183,39 +187,3 @@ def _compare(actual: str, promised: str) -> None:
         raise BundleError(
             "digest_mismatch", f"the bundle's content has the digest {actual}, not {promised}"
         )
-
-
-class _Folders:
-    """Open descriptors from the root down to the folder into which files are written now."""
-
-    def __init__(self, root: int, owner: tuple[int, int]) -> None:
-        self._root, self._owner = root, owner
-        self._open: list[tuple[str, int]] = []
-
-    def __enter__(self) -> _Folders:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._leave(0)
-
-    def enter(self, path: list[str]) -> int:
-        """A descriptor of the folder; the folder and those above it are created if not open."""
-        common = 0
-        for (name, _), wanted in zip(self._open, path, strict=False):
-            if name != wanted:
-                break
-            common += 1
-        self._leave(common)
-        for name in path[common:]:
-            parent = self._open[-1][1] if self._open else self._root
-            os.mkdir(name, 0o700, dir_fd=parent)
-            fd = os.open(name, _FOLDER, dir_fd=parent)
-            self._open.append((name, fd))
-            if self._owner != (-1, -1):
-                os.fchown(fd, *self._owner)
-            os.fchmod(fd, _FOLDER_MODE)
-        return self._open[-1][1] if self._open else self._root
-
-    def _leave(self, depth: int) -> None:
-        while len(self._open) > depth:
-            os.close(self._open.pop()[1])

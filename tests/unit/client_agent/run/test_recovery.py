@@ -118,7 +118,7 @@ async def test_files_without_a_row_are_removed_at_start_and_others_are_not(rig):
 
 
 async def test_unacknowledged_results_are_removed_in_time_and_later_their_rows(rig):
-    sweep = RetentionSweep(rig.payloads, rig.folders, rig.clock, retention_s=3600)
+    sweep = RetentionSweep(rig.payloads, rig.folders, rig.bundles, rig.clock, retention_s=3600)
     rig.sandbox.script = lambda process: process.finish()
     payload = await rig.submit()
     await rig.ended(payload.id)
@@ -135,7 +135,7 @@ async def test_unacknowledged_results_are_removed_in_time_and_later_their_rows(r
 
 
 async def test_the_retention_sweep_goes_on_after_a_failed_sweep_until_it_is_stopped(rig):
-    sweep = RetentionSweep(rig.payloads, rig.folders, rig.clock, retention_s=60)
+    sweep = RetentionSweep(rig.payloads, rig.folders, rig.bundles, rig.clock, retention_s=60)
     payload = await rig.submit()
     (await rig.sandbox.process("1.1")).finish()
     await rig.ended(payload.id)

@@ -1,0 +1,103 @@
+"""What a Ferryman server may order: parsed, and checked before anything is stored."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pydantic import ValidationError
+
+from client_agent.payloads.errors import Refused
+from shared.files.names import UnsafeName, safe_path
+from shared.ids import AttemptKey
+from shared.wire import Order, OrderList
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_RESERVED: Final = frozenset({"HOME", "TMPDIR"})
+_RESERVED_PREFIX: Final = "FERRYMAN_"
+MAX_VARIABLES: Final = 256
+MAX_ENV_BYTES: Final = 48 << 10
+"""Of names and values together; an order is a text field of at most 64 KiB."""
+MAX_ORDERS: Final = 500
+"""In one list."""
+_MAX_KEPT_INDEX: Final = 2**53
+
+
+def parse_order(text: str) -> tuple[Order, AttemptKey]:
+    """Raises Refused."""
+    try:
+        order = Order.model_validate_json(text)
+    except ValidationError as problem:
+        raise _invalid(problem) from None
+    return order, check_order(order)
+
+
+def parse_orders(body: bytes) -> list[Order]:
+    """Each of them is still to be checked. Raises Refused."""
+    try:
+        orders = OrderList.model_validate_json(body).orders
+    except ValidationError as problem:
+        raise _invalid(problem) from None
+    if len(orders) > MAX_ORDERS:
+        message = f"orders: {len(orders)} of them, at most {MAX_ORDERS} are taken at once"
+        raise Refused(413, "too_large", message)
+    return orders
+
+
+def check_order(order: Order) -> AttemptKey:
+    """Whether what the order names can be there, and its variables be set; its key. Raises
+    Refused."""
+    try:
+        key = AttemptKey.parse(order.key)
+    except ValueError as problem:
+        raise Refused(400, "invalid_order", f"order: {problem}") from None
+    if order.folder:
+        _check_path("folder", order.folder.removesuffix("/"))
+        if not order.folder.endswith("/"):
+            raise Refused(400, "invalid_order", "order: folder: it has to end in /")
+    _check_path("entry", order.entry)
+    if order.entry.startswith("-"):
+        raise Refused(400, "invalid_order", "order: entry: it would be an option of bash")
+    if order.array is not None:
+        if not 0 <= order.array.index < _MAX_KEPT_INDEX:
+            raise Refused(400, "invalid_order", "order: array.index: it has to be 0 or more")
+        if order.array.file is not None:
+            _check_path("array.file", order.array.file)
+    _check_env(order.env)
+    return key
+
+
+def _check_path(field: str, path: str) -> None:
+    try:
+        if safe_path(path) == path:
+            return
+        why = "it is not normalised (NFC)"
+    except UnsafeName as problem:
+        why = str(problem)
+    raise Refused(400, "invalid_order", f"order: {field}: {why}")
+
+
+def _check_env(env: dict[str, str]) -> None:
+    """No value is in a message: it may be secret."""
+    why = ""
+    if len(env) > MAX_VARIABLES:
+        why = f"{len(env)} variables, at most {MAX_VARIABLES} are taken"
+    elif sum(len(text.encode(errors="replace")) for one in env.items() for text in one) > (
+        MAX_ENV_BYTES
+    ):
+        why = f"names and values take more than {MAX_ENV_BYTES} bytes"
+    for name, value in env.items():
+        if not _VARIABLE.fullmatch(name):
+            why = f"{name[:64]!r} is not a name of a variable: letters, digits and _"
+        elif name in _RESERVED or name.startswith(_RESERVED_PREFIX):
+            why = f"{name[:64]} is set by the agent"
+        elif "\0" in value:
+            why = f"the value of {name} has a NUL character"
+    if why:
+        raise Refused(400, "invalid_order", f"order: env: {why}")
+
+
+def _invalid(problem: ValidationError) -> Refused:
+    first = problem.errors(include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return Refused(400, "invalid_order", f"order: {where}: {first['msg']}")

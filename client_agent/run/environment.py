@@ -1,0 +1,28 @@
+"""The variables that the agent gives to an attempt. Pure."""
+
+from __future__ import annotations
+
+from client_agent.payloads.payload import Payload
+from client_agent.sandbox.grants import Grant
+
+
+def variables(payload: Payload, array_line: str | None, grant: Grant) -> dict[str, str]:
+    """Those that the server's operator declared, and the agent's own, which have priority. What
+    the agent's operator declared is left to the grant: it knows the host's paths.
+
+    Args:
+        array_line: the attempt's line of its array's file.
+    """
+    declared = {name: value for name, value in payload.env.items() if name not in grant.env}
+    own = {
+        "FERRYMAN_JOB_ID": str(payload.job_id),
+        "FERRYMAN_ATTEMPT": str(payload.attempt),
+        "FERRYMAN_SERVICE": payload.service,
+        "FERRYMAN_CPUS": f"{payload.limits.cpus:g}",
+        "FERRYMAN_MEMORY_BYTES": str(payload.limits.memory),
+    }
+    if payload.array is not None:
+        own["FERRYMAN_ARRAY_INDEX"] = str(payload.array.index)
+    if array_line is not None:
+        own["FERRYMAN_ARRAY_LINE"] = array_line
+    return declared | own

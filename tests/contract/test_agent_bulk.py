@@ -1,0 +1,209 @@
+"""The agent's routes for many payloads at once, as a Ferryman server uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from client_agent.api import bulk
+from client_agent.intake import orders
+from client_agent.storage import shared_bundles
+from shared.wire import ResultHeads
+from tests.support.agent import SERVER
+from tests.support.agent_http import HELLO, AgentClient, calling
+
+
+@pytest.fixture
+async def agent(tmp_path) -> AsyncIterator[AgentClient]:
+    async with calling(tmp_path) as caller:
+        yield caller
+    assert caller.sandbox.violations == []
+
+
+def bundles(tmp_path) -> int:
+    return len(list((tmp_path / "agent" / "bundles").iterdir()))
+
+
+def order(agent: AgentClient, key: str, files=HELLO, **more: Any) -> dict[str, Any]:
+    data, digest = agent.bundle(files)
+    wanted = agent.order(key, data, digest, keep_bundle=True, **more)
+    return wanted.model_dump(mode="json")
+
+
+async def post_orders(agent: AgentClient, *wanted: dict[str, Any]) -> list[dict[str, Any]]:
+    status, body = await agent.call("POST", "/orders", json={"orders": wanted})
+    assert status == 200, body
+    return list(body["answers"])
+
+
+async def finish(agent: AgentClient, *keys: str) -> None:
+    for key in keys:
+        (await agent.sandbox.process(key)).finish()
+
+
+async def fetch(agent: AgentClient, *refs: dict[str, Any]) -> tuple[ResultHeads, bytes]:
+    async with agent.http.post("/results", json={"payloads": refs}) as response:
+        assert response.status == 200, await response.text()
+        head, _, body = (await response.read()).partition(b"\n")
+    return ResultHeads.model_validate_json(head), body
+
+
+async def test_a_bundle_is_sent_once_for_many_orders(agent, tmp_path) -> None:
+    await agent.submit("1.1", keep_bundle=True)
+    answers = await post_orders(agent, *(order(agent, f"{n}.1") for n in range(2, 6)))
+    assert [one["payload"]["key"] for one in answers] == ["2.1", "3.1", "4.1", "5.1"]
+    assert bundles(tmp_path) == 1
+    for n in range(1, 6):
+        process = await agent.sandbox.process(f"{n}.1")
+        assert process.read("run.sh") == HELLO["run.sh"]
+        process.finish()
+    for one in answers:
+        await agent.ended(one["payload"]["id"])
+    assert bundles(tmp_path) == 1  # more may come
+    again = await post_orders(agent, order(agent, "2.1"), order(agent, "6.1"))
+    assert [one["payload"]["status"] for one in again] == ["Completed", "Prepared"]
+    await finish(agent, "6.1")
+    await agent.ended(again[1]["payload"]["id"])
+    assert agent.sandbox.starts == {f"{n}.1": 1 for n in range(1, 7)}
+    await agent.clock.advance(shared_bundles.KEEP_S + 60)
+    assert bundles(tmp_path) == 0
+    (missing,) = await post_orders(agent, order(agent, "7.1"))
+    assert (missing["status"], missing["code"]) == (409, "bundle_missing")
+
+
+async def test_each_order_is_judged_by_itself(agent) -> None:
+    await agent.submit("1.1", keep_bundle=True)
+    await agent.call("POST", f"/keys/{SERVER}/8.1/settle")
+    await agent.call("POST", f"/keys/{SERVER}/9.2/settle")
+    answers = await post_orders(
+        agent,
+        order(agent, "2.1"),
+        order(agent, "3.1", {"run.sh": b"another"}),
+        order(agent, "8.1"),
+        order(agent, "9.1"),
+        order(agent, "bad key"),
+        order(agent, "4.1", env={"HOME": "x"}),
+        order(agent, "1.1", {"run.sh": b"another"}),
+        order(agent, "5.1", inputs={"size": 1, "sha256": "00"}),
+        order(agent, "6.1", server="another-server"),
+        order(agent, "7.1"),
+    )
+    assert [one["code"] for one in answers] == [
+        "",
+        "bundle_missing",
+        "key_refused",
+        "stale_attempt",
+        "invalid_order",
+        "invalid_order",
+        "digest_mismatch",
+        "invalid_order",
+        "bundle_missing",
+        "",
+    ]
+    await finish(agent, "1.1", "2.1", "7.1")
+
+
+async def test_an_order_under_a_stale_lease_is_refused(agent) -> None:
+    await agent.submit("1.1", keep_bundle=True, lease=5)
+    (answer,) = await post_orders(agent, order(agent, "2.1", lease=4))
+    assert (answer["status"], answer["code"]) == (409, "stale_lease")
+    await finish(agent, "1.1")
+
+
+async def test_the_same_order_twice_at_once_is_one_payload(agent, tmp_path) -> None:
+    await agent.submit("1.1", keep_bundle=True)
+    both = await asyncio.gather(*(post_orders(agent, order(agent, "2.1")) for _ in range(5)))
+    assert len({answers[0]["payload"]["id"] for answers in both}) == 1
+    await finish(agent, "1.1", "2.1")
+    await agent.ended(both[0][0]["payload"]["id"])
+    assert agent.sandbox.starts == {"1.1": 1, "2.1": 1}
+
+
+async def test_what_waits_for_a_kept_bundle_runs_after_a_restart(tmp_path) -> None:
+    async with calling(tmp_path, slots=1) as agent:
+        await agent.submit("1.1", keep_bundle=True)
+        await agent.sandbox.process("1.1")
+        await post_orders(
+            agent, order(agent, "2.1"), order(agent, "3.1", env={"A": "b"}, array={"index": 4})
+        )
+        agent.sandbox.hook = None
+    async with calling(tmp_path, slots=1) as agent:
+        assert bundles(tmp_path) == 1
+        await finish(agent, "2.1")
+        env = (await agent.sandbox.process("3.1")).launch.env
+        assert (env["A"], env["FERRYMAN_ARRAY_INDEX"]) == ("b", "4")
+        (answer,) = await post_orders(agent, order(agent, "4.1"))
+        assert answer["payload"]["status"] == "Prepared"
+        await finish(agent, "3.1", "4.1")
+        await agent.ended(answer["payload"]["id"])
+
+
+async def test_results_come_together_and_each_says_which_it_is(agent, tmp_path) -> None:
+    ids = [await agent.completed(f"{n}.1") for n in range(1, 4)]
+    (tmp_path / "agent" / "results" / f"{ids[1]}.zip").unlink()
+    running = (await agent.submit("9.1"))[1]["id"]
+    refs = [{"id": ids[0], "key": "1.1"}, {"id": ids[1]}, {"id": 999}, {"id": running}]
+    refs += [{"id": ids[2], "key": "7.1"}, {"id": ids[2], "key": "3.1"}]
+    heads, body = await fetch(agent, *refs)
+    sizes = [(one.id, one.size) for one in heads.results]
+    first, last = sizes[0][1], sizes[-1][1]
+    assert sizes == [(ids[0], first), (ids[1], 0), (999, 0), (running, 0), (ids[2], last)]
+    assert len(body) == first + last
+    for head, content in ((heads.results[0], body[:first]), (heads.results[-1], body[first:])):
+        assert head.sha256 == hashlib.sha256(content).hexdigest()
+    await finish(agent, "9.1")
+
+
+async def test_no_more_results_come_than_fit_into_memory(agent, monkeypatch) -> None:
+    ids = [await agent.completed(f"{n}.1") for n in range(1, 4)]
+    heads, _ = await fetch(agent, *({"id": one} for one in ids))
+    monkeypatch.setattr(bulk, "MAX_BYTES", sum(one.size for one in heads.results[:2]))
+    some, body = await fetch(agent, *({"id": one} for one in ids))
+    assert [one.size > 0 for one in some.results] == [True, True, False]
+    assert len(body) == bulk.MAX_BYTES
+
+
+async def test_many_are_acknowledged_at_once(agent, tmp_path) -> None:
+    ids = [await agent.completed(f"{n}.1") for n in range(1, 4)]
+    running = (await agent.submit("9.1"))[1]["id"]
+    refs = [{"id": one, "key": f"{n}.1"} for n, one in enumerate(ids, 1)]
+    refs[2]["key"] = "7.1"
+    refs += [{"id": running}, {"id": 999}]
+    query = {"server": SERVER, "lease": "3"}
+    call = ("POST", "/payloads/acknowledge")
+    for _ in range(2):
+        status, body = await agent.call(*call, json={"payloads": refs}, params=query)
+        refused = {str(ids[2]): "payload_not_found", str(running): "not_ended"}
+        assert (status, body["refused"]) == (200, refused)
+    left = {path.name for path in (tmp_path / "agent" / "results").iterdir()}
+    assert left == {f"{ids[2]}.zip"}
+    query["lease"] = "2"
+    status, body = await agent.call(*call, json={"payloads": refs}, params=query)
+    assert (status, body["code"]) == (409, "stale_lease")
+    await finish(agent, "9.1")
+
+
+@pytest.mark.parametrize("route", ["/orders", "/results", "/payloads/acknowledge"])
+async def test_what_is_no_list_or_too_long_is_refused(agent, route, monkeypatch) -> None:
+    for body in (b"", b"[]", b'{"orders": 1, "payloads": [{"id": "x"}]}'):
+        status, answer = await agent.call("POST", route, data=body)
+        assert (status, answer["code"][:7]) == (400, "invalid")
+    monkeypatch.setattr(bulk, "MAX_PAYLOADS", 2)
+    monkeypatch.setattr(orders, "MAX_ORDERS", 2)
+    many = {"payloads": [{"id": n} for n in range(3)]}
+    many["orders"] = [order(agent, f"{n}.1") for n in range(1, 4)]
+    assert (await agent.call("POST", route, json=many))[0] == 413
+    monkeypatch.setattr(bulk, "MAX_BODY", 10)
+    assert (await agent.call("POST", route, json=many))[0] == 413
+
+
+async def test_many_at_once_need_the_token_as_one_does(tmp_path) -> None:
+    async with calling(tmp_path, tokens=["t" * 32]) as agent:
+        for route in ("/orders", "/results", "/payloads/acknowledge"):
+            headers = {"Authorization": "Bearer wrong"}
+            status, _ = await agent.call("POST", route, json={}, headers=headers)
+            assert status == 401
