@@ -58,6 +58,15 @@ async def test_a_followed_log_goes_on_until_its_end(agent):
         assert await response.read() == b"last"
 
 
+async def test_who_follows_a_quiet_log_hears_of_the_end_at_once(agent):
+    payload_id, process = await started(agent)
+    async with agent.http.get(f"/payloads/{payload_id}/logs/stderr?follow=1") as response:
+        await agent.clock.until_asleep(FOLLOW_S)
+        process.finish()
+        async with asyncio.timeout(20):
+            assert await response.read() == b""
+
+
 async def test_other_output_does_not_keep_a_quiet_log_open(agent):
     payload_id, process = await started(agent)
     async with agent.http.get(f"/payloads/{payload_id}/logs/stdout?follow=1") as response:

@@ -49,3 +49,10 @@ def test_a_line_of_the_longest_length_is_found_and_a_longer_one_is_not(end: byte
     assert found(longest + end) == [longest]
     assert found(longest + b"y" + end) == []
     assert found(longest, b"y", b"z" * 100_000, end or b"\n", b"::next::") == [b"::next::"]
+
+
+def test_the_start_of_a_line_that_is_too_long_is_not_kept() -> None:
+    reader = CommandLines(lambda _: None)
+    for _ in range(10):
+        reader.feed(b"::" + b"x" * 100_000)
+    assert reader._begun is None
