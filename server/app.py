@@ -40,6 +40,7 @@ from server.stages.agents import Agents
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.deliver import Deliver
+from server.stages.dependencies import Dependencies
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
@@ -72,6 +73,8 @@ DECIDED_EVERY_S: Final = 10.0
 PROGRESS_EVERY_S: Final = 0.4
 """Between two writes of what running jobs say. An agent reports it twice a second, and it is to be
 seen within one."""
+DEPENDENCIES_EVERY_S: Final = 10.0
+"""Between two looks for dependencies on jobs that no move has ended."""
 CANCEL_AGAIN_S: Final = 5.0
 """Until a cancel is tried again whose agent could not be reached."""
 
@@ -199,6 +202,13 @@ async def compose(
             Loop("agents", agents, DECIDED_EVERY_S, asyncio.Event(), clock),
             Loop("services", services, DECIDED_EVERY_S, asyncio.Event(), clock),
             Loop("uploads", upload_limits, UPLOADS_CHECKED_S, asyncio.Event(), clock),
+            Loop(
+                "dependencies",
+                Dependencies(resources, wakeups.dependencies.set),
+                DEPENDENCIES_EVERY_S,
+                wakeups.dependencies,
+                clock,
+            ),
             Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
         ],
         [

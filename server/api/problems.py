@@ -27,6 +27,7 @@ from server.domain.errors import (
     QueueFull,
     ServerPaused,
     ServiceRefusal,
+    StillNeeded,
     StorageFull,
 )
 from shared.http.middleware import ERROR_CODE, REQUEST_ID, Handler
@@ -48,6 +49,7 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     BadField: HTTPStatus.BAD_REQUEST,
     NotEnded: HTTPStatus.CONFLICT,
     ChildOfBatch: HTTPStatus.CONFLICT,
+    StillNeeded: HTTPStatus.CONFLICT,
     BundleTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     ServerPaused: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shared.units.sizes import say_count, say_size
 from shared.wire import JobState
 
@@ -103,12 +105,29 @@ class ChildOfBatch(FerrymanError):
         )
 
 
+class StillNeeded(FerrymanError):
+    """Jobs that have not ended depend on it, so it can be neither deleted nor cleaned."""
+
+    code = "still_needed"
+
+    def __init__(self, job_id: int, waiting: Sequence[int]) -> None:
+        who = ", ".join(map(str, waiting[:10])) + (" and others" if len(waiting) > 10 else "")
+        jobs, wait = ("job", "waits") if len(waiting) == 1 else ("jobs", "wait")
+        super().__init__(f"job {job_id} is still needed: {jobs} {who} {wait} for it")
+        self.waiting = tuple(waiting)
+
+
 class BadField(FerrymanError):
     """A field of a form or query is missing or wrong."""
 
     def __init__(self, field: str, code: str, message: str) -> None:
         super().__init__(message)
         self.field, self.code = field, code
+
+
+def no_such_dependency(field: str, job_id: int) -> BadField:
+    """The same words for a job that is not there, another user's, or not the caller's to see."""
+    return BadField(field, f"invalid_{field}", f"Invalid {field}: job {job_id} does not exist")
 
 
 class BundleTooLarge(FerrymanError):

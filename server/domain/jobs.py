@@ -193,6 +193,10 @@ class Job(Execution):
     gather: bool = False
     """Attempts of a parent run gather.sh from now on: its children have completed."""
     schedule_id: int | None = None
+    after: tuple[int, ...] = ()
+    """Jobs that have to complete before it starts, as its upload named them."""
+    inputs_from: tuple[int, ...] = ()
+    """Jobs whose result files it gets, likewise."""
 
     @property
     def key(self) -> AttemptKey:

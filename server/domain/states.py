@@ -14,7 +14,8 @@ FIRST: Final = JobState.QUEUED
 TRANSITIONS: Final[dict[JobState, dict[JobState, str]]] = {
     JobState.QUEUED: {
         JobState.PROCESSING: "the Sender claims it for an agent",
-        JobState.FAILED: "it waited longer than its service allows, or its service is gone",
+        JobState.FAILED: "it waited longer than it may, its service is gone, or a job that it "
+        "depends on did not complete",
         JobState.CANCELLED: "cancelled by its user",
         JobState.RUNNING: "a parent: its children are queued",
     },

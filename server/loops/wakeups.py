@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractContextManager
 
-from server.domain.jobs import Job
+from server.domain.jobs import Hold, Job
 from shared.wakeups import Wakeups
 from shared.wire import JobState
 
@@ -19,11 +19,14 @@ class JobWakeups(Wakeups):
         self.canceller = asyncio.Event()
         self.getter = asyncio.Event()
         self.cleaner = asyncio.Event()
+        self.dependencies = asyncio.Event()
         self._events = Wakeups()
 
     def changed(self, job: Job) -> None:
         if job.state is JobState.QUEUED or job.ended:
             self.sender.set()  # work, or a free slot
+        if (job.ended and job.state is not JobState.COMPLETED) or job.hold is Hold.DEPENDENCY:
+            self.dependencies.set()
         if job.cancel_requested_at is not None and not job.ended:
             self.canceller.set()
         self.notify(job.id, ended=job.ended)

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from server.domain import access
-from server.domain.errors import BundleGone, BundleTooLarge, KeyReused, QueueFull, StorageFull
+from server.domain.errors import (
+    BadField,
+    BundleGone,
+    BundleTooLarge,
+    KeyReused,
+    NoSuchJob,
+    QueueFull,
+    StorageFull,
+    no_such_dependency,
+)
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.upload_fields import UploadRequest, given
@@ -85,7 +94,9 @@ class Accept(Stage):
 
         Raises:
             BundleTooLarge, QueueFull, StorageFull, KeyReused, ServerPaused, OSError
+            BadField: it depends on a job that the caller cannot see.
         """
+        await self._check_dependencies(principal, request)
         if bundle.bytes > request.limits.disk:
             raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
         if await self._jobs.can_share_bundle(bundle.digest, bundle.size):
@@ -94,6 +105,30 @@ class Accept(Stage):
             except BundleGone:
                 pass  # it was removed a moment ago: store this one
         return await self._insert(principal, request, content, bundle)
+
+    async def _check_dependencies(self, principal: Principal, request: UploadRequest) -> None:
+        """Refuse to wait for jobs of others. The insert looks again, in its transaction, whether
+        they are there, and what has become of them.
+        """
+        refusal = await self._no_such_dependency(access.scope(principal), request)
+        if refusal is not None and not (
+            request.idempotency_key  # a repeat of an accepted upload is no new job
+            and await self._jobs.by_idempotency_key(request.user_id, request.idempotency_key)
+        ):
+            raise refusal
+
+    async def _no_such_dependency(
+        self, scope: access.Scope, request: UploadRequest
+    ) -> BadField | None:
+        for field, ids in (("after", request.after), ("inputs_from", request.inputs_from)):
+            for job_id in ids:
+                try:
+                    job = await self._jobs.get(job_id)
+                except NoSuchJob:
+                    return no_such_dependency(field, job_id)
+                if job.user_id != request.user_id or not scope.has(job):
+                    return no_such_dependency(field, job_id)
+        return None
 
     async def _insert(
         self,

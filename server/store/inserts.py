@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from server.domain.errors import BundleGone, FerrymanError, QueueFull, ServerPaused, StorageFull
-from server.domain.jobs import BatchRequest, Job, NewJob, Step
+from server.domain.jobs import BatchRequest, Hold, Job, NewJob, Step
 from server.domain.leases import Lease
-from server.store import bundles, leases, records
+from server.store import bundles, dependencies, leases, records
 from server.store.moves import append_event
 from server.store.queue import count_queued
 from shared.sql import Database, Transaction
@@ -39,10 +39,18 @@ async def insert_job(
         stored = await stored_bytes(tx, new.user_id)
         if stored + new.bundle.size > most_stored:
             return StorageFull(new.user_id, stored, most_stored)
+    found: dict[int, str] = {}
+    if new.after or new.inputs_from:
+        checked = await dependencies.check(tx, new)
+        if isinstance(checked, FerrymanError):
+            return checked
+        found = checked
     bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
     if bundle is None:
         return BundleGone()
     values = records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file}
+    if any(state != "met" for state in found.values()):
+        values["hold"] = Hold.DEPENDENCY
     # A job that is to start later waits in the queue from then on.
     values["queued_at"] = max(new.created_at, new.not_before)
     row = await tx.rows(
@@ -62,6 +70,7 @@ async def insert_job(
         await tx.rows(
             "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)", {"tag": tag, "id": job.id}
         )
+    await dependencies.add(tx, job.id, new, found)
     if new.idempotency_key is not None:
         await tx.rows(
             """

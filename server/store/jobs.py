@@ -13,6 +13,7 @@ from server.store.attempts import Attempts, attach_result
 from server.store.batches import Batches
 from server.store.children import cancel_children
 from server.store.claims import Claims
+from server.store.dependencies import Dependencies
 from server.store.events import Events
 from server.store.inserts import insert_job, job_of_key, stored_bytes
 from server.store.live import LiveValues
@@ -26,7 +27,7 @@ from shared.sql import Transaction
 from shared.wire import JobState
 
 
-class SqlJobs(Queue, Claims, Pages, Attempts, Retention, Events, LiveValues, Batches):
+class SqlJobs(Queue, Claims, Pages, Attempts, Retention, Events, LiveValues, Batches, Dependencies):
     """``ports.Jobs`` over a database."""
 
     # -- moving

@@ -40,6 +40,8 @@ _6: Migration = (
     "ALTER TABLE jobs ADD COLUMN deferred INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE jobs ADD COLUMN gather INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE jobs ADD COLUMN schedule_id INTEGER",
+    "ALTER TABLE jobs ADD COLUMN after TEXT NOT NULL DEFAULT '[]'",
+    "ALTER TABLE jobs ADD COLUMN inputs_from TEXT NOT NULL DEFAULT '[]'",
     """
     CREATE TABLE batches (
         parent_id INTEGER PRIMARY KEY REFERENCES jobs (id),
@@ -63,10 +65,15 @@ _6: Migration = (
         job_id INTEGER NOT NULL REFERENCES jobs (id),
         on_id INTEGER NOT NULL,
         inputs INTEGER NOT NULL DEFAULT 0,
+        state TEXT NOT NULL DEFAULT 'waiting',
         PRIMARY KEY (job_id, on_id)
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX dependencies_on ON dependencies (on_id)",
+    "CREATE INDEX dependencies_open ON dependencies (state, on_id) WHERE state = 'waiting'",
+    """
+    CREATE INDEX jobs_waiting ON jobs (id) WHERE state = 'Queued' AND hold = 'dependency'
+    """,
     # The queue: what may be claimed now, each user's jobs in their order.
     "DROP INDEX jobs_queued",
     """

@@ -9,7 +9,7 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
-from server.store import counters, events, leases, records
+from server.store import counters, dependencies, events, leases, records
 from server.store.attempts import record_attempt
 from shared.ids import AttemptKey
 from shared.sql import Database, Transaction
@@ -68,6 +68,8 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
         only_if += " AND cancel_requested_at IS NULL"
     if move.before in states.ENDED and move.to is JobState.QUEUED:
         only_if += f" AND {counters.PARENT_WAITS}"
+    if move.to is JobState.CLEANED:
+        only_if += f" AND NOT {dependencies.RESULT_NEEDED}"
     if move.lease is not None:
         only_if += f" AND {leases.HELD}"
         values |= leases.held(move.lease)
@@ -79,7 +81,7 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
     )
     if not rows:
         return None
-    job = records.job(rows[0])
+    job = await dependencies.follow_move(tx, records.job(rows[0]), move)
     await record_attempt(tx, job, move)
     if job.parent_id is not None:
         job = await counters.count_child(tx, job, job.parent_id, move)

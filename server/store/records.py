@@ -31,6 +31,11 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=256)
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(json.loads(text))
+
+
+@lru_cache(maxsize=256)
 def _enforcement(text: str) -> Mapping[str, str]:
     return MappingProxyType(json.loads(text))
 
@@ -63,6 +68,8 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "tags": _words,
     "warnings": _words,
     "upload_warnings": _words,
+    "after": _ids,
+    "inputs_from": _ids,
     "enforcement": _enforcement,
     "output": _enforcement,
     "fields": _enforcement,
@@ -145,6 +152,8 @@ def new_job_columns(new: NewJob) -> dict[str, Any]:
         "meta": new.meta,
         "schedule_id": new.schedule_id,
         "deferred": int(new.batch is not None and new.batch.total > 0),
+        "after": json.dumps(new.after),
+        "inputs_from": json.dumps(new.inputs_from),
     }
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from server.domain.errors import ChildOfBatch, NoSuchJob, NotEnded
+from server.domain.errors import ChildOfBatch, NoSuchJob, NotEnded, StillNeeded
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Move
 from server.store import records
 from server.store.bundles import release_files
+from server.store.dependencies import NEEDED, RESULT_NEEDED, waiting_for
 from server.store.moves import make_move
 from server.store.statements import Part, batches
 from shared.clock import Micros
@@ -21,10 +22,11 @@ class Retention(Part):
 
     async def expired(self, now: Micros, limit: int) -> list[Job]:
         return await self._jobs(
-            """
+            f"""
             SELECT * FROM jobs WHERE expires_at IS NOT NULL AND expires_at <= :now
+            AND NOT {RESULT_NEEDED}
             ORDER BY expires_at, id LIMIT :limit
-            """,
+            """,  # noqa: S608 - no user input
             {"now": now, "limit": limit},
         )
 
@@ -71,6 +73,8 @@ class Retention(Part):
         """Some at a time, all before their parent: a crash leaves a deletion that goes on."""
 
         async def change(tx: Transaction) -> tuple[int, list[tuple[FileKind, str]]]:
+            if await waiting_for(tx, job_id):
+                return 0, []
             ended = await tx.rows(
                 """
                 UPDATE jobs SET delete_requested_at = coalesce(delete_requested_at, ended_at)
@@ -92,22 +96,27 @@ class Retention(Part):
         return files
 
     async def _delete_one(self, job_id: int) -> list[tuple[FileKind, str]]:
-        async def change(tx: Transaction) -> tuple[Job | None, list[tuple[FileKind, str]]]:
+        async def change(
+            tx: Transaction,
+        ) -> tuple[Job | None, list[int], list[tuple[FileKind, str]]]:
             rows = await tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
             job = records.job(rows[0]) if rows else None
             files = []
-            if job is not None and job.ended and job.parent_id is None:
+            waiting = await waiting_for(tx, job_id)
+            if job is not None and job.ended and job.parent_id is None and not waiting:
                 files = await release_files(tx, [job_id])
                 await _delete(tx, [job_id])
-            return job, files
+            return job, waiting, files
 
-        job, files = await self._database.write(change)
+        job, waiting, files = await self._database.write(change)
         if job is None:
             raise NoSuchJob(job_id)
         if not job.ended:
             raise NotEnded(job_id, job.state)
         if job.parent_id is not None:
             raise ChildOfBatch(job_id, job.parent_id, "delete")
+        if waiting:
+            raise StillNeeded(job_id, waiting)
         self._changed(job)
         return files
 
@@ -152,17 +161,18 @@ class Retention(Part):
 
 
 _CHILDREN: Final = "SELECT id FROM jobs WHERE parent_id = :id ORDER BY id LIMIT 500"
-_FORGETTABLE: Final = """
+_FORGETTABLE: Final = f"""
     SELECT id FROM jobs WHERE state = 'Cleaned' AND service = :service AND ended_at <= :before
     AND NOT EXISTS (SELECT 1 FROM jobs AS child WHERE child.parent_id = jobs.id)
+    AND NOT {NEEDED}
     ORDER BY ended_at LIMIT :limit
-"""
+"""  # noqa: S608 - no user input
 
 
 async def _delete(tx: Transaction, job_ids: Sequence[int]) -> None:
     """Delete the rows, after all rows that refer to them. AUTOINCREMENT never reuses a number."""
     for names, params in batches(job_ids):
-        for table in ("job_tags", "events", "idempotency_keys", "attempts"):
+        for table in ("job_tags", "events", "idempotency_keys", "attempts", "dependencies"):
             await tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
         await tx.rows(f"DELETE FROM batches WHERE parent_id IN ({names})", params)  # noqa: S608
         await tx.rows(f"DELETE FROM jobs WHERE id IN ({names})", params)  # noqa: S608

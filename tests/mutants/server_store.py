@@ -182,7 +182,7 @@ MUTANTS: Final = (
     _of(
         "only jobs that have ended can be deleted",
         "server/store/retention.py",
-        "if job is not None and job.ended and job.parent_id is None:",
+        "if job is not None and job.ended and job.parent_id is None and not waiting:",
         "if job is not None:",
         f"{_GONE}an_ended_job_can_be_deleted_and_its_number_is_not_given_again",
     ),

@@ -1,0 +1,243 @@
+"""Which job waits for which, in the transactions that change it.
+
+A dependency is ``waiting`` until the job that is waited for ends: ``met`` if that Completed, else
+``failed``. That is written with the move that ends it, so it holds whatever becomes of that job
+later: retention may remove its files, and a retry by hand may queue it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from server.domain import states
+from server.domain.dependencies import BrokenDependency, Edge
+from server.domain.errors import BadField, no_such_dependency
+from server.domain.jobs import Hold, Job, Move, NewJob
+from server.store import records
+from server.store.statements import Part, batches
+from shared.sql import Database, Transaction
+from shared.wire import JobState
+
+_STATE: Final = """
+    CASE WHEN prior.id IS NULL THEN 'failed'
+         WHEN prior.state = 'Completed' THEN 'met'
+         WHEN prior.state = 'Cleaned' AND EXISTS (
+             SELECT 1 FROM events WHERE events.job_id = prior.id AND events.state = 'Cleaned'
+             AND events.before = 'Completed'
+         ) THEN 'met'
+         WHEN prior.ended_at IS NOT NULL THEN 'failed' ELSE 'waiting' END
+"""
+"""Of a dependency on the job ``prior``, as that is now."""
+_HELD: Final = "jobs.state = 'Queued' AND jobs.hold = 'dependency'"
+"""Jobs that wait for others, in the words of the index ``jobs_waiting``."""
+NEEDED: Final = """
+    EXISTS (SELECT 1 FROM dependencies JOIN jobs AS waiting ON waiting.id = dependencies.job_id
+            WHERE dependencies.on_id = jobs.id AND waiting.ended_at IS NULL)
+"""
+"""Of a job: another that has not ended depends on it."""
+RESULT_NEEDED: Final = NEEDED.replace("WHERE", "WHERE dependencies.inputs = 1 AND", 1)
+"""Of a job: another that has not ended gets its result files."""
+_SHOWN: Final = 100
+_AT_ONCE: Final = 200
+_REPAIRED_AT_ONCE: Final = 1_000
+
+
+async def check(tx: Transaction, new: NewJob) -> dict[int, str] | BadField:
+    """The jobs that a new one depends on, and what each dependency is now; or what is wrong."""
+    wanted = list(dict.fromkeys((*new.after, *new.inputs_from)))
+    found: dict[int, str] = {}
+    parents: dict[int, int] = {}
+    cleaned = set[int]()
+    for names, params in batches(wanted):
+        for row in await tx.rows(
+            f"""
+            SELECT id, state, parent_id, {_STATE} AS dependency FROM jobs AS prior
+            WHERE id IN ({names}) AND user_id = :user_id
+            """,  # noqa: S608 - placeholders
+            params | {"user_id": new.user_id},
+        ):
+            found[row["id"]] = row["dependency"]
+            if row["parent_id"] is not None:
+                parents[row["id"]] = row["parent_id"]
+            if row["state"] == JobState.CLEANED:
+                cleaned.add(row["id"])
+    for field, ids in (("after", new.after), ("inputs_from", new.inputs_from)):
+        for job_id in ids:
+            if job_id not in found:
+                return no_such_dependency(field, job_id)
+            if job_id in parents:
+                parent = f"job {job_id} is a child of job {parents[job_id]}: name that"
+                return BadField(field, f"invalid_{field}", f"Invalid {field}: {parent}")
+    for job_id in new.inputs_from:
+        if job_id in cleaned:
+            why = f"Invalid inputs_from: the result of job {job_id} is gone, it has expired"
+            return BadField("inputs_from", "result_gone", why)
+    return found
+
+
+async def add(tx: Transaction, job_id: int, new: NewJob, found: Mapping[int, str]) -> None:
+    """Store the dependencies of a job that was just inserted."""
+    for on_id, state in found.items():
+        await tx.rows(
+            """
+            INSERT INTO dependencies (job_id, on_id, inputs, state)
+            VALUES (:job_id, :on_id, :inputs, :state)
+            """,
+            {
+                "job_id": job_id,
+                "on_id": on_id,
+                "inputs": int(on_id in new.inputs_from),
+                "state": state,
+            },
+        )
+
+
+async def follow_move(tx: Transaction, job: Job, move: Move) -> Job:
+    """What a move that was just made means for jobs that depend on the job, and for itself.
+
+    The end of a job settles the dependencies on it; those that wait for nothing any more may be
+    claimed from now on. A job that is retried by hand looks again at what it depends on.
+
+    Returns:
+        The job, which may be held back now.
+    """
+    if job.ended and move.before not in states.ENDED:
+        await _settle(tx, job.id, job.state is JobState.COMPLETED, move.at)
+    elif move.before in states.ENDED and job.state is JobState.QUEUED:
+        return await _look_again(tx, job)
+    return job
+
+
+async def _settle(tx: Transaction, on_id: int, met: bool, at: int) -> None:
+    rows = await tx.rows(
+        """
+        UPDATE dependencies SET state = :state WHERE on_id = :on_id AND state = 'waiting'
+        RETURNING job_id
+        """,
+        {"on_id": on_id, "state": "met" if met else "failed"},
+    )
+    if met and rows:
+        await _release(tx, [row["job_id"] for row in rows], at)
+
+
+async def _release(tx: Transaction, job_ids: Sequence[int], at: int) -> None:
+    """Those whose dependencies are all met wait in the queue from now on."""
+    for names, params in batches(job_ids):
+        await tx.rows(
+            f"""
+            UPDATE jobs SET hold = NULL,
+                waits_since = CASE WHEN not_before > :at THEN not_before ELSE :at END
+            WHERE {_HELD} AND id IN ({names}) AND NOT EXISTS (
+                SELECT 1 FROM dependencies
+                WHERE dependencies.job_id = jobs.id AND dependencies.state != 'met'
+            )
+            """,  # noqa: S608 - placeholders
+            params | {"at": at},
+        )
+
+
+async def _look_again(tx: Transaction, job: Job) -> Job:
+    await tx.rows(
+        f"""
+        UPDATE dependencies SET state = coalesce(
+            (SELECT {_STATE} FROM jobs AS prior WHERE prior.id = dependencies.on_id), 'failed'
+        ) WHERE job_id = :id AND state = 'failed'
+        """,  # noqa: S608 - no user input
+        {"id": job.id},
+    )
+    open_ones = await tx.rows(
+        "SELECT 1 FROM dependencies WHERE job_id = :id AND state != 'met' LIMIT 1", {"id": job.id}
+    )
+    if not open_ones and job.hold is not Hold.DEPENDENCY:
+        return job
+    hold = Hold.DEPENDENCY if open_ones else None
+    await tx.rows("UPDATE jobs SET hold = :hold WHERE id = :id", {"id": job.id, "hold": hold})
+    return replace(job, hold=hold)
+
+
+async def waiting_for(source: Database | Transaction, job_id: int) -> list[int]:
+    """The first jobs that have not ended and depend on the job."""
+    rows = await source.rows(
+        f"""
+        SELECT job_id FROM dependencies JOIN jobs ON jobs.id = job_id
+        WHERE on_id = :id AND jobs.ended_at IS NULL ORDER BY job_id LIMIT {_SHOWN}
+        """,  # noqa: S608 - no user input
+        {"id": job_id},
+    )
+    return [row["job_id"] for row in rows]
+
+
+class Dependencies(Part):
+    """The part of ``ports.Jobs`` about jobs that wait for others."""
+
+    async def unmet(self, job_id: int) -> list[int]:
+        rows = await self._database.rows(
+            f"""
+            SELECT on_id FROM dependencies WHERE job_id = :id AND state != 'met'
+            ORDER BY on_id LIMIT {_SHOWN}
+            """,  # noqa: S608 - no user input
+            {"id": job_id},
+        )
+        return [row["on_id"] for row in rows]
+
+    async def waiting_for(self, job_id: int) -> list[int]:
+        return await waiting_for(self._database, job_id)
+
+    async def broken_dependencies(self) -> list[BrokenDependency]:
+        rows = await self._database.rows(
+            f"""
+            SELECT jobs.*, min(dependencies.on_id) AS on_id FROM dependencies
+            JOIN jobs ON jobs.id = dependencies.job_id
+            WHERE dependencies.state = 'failed' AND {_HELD}
+            GROUP BY jobs.id ORDER BY jobs.id LIMIT {_AT_ONCE}
+            """  # noqa: S608 - no user input
+        )
+        priors = {}
+        for names, params in batches(list({row["on_id"] for row in rows})):
+            found = await self._jobs(f"SELECT * FROM jobs WHERE id IN ({names})", params)  # noqa: S608
+            priors.update({job.id: job for job in found})
+        return [
+            BrokenDependency(records.job(row), row["on_id"], priors.get(row["on_id"]))
+            for row in rows
+        ]
+
+    async def repair_dependencies(self, at: int) -> int:
+        stale = f"""
+            SELECT dependencies.job_id, on_id, {_STATE} AS now
+            FROM dependencies LEFT JOIN jobs AS prior ON prior.id = on_id
+            WHERE dependencies.state = 'waiting'
+            AND (prior.id IS NULL OR prior.ended_at IS NOT NULL)
+            LIMIT {_REPAIRED_AT_ONCE}
+        """  # noqa: S608 - no user input
+        if not await self._database.rows(stale):
+            return 0
+
+        async def change(tx: Transaction) -> int:
+            rows = await tx.rows(stale)
+            for row in rows:
+                await tx.rows(
+                    """
+                    UPDATE dependencies SET state = :now WHERE job_id = :job_id AND on_id = :on_id
+                    """,
+                    {"now": row["now"], "job_id": row["job_id"], "on_id": row["on_id"]},
+                )
+            await _release(tx, [row["job_id"] for row in rows], at)
+            return len(rows)
+
+        return await self._database.write(change)
+
+    async def edges_of(self, job_ids: Sequence[int], limit: int) -> list[Edge]:
+        edges: list[Edge] = []
+        for side in ("job_id", "on_id"):
+            for names, params in batches(list(job_ids)):
+                rows = await self._database.list_rows(
+                    f"""
+                    SELECT job_id, on_id, inputs FROM dependencies WHERE {side} IN ({names})
+                    ORDER BY job_id, on_id LIMIT :limit
+                    """,  # noqa: S608 - placeholders
+                    params | {"limit": limit},
+                )
+                edges += [Edge(row["on_id"], row["job_id"], bool(row["inputs"])) for row in rows]
+        return edges
