@@ -29,12 +29,14 @@ from shared.http.middleware import GATE, UPLOADED_ID
 from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
 from shared.ids import AttemptKey
-from shared.wire import AgentHealth, PayloadState, ResultInfo, Settled, Wire
+from shared.wire import AgentHealth, PayloadDoc, PayloadState, ResultInfo, Settled, Wire
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _MAX_WAIT_S: Final = 60.0
 _MAX_NUMBER_LEN: Final = 32
+_LIST_BYTES: Final = 1 << 24
+"""Of a list, after which payloads are listed without live values."""
 _ID: Final = "{id:[0-9]{1,18}}"
 
 
@@ -158,17 +160,22 @@ class Api:
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Written in pages, because there may be many. A payload that changes meanwhile may be in
-        the list twice: the later one counts."""
+        the list twice: the later one counts. In a very long list the last ones are without live
+        values, which a server has been sent while they ran: it must be able to read the list."""
         server = request.query.get("server")
         seq = self._payloads.seq  # read before the rows, which may be newer, but not older
         rows = await self._payloads.changed_after(0, server)
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/json"})
         await response.prepare(request)
         await response.write(b'{"seq":%d,"payloads":[' % seq)
-        separator = b""
+        separator, size = b"", 0
         while rows:
-            docs = b",".join(self._outputs.doc(row).model_dump_json().encode() for row in rows)
-            await response.write(separator + docs)
+            page = []
+            for row in rows:
+                document = self._outputs.doc(row) if size < _LIST_BYTES else _without_live(row)
+                page.append(document.model_dump_json().encode())
+                size += len(page[-1])
+            await response.write(separator + b",".join(page))
             separator = b","
             full = len(rows) == BATCH
             rows = await self._payloads.changed_after(rows[-1].changed, server) if full else []
@@ -235,6 +242,10 @@ def _stream(content_type: str) -> web.StreamResponse:
             "X-Accel-Buffering": "no",
         }
     )
+
+
+def _without_live(payload: Payload) -> PayloadDoc:
+    return payload.doc().model_copy(update={"live": None})
 
 
 def _json(model: Wire, status: int = 200) -> web.Response:

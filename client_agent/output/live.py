@@ -16,6 +16,8 @@ from shared.wire import Level, LiveDoc, Notice, Progress, RetryLater
 
 MAX_NOTICES: Final = 100
 """That run.sh may give. Those of the agent about its commands come on top."""
+MAX_NOTICE_BYTES: Final = 1 << 15
+"""Of all these notices."""
 MAX_OUTPUTS: Final = 100
 MAX_OUTPUT_BYTES: Final = 1 << 16
 """Of all names and values."""
@@ -50,8 +52,8 @@ class LiveOutput:
         self._output: dict[str, str] = {}
         self._output_bytes = 0
         self._notices: list[Notice] = []
-        self._given = 0
-        """Notices of run.sh."""
+        self._given = self._given_bytes = 0
+        """Of the notices of run.sh."""
         self._problems: set[str] = set()
         """Kinds of problems of which the agent has given a notice, one each."""
         self._followers: dict[asyncio.Event, str] = {}
@@ -137,13 +139,7 @@ class LiveOutput:
             case commands.SetProgress():
                 self._progress, self._message = command.progress, command.message
             case AddNotice():
-                self._given += 1
-                if self._given <= MAX_NOTICES:
-                    self._notice(command.level, command.text)
-                else:
-                    self._problem(
-                        "notices", f"more than {MAX_NOTICES} notices: the rest is only in the log"
-                    )
+                self._give(command)
             case SetOutput():
                 self._set_output(command.name, command.value)
             case RetryLater():
@@ -152,6 +148,19 @@ class LiveOutput:
                 pass
             case _:
                 assert_never(command)
+
+    def _give(self, notice: AddNotice) -> None:
+        size = len(notice.text.encode())
+        if self._given == MAX_NOTICES:
+            text = f"more than {MAX_NOTICES} notices: the rest is only in the log"
+            self._problem("notices", text)
+        elif self._given_bytes + size > MAX_NOTICE_BYTES:
+            text = f"notices of more than {MAX_NOTICE_BYTES} bytes: the rest is only in the log"
+            self._problem("notices", text)
+        else:
+            self._given += 1
+            self._given_bytes += size
+            self._notice(notice.level, notice.text)
 
     def _set_output(self, name: str, value: str) -> None:
         before = self._output.get(name)

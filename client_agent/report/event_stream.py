@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Final
 
 from client_agent.output.outputs import LiveOutputs
@@ -11,6 +11,7 @@ from shared.clock import Clock, wait_for
 from shared.wire import AgentEvent, PayloadDoc
 
 KEEPALIVE_S: Final = 15.0
+_PIECE: Final = 1 << 18
 
 
 async def event_lines(
@@ -40,7 +41,8 @@ async def event_lines(
                 batch = await payloads.changed_after(after, server, BATCH)
                 if batch:
                     after = batch[-1].changed
-                    yield b"".join(_line(one.changed, outputs.doc(one)) for one in batch)
+                    for lines in _together(_line(one.changed, outputs.doc(one)) for one in batch):
+                        yield lines
                 if len(batch) == BATCH:
                     continue
                 after = max(after, reached)  # every change up to that number was read
@@ -58,6 +60,20 @@ async def event_lines(
                 return
             if not payloads.wakeups.closing and not await wait_for(changed, KEEPALIVE_S, clock):
                 yield _line(after)
+
+
+def _together(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines, joined to pieces of limited size."""
+    piece: list[bytes] = []
+    size = 0
+    for line in lines:
+        piece.append(line)
+        size += len(line)
+        if size >= _PIECE:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)
 
 
 def _line(seq: int, payload: PayloadDoc | None = None) -> bytes:

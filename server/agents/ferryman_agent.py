@@ -32,6 +32,8 @@ log = structlog.get_logger()
 _STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
 """A Ferryman agent sends something on its event stream every 15 s."""
 _LINES: Final = 100
+_LINE_BYTES: Final = 1 << 20
+"""A payload's live values have limits, and so has its line."""
 _REST_S: Final = 0.01
 """Pause after so many lines: lines that are there already are read without a turn for others."""
 
@@ -210,6 +212,6 @@ class FerrymanAgent(AgentClient):
 
 async def _line(stream: aiohttp.StreamReader) -> bytes:
     try:
-        return await stream.readline()
+        return await stream.readline(max_line_length=_LINE_BYTES)
     except LineTooLong:
         raise ValueError("a line without end among its events") from None

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from client_agent.api import routes
 from shared.wire import PayloadList
 from tests.support.agent import SERVER
 from tests.support.agent_http import calling
@@ -30,6 +31,23 @@ async def test_the_list_holds_what_is_not_acknowledged_of_one_server(agent):
     assert [one.id for one in PayloadList.model_validate(body).payloads] == [done]
     _, body = await agent.call("GET", "/payloads")
     assert [one["id"] for one in body["payloads"]] == [done, other["id"]]
+
+
+async def test_the_end_of_a_very_long_list_has_no_live_values(agent, monkeypatch):
+    ids = []
+    for key in ("1.1", "2.1", "3.1"):
+        _, payload = await agent.submit(key)
+        process = await agent.sandbox.process(key)
+        process.log(b"::output name=a::1\n")
+        if key != "3.1":
+            process.finish()
+            await agent.ended(payload["id"])
+        ids.append(payload["id"])
+    monkeypatch.setattr(routes, "_LIST_BYTES", 10)
+    _, body = await agent.call("GET", "/payloads")
+    listed = [(one["id"], bool(one["live"])) for one in body["payloads"]]
+    assert listed == [(ids[0], True), (ids[1], False), (ids[2], False)]
+    (await agent.sandbox.process("3.1")).finish()
 
 
 class Stream:

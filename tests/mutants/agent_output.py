@@ -49,8 +49,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "output",
         "notices have a limit",
         "output/live.py",
-        "if self._given <= MAX_NOTICES:",
-        "if True:",
+        "if self._given == MAX_NOTICES:",
+        "if False:",
         f"{_OUTPUT}live.py::test_notices_have_a_limit_and_the_last_one_says_so",
     ),
     of(

@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_agent.output.live import MAX_NOTICES, MAX_OUTPUT_BYTES, MAX_OUTPUTS, LiveOutput
+from client_agent.output.live import (
+    MAX_NOTICE_BYTES,
+    MAX_NOTICES,
+    MAX_OUTPUT_BYTES,
+    MAX_OUTPUTS,
+    LiveOutput,
+)
 from shared.clock import iso
 from shared.wire import LiveDoc, Progress
 from tests.support.sim_clock import START, SimClock
@@ -78,6 +84,17 @@ def test_notices_have_a_limit_and_the_last_one_says_so() -> None:
     doc = said(*(f"::notice::{n}" for n in range(MAX_NOTICES + 50)))
     assert texts(doc)[:MAX_NOTICES] == [str(n) for n in range(MAX_NOTICES)]
     assert texts(doc)[MAX_NOTICES:] == ["more than 100 notices: the rest is only in the log"]
+
+
+def test_the_largest_document_fits_into_a_line_that_a_server_reads() -> None:
+    hostile = '"' * 4000
+    doc = said(
+        *(f"::notice::{hostile}" for _ in range(MAX_NOTICES)),
+        *("::notice::" + "\U0001f600" * 1024 for _ in range(MAX_NOTICES)),
+        *(f"::output name={'n' * 60}{n}::{hostile}" for n in range(MAX_OUTPUTS)),
+    )
+    assert sum(len(notice.text.encode()) for notice in doc.notices[:-2]) <= MAX_NOTICE_BYTES
+    assert 1 << 16 < len(doc.model_dump_json().encode()) < 1 << 18
 
 
 def test_outputs_have_a_limit_of_names_and_those_known_can_still_change() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -183,6 +184,17 @@ def events(lines: bytes, until: asyncio.Event | None = None) -> Trick:
         return answer
 
     return trick
+
+
+async def test_a_line_with_as_much_as_a_bundle_may_say_is_read():
+    live = {"output": {f"n{n}": '"' * 4096 for n in range(60)}}
+    payload = {"id": 1, "status": "Running", "server": "sim", "key": "1.1", "live": live}
+    line = json.dumps({"seq": 1, "payload": payload}).encode() + b"\n"
+    assert len(line) > 400_000
+    over = asyncio.Event()
+    async with following(FakeAgent(trick=events(line, over))) as found:
+        await found.see("compared", "reported 1.1 Running")
+        over.set()
 
 
 @pytest.mark.parametrize("lines", [b"", b"x" * (2 << 20)], ids=["it ends", "a line without end"])
