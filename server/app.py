@@ -44,6 +44,7 @@ from server.stages.dependencies import Dependencies
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
+from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.services import Services
 from server.stages.stage import Resources
@@ -54,6 +55,7 @@ from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
+from server.store.schedules import SqlSchedules
 from server.store.services import SqlServices
 from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
@@ -75,6 +77,8 @@ PROGRESS_EVERY_S: Final = 0.4
 seen within one."""
 DEPENDENCIES_EVERY_S: Final = 10.0
 """Between two looks for dependencies on jobs that no move has ended."""
+SCHEDULES_EVERY_S: Final = 60.0
+"""Between two looks at the schedules, where none is due: another server may have changed one."""
 CANCEL_AGAIN_S: Final = 5.0
 """Until a cancel is tried again whose agent could not be reached."""
 
@@ -165,6 +169,14 @@ async def compose(
     deliver = Deliver(resources, get)
     send = Send(resources, deliver, get)
     cancel = Cancel(resources, wakeups, get.on_payload)
+    schedules = Schedules(
+        resources,
+        SqlSchedules(database, wakeups.changed),
+        accept,
+        most_per_user=table.schedules_per_user,
+        stored_per_user=table.stored_per_user,
+        on_change=wakeups.schedules.set,
+    )
     clean = Clean(resources, running_servers, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
     await agents.start()
@@ -210,6 +222,14 @@ async def compose(
                 clock,
             ),
             Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
+            Loop(
+                "schedules",
+                schedules,
+                SCHEDULES_EVERY_S,
+                wakeups.schedules,
+                clock,
+                schedules.until_next_s,
+            ),
         ],
         [
             clock.keep_saved,
@@ -238,6 +258,7 @@ async def compose(
         clock=clock,
         accept=accept,
         cancel=cancel,
+        schedules=schedules,
         form_limits=FormLimits(
             max_bytes=table.max_upload,
             max_files=table.max_files,

@@ -17,6 +17,7 @@ from server.ports import Fleet, Jobs, Scratch, Storage, Watch
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.cancel import Cancel
+from server.stages.schedules import Schedules
 from server.stages.services import Services
 from shared.clock import Clock
 from shared.multipart.limits import FormLimits
@@ -35,6 +36,7 @@ class Context:
     clock: Clock
     accept: Accept
     cancel: Cancel
+    schedules: Schedules
     form_limits: FormLimits
     upload_limits: UploadLimits
     upload_threads: UploadThreads

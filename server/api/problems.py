@@ -30,6 +30,7 @@ from server.domain.errors import (
     StillNeeded,
     StorageFull,
 )
+from server.domain.schedules import NoSuchSchedule, ScheduleRefusal, TooManySchedules
 from shared.http.middleware import ERROR_CODE, REQUEST_ID, Handler
 from shared.http.refusals import Denied
 from shared.multipart.limits import FormRefused
@@ -47,6 +48,9 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     ServiceRefusal: HTTPStatus.CONFLICT,
     NotAllowed: HTTPStatus.FORBIDDEN,
     BadField: HTTPStatus.BAD_REQUEST,
+    NoSuchSchedule: HTTPStatus.NOT_FOUND,
+    ScheduleRefusal: HTTPStatus.CONFLICT,
+    TooManySchedules: HTTPStatus.TOO_MANY_REQUESTS,
     NotEnded: HTTPStatus.CONFLICT,
     ChildOfBatch: HTTPStatus.CONFLICT,
     StillNeeded: HTTPStatus.CONFLICT,

@@ -14,6 +14,7 @@ from server.api import (
     events,
     jobs,
     openapi,
+    schedules,
     server_status,
     services,
     upload,
@@ -29,6 +30,7 @@ _ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP}
 _STATUS: Final = {200: wire.StatusBody, 202: wire.StatusBody}
 _JOB: Final = "/api/v1/jobs/{id}"
 _ATTEMPT: Final = f"{_JOB}/attempts/{{attempt}}"
+_SCHEDULE: Final = "/api/v1/schedules/{schedule}"
 _AGENT: Final = "/api/v1/agents/{name}"
 _SERVICES: Final = "/api/v1/services"
 _SERVICE: Final = f"{_SERVICES}/{{name}}"
@@ -169,6 +171,39 @@ ROUTES: Final = (
     ),
     Route(
         "POST", f"{_SERVICE}/resume", Area.SERVICES, services.resume, {200: wire.ServiceDoc}, (404,)
+    ),
+    Route(
+        "POST",
+        "/api/v1/schedules",
+        Area.JOBS,
+        schedules.create,
+        {201: wire.ScheduleDoc},
+        (400, 409, 413, 415, 429, 503, 507),
+    ),
+    Route(
+        "GET",
+        "/api/v1/schedules",
+        Area.JOBS,
+        schedules.page,
+        {200: wire.SchedulePage},
+        (400,),
+        {"user": "only this user's", **_PAGES},
+    ),
+    Route("GET", _SCHEDULE, Area.JOBS, schedules.read, {200: wire.ScheduleDoc}, (404,)),
+    Route("DELETE", _SCHEDULE, Area.JOBS, schedules.delete, {204: None}, (404,)),
+    Route(
+        "POST", f"{_SCHEDULE}/pause", Area.JOBS, schedules.pause, {200: wire.ScheduleDoc}, (404,)
+    ),
+    Route(
+        "POST", f"{_SCHEDULE}/resume", Area.JOBS, schedules.resume, {200: wire.ScheduleDoc}, (404,)
+    ),
+    Route(
+        "POST",
+        f"{_SCHEDULE}/run",
+        Area.JOBS,
+        schedules.run,
+        {201: wire.JobDoc, 202: wire.ScheduleDoc},
+        (404, 409),
     ),
     Route(
         "GET",

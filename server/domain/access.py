@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, Protocol
 
 from server.domain.errors import NotAllowed
-from server.domain.jobs import Job
 from shared.principals import Principal, Role
 
 
@@ -50,17 +49,27 @@ def check_area(principal: Principal, area: Area) -> None:
         raise NotAllowed(f"{principal.name} may not do this: it is for the roles {roles}")
 
 
+class Owned(Protocol):
+    """A job or a schedule."""
+
+    @property
+    def user_id(self) -> str: ...
+
+    @property
+    def submitted_by(self) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The jobs that a principal may see and change; None: any."""
+    """The jobs and schedules that a principal may see and change; None: any."""
 
     user_id: str | None = None
     submitted_by: str | None = None
 
-    def has(self, job: Job) -> bool:
-        return self.user_id in (None, job.user_id) and self.submitted_by in (
+    def has(self, record: Owned) -> bool:
+        return self.user_id in (None, record.user_id) and self.submitted_by in (
             None,
-            job.submitted_by,
+            record.submitted_by,
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -24,12 +26,20 @@ class Loop:
     Args:
         every_s: longest time between sweeps.
         wakeup: makes the next sweep come at once.
+        until_next_s: seconds until the sweep knows that it has something to do.
     """
 
     def __init__(
-        self, name: str, sweep: Sweep, every_s: float, wakeup: asyncio.Event, clock: Clock
+        self,
+        name: str,
+        sweep: Sweep,
+        every_s: float,
+        wakeup: asyncio.Event,
+        clock: Clock,
+        until_next_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.name, self._sweep, self._every_s = name, sweep, every_s
+        self._until_next_s = until_next_s
         self._wakeup, self._clock = wakeup, clock
         self.last_ok = clock.monotonic()
         """When a sweep ended well last; for ``/health``."""
@@ -46,12 +56,14 @@ class Loop:
         """Return after ``stop`` is set and the loop was woken."""
         while not stop.is_set():
             self._wakeup.clear()
+            wait_s = self._every_s
             try:
                 touched = await self._sweep.run_once()
             except Exception:
                 log.exception("sweep.failed", sweep=self.name)
             else:
                 self.last_ok = self._clock.monotonic()
+                wait_s = min(wait_s, self._until_next_s())
                 if touched:
                     log.debug("sweep.done", sweep=self.name, touched=touched)
-            await wait_for(self._wakeup, self._every_s, self._clock)
+            await wait_for(self._wakeup, wait_s, self._clock)

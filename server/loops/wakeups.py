@@ -20,6 +20,7 @@ class JobWakeups(Wakeups):
         self.getter = asyncio.Event()
         self.cleaner = asyncio.Event()
         self.dependencies = asyncio.Event()
+        self.schedules = asyncio.Event()
         self._events = Wakeups()
 
     def changed(self, job: Job) -> None:
@@ -29,6 +30,8 @@ class JobWakeups(Wakeups):
             self.dependencies.set()
         if job.cancel_requested_at is not None and not job.ended:
             self.canceller.set()
+        if job.schedule_id is not None and job.ended:
+            self.schedules.set()  # its schedule may wait for it
         self.notify(job.id, ended=job.ended)
         self.noted(job.id)
 

@@ -124,7 +124,7 @@ def _manifest(
         brought.bytes[FileKind.RESULT],
         (work / DATABASE).stat().st_size,
         tuple(
-            f"{kind} of job {file.job_id}: {file.kind}/{file.name}"
+            f"{kind} of {file.owner}: {file.kind}/{file.name}"
             for kind, files in (("missing file", lost), ("damaged file", brought.damaged))
             for file in files
         ),

@@ -42,6 +42,8 @@ class ServerTable(HttpSection):
     """Uploads, results and snapshots always leave this much of the disk; 507 otherwise."""
     stored_per_user: Size = Field(0, ge=0)
     """Bytes that bundles and results of one user may take; 0: any number."""
+    schedules_per_user: int = Field(100, ge=0)
+    """0: any number."""
     uploads: int = Field(256, ge=1)
     """Under way at once, in all."""
     uploads_per_user: int = Field(64, ge=1)

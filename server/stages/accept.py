@@ -6,8 +6,8 @@ never a job without its bundle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
 
 from server.domain import access
 from server.domain.errors import (
@@ -22,13 +22,16 @@ from server.domain.errors import (
 )
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, NewJob
+from server.domain.leases import Lease
 from server.domain.upload_fields import UploadRequest, given
 from server.ports import Leases, ScratchFile
 from server.stages.stage import Resources, Stage
+from shared.clock import Micros
 from shared.files.bundles.format import BundleSummary
 from shared.principals import Principal
 from shared.settings.limits import lowered
 
+Row = TypeVar("Row")
 QUEUED: Final = "Job successfully uploaded"
 
 
@@ -99,12 +102,47 @@ class Accept(Stage):
         await self._check_dependencies(principal, request)
         if bundle.bytes > request.limits.disk:
             raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
+
+        async def insert(stored: Bundle, lease: Lease | None) -> tuple[tuple[Job, bool], bool]:
+            job, is_new = await self._jobs.insert(
+                new_job(
+                    request, stored, self._clock.now(), principal.name, warnings=bundle.warnings
+                ),
+                QUEUED,
+                request.service.queued_per_user,
+                self._stored_per_user,
+                lease,
+            )
+            refers = is_new and job.bundle is not None and job.bundle.file == stored.file
+            return (job, is_new), refers
+
+        job, is_new = await self.store(content, bundle, insert)
+        if not is_new and not access.scope(principal).has(job):
+            raise KeyReused(None)
+        if not is_new and (
+            (job.bundle and job.bundle.digest != bundle.digest)
+            or job.service != request.service.name
+        ):
+            raise KeyReused(job.id)
+        return job, is_new
+
+    async def store(
+        self,
+        content: ScratchFile,
+        bundle: BundleSummary,
+        insert: Callable[[Bundle, Lease | None], Awaitable[tuple[Row, bool]]],
+    ) -> Row:
+        """Store a bundle's file, unless one with the same content is there, and insert a row.
+
+        Args:
+            insert: gives the row, and whether it refers to this very file.
+        """
         if await self._jobs.can_share_bundle(bundle.digest, bundle.size):
             try:
-                return await self._insert(principal, request, None, bundle)
+                return await self._insert(None, bundle, insert)
             except BundleGone:
                 pass  # it was removed a moment ago: store this one
-        return await self._insert(principal, request, content, bundle)
+        return await self._insert(content, bundle, insert)
 
     async def _check_dependencies(self, principal: Principal, request: UploadRequest) -> None:
         """Refuse to wait for jobs of others. The insert looks again, in its transaction, whether
@@ -132,12 +170,11 @@ class Accept(Stage):
 
     async def _insert(
         self,
-        principal: Principal,
-        request: UploadRequest,
         content: ScratchFile | None,
         bundle: BundleSummary,
-    ) -> tuple[Job, bool]:
-        """Queue it.
+        insert: Callable[[Bundle, Lease | None], Awaitable[tuple[Row, bool]]],
+    ) -> Row:
+        """Insert a row that refers to it.
 
         Args:
             content: None: share the stored file with the same content.
@@ -145,46 +182,50 @@ class Accept(Stage):
         Raises:
             BundleGone: there is none any more.
         """
-        now = self._clock.now()
         lease = self._leases.own  # before the file is there: until it ends, it is no orphan
         async with self._storage.pending(FileKind.BUNDLE) as pending:
             file = "" if content is None else await pending.put(content)
-            job, is_new = await self._jobs.insert(
-                NewJob(
-                    request.user_id,
-                    request.service.name,
-                    Bundle(file, bundle.size, bundle.digest),
-                    request.limits,
-                    request.timeout_s,
-                    now,
-                    request.name,
-                    request.tags,
-                    request.idempotency_key,
-                    (*request.warnings, *bundle.warnings),
-                    principal.name,
-                    retry=request.retry,
-                    queue_timeout_s=request.queue_timeout_s,
-                    heartbeat_timeout_s=request.heartbeat_timeout_s,
-                    expires_after_s=request.expires_after_s,
-                    not_before=request.not_before.from_now(now) if request.not_before else 0,
-                    priority=request.priority,
-                    meta=request.meta,
-                    after=request.after,
-                    inputs_from=request.inputs_from,
-                    batch=request.batch,
-                ),
-                QUEUED,
-                request.service.queued_per_user,
-                self._stored_per_user,
-                lease,
-            )
-            if is_new and job.bundle is not None and job.bundle.file == file:
+            row, refers = await insert(Bundle(file, bundle.size, bundle.digest), lease)
+            if refers:
                 pending.commit()  # else it shares the file of an earlier upload
-            elif not is_new and not access.scope(principal).has(job):
-                raise KeyReused(None)
-            elif not is_new and (
-                (job.bundle and job.bundle.digest != bundle.digest)
-                or job.service != request.service.name
-            ):
-                raise KeyReused(job.id)
-        return job, is_new
+        return row
+
+
+def new_job(
+    request: UploadRequest,
+    bundle: Bundle,
+    now: Micros,
+    submitted_by: str | None,
+    *,
+    warnings: tuple[str, ...] = (),
+    schedule_id: int | None = None,
+) -> NewJob:
+    """The job that an upload asks for.
+
+    Args:
+        warnings: about the bundle.
+    """
+    return NewJob(
+        request.user_id,
+        request.service.name,
+        bundle,
+        request.limits,
+        request.timeout_s,
+        now,
+        request.name,
+        request.tags,
+        request.idempotency_key,
+        (*request.warnings, *warnings),
+        submitted_by,
+        retry=request.retry,
+        queue_timeout_s=request.queue_timeout_s,
+        heartbeat_timeout_s=request.heartbeat_timeout_s,
+        expires_after_s=request.expires_after_s,
+        not_before=request.not_before.from_now(now) if request.not_before else 0,
+        priority=request.priority,
+        meta=request.meta,
+        after=request.after,
+        inputs_from=request.inputs_from,
+        batch=request.batch,
+        schedule_id=schedule_id,
+    )

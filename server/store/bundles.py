@@ -48,10 +48,22 @@ async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle | None
     return Bundle(rows[0]["file"], bundle.size, bundle.digest)
 
 
-async def forget_reference(tx: Transaction, file: str) -> None:
-    """Take a reference back that was counted in this transaction."""
+async def refer_again(tx: Transaction, bundle: Bundle) -> Bundle | None:
+    """Count one more for a file that is referred to; None: it is not any more."""
+    rows = await tx.rows(
+        "UPDATE bundles SET refs = refs + 1 WHERE file = :file RETURNING file",
+        {"file": bundle.file},
+    )
+    return bundle if rows else None
+
+
+async def forget_reference(tx: Transaction, file: str) -> bool:
+    """Take one reference back; whether it was the last one."""
     await tx.rows("UPDATE bundles SET refs = refs - 1 WHERE file = :file", {"file": file})
-    await tx.rows("DELETE FROM bundles WHERE file = :file AND refs <= 0", {"file": file})
+    gone = await tx.rows(
+        "DELETE FROM bundles WHERE file = :file AND refs <= 0 RETURNING file", {"file": file}
+    )
+    return bool(gone)
 
 
 async def stop_sharing(tx: Transaction, file: str) -> None:

@@ -16,6 +16,10 @@ _BUNDLES: Final = """
     SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM jobs
     WHERE bundle_file IS NOT NULL
 """
+_SCHEDULED: Final = """
+    UNION ALL
+    SELECT -id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM schedules
+"""
 _RESULTS: Final = """
     SELECT {job_id} AS job_id, result_file AS file, result_size, result_sha256, {offset}
     FROM {table}
@@ -25,9 +29,10 @@ _RESULTS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A stored file that a job refers to."""
+    """A stored file that a job or a schedule refers to."""
 
     job_id: int
+    """Of a schedule: its number, below 0."""
     kind: FileKind
     name: str
     size: int
@@ -35,6 +40,11 @@ class StoredFile:
     """Of a bundle's content, of a result's bytes."""
     offset: int = 0
     """Where it begins in the file, which may hold several results."""
+
+    @property
+    def owner(self) -> str:
+        """In words."""
+        return f"job {self.job_id}" if self.job_id > 0 else f"schedule {-self.job_id}"
 
 
 def identity(connection: sqlite3.Connection) -> str:
@@ -48,23 +58,34 @@ def count_jobs(connection: sqlite3.Connection) -> int:
 
 
 def stored_files(connection: sqlite3.Connection) -> Iterator[StoredFile]:
-    """Every file that a job refers to; one that jobs share comes once for each of them."""
+    """Every file that a job or a schedule refers to; once for each that shares it."""
     for kind, sql in _files(connection).items():
         yield from (StoredFile(row[0], kind, *row[1:]) for row in connection.execute(sql))
 
 
 def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
-    """Whether the job still has the file."""
+    """Whether its job or schedule still has the file."""
     sql = _files(connection)[file.kind]
     sql = f"SELECT 1 FROM ({sql}) WHERE job_id = ? AND file = ?"  # noqa: S608 - no user input
     return connection.execute(sql, (file.job_id, file.name)).fetchone() is not None
 
 
 def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
-    """Take jobs out of a copy, in one transaction."""
+    """Take jobs, and schedules (numbers below 0), out of a copy, in one transaction."""
     recorded = _records_attempts(connection)
     connection.execute("BEGIN IMMEDIATE")
     for job_id in job_ids:
+        if job_id < 0:
+            schedule = (-job_id,)
+            connection.execute(
+                """
+                UPDATE bundles SET refs = refs - 1
+                WHERE file = (SELECT bundle_file FROM schedules WHERE id = ?)
+                """,
+                schedule,
+            )
+            connection.execute("DELETE FROM schedules WHERE id = ?", schedule)
+            continue
         if recorded:
             connection.execute(
                 """
@@ -84,8 +105,12 @@ def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
 
 def _records_attempts(connection: sqlite3.Connection) -> bool:
     """Whether attempts and bundles have tables of their own: an older version's have not."""
-    known = "SELECT 1 FROM sqlite_master WHERE name = 'attempts'"
-    return connection.execute(known).fetchone() is not None
+    return _has_table(connection, "attempts")
+
+
+def _has_table(connection: sqlite3.Connection, name: str) -> bool:
+    known = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    return connection.execute(known, (name,)).fetchone() is not None
 
 
 def _files(connection: sqlite3.Connection) -> dict[FileKind, str]:
@@ -93,7 +118,8 @@ def _files(connection: sqlite3.Connection) -> dict[FileKind, str]:
     columns = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
     offset = "result_offset" if "result_offset" in columns else "0"
     results = _RESULTS.format(table=table, job_id=job_id, offset=offset)
-    return {FileKind.BUNDLE: _BUNDLES, FileKind.RESULT: results}
+    bundles = _BUNDLES + (_SCHEDULED if _has_table(connection, "schedules") else "")
+    return {FileKind.BUNDLE: bundles, FileKind.RESULT: results}
 
 
 async def become_another(database: Database, new: str, skip: int, *, follow: bool) -> None:

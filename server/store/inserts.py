@@ -45,14 +45,17 @@ async def insert_job(
         if isinstance(checked, FerrymanError):
             return checked
         found = checked
-    bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
+    if new.schedule_id is None:
+        bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
+    else:
+        bundle = await bundles.refer_again(tx, new.bundle)
     if bundle is None:
         return BundleGone()
     values = records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file}
     if any(state != "met" for state in found.values()):
         values["hold"] = Hold.DEPENDENCY
-    # A job that is to start later waits in the queue from then on.
-    values["queued_at"] = max(new.created_at, new.not_before)
+    # A job that is to start later waits from then on.
+    values |= {"queued_at": new.created_at, "waits_since": new.not_before or None}
     row = await tx.rows(
         f"""
         INSERT INTO jobs ({", ".join(values)})
@@ -102,12 +105,15 @@ async def job_of_key(source: Database | Transaction, user_id: str, key: str) -> 
 
 
 async def stored_bytes(source: Database | Transaction, user_id: str) -> int:
-    """What bundles and results of the user take."""
+    """What bundles, of jobs and of schedules, and results of the user take."""
     rows = await source.rows(
         """
         SELECT coalesce(sum(
             CASE WHEN parent_id IS NULL THEN bundle_size ELSE 0 END + results_size
-        ), 0) AS bytes FROM jobs WHERE user_id = :user_id AND bundle_file IS NOT NULL
+        ), 0) + (
+            SELECT coalesce(sum(bundle_size), 0) FROM schedules WHERE user_id = :user_id
+        ) AS bytes
+        FROM jobs WHERE user_id = :user_id AND bundle_file IS NOT NULL
         """,
         {"user_id": user_id},
     )

@@ -122,6 +122,10 @@ _6: Migration = (
     "CREATE INDEX jobs_dead ON jobs (id) WHERE dead_letter = 1",
     "CREATE INDEX jobs_to_delete ON jobs (id) WHERE delete_requested_at IS NOT NULL",
     "CREATE INDEX jobs_of_schedule ON jobs (schedule_id, id) WHERE schedule_id IS NOT NULL",
+    """
+    CREATE INDEX jobs_open_of_schedule ON jobs (schedule_id, id)
+        WHERE schedule_id IS NOT NULL AND ended_at IS NULL
+    """,
     # Events that are no moves, too.
     "ALTER TABLE events ADD COLUMN event TEXT NOT NULL DEFAULT ''",
     "ALTER TABLE events ADD COLUMN level TEXT NOT NULL DEFAULT 'info'",
@@ -152,6 +156,7 @@ _6: Migration = (
         bundle_size INTEGER NOT NULL,
         bundle_digest TEXT NOT NULL,
         paused INTEGER NOT NULL DEFAULT 0,
+        pending INTEGER NOT NULL DEFAULT 0,
         next_at INTEGER NOT NULL,
         last_at INTEGER,
         last_job_id INTEGER,
@@ -160,6 +165,12 @@ _6: Migration = (
     ) STRICT
     """,
     "CREATE INDEX schedules_due ON schedules (next_at) WHERE paused = 0",
+    "CREATE INDEX schedules_pending ON schedules (id) WHERE pending = 1",
+    "CREATE UNIQUE INDEX schedules_of_user ON schedules (user_id, name)",
+    """
+    CREATE INDEX schedules_by_submitter ON schedules (submitted_by, id)
+        WHERE submitted_by IS NOT NULL
+    """,
 )
 
 MIGRATIONS: Final = (*RELEASED, _6)

@@ -231,6 +231,49 @@ def test_a_job_that_is_removed_meanwhile_is_left_out(
     call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
 
 
+def give_to_schedule(path: Path) -> str:
+    """The bundle of job 1 is of a schedule alone; its name."""
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute(
+            "INSERT INTO schedules (name, user_id, service, cron, time_zone, overlap, missed, "
+            "fields, bundle_file, bundle_size, bundle_digest, next_at, created_at) "
+            "SELECT 'nightly', user_id, service, '0 0 * * *', 'UTC', 'queue', 'skip', '{}', "
+            "bundle_file, bundle_size, bundle_digest, 1, 1 FROM jobs WHERE id = 1"
+        )
+        raw.execute("UPDATE jobs SET state = 'Cleaned', bundle_file = NULL WHERE id = 1")
+        raw.commit()
+        return str(raw.execute("SELECT bundle_file FROM schedules").fetchone()[0])
+
+
+def test_a_bundle_that_only_a_schedule_has_is_in_the_backup(folder: Folder, tmp_path: Path) -> None:
+    name = give_to_schedule(folder.database_path)
+    made = json.loads(call("backup", tmp_path / "copy", "--data-dir", folder.path, "--json"))
+    assert made["incomplete"] == []
+    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
+    assert stored_path(tmp_path / "new", FileKind.BUNDLE, name).exists()
+    stored_path(folder.path, FileKind.BUNDLE, name).unlink()
+    said = call("backup", tmp_path / "lost", "--data-dir", folder.path, code=1)
+    assert f"missing file of schedule 1: bundles/{name}" in said
+
+
+def test_a_schedule_that_is_removed_meanwhile_is_left_out(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = give_to_schedule(folder.database_path)
+
+    def copy(source: sqlite3.Connection, target: Path) -> None:
+        copy_database(source, target)
+        source.execute("DELETE FROM schedules")
+        stored_path(folder.path, FileKind.BUNDLE, name).unlink()
+
+    monkeypatch.setattr("server.maintenance.backup.copy_database", copy)
+    made = json.loads(call("backup", tmp_path / "copy", "--data-dir", folder.path, "--json"))
+    assert made["incomplete"] == []
+    found = tmp_path / "copy" / "ferryman.sqlite"
+    assert rows(found, "SELECT count(*) FROM schedules") == [(0,)]
+    assert rows(found, f"SELECT count(*) FROM bundles WHERE file = '{name}'") == [(0,)]
+
+
 @pytest.mark.parametrize(
     ("kind", "how", "option"),
     [

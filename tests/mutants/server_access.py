@@ -117,15 +117,15 @@ MUTANTS: Final = (
     of(
         "a repeated upload gives its job only to who may see it",
         "server/stages/accept.py",
-        "elif not is_new and not access.scope(principal).has(job):",
-        "elif False:",
+        "if not is_new and not access.scope(principal).has(job):",
+        "if False:",
         f"{_HTTP}a_key_gives_its_job_only_to_who_may_see_it",
     ),
     of(
         "who uploaded a job is kept",
         "server/stages/accept.py",
-        "                    principal.name,\n",
-        "                    None,\n",
+        "self._clock.now(), principal.name,",
+        "self._clock.now(), None,",
         f"{_HTTP}who_uploaded_a_job_is_kept",
     ),
     of(

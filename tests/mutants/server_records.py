@@ -75,8 +75,8 @@ MUTANTS: Final = (
     _bundles(
         "an insert that is refused counts no reference",
         'await tx.rows("UPDATE bundles SET refs = refs - 1 WHERE file = :file", {"file": file})\n'
-        '    await tx.rows("DELETE',
-        'await tx.rows("DELETE',
+        '    gone = await tx.rows(\n        "DELETE FROM bundles WHERE file = :file AND refs <= 0',
+        'gone = await tx.rows(\n        "DELETE FROM bundles WHERE file = :file AND refs <= 0',
         f"{_LEASES}a_server_that_was_taken_for_dead_inserts_no_job_with_its_file",
     ),
     Mutant(

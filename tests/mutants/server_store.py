@@ -65,8 +65,8 @@ MUTANTS: Final = (
     _of(
         "a job that is to start later does not time out in the queue before",
         "server/store/inserts.py",
-        "max(new.created_at, new.not_before)",
-        "new.created_at",
+        '"waits_since": new.not_before or None',
+        '"waits_since": None',
         "tests/contract/test_dispatch.py::"
         "test_a_job_with_a_start_time_waits_for_it_and_then_in_the_queue",
     ),

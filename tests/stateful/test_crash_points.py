@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from server.domain.service import Service
+from server.ports import Filter
 from shared.principals import LOCAL
 from shared.wire import JobState
 from tests.support.inline_database import CrashPoint, SimulatedCrash
@@ -101,3 +102,55 @@ async def test_an_upload_that_was_not_answered_may_be_repeated_under_its_key(
             assert not world.leftovers()
             world.database.close()
     assert at > 5
+
+
+async def _scheduled(world: World) -> None:
+    """Two times of a schedule, the second of which replaces the job of the first."""
+    await world.start()
+    number = await world.schedule("ann", "example", "0 * * * *", overlap="replace")
+    await world.schedules.run_once()
+    for _ in range(2):
+        await world.clock.advance(3_600.0)
+        for _ in range(2):
+            await world.schedules.run_once()
+            await world.settle()
+            await world.cancel.run_once()
+            await world.settle()
+    await world.schedules.delete(LOCAL, number)
+
+
+async def test_a_crash_at_any_step_of_a_schedule_makes_no_job_twice(tmp_path: Path) -> None:
+    at, crashed = 0, True
+    while crashed:
+        at += 1
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        world = World(folder, SERVICES, CrashPoint(at))
+        with world.inline():
+            try:
+                await _scheduled(world)
+                crashed = False
+            except SimulatedCrash:
+                pass
+            if hasattr(world, "cancel"):
+                await world.die()
+        with world.inline():
+            await world.start()
+            for _ in range(2):
+                await world.schedules.run_once()
+                await world.settle()
+                await world.cancel.run_once()
+                await world.settle()
+            jobs, _ = await world.jobs.page(Filter(), None, 99)
+            hours = [job.created_at // (3_600 * 10**6) for job in jobs]
+            assert len(set(hours)) == len(hours), f"twice in an hour, after a crash at step {at}"
+            assert sum(not job.ended for job in jobs) <= 1
+            await world.remove_orphans()
+            assert not world.leftovers(), f"after a crash at step {at}"
+            rows = world.database._run("SELECT sum(refs) AS refs FROM bundles", None)
+            schedules, _ = await world.schedules.page(LOCAL, None, None, 9)
+            assert (rows[0]["refs"] or 0) == len(jobs) + len(schedules)
+            if not crashed:
+                assert (len(jobs), schedules) == (2, [])
+            world.database.close()
+    assert at > 20, "the scenario became too short to prove anything"

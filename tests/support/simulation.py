@@ -23,7 +23,7 @@ from server.domain.jobs import Job
 from server.domain.service import Service
 from server.domain.upload_fields import upload_request
 from server.loops.wakeups import JobWakeups
-from server.ports import RefusedByAgent, Unreachable
+from server.ports import Filter, RefusedByAgent, Unreachable
 from server.stages.accept import Accept
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
@@ -31,12 +31,14 @@ from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
+from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.stage import Resources
 from server.storage import folder, scratch
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
+from server.store.schedules import SqlSchedules
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
@@ -135,6 +137,9 @@ class World:
         self.deliver = Deliver(resources, self.get)
         self.send = Send(resources, self.deliver, self.get)
         self.cancel = Cancel(resources, wakeups, self.get.on_payload)
+        self.schedules = Schedules(
+            resources, SqlSchedules(self.database, wakeups.changed), self.accept, most_per_user=3
+        )
         self.clean = Clean(resources, self.running_servers)
         every = {agent.name: functools.partial(self._talk_to, agent) for agent in self.agents}
         followers = {name: every[name] for name in agents or every}
@@ -198,6 +203,21 @@ class World:
             )
         self.acknowledged[job.id] = token
         return job.id
+
+    async def schedule(self, user: str, service: str, cron: str, **optional: str) -> int:
+        number = next(self.names)
+        token = f"token {number}"
+        fields = {"user_id": user, "service": service, "cron": cron, "name": f"n{number}"}
+        with self.scratch.file() as content:
+            content.path.write_text(token)
+            summary = BundleSummary(len(token), token, 1, len(token))
+            schedule = await self.schedules.create(LOCAL, fields | optional, content, summary)
+        return schedule.id
+
+    async def jobs_of(self, schedule: int) -> list[Job]:
+        """Those that the schedule made, the first one first."""
+        jobs, _ = await self.jobs.page(Filter(schedule_id=schedule), None, 500)
+        return jobs[::-1]
 
     def stored(self, kind: FileKind, name: str) -> Path:
         return folder.stored_path(self.folder, kind, name)

@@ -1,0 +1,102 @@
+"""Cron lines: what is one, and when it is due where clocks are changed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, strategies
+
+from server.domain.cron import cron_line, next_time
+from shared.clock import SECOND, from_iso, iso
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def times(line: str, after: str, count: int, zone: ZoneInfo = BERLIN) -> list[str]:
+    """In local time, with its offset."""
+    at, found = from_iso(after), []
+    for _ in range(count):
+        at = next_time(line, zone, at)
+        local = datetime.fromtimestamp(at / SECOND, zone)
+        found.append(local.isoformat(timespec="minutes")[5:])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("*/15 9-10 * * MON-FRI", "2026-03-02T09:00"),
+        ("30 2 * * *", "2026-03-01T02:30"),
+        ("0 0 29 2 *", "2028-02-29T00:00"),
+        ("5 4 1 jan,jul *", "2026-07-01T04:05"),
+        ("0 12 * * 7", "2026-03-01T12:00"),
+        ("0 12 13 * 5", "2026-03-06T12:00"),
+        ("0 0 L * *", "2026-03-31T00:00"),
+    ],
+)
+def test_the_fields_are_those_of_cron(line: str, expected: str) -> None:
+    after = from_iso("2026-02-28T23:59:59+00:00")
+    assert iso(next_time(cron_line(line), UTC, after))[:16] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "five fields"),
+        ("* * * *", "five fields"),
+        ("0 * * * * *", "five fields"),
+        ("@daily", "five fields"),
+        ("60 * * * *", "bad minute"),
+        ("*/0 * * * *", "bad minute"),
+        ("0 0 * * FUN", "bad day-of-week"),
+        ("0 0 31 2 *", "bad day-of-month"),
+        ("* * */20 * 1L", "no time fits"),
+        (f"{'0,' * 200}0 * * * *", "five fields"),
+    ],
+)
+def test_what_is_no_cron_line_is_named(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        cron_line(text)
+
+
+@given(strategies.text(alphabet="0123456789*/,-#LWMONJA ", max_size=30))
+def test_any_text_is_a_line_or_refused(text: str) -> None:
+    try:
+        line = cron_line(text)
+    except ValueError:
+        return
+    assert next_time(line, BERLIN, from_iso("2026-01-01T00:00:00Z")) > 0
+
+
+def test_a_time_that_clocks_skip_is_due_as_soon_as_they_go_on() -> None:
+    assert times("30 2 * * *", "2026-03-28T12:00:00Z", 2) == [
+        "03-29T03:00+02:00",
+        "03-30T02:30+02:00",
+    ]
+    assert times("*/30 * * * *", "2026-03-29T00:20:00Z", 3) == [
+        "03-29T01:30+01:00",
+        "03-29T03:00+02:00",
+        "03-29T03:30+02:00",
+    ]
+
+
+def test_a_time_that_comes_twice_is_due_the_first_time() -> None:
+    assert times("30 2 * * *", "2026-10-24T12:00:00Z", 2) == [
+        "10-25T02:30+02:00",
+        "10-26T02:30+01:00",
+    ]
+    # Looked at between the two: the first one is over.
+    assert times("30 2 * * *", "2026-10-25T01:10:00Z", 1) == ["10-26T02:30+01:00"]
+    assert times("30 * * * *", "2026-10-24T23:50:00Z", 4) == [
+        "10-25T02:30+02:00",
+        "10-25T02:30+01:00",
+        "10-25T03:30+01:00",
+        "10-25T04:30+01:00",
+    ]
+
+
+def test_another_zone_has_another_time() -> None:
+    tokyo = ZoneInfo("Asia/Tokyo")
+    assert times("0 9 * * *", "2026-06-01T00:00:00Z", 1, tokyo) == ["06-02T09:00+09:00"]
