@@ -20,13 +20,22 @@ from server.domain.timeouts import heartbeat_timeout_s
 from server.ports import (
     AgentError,
     Fetched,
+    Inputs,
     NoSuchPayload,
     RefusedByAgent,
     ScratchFile,
     Unreachable,
 )
 from shared.ids import AttemptKey
-from shared.wire import AgentEvent, AgentHealth, Order, PayloadDoc, PayloadList, Settled
+from shared.wire import (
+    AgentEvent,
+    AgentHealth,
+    InputsInfo,
+    Order,
+    PayloadDoc,
+    PayloadList,
+    Settled,
+)
 
 log = structlog.get_logger()
 _STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
@@ -70,7 +79,7 @@ class FerrymanAgent(AgentClient):
             )
         return health
 
-    async def submit(self, job: Job, service: Service) -> PayloadDoc:
+    async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
         assert job.bundle is not None, "only Cleaned jobs have none"
         order = Order(
             server=self._server,
@@ -85,9 +94,10 @@ class FerrymanAgent(AgentClient):
             heartbeat_timeout_s=heartbeat_timeout_s(job, service),
             on_shutdown=service.on_shutdown,
             env=dict(service.env),
+            inputs=None if inputs is None else InputsInfo(size=inputs.size, sha256=inputs.sha256),
         )
         async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
-            form = forms.zipped(order.model_dump_json(), bundle, secrets.token_hex(16))
+            form = forms.zipped(order.model_dump_json(), bundle, secrets.token_hex(16), inputs)
             body = await self._post_bundle(f"{self.base}/submit", form)
         try:
             return self._of(PayloadDoc.model_validate_json(body), job)

@@ -43,19 +43,25 @@ class Form:
             chunk = following
 
 
-def zipped(order: str, bundle: FileStream, boundary: str) -> Form:
-    """For a Ferryman agent: the order, then the bundle as it is."""
+def zipped(order: str, bundle: FileStream, boundary: str, inputs: FileStream | None = None) -> Form:
+    """For a Ferryman agent: the order, then the bundle as it is, then the inputs."""
     head = _head(boundary, "order") + order.encode() + b"\r\n"
     head += _head(boundary, "bundle", "bundle.zip")
+    between = b"" if inputs is None else b"\r\n" + _head(boundary, "inputs", "inputs.zip")
     tail = f"\r\n--{boundary}--\r\n".encode()
 
     async def source() -> AsyncIterator[bytes]:
         yield head
         async for chunk in bundle:
             yield chunk
+        if inputs is not None:
+            yield between
+            async for chunk in inputs:
+                yield chunk
         yield tail
 
-    return Form(boundary, len(head) + bundle.size + len(tail), source())
+    size = len(head) + bundle.size + len(between) + (0 if inputs is None else inputs.size)
+    return Form(boundary, size + len(tail), source())
 
 
 def plain(bundle: Path, boundary: str) -> Form:

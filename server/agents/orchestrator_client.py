@@ -19,6 +19,7 @@ from server.domain.service import Service
 from server.ports import (
     AgentError,
     Fetched,
+    Inputs,
     NoSuchPayload,
     RefusedByAgent,
     ScratchFile,
@@ -49,7 +50,8 @@ class OrchestratorClient(AgentClient):
         self._retrieve, self._terminate = download.rstrip("/"), terminate.rstrip("/")
         self._partial = f"{self._retrieve.rsplit('/', 1)[0]}/retrieve_partial"
 
-    async def submit(self, job: Job, service: Service) -> PayloadDoc:
+    async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
+        assert inputs is None, "it takes none"
         assert job.bundle is not None, "only Cleaned jobs have none"
         storage = self._sessions.storage
         async with storage.local_copy(FileKind.BUNDLE, job.bundle.file) as bundle:

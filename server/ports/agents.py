@@ -11,7 +11,7 @@ from server.domain.jobs import Job
 from server.domain.leases import Lease
 from server.domain.placement import Candidate
 from server.domain.service import Service
-from server.ports.storage import ScratchFile
+from server.ports.storage import FileStream, ScratchFile
 from shared.clock import Micros
 from shared.wire import AgentHealth, AgentState, PayloadDoc
 
@@ -55,6 +55,13 @@ class Fetched:
     sha256: str
 
 
+class Inputs(FileStream, Protocol):
+    """A ZIP of other jobs' files, which an attempt gets beside its bundle."""
+
+    @property
+    def sha256(self) -> str: ...
+
+
 class Agent(Protocol):
     """One agent. Every call raises Unreachable or RefusedByAgent."""
 
@@ -92,8 +99,11 @@ class Agent(Protocol):
         """What it said of itself last."""
         ...
 
-    async def submit(self, job: Job, service: Service) -> PayloadDoc:
+    async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
         """Send the current attempt and its bundle. With a Ferryman agent a repeat is harmless.
+
+        Args:
+            inputs: for Ferryman agents only.
 
         Raises:
             OSError: the stored bundle cannot be read.

@@ -20,6 +20,7 @@ from server.domain.sending import Refusal
 from server.ports import Agent, RefusedByAgent, Unreachable
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
+from server.stages.inputs import Inputs, InputsNotMade, NoInputs
 from server.stages.stage import Resources, Stage
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
@@ -44,6 +45,7 @@ class Deliver(Stage):
     def __init__(self, resources: Resources, get: Get) -> None:
         super().__init__(resources)
         self._get = get
+        self._inputs = Inputs(resources)
         self._deliveries = AgentTasks[AttemptKey]("delivery.failed")
         self._resends = Backoff[int](1.0, _RESEND_LONGEST_S, free=1)
         """By job: what was sent and not taken, through no fault of its own."""
@@ -73,7 +75,13 @@ class Deliver(Stage):
         agent = self._fleet.named(job.agent or "")
         assert agent is not None, "the fleet does not change"
         try:
-            payload = await agent.submit(job, self._service(job.service))
+            async with self._inputs.of(job, agent) as inputs:
+                payload = await agent.submit(job, self._service(job.service), inputs)
+        except NoInputs as problem:
+            await self._fail(job, Reason.DEPENDENCY_FAILED, str(problem))
+        except InputsNotMade as problem:
+            message = f"the files of other jobs cannot be put together now: {problem}"
+            await self._requeue(job, message, self._resends.failed(job.id))
         except Unreachable as problem:
             if problem.sent:
                 await self._resolve_ambiguous(job, str(problem))

@@ -48,6 +48,7 @@ class MergedResults:
 
     Attributes:
         size: bytes of the whole.
+        entries: files and folders.
         left_out: prefixes of the results that could not be used.
     """
 
@@ -56,7 +57,7 @@ class MergedResults:
         self._taken: list[tuple[Part, int]] = []
         self._text = b""
         self.left_out: list[str] = []
-        self.size = 0
+        self.size = self.entries = 0
 
     async def add(self, parts: Sequence[Part]) -> None:
         """Read the directories of all parts.
@@ -84,7 +85,7 @@ class MergedResults:
             self._text = "\n".join(["These results are left out:", *problems, ""]).encode()
             self._merge.add_text(self._note, self._text)
         await asyncio.to_thread(self._merge.end)
-        self.size = self._merge.size
+        self.size, self.entries = self._merge.size, self._merge.entries
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for part, length in self._taken:

@@ -12,7 +12,7 @@ from server.agents.agent_client import AgentClient
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.ports import Fetched, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
+from server.ports import Fetched, Inputs, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
 from shared.ids import AttemptKey
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason
 from tests.support.sim_payload import ALIVE, Payload
@@ -203,7 +203,7 @@ class SimAgent(AgentClient):
         if fault in ("reply_lost", "cut"):
             raise Unreachable("reset before the answer", sent=True)
 
-    async def submit(self, job: Job, service: Service) -> PayloadDoc:
+    async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
         assert job.bundle is not None
         token = self._world.stored(FileKind.BUNDLE, job.bundle.file).read_text()
         if self.faults[:1] == ["late"] and self.up:

@@ -43,13 +43,14 @@ class Merge:
 
     Attributes:
         size: bytes so far.
+        entries: files and folders so far.
     """
 
     def __init__(
         self, directory: IO[bytes], reserve: Callable[[int], None] = lambda count: None
     ) -> None:
         self._directory, self._reserve = directory, reserve
-        self._count = self._listed = self._start = 0
+        self.entries = self._listed = self._start = 0
         self.size = 0
 
     def add(self, prefix: str, fd: int, start: int, size: int) -> int:
@@ -82,7 +83,7 @@ class Merge:
         line = headers.central()
         self._reserve(len(line))
         self._listed += self._directory.write(line)
-        self._count += 1
+        self.entries += 1
         self.size += len(headers.local()) + headers.packed
 
     def end(self) -> None:
@@ -91,7 +92,7 @@ class Merge:
         self.size += self._listed + len(self._end())
 
     def _end(self) -> bytes:
-        return end_records(self._count, self._start, self._listed)
+        return end_records(self.entries, self._start, self._listed)
 
     def copy(self, prefix: str, fd: int, start: int, size: int, length: int) -> Iterator[bytes]:
         """The bytes of a source that was added; ``length``: what :meth:`add` said of it.

@@ -24,6 +24,8 @@ from shared.files.errors import BundleError
 
 STORED: Final = 0
 DEFLATED: Final = 8
+MAX_MERGED: Final = 200_000
+"""Files and folders of other jobs that an attempt may get."""
 MAX_LISTED: Final = 250_000
 """Files and folders that a result may list: an agent packs at most 200,000, and its own."""
 _METHODS: Final = {

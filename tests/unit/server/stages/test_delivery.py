@@ -150,10 +150,10 @@ async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     arrived = asyncio.Event()
     honest, submits = south.submit, []
 
-    async def slow(job: Any, service: Any) -> Any:
+    async def slow(job: Any, *more: Any) -> Any:
         submits.append(job.key)
         await arrived.wait()
-        return await honest(job, service)
+        return await honest(job, *more)
 
     south.submit = slow
     await sweep(world)

@@ -1,0 +1,126 @@
+"""The files of other jobs that an attempt gets beside its bundle, as one ZIP.
+
+It is made when the attempt is sent, and gone afterwards: results are stored once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from server.domain.errors import NoSuchJob
+from server.domain.jobs import Job
+from server.ports import Agent, ScratchFile
+from server.stages.merged_results import MergedResults, Part, UnusableResult, merged_results
+from server.stages.stage import Stage
+from shared.files.archives.zip_directory import MAX_MERGED
+from shared.files.durable import write_all
+from shared.files.errors import BundleError
+
+_INPUTS: Final = "inputs/"
+_CHILDREN: Final = "children/"
+
+
+class NoInputs(Exception):
+    """The files that the job was to get are not there any more, or cannot be used."""
+
+
+class InputsNotMade(Exception):
+    """They cannot be put together now, as on a full disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputsFile:
+    """``ports.Inputs``: a ZIP, in a scratch file."""
+
+    size: int
+    sha256: str
+    file: ScratchFile
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self.file.__aiter__()
+
+
+class Inputs(Stage):
+    """Puts inputs together: ``inputs/17/`` for each of ``inputs_from``, and the results of the
+    children, ``children/NAME/``, for gather.sh.
+    """
+
+    @asynccontextmanager
+    async def of(self, job: Job, agent: Agent) -> AsyncIterator[InputsFile | None]:
+        """The inputs of an attempt that is to be sent to the agent; None: it has none.
+
+        Raises:
+            NoInputs, InputsNotMade
+        """
+        if not job.inputs_from and not job.gather:
+            yield None
+            return
+        if not agent.supports_events:
+            raise NoInputs(f"agent {agent.name} cannot be given the files of other jobs")
+        with self._scratch.file() as file:
+            try:
+                size, sha256 = await self._make(await self._parts(job), file)
+            except UnusableResult as problem:
+                why = f"what it was to get below {problem.part.prefix} cannot be used"
+                raise NoInputs(f"{why}: {problem.why}") from None
+            except BundleError as problem:
+                raise NoInputs(problem.message) from None
+            except OSError as problem:
+                raise InputsNotMade(problem.strerror or str(problem)) from problem
+            yield InputsFile(size, sha256, file)
+
+    async def _make(self, parts: list[Part], file: ScratchFile) -> tuple[int, str]:
+        async with merged_results(self._storage, self._scratch, parts) as merged:
+            if merged.entries > MAX_MERGED:
+                raise NoInputs(
+                    f"the results that it was to get have {merged.entries} files and folders, "
+                    f"more than {MAX_MERGED}"
+                )
+            return merged.size, await _write(merged, file)
+
+    async def _parts(self, job: Job) -> list[Part]:
+        """Raises NoInputs."""
+        parts: list[Part] = []
+        for on_id in job.inputs_from:
+            parts += await self._result_of(on_id)
+        if job.gather:
+            parts += await self._children(job.id, _CHILDREN)
+        return parts
+
+    async def _result_of(self, job_id: int) -> list[Part]:
+        """That of the job; of a batch without a gather.sh, those of its children."""
+        prefix = f"{_INPUTS}{job_id}/"
+        batch = await self._jobs.batch(job_id)
+        if batch is not None and batch.total and not batch.has_gather:
+            return await self._children(job_id, prefix)
+        try:
+            result = (await self._jobs.get(job_id)).result
+        except NoSuchJob:
+            result = None
+        if result is None:
+            raise NoInputs(f"the result of job {job_id}, which it was to get, is gone")
+        return [Part(prefix, result)]
+
+    async def _children(self, parent_id: int, prefix: str) -> list[Part]:
+        results = await self._jobs.child_results(parent_id)
+        return [Part(f"{prefix}{name}/", result) for name, result in results if result is not None]
+
+
+async def _write(merged: MergedResults, file: ScratchFile) -> str:
+    """Write it; its SHA-256 in hex."""
+    digest = hashlib.sha256()
+    with await asyncio.to_thread(file.path.open, "xb", buffering=0) as out:
+
+        def write(piece: bytes) -> None:
+            file.reserve(len(piece))
+            write_all(out.fileno(), piece)
+            digest.update(piece)
+
+        async for piece in merged:
+            await asyncio.to_thread(write, piece)
+    return digest.hexdigest()
