@@ -37,6 +37,7 @@ from server.settings.services import in_file, of_record
 from server.settings.tables import AgentTable, ServerSettings
 from server.stages.accept import Accept
 from server.stages.agents import Agents
+from server.stages.batches import Batches
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.deliver import Deliver
@@ -177,6 +178,7 @@ async def compose(
         stored_per_user=table.stored_per_user,
         on_change=wakeups.schedules.set,
     )
+    batches = Batches(resources, wakeups.batches.set)
     clean = Clean(resources, running_servers, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
     await agents.start()
@@ -221,6 +223,7 @@ async def compose(
                 wakeups.dependencies,
                 clock,
             ),
+            Loop("batches", batches, table.sender_interval, wakeups.batches, clock),
             Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
             Loop(
                 "schedules",

@@ -47,7 +47,7 @@ def attempt_ended(
     match payload.status:
         case PayloadState.COMPLETED:
             took = f" after {say_duration(payload.usage.wall_s)}" if payload.usage else ""
-            message = f"run.sh ended well{took}"
+            message = f"{'gather.sh' if job.gather else 'run.sh'} ended well{took}"
             return ending.end(job, JobState.COMPLETED, service, now, message, **how)
         case PayloadState.KILLED:
             message = "cancelled" if job.cancel_requested_at else "killed on the agent"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from server.domain import ending
-from server.domain.jobs import Bundle, Job, Move
+from server.domain.jobs import Bundle, Job, Move, Step
 from server.domain.service import Service
 from shared.clock import Micros
 from shared.wire import JobState, Reason
 
+_OF_THE_END: Final = frozenset({"ended_at", "expires_at", "dead_letter"})
 NAMED: Final = 3
 """How many of the failed children the parent's message names."""
 
@@ -93,6 +95,36 @@ def begun(parent: Job, batch: Batch, now: Micros) -> Move:
     )
 
 
+def may_fan_out(job: Job) -> bool:
+    """Whether children that an attempt of the job left are run.
+
+    One generation: what a child leaves, or a gather.sh, is part of its result only.
+    """
+    return job.parent_id is None and not job.gather
+
+
+def deferred(job: Job, ended: Move, children: int) -> Move:
+    """The job has ended well and left children: it waits for them, in place of ``ended``."""
+    through = list(ended.through)
+    if (through[-1].to if through else job.state) is not JobState.RUNNING:
+        through.append(Step(JobState.RUNNING, ended.at, "run.sh started"))
+    changes = without_end(ended)
+    return dataclasses.replace(
+        ended,
+        to=JobState.RUNNING,
+        message=f"run.sh left {_children(children)}, which are queued",
+        changes=changes | {"deferred": True, "agent": None, "payload_id": None},
+        through=tuple(through),
+        event="job.deferred",
+        fields={"children": children},
+    )
+
+
+def without_end(ended: Move) -> dict[str, Any]:
+    """What the move changes apart from the end of the job."""
+    return {name: ended.changes[name] for name in ended.changes if name not in _OF_THE_END}
+
+
 def over(
     parent: Job, batch: Batch, service: Service, now: Micros, failed: Sequence[str]
 ) -> Move | None:
@@ -102,6 +134,8 @@ def over(
         failed: the first ones of the children that failed, by name and reason.
     """
     completed = f"{batch.completed} of {_children(batch.total)} completed"
+    if batch.completed == batch.total:
+        completed = f"{'its' if batch.total == 1 else 'all'} {_children(batch.total)} completed"
     if parent.cancel_requested_at is not None:
         return ending.cancelled(parent, service, now, f"cancelled; {completed}")
     if batch.made < batch.total and not batch.gives_up:
@@ -110,7 +144,7 @@ def over(
         message = _failures(batch, failed)
         return ending.failed(parent, service, now, Reason.CHILD_FAILED, message)
     if not batch.has_gather:
-        return ending.end(parent, JobState.COMPLETED, service, now, f"all of {completed}")
+        return ending.end(parent, JobState.COMPLETED, service, now, completed)
     back = {
         "deferred": False,
         "gather": True,
@@ -118,12 +152,13 @@ def over(
         "not_before": 0,
         "agent": None,
         "payload_id": None,
+        "result": None,
     }
     return ending.move(
         parent,
         JobState.QUEUED,
         now,
-        f"all of {completed}, gather.sh runs next",
+        f"{completed}, gather.sh runs next",
         changes=back,
         event="job.gather_queued",
     )

@@ -21,6 +21,7 @@ class JobWakeups(Wakeups):
         self.cleaner = asyncio.Event()
         self.dependencies = asyncio.Event()
         self.schedules = asyncio.Event()
+        self.batches = asyncio.Event()
         self._events = Wakeups()
 
     def changed(self, job: Job) -> None:
@@ -32,6 +33,8 @@ class JobWakeups(Wakeups):
             self.canceller.set()
         if job.schedule_id is not None and job.ended:
             self.schedules.set()  # its schedule may wait for it
+        if job.deferred or (job.parent_id is not None and job.ended):
+            self.batches.set()
         self.notify(job.id, ended=job.ended)
         self.noted(job.id)
 

@@ -47,11 +47,18 @@ class Batches(Protocol):
         """
         ...
 
-    async def defer(self, move: Move, total: int, bundle: Bundle) -> Job | None:
-        """Running → Running of a job that left children.
+    async def defer(self, move: Move, total: int, bundle: Bundle) -> Bundle | None:
+        """Make the move of a job that left children: it waits for them from now on.
 
         Args:
-            bundle: holds a folder for each of them.
+            bundle: stored, with a folder for each of them.
+
+        Returns:
+            The stored bundle that they share, which may have been there before. None: the job was
+            no longer as the move saw it.
+
+        Raises:
+            LeaseLost: the move's lease has another owner by now.
         """
         ...
 

@@ -25,6 +25,7 @@ from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.leases import Lease
 from server.domain.upload_fields import UploadRequest, given
 from server.ports import Leases, ScratchFile
+from server.stages.array_tasks import with_tasks
 from server.stages.stage import Resources, Stage
 from shared.clock import Micros
 from shared.files.bundles.format import BundleSummary
@@ -75,9 +76,9 @@ class Accept(Stage):
         self, request: UploadRequest, size: int
     ) -> QueueFull | StorageFull | None:
         user, service = request.user_id, request.service
-        most = service.queued_per_user
-        if most and await self._jobs.queued(service.name, user, most) >= most:
-            return QueueFull(user, service.name, most)
+        most, jobs = service.queued_per_user, max(1, request.batch.total if request.batch else 1)
+        if most and await self._jobs.queued(service.name, user, most) + jobs > most:
+            return QueueFull(user, service.name, most, jobs)
         most = self._stored_per_user
         if most and (stored := await self._jobs.stored(user)) + size > most:
             return StorageFull(user, stored, most)
@@ -96,12 +97,14 @@ class Accept(Stage):
             The job, and whether it is new (False: a repeat under the same Idempotency-Key).
 
         Raises:
+            BadField: the bundle does not have the array's file, or that holds no tasks.
             BundleTooLarge, QueueFull, StorageFull, KeyReused, ServerPaused, OSError
             BadField: it depends on a job that the caller cannot see.
         """
         await self._check_dependencies(principal, request)
         if bundle.bytes > request.limits.disk:
             raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
+        request = await with_tasks(request, content.path, has_gather=bundle.has_gather)
 
         async def insert(stored: Bundle, lease: Lease | None) -> tuple[tuple[Job, bool], bool]:
             job, is_new = await self._jobs.insert(

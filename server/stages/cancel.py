@@ -125,6 +125,8 @@ class Cancel(Stage):
         """
         if job.state is JobState.QUEUED:
             return await self._cancelled(job, "cancelled before it was started")
+        if job.deferred:
+            return False  # its children are cancelled; it ends with the last of them
         if self._fleet.lease(job.agent or "") is None:
             return False  # the server that uses its agent cancels it
         agent = self._fleet.named(job.agent or "")

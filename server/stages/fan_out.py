@@ -105,18 +105,15 @@ def _names(paths: Iterable[str], most: int) -> tuple[str, ...]:
     return tuple(sorted(folders))
 
 
-async def has_file(bundle: Path, name: str) -> bool:
-    """Whether a sealed bundle has a file, by its path in the bundle's root.
+def child_names(bundle: Path) -> tuple[str, ...]:
+    """Sorted names of the children whose sealed bundle it is. Blocking.
 
     Raises:
         BundleError, OSError: it cannot be read.
     """
-
-    def look() -> bool:
-        with BundleReader(bundle) as reader:
-            return any(entry.path == name for entry in reader.entries)
-
-    return await asyncio.to_thread(look)
+    with BundleReader(bundle) as reader:
+        folders = {entry.path.partition("/")[0] for entry in reader.entries if "/" in entry.path}
+    return tuple(sorted(folders))
 
 
 async def count_lines(bundle: Path, name: str, most: int) -> int:

@@ -27,6 +27,7 @@ from server.ports import (
     NoSuchPayload,
 )
 from server.stages.agent_tasks import AgentTasks
+from server.stages.deferral import Deferral
 from server.stages.progress import Progress
 from server.stages.results import Results
 from server.stages.stage import Resources, Stage
@@ -45,10 +46,17 @@ class Get(Stage):
 
     Args:
         on_slot: called when a slot of an agent has become free.
+        deferral: what becomes of a job that left children.
     """
 
-    def __init__(self, resources: Resources, on_slot: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        resources: Resources,
+        on_slot: Callable[[], None] = lambda: None,
+        deferral: Deferral | None = None,
+    ) -> None:
         super().__init__(resources)
+        self._deferral = deferral or Deferral(resources)
         self.results = Results(resources.scratch, on_slot)
         self.progress = Progress(resources)
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
@@ -144,6 +152,13 @@ class Get(Stage):
                     result = await self.results.fetch(agent, payload, pending)
                 if result is not None:
                     move = dataclasses.replace(move, facts={**move.facts, "result": result})
+                    if _left_children(payload):
+                        deferred = await self._deferral(job, move, result, agent.name)
+                        if isinstance(deferred, bool):
+                            if deferred:
+                                pending.commit()
+                            return deferred
+                        move = deferred
                 moved = await self._move_at_agent(agent.name, move)
                 if moved is not None:
                     pending.commit()
@@ -259,7 +274,7 @@ class Get(Stage):
         try:
             key = AttemptKey.parse(payload.key or "")
             job = await self._jobs.get(key.job_id)
-            if job.key == key and JobState.UNKNOWN in states.NEXT[job.state]:
+            if job.key == key and not job.deferred and JobState.UNKNOWN in states.NEXT[job.state]:
                 await self._move_at_agent(
                     agent.name, outcome.unknown(job, self._clock.now(), message)
                 )
@@ -269,12 +284,21 @@ class Get(Stage):
             log.exception("payload.not_shown_as_unknown", key=payload.key)
 
 
+def _left_children(payload: PayloadDoc) -> bool:
+    completed = payload.status is PayloadState.COMPLETED
+    return completed and payload.result is not None and payload.result.children > 0
+
+
 def _expects(job: Job, payload: PayloadDoc) -> bool:
     """Whether the job waits for what the payload reports.
 
     A job that was queued again has given its attempt up. Only if that attempt has Completed after
     all, its result is used and saves another attempt.
     """
+    if job.deferred:
+        return False  # its attempt has ended, and has left children
     if job.state is JobState.QUEUED:
+        if job.gather:
+            return False  # the attempt may be the one that left the children
         return payload.status is PayloadState.COMPLETED and job.cancel_requested_at is None
     return job.state in states.HOLDS_SLOT

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from server.domain.batch import NAMED, Batch, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
-from server.store import bundles, counters, records
+from server.ports import LeaseLost
+from server.store import bundles, counters, leases, records
 from server.store.children import cancel_children, insert_children, queue_again
 from server.store.moves import get_job, make_move
 from server.store.queue import DEFERRED
@@ -109,11 +110,11 @@ class Batches(Part):
             self._changed(await get_job(self._database, parent_id))
         return made
 
-    async def defer(self, move: Move, total: int, bundle: Bundle) -> Job | None:
-        async def change(tx: Transaction) -> Job | None:
+    async def defer(self, move: Move, total: int, bundle: Bundle) -> Bundle | None:
+        async def change(tx: Transaction) -> tuple[Job | None, Bundle | None, bool]:
             parent = await make_move(tx, move)
             if parent is None:
-                return None
+                return None, None, move.lease is None or await leases.is_held(tx, move.lease)
             kept = await bundles.refer_to(tx, bundle, move.at)
             assert kept is not None, "it has a file"
             await tx.rows(
@@ -131,9 +132,14 @@ class Batches(Part):
                     "digest": kept.digest,
                 },
             )
-            return parent
+            return parent, kept, True
 
-        return await self._moved_batch(change)
+        parent, kept, ours = await self._database.write(change)
+        if not ours:
+            raise LeaseLost(move.lease.agent if move.lease else "")
+        if parent is not None:
+            self._changed(parent)
+        return kept
 
     async def end_batch(self, move: Move, seen: Batch) -> Job | None:
         values = {name: getattr(seen, name) for name in ("made", *counters.COUNTED.values())}

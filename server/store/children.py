@@ -76,7 +76,8 @@ async def queue_again(tx: Transaction, parent: Job, at: Micros) -> None:
     )
     again = await tx.rows(
         """
-        UPDATE jobs SET state = 'Queued', message = :message, queued_at = :at, waits_since = NULL, run = run + 1,
+        UPDATE jobs SET state = 'Queued', message = :message, queued_at = :at, waits_since = NULL,
+            run = run + 1,
             retries_used = 0, infra_used = 0, later_used = 0, reason = NULL, exit_code = NULL,
             ended_at = NULL, progress = NULL, output = '{}', heartbeat_at = NULL, not_before = 0,
             cancel_requested_at = NULL, agent = NULL, payload_id = NULL, submitted_at = NULL,
@@ -106,6 +107,7 @@ async def insert_children(
 ) -> None:
     """Queue some children, with their tags and first events."""
     values: dict[str, Any] = {"parent": batch.parent_id, "at": at, "message": message}
+    values["array_file"] = batch.array_file
     own = batch.bundle and dataclasses.asdict(batch.bundle)
     values |= {name: own and own[name] for name in ("file", "size", "digest")}
     rows = []
@@ -118,10 +120,11 @@ async def insert_children(
         f"""
         WITH child (name, array_index, folder, hold, number) AS (VALUES {", ".join(rows)})
         INSERT INTO jobs (state, created_at, queued_at, message, parent_id, child_name, name,
-                          array_index, bundle_folder, hold, bundle_file, bundle_size,
+                          array_index, array_file, bundle_folder, hold, bundle_file, bundle_size,
                           bundle_digest, {_COPIED})
         SELECT 'Queued', :at, :at, :message, parent.id, child.name,
-               parent.name || '[' || child.name || ']', child.array_index, child.folder, child.hold,
+               parent.name || '[' || child.name || ']', child.array_index, :array_file,
+               child.folder, child.hold,
                coalesce(:file, bundle_file), coalesce(:size, bundle_size),
                coalesce(:digest, bundle_digest), {_COPIED}
         FROM child JOIN jobs AS parent ON parent.id = :parent ORDER BY child.number

@@ -61,7 +61,7 @@ async def count_child(tx: Transaction, child: Job, parent_id: int, move: Move) -
 
 
 async def release_children(tx: Transaction, parent_id: int, most: int, at: Micros) -> None:
-    """Let the first ``most`` of the children be claimed that are held back; they wait from now on."""
+    """Let the first ``most`` of the children be claimed that are held back."""
     await tx.rows(
         """
         UPDATE jobs SET hold = NULL, waits_since = :at WHERE id IN (

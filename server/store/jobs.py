@@ -61,8 +61,7 @@ class SqlJobs(Queue, Claims, Pages, Attempts, Retention, Events, LiveValues, Bat
             job = await make_move(tx, move)
             if job is not None or move.lease is None:
                 return job, True
-            ours = await tx.rows(f"SELECT 1 WHERE {leases.HELD}", leases.held(move.lease))
-            return None, bool(ours)
+            return None, await leases.is_held(tx, move.lease)
 
         job, ours = await self._database.write(change)
         if not ours:

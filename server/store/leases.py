@@ -42,6 +42,11 @@ def held(lease: Lease) -> dict[str, Any]:
     return {"_lease": lease.name, "_owner": lease.owner, "_token": lease.token}
 
 
+async def is_held(tx: Transaction, lease: Lease) -> bool:
+    """Whether it is still the one that holds."""
+    return bool(await tx.rows(f"SELECT 1 WHERE {HELD}", held(lease)))
+
+
 class SqlLeases:
     """``ports.Leases`` over a database."""
 

@@ -36,6 +36,7 @@ _6: Migration = (
     "ALTER TABLE jobs ADD COLUMN parent_id INTEGER REFERENCES jobs (id)",
     "ALTER TABLE jobs ADD COLUMN child_name TEXT",
     "ALTER TABLE jobs ADD COLUMN array_index INTEGER",
+    "ALTER TABLE jobs ADD COLUMN array_file TEXT",
     "ALTER TABLE jobs ADD COLUMN bundle_folder TEXT NOT NULL DEFAULT ''",
     "ALTER TABLE jobs ADD COLUMN deferred INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE jobs ADD COLUMN gather INTEGER NOT NULL DEFAULT 0",

@@ -9,6 +9,8 @@ from shared.clock import Micros, iso
 from shared.ids import AttemptKey
 from shared.wire import LiveDoc, PayloadDoc, PayloadState, Reason, ResultInfo
 
+FANS_OUT = "fan-out"
+"""The token of a bundle that leaves children begins so."""
 ALIVE = frozenset({PayloadState.PREPARED, PayloadState.RUNNING})
 
 
@@ -28,7 +30,11 @@ class Payload:
 
     def doc(self, now: Micros) -> PayloadDoc:
         ended = self.status not in ALIVE
-        info = ResultInfo(size=len(self.result), sha256=hashlib.sha256(self.result).hexdigest())
+        info = ResultInfo(
+            size=len(self.result),
+            sha256=hashlib.sha256(self.result).hexdigest(),
+            children=2 if self.token.startswith(FANS_OUT) else 0,
+        )
         return PayloadDoc(
             id=self.id,
             status=self.status,

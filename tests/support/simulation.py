@@ -13,21 +13,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Final
 from unittest import mock
 
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.domain import states
 from server.domain.files import FileKind
-from server.domain.jobs import Job
+from server.domain.jobs import Job, Result
 from server.domain.service import Service
 from server.domain.upload_fields import upload_request
 from server.loops.wakeups import JobWakeups
-from server.ports import Filter, RefusedByAgent, Unreachable
+from server.ports import Filter, RefusedByAgent, ScratchFile, Storage, Unreachable
 from server.stages.accept import Accept
+from server.stages.batches import Batches
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
+from server.stages.deferral import Deferral
 from server.stages.deliver import Deliver
+from server.stages.fan_out import Children
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
@@ -43,10 +47,14 @@ from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
 from shared.wire import JobState, PayloadState
+from tests.support.batches import check_batches
 from tests.support.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
 from tests.support.sim_agent import NEVER_S, Machine, SimAgent
 from tests.support.sim_clock import SimClock
-from tests.support.sim_payload import ALIVE, Payload
+from tests.support.sim_payload import ALIVE, FANS_OUT, Payload
+
+CHILDREN: Final = ("a", "b")
+"""Names of the children that a job leaves."""
 
 
 @dataclass
@@ -132,7 +140,7 @@ class World:
             lost_after_s=self.lost_after_s,
         )
         self.accept = Accept(resources, self.leases)
-        self.get = Get(resources)
+        self.get = Get(resources, deferral=Deferral(resources, self.children_of))
         self.poll = Poll(resources, self.get)
         self.deliver = Deliver(resources, self.get)
         self.send = Send(resources, self.deliver, self.get)
@@ -140,6 +148,7 @@ class World:
         self.schedules = Schedules(
             resources, SqlSchedules(self.database, wakeups.changed), self.accept, most_per_user=3
         )
+        self.batches = Batches(resources, child_names=lambda _: CHILDREN)
         self.clean = Clean(resources, self.running_servers)
         every = {agent.name: functools.partial(self._talk_to, agent) for agent in self.agents}
         followers = {name: every[name] for name in agents or every}
@@ -189,18 +198,34 @@ class World:
 
     # -- what users do
 
-    async def upload(self, user: str, service: str, key: str | None = None, **optional: str) -> int:
+    async def upload(
+        self,
+        user: str,
+        service: str,
+        key: str | None = None,
+        *,
+        gather: bool = False,
+        fan_out: bool = False,
+        **optional: str,
+    ) -> int:
+        """Upload a bundle.
+
+        Args:
+            gather: it has a gather.sh.
+            fan_out: its run.sh leaves children.
+            optional: fields of the form.
+        """
         number = next(self.names)
         token = f"token {number}" if key is None else f"token of {key}"
+        token = f"{FANS_OUT} {token}" if fan_out else token
         fields = {"user_id": user, "service": service, **optional}
         if key is not None:
             fields["idempotency_key"] = key
         with self.scratch.file() as content:
             content.path.write_text(token)
             request = upload_request(fields, self.services, LOCAL)
-            job, _ = await self.accept(
-                LOCAL, request, content, BundleSummary(len(token), token, 1, 0)
-            )
+            summary = BundleSummary(len(token), token, 1, 0, has_gather=gather)
+            job, _ = await self.accept(LOCAL, request, content, summary)
         self.acknowledged[job.id] = token
         return job.id
 
@@ -218,6 +243,21 @@ class World:
         """Those that the schedule made, the first one first."""
         jobs, _ = await self.jobs.page(Filter(schedule_id=schedule), None, 500)
         return jobs[::-1]
+
+    async def children_of(
+        self, storage: Storage, result: Result, to: ScratchFile, *, most: int, max_bytes: int
+    ) -> Children:
+        """The bundle of the children that a job left."""
+        token = f"children in {self.stored(FileKind.RESULT, result.file).read_text()}"
+        to.path.write_text(token)
+        return Children(BundleSummary(len(token), token, 2, 0), CHILDREN)
+
+    async def know_children(self) -> None:
+        """They are jobs as others are."""
+        for row in await self.database.rows(
+            "SELECT id, bundle_digest FROM jobs WHERE parent_id IS NOT NULL"
+        ):
+            self.acknowledged.setdefault(row["id"], row["bundle_digest"])
 
     def stored(self, kind: FileKind, name: str) -> Path:
         return folder.stored_path(self.folder, kind, name)
@@ -237,6 +277,8 @@ class World:
     async def check(self) -> None:
         """Raise AssertionError where a promise is broken."""
         assert not self.violations, self.violations
+        await self.know_children()
+        await check_batches(self.database)
         held: dict[tuple[str, str], int] = {}
         at_agent: dict[str, int] = {}
         for job_id, token in self.acknowledged.items():
@@ -254,7 +296,7 @@ class World:
                 stored = self.stored(FileKind.RESULT, job.result.file).read_bytes()
                 expected = f"result of {job.key} {token}".encode()
                 assert stored == expected, f"{stored!r} is not {expected!r}"
-            if job.state in states.HOLDS_SLOT:
+            if job.state in states.HOLDS_SLOT and not job.deferred:
                 ended = any(
                     p.key == job.key and p.status not in ALIVE
                     for a in self.agents
@@ -304,6 +346,7 @@ class World:
             await self.send.run_once()
             await self.poll.run_once()
             await self.cancel.run_once()
+            await self.batches.run_once()
             await self.clock.advance(61.0)
             for agent in self.agents:
                 for payload in list(agent.payloads.values()):
@@ -314,6 +357,7 @@ class World:
                     if payload.status is PayloadState.PREPARED:
                         agent.start(payload)
             await self.clock.advance(61.0)
+            await self.know_children()
             jobs = [await self.jobs.get(job_id) for job_id in self.acknowledged]
             held = [
                 p

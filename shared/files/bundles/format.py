@@ -29,6 +29,8 @@ from shared.files.errors import BundleError
 from shared.files.names import find_root, shown
 
 ENTRY: Final = "run.sh"
+GATHER: Final = "gather.sh"
+"""Runs when all children of a batch have completed."""
 FILE_MODE: Final = 0o644
 PROGRAM_MODE: Final = 0o755
 
@@ -46,6 +48,8 @@ class BundleSummary:
     """Of all files together, unpacked."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
     """For people: names that are not for every system."""
+    has_gather: bool = field(default=False, compare=False)
+    """There is a ``gather.sh`` beside ``run.sh``."""
 
 
 @dataclass(frozen=True, slots=True)

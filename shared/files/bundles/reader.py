@@ -13,6 +13,7 @@ from shared.files.archives.zip_content import read_content, read_range
 from shared.files.archives.zip_directory import STORED, ZipEntry, read_entries
 from shared.files.bundles.file_writer import FileWriter, hashed, in_order
 from shared.files.bundles.format import (
+    GATHER,
     BundleSummary,
     FileDigest,
     digest_of,
@@ -162,7 +163,8 @@ class BundleReader:
 
     def _sum_up(self, files: list[FileDigest]) -> BundleSummary:
         size = sum(file.size for file in files)
-        return BundleSummary(self._size, digest_of(files), len(files), size)
+        has_gather = any(file.path == GATHER for file in files)
+        return BundleSummary(self._size, digest_of(files), len(files), size, has_gather=has_gather)
 
 
 def _check(entries: list[ZipEntry]) -> None:

@@ -12,6 +12,7 @@ from typing import IO, Final
 
 from shared.files.bundles.format import (
     FILE_MODE,
+    GATHER,
     PROGRAM_MODE,
     BundleSummary,
     FileDigest,
@@ -186,7 +187,9 @@ class BundleWriter:
         digest = digest_of(
             FileDigest(file.path[len(root) :], file.size, file.sha256) for file in self._files
         )
-        return BundleSummary(size, digest, len(self._files), self._bytes, not_portable.warnings())
+        warnings = not_portable.warnings()
+        has_gather = f"{root}{GATHER}" in paths
+        return BundleSummary(size, digest, len(paths), self._bytes, warnings, has_gather)
 
     def abort(self) -> None:
         """Close and delete whatever is there, a sealed file too; may be repeated."""

@@ -243,7 +243,7 @@ async def test_children_that_a_job_left_have_a_bundle_of_their_own(
         jobs, Move(job.id, 1, job.state, JobState.SUBMITTED, 30, "", changes={"payload_id": 1})
     )
     run = Move(job.id, 1, job.state, JobState.RUNNING, 40, "left children")
-    parent = await jobs.defer(
+    kept = await jobs.defer(
         dataclasses.replace(
             Move(job.id, 1, JobState.RUNNING, JobState.RUNNING, 40, "", changes={"deferred": True}),
             before=JobState.SUBMITTED,
@@ -252,7 +252,8 @@ async def test_children_that_a_job_left_have_a_bundle_of_their_own(
         2,
         Bundle("children", 5, "of children"),
     )
-    assert parent is not None
+    assert kept == Bundle("children", 5, "of children")
+    parent = await jobs.get(job.id)
     assert parent.deferred
     (attempt,) = await jobs.attempts(job.id)
     assert (attempt.state, attempt.ended_at) == (JobState.COMPLETED, 40)

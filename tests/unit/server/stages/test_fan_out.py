@@ -12,7 +12,7 @@ import pytest
 
 from server.domain.files import FileKind
 from server.domain.jobs import Result
-from server.stages.fan_out import Children, children_of, count_lines, has_file
+from server.stages.fan_out import Children, child_names, children_of, count_lines
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from shared.files.bundles.reader import BundleReader
@@ -134,10 +134,9 @@ async def test_a_full_disk_leaves_nothing(place: Place) -> None:
     assert problem.value.errno == errno.ENOSPC
 
 
-async def test_a_bundle_is_asked_for_a_file(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "b", {"top/run.sh": b"", "top/gather.sh": b"", "top/x/other.sh": b""})
-    assert await has_file(tmp_path / "b", "gather.sh")
-    assert not await has_file(tmp_path / "b", "other.sh")
+def test_the_children_of_a_bundle_are_its_folders(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b", {"run.sh": b"", "b/run.sh": b"", "a/run.sh": b"", "a/c/x": b""})
+    assert child_names(tmp_path / "b") == ("a", "b")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""Parents of batches: their children are made, and they end with them.
+
+A queued parent is not sent: it becomes Running and has its children made, some hundreds a
+transaction, which also says how many there are now; a crash in between repeats nothing. Its end
+is decided when the last child has ended (:mod:`server.domain.batch`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from server.domain import batch as rules
+from server.domain.batch import Batch, NewChild
+from server.domain.files import FileKind
+from server.domain.jobs import Job
+from server.stages import fan_out
+from server.stages.stage import Resources, Stage
+from shared.files.errors import BundleError
+from shared.wire import JobState
+
+log = structlog.get_logger()
+_PARENTS_AT_ONCE: Final = 100
+_CHILDREN_AT_ONCE: Final = 1_000
+
+
+class Batches(Stage):
+    """Begins and ends batches.
+
+    Args:
+        more: called when a sweep has left something to the next one.
+        child_names: reads the children's names from their bundle; blocking.
+    """
+
+    def __init__(
+        self,
+        resources: Resources,
+        more: Callable[[], None] = lambda: None,
+        child_names: Callable[[Path], tuple[str, ...]] = fan_out.child_names,
+    ) -> None:
+        super().__init__(resources)
+        self._more, self._child_names = more, child_names
+
+    async def run_once(self) -> int:
+        """Do what is to be done for each parent; how many there were."""
+        begin = [service.name for service in self._services.values() if not service.paused]
+        due = await self._jobs.due_batches(begin, _PARENTS_AT_ONCE)
+        for parent, batch in due:
+            try:
+                await self._advance(parent, batch)
+            except (OSError, BundleError):
+                log.exception("batch.failed", job_id=parent.id)
+        if len(due) == _PARENTS_AT_ONCE:
+            self._more()
+        return len(due)
+
+    async def _advance(self, parent: Job, batch: Batch) -> None:
+        if parent.state is JobState.QUEUED:
+            begun = await self._jobs.begin_batch(rules.begun(parent, batch, self._clock.now()))
+            counted = await self._jobs.batch(parent.id)
+            if begun is None or counted is None:
+                return
+            parent, batch = begun, counted
+        if parent.cancel_requested_at is None:
+            if batch.gives_up and batch.ended < batch.made:
+                message = f"cancelled because another child of job {parent.id} failed (fail_fast)"
+                await self._jobs.cancel_children(parent.id, self._clock.now(), message)
+                return
+            if batch.made < batch.total and not batch.gives_up:
+                await self._make(parent, batch)
+                return
+        if batch.ended == batch.made:
+            await self._end(parent, batch)
+
+    async def _make(self, parent: Job, batch: Batch) -> None:
+        names: tuple[str, ...] = ()
+        if batch.bundle is not None:
+            async with self._storage.local_copy(FileKind.BUNDLE, batch.bundle.file) as path:
+                names = await asyncio.to_thread(self._child_names, path)
+        while batch.made < batch.total:
+            children: list[NewChild] = (
+                rules.folders(names[batch.made : batch.made + _CHILDREN_AT_ONCE])
+                if batch.bundle is not None
+                else rules.tasks(batch, batch.made, _CHILDREN_AT_ONCE)
+            )
+            message = f"a child of job {parent.id}"
+            if not await self._jobs.make_children(batch, children, self._clock.now(), message):
+                return
+            made = await self._jobs.batch(parent.id)
+            if made is None:
+                return
+            batch = made
+        log.info("batch.made", job_id=parent.id, children=batch.total)
+
+    async def _end(self, parent: Job, batch: Batch) -> None:
+        failed = await self._jobs.failed_children(parent.id) if batch.failed else []
+        service, now = self._service(parent.service), self._clock.now()
+        move = rules.over(parent, batch, service, now, failed)
+        moved = None if move is None else await self._jobs.end_batch(move, batch)
+        if moved is not None:
+            log.info(
+                "job.ended" if moved.ended else "job.requeued",
+                job_id=parent.id,
+                attempt=parent.attempt,
+                state=moved.state,
+                reason=moved.reason,
+            )
