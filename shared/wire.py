@@ -22,6 +22,9 @@ from ferryman.models import AttemptPage as AttemptPage
 from ferryman.models import ChildCounts as ChildCounts
 from ferryman.models import EventDoc as EventDoc
 from ferryman.models import EventPage as EventPage
+from ferryman.models import GraphDoc as GraphDoc
+from ferryman.models import GraphEdge as GraphEdge
+from ferryman.models import GraphNode as GraphNode
 from ferryman.models import HistoryEntry as HistoryEntry
 from ferryman.models import JobDoc as JobDoc
 from ferryman.models import JobPage as JobPage

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from server.domain.agents import AgentRecord
 from server.domain.attempts import Attempt
+from server.domain.batch import Batch
 from server.domain.jobs import Event, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
@@ -14,6 +15,7 @@ from shared.clock import iso
 from shared.wire import (
     AttemptDoc,
     AttemptLinks,
+    ChildCounts,
     EventDoc,
     JobDoc,
     JobState,
@@ -50,12 +52,29 @@ def job_doc(
             events=f"{here}/events",
             result=f"{here}/result" if job.state is JobState.COMPLETED else None,
             attempts=f"{here}/attempts",
+            graph=f"{here}/graph",
             partial=None if cleaned else f"{prefix}/download_partial/{job.id}",
         ),
     }
     if job.state is not JobState.QUEUED or not job.not_before:
         own["not_before"] = None
     return JobDoc(**shown(job, JobDoc) | own)
+
+
+def child_counts(batch: Batch, active: int) -> ChildCounts:
+    """What became of the children of a batch.
+
+    Args:
+        active: those that hold a slot.
+    """
+    return ChildCounts(
+        total=batch.total,
+        queued=max(0, batch.total - batch.ended - active),
+        active=active,
+        completed=batch.completed,
+        failed=batch.failed,
+        cancelled=batch.cancelled,
+    )
 
 
 def retry_doc(rules: RetryPolicy) -> RetryDoc:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from server.domain.dependencies import BrokenDependency, Edge
+from server.domain.jobs import Job
 from shared.clock import Micros
 
 
@@ -31,6 +32,10 @@ class Dependent(Protocol):
         Returns:
             How many dependencies were settled; some hundreds at a time.
         """
+        ...
+
+    async def several(self, job_ids: Sequence[int]) -> list[Job]:
+        """Those of the jobs that are there."""
         ...
 
     async def edges_of(self, job_ids: Sequence[int], limit: int) -> list[Edge]:

@@ -228,6 +228,16 @@ class Dependencies(Part):
 
         return await self._database.write(change)
 
+    async def several(self, job_ids: Sequence[int]) -> list[Job]:
+        found: list[Job] = []
+        for names, params in batches(list(job_ids)):
+            rows = await self._database.list_rows(
+                f"SELECT * FROM jobs WHERE id IN ({names}) ORDER BY id",  # noqa: S608
+                params,
+            )
+            found += [records.job(row) for row in rows]
+        return found
+
     async def edges_of(self, job_ids: Sequence[int], limit: int) -> list[Edge]:
         edges: list[Edge] = []
         for side in ("job_id", "on_id"):

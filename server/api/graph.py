@@ -1,0 +1,43 @@
+"""What hangs on what."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from server.api.context import Context
+from server.api.documents import child_counts, shown
+from server.api.params import job_id
+from server.api.route import json_answer
+from server.domain.errors import BadField
+from server.domain.graph import Node, mermaid
+from server.stages.graph import graph_of
+from shared.http.authentication import PRINCIPAL
+from shared.wire import GraphDoc, GraphEdge, GraphNode
+
+
+async def read(request: web.Request, context: Context) -> web.StreamResponse:
+    """The jobs that a job waits for, and those that wait for it."""
+    form = request.query.get("format", "json")
+    if form not in ("json", "mermaid"):
+        message = f"format should be json or mermaid, not {form[:32]!r}"
+        raise BadField("format", "invalid_format", message)
+    graph = await graph_of(context.jobs, request[PRINCIPAL], job_id(request))
+    if form == "mermaid":
+        return web.Response(text=mermaid(graph), content_type="text/plain", charset="utf-8")
+    return json_answer(
+        GraphDoc(
+            nodes=[_node(node) for node in graph.nodes],
+            edges=[
+                GraphEdge(source=link.source, target=link.target, kind=link.kind)
+                for link in graph.links
+            ],
+            truncated=graph.truncated,
+        )
+    )
+
+
+def _node(node: Node) -> GraphNode:
+    counts = None
+    if node.batch is not None and node.batch.total:
+        counts = child_counts(node.batch, node.active)
+    return GraphNode(status=node.job.state, counts=counts, **shown(node.job, GraphNode))
