@@ -9,7 +9,7 @@ never a silent "Unknown".
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -51,6 +51,10 @@ from ferryman.service_models import ServicePage as ServicePage
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """An integer that a database column can hold."""
+
+
+LOG_SIZE: Final = "Ferryman-Log-Size"
+"""Header of an agent's answer with a log: how many bytes there are so far."""
 
 
 class PayloadState(StrEnum):

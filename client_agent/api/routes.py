@@ -29,7 +29,7 @@ from shared.http.middleware import GATE, UPLOADED_ID
 from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
 from shared.ids import AttemptKey
-from shared.wire import AgentHealth, PayloadDoc, PayloadState, ResultInfo, Settled, Wire
+from shared.wire import LOG_SIZE, AgentHealth, PayloadDoc, PayloadState, ResultInfo, Settled, Wire
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -136,6 +136,7 @@ class Api:
                 payload = await self._logs.wait_for_launch(payload)
             with self._logs.open(payload, request.match_info["stream"]) as log:
                 response = _stream("application/octet-stream")
+                response.headers[LOG_SIZE] = str(0 if log is None else log.size)
                 await response.prepare(request)
                 if log is not None:
                     async for data in log.chunks(offset, follow=follow):

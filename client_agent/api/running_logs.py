@@ -31,6 +31,8 @@ class RunningLog:
 
     def __init__(self, output: LiveOutput, stream: str, fd: int, clock: Clock) -> None:
         self._output, self._stream, self._fd, self._clock = output, stream, fd, clock
+        self.size = os.fstat(fd).st_size
+        """Bytes when it was opened."""
 
     async def chunks(self, offset: int, *, follow: bool) -> AsyncGenerator[bytes, None]:
         """Its bytes from ``offset`` on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +13,7 @@ import aiohttp
 
 from server.agents import answers
 from server.agents.forms import Form
+from server.domain.jobs import Job
 from server.ports import Agent, AgentError, Fetched, ScratchFile, Storage, Unreachable
 from shared.clock import Clock, wait_for
 from shared.wire import AgentHealth, AgentState
@@ -128,6 +129,14 @@ class AgentClient(Agent):
             health = await answers.document(answer, AgentHealth)
             well = answer.status == 200 and health.status == "ok"
             return health if well else health.model_copy(update={"status": "error"})
+
+    async def log_size(self, job: Job, stream: str) -> int:
+        raise NotImplementedError("it shows no logs of what runs")
+
+    def log(
+        self, job: Job, stream: str, offset: int, *, follow: bool
+    ) -> AsyncGenerator[bytes, None]:
+        raise NotImplementedError("it shows no logs of what runs")
 
     async def _download(self, url: str, to: ScratchFile, most: int | None = None) -> Fetched:
         async with self._call("GET", url, transfer=True) as answer:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import aiohttp
@@ -26,8 +27,10 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
+from shared.http.numbers import whole_number
 from shared.ids import AttemptKey
 from shared.wire import (
+    LOG_SIZE,
     AgentEvent,
     AgentHealth,
     InputsInfo,
@@ -40,6 +43,8 @@ from shared.wire import (
 log = structlog.get_logger()
 _STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
 """A Ferryman agent sends something on its event stream every 15 s."""
+_NO_BYTES: Final = 2**62
+"""An offset behind every log."""
 _LINES: Final = 100
 _LINE_BYTES: Final = 1 << 20
 """A payload's live values have limits, and so has its line."""
@@ -140,6 +145,36 @@ class FerrymanAgent(AgentClient):
         self, payload_id: int, to: ScratchFile
     ) -> tuple[PayloadDoc | None, Fetched | None]:
         raise NotImplementedError("a Ferryman agent is not polled")
+
+    async def log_size(self, job: Job, stream: str) -> int:
+        async with self._log(job, stream, _NO_BYTES) as answer:
+            size = whole_number(answer.headers.get(LOG_SIZE, ""))
+            if size is None:
+                raise ValueError(f"a log without {LOG_SIZE}")
+            return size
+
+    async def log(
+        self, job: Job, stream: str, offset: int, *, follow: bool
+    ) -> AsyncGenerator[bytes, None]:
+        async with self._log(job, stream, offset, follow="1" if follow else "0") as answer:
+            while chunk := await answer.content.readany():
+                yield chunk
+
+    @asynccontextmanager
+    async def _log(
+        self, job: Job, stream: str, offset: int, **more: str
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        url = f"{self.base}/payloads/{job.payload_id}/logs/{stream}"
+        params = {"key": str(job.key), "offset": str(offset)} | more
+        try:
+            async with self._call("GET", url, params=params, timeout=_STREAM) as answer:
+                if answer.content_type != "application/octet-stream":
+                    raise ValueError(f"{answer.content_type} in place of a log")
+                yield answer
+        except RefusedByAgent as problem:
+            if problem.code == "log_gone":
+                raise NoSuchPayload(str(problem)) from problem
+            raise
 
     async def payloads(self) -> PayloadList:
         """All that it holds for this server."""

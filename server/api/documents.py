@@ -50,6 +50,7 @@ def job_doc(
         "links": Links(
             self=here,
             events=f"{here}/events",
+            logs=None if cleaned or not job.attempt else f"{here}/logs",
             result=f"{here}/result" if job.state is JobState.COMPLETED else None,
             attempts=f"{here}/attempts",
             graph=f"{here}/graph",

@@ -23,6 +23,7 @@ _BETWEEN_S: Final = 0.02
 """Between two batches, where there are more at once."""
 _LAST_ID: Final = "Last-Event-ID"
 _KIND: Final = "text/event-stream"
+COMMENT: Final = b": nothing new\n\n"
 NO_BUFFERING: Final = {"X-Accel-Buffering": "no", hdrs.CACHE_CONTROL: "no-cache"}
 """Of every answer that goes on: nginx would keep it until it ends."""
 
@@ -70,6 +71,12 @@ def message(number: int, event: str, data: str) -> bytes:
     return f"id: {number}\nevent: {event}\ndata: {data}\n\n".encode()
 
 
+def response() -> web.StreamResponse:
+    """The answer that the events are written to."""
+    headers = {hdrs.CONTENT_TYPE: _KIND, "X-Content-Type-Options": "nosniff"} | NO_BUFFERING
+    return web.StreamResponse(headers=headers)
+
+
 async def stream(
     request: web.Request,
     context: Context,
@@ -95,16 +102,15 @@ async def stream(
         batch = await read(after)
         if batch.last and not batch.messages and request.method == hdrs.METH_GET and after:
             return web.Response(status=HTTPStatus.NO_CONTENT)
-        headers = {hdrs.CONTENT_TYPE: _KIND, "X-Content-Type-Options": "nosniff"} | NO_BUFFERING
-        response = web.StreamResponse(headers=headers)
-        await response.prepare(request)
+        answer = response()
+        await answer.prepare(request)
         if request.method == hdrs.METH_HEAD:
-            return response
-        await response.write(b"retry: 2000\n\n")  # a browser that is cut off waits so long (ms)
+            return answer
+        await answer.write(b"retry: 2000\n\n")  # a browser that is cut off waits so long (ms)
         written_at = clock.monotonic()
         while True:
             if batch.messages:
-                await response.write(batch.messages)
+                await answer.write(batch.messages)
                 written_at = clock.monotonic()
             if batch.last or context.watch.closing:
                 break
@@ -115,12 +121,12 @@ async def stream(
                 if await wait_for(changed, max(0.0, KEEPALIVE_S - quiet_s), clock):
                     await clock.sleep(gather_s)
             if clock.monotonic() - written_at >= KEEPALIVE_S:
-                await response.write(b": nothing new\n\n")
+                await answer.write(COMMENT)
                 written_at = clock.monotonic()
             changed.clear()
             try:
                 batch = await read(batch.reached)
             except (FerrymanError, DatabaseUnavailable):
                 break  # the job was deleted, or the caller asks again and gets the reason
-        await response.write_eof()
-    return response
+        await answer.write_eof()
+    return answer

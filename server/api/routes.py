@@ -14,6 +14,7 @@ from server.api import (
     events,
     graph,
     jobs,
+    logs,
     openapi,
     schedules,
     server_status,
@@ -44,6 +45,13 @@ _EVENTS: Final = {
     "after": "only events with a higher seq",
     "limit": "1 to 1000, default 500",
     "wait": "seconds to wait for one",
+}
+_LOGS: Final = {
+    "stream": "stdout or stderr; default stdout",
+    "attempt": "its number; default the latest",
+    "offset": "from this byte on",
+    "tail": "in place of offset: the last so many bytes",
+    "follow": "1: go on with what it writes, until it has ended or wrote nothing for 15 s",
 }
 _ALL_EVENTS: Final = {
     "after": "only events with a higher seq; now: those that are still to come",
@@ -105,6 +113,15 @@ ROUTES: Final = (
         {200: wire.EventPage, 204: None},
         (400, 404, 429),
         _EVENTS,
+    ),
+    Route(
+        "GET",
+        f"{_JOB}/logs",
+        Area.JOBS,
+        logs.read,
+        {200: "text/plain", 206: "text/plain"},
+        (400, 404, 409, 410, 416, 429, 503),
+        _LOGS,
     ),
     Route(
         "GET",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -146,6 +146,29 @@ class Agent(Protocol):
 
         Raises:
             NoSuchPayload
+        """
+        ...
+
+    async def log_size(self, job: Job, stream: str) -> int:
+        """How many bytes the job's current attempt has written so far to "stdout" or "stderr".
+        Ferryman agents only, as is :meth:`log`.
+
+        Raises:
+            NoSuchPayload: it has ended there, so its logs are in its result.
+        """
+        ...
+
+    def log(
+        self, job: Job, stream: str, offset: int, *, follow: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """What it has written, from ``offset`` on.
+
+        Args:
+            follow: goes on with what it writes; ends when it has ended, or wrote nothing for a
+                while.
+
+        Raises:
+            NoSuchPayload: as above.
         """
         ...
 

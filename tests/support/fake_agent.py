@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from aiohttp import BodyPartReader, web
 
 from server.settings import load
+from shared.wire import LOG_SIZE
 from tests.support.server_http import ServerClient, hosted
 
 Trick: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
@@ -35,6 +36,8 @@ class HeldPayload:
     status: str = "Running"
     result: bytes = b""
     more: dict[str, Any] = field(default_factory=dict)
+    logs: dict[str, bytes] = field(default_factory=dict)
+    """What it has written so far."""
 
     def doc(self) -> dict[str, Any]:
         result = {"size": len(self.result), "sha256": hashlib.sha256(self.result).hexdigest()}
@@ -121,6 +124,11 @@ class FakeAgent:
     def streams(self) -> int:
         """How many event streams are open."""
         return len(self._streams)
+
+    async def write(self, held: HeldPayload, data: bytes, stream: str = "stdout") -> None:
+        """The payload's run.sh writes something."""
+        held.logs[stream] = held.logs.get(stream, b"") + data
+        await self._notify()
 
     def hang_up(self) -> None:
         """End the event streams."""
@@ -214,6 +222,26 @@ class FakeAgent:
             return refuse(404, "payload_not_found")
         return web.Response(body=held.result, content_type="application/zip")
 
+    async def log(self, request: web.Request) -> web.StreamResponse:
+        held = self.payloads.get(int(request.match_info["id"]))
+        stream, sent = request.match_info["stream"], int(request.query["offset"])
+        if held is None or request.query.get("key", held.key) != held.key:
+            return refuse(404, "payload_not_found")
+        if held.status not in ("Prepared", "Running"):
+            return refuse(404, "log_gone")
+        size = len(held.logs.get(stream, b""))
+        headers = {"Content-Type": "application/octet-stream", LOG_SIZE: str(size)}
+        answer = web.StreamResponse(headers=headers)
+        await answer.prepare(request)
+        async with self._changed:
+            while True:
+                data = held.logs.get(stream, b"")[sent:]
+                sent += len(data)
+                await answer.write(data)
+                if request.query.get("follow") != "1" or held.status != "Running":
+                    return answer
+                await self._changed.wait()
+
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
         held = self.payloads[int(request.match_info["id"])]
         if request.query.get("key", held.key) != held.key:
@@ -250,6 +278,7 @@ class FakeAgent:
                     web.get(f"{prefix}/retrieve/{{id}}", self.fetch),
                     web.get(f"{prefix}/retrieve_partial/{{id}}", self.fetch),
                     web.delete(f"{prefix}/payloads/{{id}}", self.acknowledge),
+                    web.get(f"{prefix}/payloads/{{id}}/logs/{{stream}}", self.log),
                 ]
             )
         runner = web.AppRunner(application, shutdown_timeout=0, handler_cancellation=True)

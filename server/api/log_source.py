@@ -1,0 +1,172 @@
+"""Where the log of an attempt is: at its agent while it runs, in its stored result afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, TypeAlias
+
+from server.api.context import Context
+from server.api.event_stream import KEEPALIVE_S
+from server.api.problems import Refusal
+from server.api.stored_log import stored_log
+from server.domain import states
+from server.domain.attempts import Attempt
+from server.domain.errors import FerrymanError
+from server.domain.jobs import Job
+from server.ports import Agent, AgentError, NoSuchPayload, RefusedByAgent
+from shared.clock import wait_for
+from shared.ids import AttemptKey
+from shared.sqlite.errors import DatabaseUnavailable
+
+_AGAIN_S: Final = 1.0
+"""After an agent had nothing to say, or could not be reached."""
+FOR_NOW: Final = frozenset({"log_moves", "agent_unreachable"})
+"""Codes of refusals that who follows a log waits for to be over."""
+Log: TypeAlias = Callable[[int, int], AsyncGenerator[bytes, None]]
+"""Gives its bytes from one position to another, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of an attempt's log; none: nothing came for a while."""
+
+    data: bytes
+    attempt: int | None
+
+
+@asynccontextmanager
+async def opened_log(
+    context: Context, job: Job, attempt: Attempt, stream: str
+) -> AsyncIterator[tuple[int, Log]]:
+    """Its size, and its bytes from one position to another."""
+    agent = _agent(context, job, attempt)
+    if agent is None:
+        async with stored_log(context, job, attempt, stream) as stored:
+            yield stored.size, stored.chunks
+        return
+    try:
+        size = await agent.log_size(job, stream)
+    except AgentError as problem:
+        raise _why_not(job, attempt, problem) from problem
+
+    def chunks(start: int, _: int) -> AsyncGenerator[bytes, None]:
+        return agent.log(job, stream, start, follow=False)
+
+    yield size, chunks
+
+
+async def log_pieces(
+    context: Context, job: Job, attempt: Attempt | None, stream: str, offset: int
+) -> AsyncGenerator[Piece, None]:
+    """What an attempt writes (None: the next one of the job), until all of it was given.
+
+    Raises:
+        OSError, EOFError, zlib.error, zipfile.BadZipFile: its stored result is damaged.
+    """
+    clock = context.clock
+    number = None if attempt is None else attempt.number
+    quiet_since = clock.monotonic()
+    with context.watch.of(job.id) as changed:
+        while not context.watch.closing:
+            changed.clear()
+            patience_s = KEEPALIVE_S
+            try:
+                job = await context.jobs.get(job.id)
+                attempt = await find_attempt(context, job, number)
+                if attempt is not None and has_started(job, attempt):
+                    number, patience_s = attempt.number, _AGAIN_S
+                    async with aclosing(_rest(context, job, attempt, stream, offset)) as chunks:
+                        async for chunk in chunks:
+                            offset += len(chunk)
+                            yield Piece(chunk, number)
+                            quiet_since = clock.monotonic()
+                    if attempt.ended_at is not None:
+                        return
+                elif job.ended:
+                    return
+            except AgentError:
+                pass  # it has ended there, and its result is on the way; or the agent is away
+            except Refusal as refusal:
+                if refusal.code not in FOR_NOW:
+                    return
+            except (FerrymanError, DatabaseUnavailable):
+                return  # the job was deleted, or the caller asks again and gets the reason
+            quiet_s = clock.monotonic() - quiet_since
+            if quiet_s >= KEEPALIVE_S:
+                quiet_since = clock.monotonic()
+                yield Piece(b"", number)
+            else:
+                await wait_for(changed, min(patience_s, KEEPALIVE_S - quiet_s), clock)
+
+
+async def _rest(
+    context: Context, job: Job, attempt: Attempt, stream: str, offset: int
+) -> AsyncGenerator[bytes, None]:
+    """Its bytes from ``offset`` on, and what it goes on to write."""
+    agent = _agent(context, job, attempt)
+    if agent is not None:
+        async with aclosing(agent.log(job, stream, offset, follow=True)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+        return
+    async with stored_log(context, job, attempt, stream) as stored:
+        if offset < stored.size:
+            async for chunk in stored.chunks(offset, stored.size):
+                yield chunk
+
+
+async def find_attempt(context: Context, job: Job, number: int | None) -> Attempt | None:
+    """The attempt, or the latest one; None: there is none yet.
+
+    Raises:
+        NoSuchAttempt
+    """
+    if number is not None:
+        return await context.jobs.attempt(AttemptKey(job.id, number))
+    latest = await context.jobs.attempts(job.id, 1)
+    return latest[0] if latest else None
+
+
+def has_started(job: Job, attempt: Attempt) -> bool:
+    """Whether an agent has, or had, it."""
+    if attempt.ended_at is not None:
+        return True
+    return job.attempt == attempt.number and job.state in states.AT_AGENT
+
+
+def _agent(context: Context, job: Job, attempt: Attempt) -> Agent | None:
+    """Who has its log; None: it has ended, and the log is in its result.
+
+    Raises:
+        Refusal: nobody shows it now.
+    """
+    if attempt.ended_at is not None:
+        return None
+    if not has_started(job, attempt):
+        raise not_started(job)
+    agent = context.fleet.named(job.agent or "")
+    if agent is None or not agent.supports_events:
+        what = "a job-orchestrator client" if agent else "not in the server's settings"
+        message = f"agent {job.agent} is {what}: the log can be read when the attempt has ended"
+        raise Refusal(HTTPStatus.CONFLICT, "no_live_log", message)
+    return agent
+
+
+def _why_not(job: Job, attempt: Attempt, problem: AgentError) -> Refusal:
+    if isinstance(problem, NoSuchPayload):
+        message = f"attempt {attempt.number} of job {job.id} has ended, its result is on the way"
+        return Refusal(HTTPStatus.CONFLICT, "log_moves", message, retry_after_s=1)
+    if isinstance(problem, RefusedByAgent):
+        message = f"agent {job.agent} does not show the log: {problem}"
+        return Refusal(HTTPStatus.CONFLICT, "no_live_log", message)
+    return Refusal(503, "agent_unreachable", str(problem), retry_after_s=5)
+
+
+def not_started(job: Job) -> Refusal:
+    message = f"job {job.id} is {job.state}, and no attempt of it has started"
+    if not job.ended:
+        message += "; follow=1 waits for one"
+    return Refusal(HTTPStatus.CONFLICT, "not_started", message)

@@ -1,0 +1,238 @@
+"""The log of an attempt: from its agent while it runs, from its stored result afterwards."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from server.api import event_stream
+from server.api.context import Context
+from server.api.event_stream import NO_BUFFERING
+from server.api.log_source import (
+    FOR_NOW,
+    find_attempt,
+    has_started,
+    log_pieces,
+    not_started,
+    opened_log,
+)
+from server.api.params import check_parameters, int_param
+from server.api.problems import Refusal
+from server.api.requested_job import requested_job
+from server.api.stored_log import LOG_HEADERS, STREAMS
+from server.domain.attempts import Attempt
+from server.domain.errors import BadField
+from server.domain.jobs import Job
+
+_QUERY: Final = ("stream", "attempt", "offset", "tail", "follow")
+_LAST: Final = 2**62
+_AGAIN_S: Final = 1.0
+"""After an agent had nothing to say, or could not be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the query asks for."""
+
+    stream: str
+    attempt: int | None
+    """None: the latest."""
+    offset: int | None
+    tail: int | None
+    follow: bool
+
+    def start(self, size: int) -> int:
+        """Where to begin in a log of so many bytes.
+
+        Raises:
+            Refusal: behind its end.
+        """
+        start = self.offset or 0 if self.tail is None else max(0, size - self.tail)
+        if start > size:
+            message = f"offset: the log has {size} bytes, so it can be 0 to {size}, not {start}"
+            headers = {"Content-Range": f"bytes */{size}"}
+            raise Refusal(416, "invalid_offset", message, part="offset", headers=headers)
+        return start
+
+
+async def read(request: web.Request, context: Context) -> web.StreamResponse:
+    """``stdout`` or ``stderr`` of an attempt; ``?follow=1`` goes on with what it writes."""
+    wanted = _wanted(request)
+    if event_stream.is_wanted(request):
+        return await _events(request, context, wanted)
+    if wanted.follow:
+        return await _followed(request, context, wanted)
+    return await _part(request, context, wanted)
+
+
+def _wanted(request: web.Request) -> _Wanted:
+    check_parameters(request, _QUERY)
+    query = request.query
+    stream = query.get("stream", STREAMS[0])
+    if stream not in STREAMS:
+        allowed = " or ".join(STREAMS)
+        raise BadField(
+            "stream", "invalid_stream", f"stream should be {allowed}, not {stream[:9]!r}"
+        )
+    if "offset" in query and "tail" in query:
+        raise BadField("tail", "invalid_tail", "tail: there is an offset, too; give one of them")
+    follow = query.get("follow", "0")
+    if follow not in ("0", "1", "true", "false"):
+        raise BadField("follow", "invalid_follow", f"follow should be 0 or 1, not {follow[:32]!r}")
+    return _Wanted(
+        stream,
+        int_param(request, "attempt", 1, 1, 2**31 - 1) if "attempt" in query else None,
+        int_param(request, "offset", 0, 0, _LAST) if "offset" in query else None,
+        int_param(request, "tail", 0, 0, _LAST) if "tail" in query else None,
+        follow in ("1", "true"),
+    )
+
+
+# -- what there is now
+
+
+async def _part(request: web.Request, context: Context, wanted: _Wanted) -> web.StreamResponse:
+    """The log as it is now, or the part of it that was asked for."""
+    job = await requested_job(request, context)
+    attempt = await find_attempt(context, job, wanted.attempt)
+    if attempt is None:
+        raise not_started(job)
+    async with opened_log(context, job, attempt, wanted.stream) as (size, log):
+        start, stop, status = wanted.start(size), size, HTTPStatus.OK
+        headers = {**LOG_HEADERS, hdrs.ACCEPT_RANGES: "bytes", hdrs.CACHE_CONTROL: "no-cache"}
+        if hdrs.RANGE in request.headers and wanted.offset is None and wanted.tail is None:
+            found = _range(request, size)
+            if found is not None:
+                start, stop = found
+                status = HTTPStatus.PARTIAL_CONTENT
+                headers[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{size}"
+        headers |= _log_headers(attempt, start) | {
+            "Ferryman-Log-Next": str(stop),
+            hdrs.CONTENT_LENGTH: str(stop - start),
+        }
+        response = web.StreamResponse(status=status, headers=headers)
+        await response.prepare(request)
+        if request.method != hdrs.METH_HEAD:
+            left = stop - start
+            async with aclosing(log(start, stop)) as chunks:
+                async for chunk in chunks:
+                    await response.write(chunk[:left])
+                    left -= min(left, len(chunk))
+                    if not left:
+                        break
+            if left:
+                raise EOFError(f"the log of attempt {attempt.number} ends too early")
+        await response.write_eof()
+    return response
+
+
+def _range(request: web.Request, size: int) -> tuple[int, int] | None:
+    try:
+        wanted = request.http_range
+    except ValueError:
+        return None  # several ranges or nonsense: RFC 9110 lets us ignore the header
+    start, stop, _ = wanted.indices(size)
+    if start >= stop:
+        message = f"the log has {size} bytes, none of them in that range"
+        headers = {"Content-Range": f"bytes */{size}"}
+        raise Refusal(416, "invalid_range", message, headers=headers)
+    return start, stop
+
+
+# -- what there is, and what comes
+
+
+async def _followed(request: web.Request, context: Context, wanted: _Wanted) -> web.StreamResponse:
+    """Bytes as they are written, until the attempt has ended, or nothing came for a while."""
+    with context.waiting(request):
+        job, attempt, start = await _begin(request, context, wanted)
+        headers = {**LOG_HEADERS, **NO_BUFFERING, **_log_headers(attempt, start)}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        if request.method != hdrs.METH_HEAD:
+            async with aclosing(log_pieces(context, job, attempt, wanted.stream, start)) as pieces:
+                async for piece in pieces:
+                    if not piece.data:
+                        break  # a proxy would cut it off; the caller asks again from its offset
+                    await response.write(piece.data)
+        await response.write_eof()
+    return response
+
+
+async def _events(request: web.Request, context: Context, wanted: _Wanted) -> web.StreamResponse:
+    """The same as server-sent events: text, and the offset behind it. They always follow."""
+    seen = event_stream.last_event_id(request)
+    if seen is not None:
+        wanted = replace(wanted, offset=seen, tail=None)
+    with context.waiting(request):
+        job, attempt, offset = await _begin(request, context, wanted)
+        if seen is not None and attempt is not None and attempt.ended_at is not None:
+            async with opened_log(context, job, attempt, wanted.stream) as (size, _):
+                if offset == size:
+                    return web.Response(status=HTTPStatus.NO_CONTENT)  # or it asks again and again
+        response = event_stream.response()
+        await response.prepare(request)
+        if request.method == hdrs.METH_HEAD:
+            return response
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        number = None if attempt is None else attempt.number
+
+        async def send(data: bytes, *, final: bool = False) -> None:
+            text = decoder.decode(data, final)
+            if text:
+                behind = offset - len(decoder.getstate()[0])  # half a character is sent later
+                document = json.dumps({"attempt": number, "text": text})
+                await response.write(event_stream.message(behind, "log", document))
+
+        async with aclosing(log_pieces(context, job, attempt, wanted.stream, offset)) as pieces:
+            async for piece in pieces:
+                if piece.data:
+                    offset, number = offset + len(piece.data), piece.attempt
+                    await send(piece.data)
+                else:
+                    await response.write(event_stream.COMMENT)
+        if not context.watch.closing:
+            await send(b"", final=True)
+            document = json.dumps({"attempt": number, "offset": offset})
+            await response.write(event_stream.message(offset, "end", document))
+        await response.write_eof()
+    return response
+
+
+async def _begin(
+    request: web.Request, context: Context, wanted: _Wanted
+) -> tuple[Job, Attempt | None, int]:
+    """The job, its attempt (None: it has not started), and where to begin.
+
+    Raises:
+        Refusal: there is nothing to follow.
+    """
+    job = await requested_job(request, context)
+    attempt = await find_attempt(context, job, wanted.attempt)
+    if attempt is None or not has_started(job, attempt):
+        if job.ended:
+            raise not_started(job)
+        return job, None, wanted.offset or 0
+    try:
+        async with opened_log(context, job, attempt, wanted.stream) as (size, _):
+            return job, attempt, wanted.start(size)
+    except Refusal as refusal:
+        if refusal.code in FOR_NOW and wanted.tail is None:
+            return job, attempt, wanted.offset or 0
+        raise
+
+
+def _log_headers(attempt: Attempt | None, start: int) -> dict[str, str]:
+    headers = {"Ferryman-Log-Offset": str(start)}
+    if attempt is not None:
+        headers["Ferryman-Log-Attempt"] = str(attempt.number)
+    headers["Ferryman-Log-Ended"] = str(
+        attempt is not None and attempt.ended_at is not None
+    ).lower()
+    return headers
