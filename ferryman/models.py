@@ -385,6 +385,25 @@ class TagPage(Wire):
     """Cursor of the next page; None on the last."""
 
 
+class BulkItem(Wire):
+    """What became of one job."""
+
+    id: int
+    ok: bool
+    code: str
+    """``requested``, ``queued``, ``deleted``, ``tagged``, ``already_ended``; or why not."""
+    message: str
+
+
+class BulkAnswer(Wire):
+    """``POST /api/v1/jobs/bulk``."""
+
+    items: list[BulkItem]
+    more: bool
+    """There may be further jobs that fit: ask again with ``next`` as ``cursor``."""
+    next: str | None = None
+
+
 class EventDoc(Wire):
     """One line of a job's history."""
 

@@ -19,6 +19,8 @@ from ferryman.agent_models import AgentState as AgentState
 from ferryman.models import AttemptDoc as AttemptDoc
 from ferryman.models import AttemptLinks as AttemptLinks
 from ferryman.models import AttemptPage as AttemptPage
+from ferryman.models import BulkAnswer as BulkAnswer
+from ferryman.models import BulkItem as BulkItem
 from ferryman.models import ChildCounts as ChildCounts
 from ferryman.models import EventDoc as EventDoc
 from ferryman.models import EventPage as EventPage

@@ -16,7 +16,7 @@ from shared.wire import Reason
 
 Parser: TypeAlias = Callable[[str], Any]
 _TAG: Final = re.compile(r"[^\s,\x00-\x1f\x7f]{1,64}")
-_MAX_TAGS: Final = 32
+MAX_TAGS: Final = 32
 _MAX_META: Final = 16 << 10
 _MAX_DEPENDENCIES: Final = 1_000
 _MAX_DELAYS: Final = 100
@@ -73,9 +73,9 @@ def tags(text: str) -> tuple[str, ...]:
         ValueError
     """
     found = tuple(dict.fromkeys(_words(text)))
-    if len(found) > _MAX_TAGS or not all(map(_TAG.fullmatch, found)):
+    if len(found) > MAX_TAGS or not all(map(_TAG.fullmatch, found)):
         raise ValueError(
-            f"there may be up to {_MAX_TAGS} words of up to 64 characters, separated by commas"
+            f"there may be up to {MAX_TAGS} words of up to 64 characters, separated by commas"
         )
     return found
 

@@ -51,6 +51,10 @@ class NewSchedule:
     bundle: Bundle
     next_at: Micros
     created_at: Micros
+    tasks: int = 0
+    """Lines of the bundle's ``array_file``; 0: it has none."""
+    has_gather: bool = False
+    """The bundle has a gather.sh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

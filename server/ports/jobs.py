@@ -132,6 +132,16 @@ class Jobs(Batches, Dependent, Retained, Protocol):
         """
         ...
 
+    async def change_tags(
+        self, job_id: int, add: Collection[str], remove: Collection[str], at: Micros, by: str
+    ) -> Job:
+        """Add and remove tags of a job, whatever its state, with an event.
+
+        Raises:
+            NoSuchJob, TooManyTags
+        """
+        ...
+
     async def release_delayed(self, now: Micros) -> int:
         """Let the jobs be sent whose delay is over; how many, some hundreds at a time.
 

@@ -22,7 +22,7 @@ async def with_tasks(request: UploadRequest, bundle: Path, *, has_gather: bool) 
     Raises:
         BadField: there is no such file, or it holds no tasks, or too many.
     """
-    batch = request.batch
+    batch, count = request.batch, 0
     if batch is not None and batch.file is not None:
         try:
             count = await fan_out.count_lines(bundle, batch.file, request.service.max_children)
@@ -30,6 +30,17 @@ async def with_tasks(request: UploadRequest, bundle: Path, *, has_gather: bool) 
             raise _bad_file(str(problem)) from None
         if not count:
             raise _bad_file(f"{batch.file!r} has no lines, so there are no tasks")
+    return with_counted_tasks(request, count, has_gather=has_gather)
+
+
+def with_counted_tasks(request: UploadRequest, count: int, *, has_gather: bool) -> UploadRequest:
+    """The same, where it is known how many lines the ``array_file`` has.
+
+    Raises:
+        BadField: there are too many.
+    """
+    batch = request.batch
+    if batch is not None and batch.file is not None:
         check_children("array_file", count, request.service)
         batch = dataclasses.replace(batch, ranges=((0, count - 1, 1),))
     if has_gather:

@@ -36,6 +36,7 @@ from server.ports import ScratchFile
 from server.ports.schedules import Firing
 from server.ports.schedules import Schedules as Store
 from server.stages.accept import Accept, new_job
+from server.stages.array_tasks import with_counted_tasks, with_tasks
 from server.stages.stage import Resources, Stage
 from shared.clock import SECOND, Micros, iso
 from shared.files.bundles.format import BundleSummary
@@ -113,7 +114,11 @@ class Schedules(Stage):
         )
         refusal = _missed(schedule, now) if is_due else ""
         try:
-            request = upload_request(schedule.fields, self._services, LOCAL)
+            request = with_counted_tasks(
+                upload_request(schedule.fields, self._services, LOCAL),
+                schedule.tasks,
+                has_gather=schedule.has_gather,
+            )
         except FerrymanError as problem:  # the settings have changed since
             refusal = refusal or str(problem)
         else:
@@ -158,6 +163,8 @@ class Schedules(Stage):
             raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
         now = self._clock.now()
         next_at = _first_at(timing, now)
+        request = await with_tasks(request, content.path, has_gather=bundle.has_gather)
+        batch = request.batch
 
         async def insert(stored: Bundle, lease: Lease | None) -> tuple[Schedule, bool]:
             schedule = await self._store.insert(
@@ -171,6 +178,8 @@ class Schedules(Stage):
                     bundle=stored,
                     next_at=next_at,
                     created_at=now,
+                    tasks=batch.total if batch is not None and batch.file is not None else 0,
+                    has_gather=bundle.has_gather,
                 ),
                 self._most_per_user,
                 self._stored_per_user,

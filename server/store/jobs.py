@@ -21,13 +21,16 @@ from server.store.moves import get_job, make_move
 from server.store.pages import Pages
 from server.store.queue import HELD, Queue
 from server.store.retention import Retention
+from server.store.tags import Tags
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Transaction
 from shared.wire import JobState
 
 
-class SqlJobs(Queue, Claims, Pages, Attempts, Retention, Events, LiveValues, Batches, Dependencies):
+class SqlJobs(
+    Queue, Claims, Pages, Attempts, Retention, Events, LiveValues, Batches, Dependencies, Tags
+):
     """``ports.Jobs`` over a database."""
 
     # -- moving

@@ -156,6 +156,8 @@ _6: Migration = (
         bundle_file TEXT NOT NULL,
         bundle_size INTEGER NOT NULL,
         bundle_digest TEXT NOT NULL,
+        tasks INTEGER NOT NULL DEFAULT 0,
+        has_gather INTEGER NOT NULL DEFAULT 0,
         paused INTEGER NOT NULL DEFAULT 0,
         pending INTEGER NOT NULL DEFAULT 0,
         next_at INTEGER NOT NULL,

@@ -252,6 +252,8 @@ def _columns(new: NewSchedule, bundle: Bundle) -> dict[str, Any]:
         "bundle_file": bundle.file,
         "bundle_size": bundle.size,
         "bundle_digest": bundle.digest,
+        "tasks": new.tasks,
+        "has_gather": int(new.has_gather),
         "next_at": new.next_at,
         "created_at": new.created_at,
     }
@@ -267,6 +269,8 @@ def _schedule(row: Row) -> Schedule:
         timing=Timing(row["cron"], row["time_zone"], row["overlap"], row["missed"]),
         fields=json.loads(row["fields"]),
         bundle=Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"]),
+        tasks=row["tasks"],
+        has_gather=bool(row["has_gather"]),
         next_at=row["next_at"],
         created_at=row["created_at"],
         paused=bool(row["paused"]),

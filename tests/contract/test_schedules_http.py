@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import aiohttp
@@ -17,14 +19,18 @@ SCHEDULES = "/api/v1/schedules"
 
 
 async def post(
-    caller: ServerClient, fields: dict[str, str], path: str = SCHEDULES, token: str = ""
+    caller: ServerClient, fields: dict[str, str], token: str = "", **files: str
 ) -> tuple[int, dict[str, Any]]:
     form = aiohttp.FormData(quote_fields=False)
     for name, value in fields.items():
         form.add_field(name, value)
-    form.add_field("file", b"echo hello\n", filename="run.sh")
+    for name, content in ({"run": "echo hello\n"} | files).items():
+        suffix = ".txt" if name == "params" else ".sh"
+        form.add_field("file", content.encode(), filename=f"{name}{suffix}")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    async with caller.session.post(f"{caller.url}{path}", data=form, headers=headers) as answer:
+    async with caller.session.post(
+        f"{caller.url}{SCHEDULES}", data=form, headers=headers
+    ) as answer:
         return answer.status, json.loads(await answer.read())
 
 
@@ -94,6 +100,19 @@ async def test_a_wrong_field_is_named_with_its_value(tmp_path, wrong, status, co
         assert words in problem["detail"]
         assert problem["part"] == next(iter(wrong))
         assert (await ask(caller, "GET", SCHEDULES))[1]["items"] == []
+
+
+async def test_each_job_of_a_schedule_has_the_tasks_of_its_bundle(tmp_path):
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        array = START | {"array_file": "params.txt"}
+        status, problem = await post(caller, array)
+        assert (status, problem["code"]) == (400, "invalid_array_file")
+        status, added = await post(caller, array, params="a\nb\nc\n", gather="true\n")
+        assert status == 201, added
+        status, job = await ask(caller, "POST", f"{added['links']['self']}/run")
+        assert status == 201, job
+        with closing(sqlite3.connect(tmp_path / "data" / "ferryman.sqlite")) as raw:
+            assert raw.execute("SELECT total, has_gather FROM batches").fetchall() == [(3, 1)]
 
 
 async def test_a_name_is_a_users_once_and_schedules_are_counted(tmp_path):

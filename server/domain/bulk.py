@@ -1,0 +1,37 @@
+"""What is done with many jobs in one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from server.domain import states
+from shared.wire import JobState
+
+
+class BulkAction(StrEnum):
+    CANCEL = "cancel"
+    RETRY = "retry"
+    DELETE = "delete"
+    TAG = "tag"
+    UNTAG = "untag"
+
+
+AMONG: Final = {
+    BulkAction.CANCEL: tuple(state for state in JobState if state not in states.ENDED),
+    BulkAction.RETRY: tuple(
+        state for state in states.ENDED if JobState.QUEUED in states.NEXT[state]
+    ),
+}
+"""Where a filter names no state: those whose jobs the action can change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of one job."""
+
+    job_id: int
+    ok: bool
+    code: str
+    message: str
