@@ -62,6 +62,8 @@ class WaitReason(StrEnum):
     NOT_BEFORE = "not_before"
     DEPENDENCY = "dependency"
     MAX_PARALLEL = "max_parallel"
+    CHILDREN = "children"
+    """A parent: for its children to end."""
     PAUSED = "paused"
     NO_AGENT = "no_agent"
     AGENTS_BUSY = "agents_busy"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from server.stages.agents import Agents
 from server.stages.cancel import Cancel
 from server.stages.schedules import Schedules
 from server.stages.services import Services
+from server.stages.waiting import why_waiting
 from shared.clock import Clock
 from shared.multipart.limits import FormLimits
 from shared.wire import JobDoc, QueueInfo
@@ -49,6 +50,16 @@ class Context:
     """Around a request's wait; refuses where too many wait."""
     url_prefix: str = ""
     """Path below which a proxy shows us."""
+
+    async def queue_of(self, jobs: Sequence[Job], *, in_list: bool = False) -> dict[int, QueueInfo]:
+        """Why those of the jobs that wait do."""
+        now = self.clock.now()
+        return await why_waiting(jobs, self.services, self.jobs, self.fleet, now, in_list=in_list)
+
+    async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:
+        """The jobs as lists show them, those that wait with the reason."""
+        queue = await self.queue_of(jobs, in_list=True)
+        return [self.document(job, queue.get(job.id)) for job in jobs]
 
     def document(self, job: Job, queue: QueueInfo | None = None) -> JobDoc:
         """The job as it is shown."""

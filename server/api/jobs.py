@@ -20,7 +20,6 @@ from server.domain.jobs import Job
 from server.ports import Filter
 from server.stages import clean
 from server.stages.read import job_of_key, list_ids, list_jobs
-from server.stages.waiting import why_waiting
 from shared.http.authentication import PRINCIPAL
 from shared.wire import JobPage, TagPage
 
@@ -31,10 +30,7 @@ _MOST: Final = 200
 
 
 async def _document(context: Context, job: Job, status: int = HTTPStatus.OK) -> web.Response:
-    service = context.services.get(job.service)
-    queue = None
-    if not job.ended:
-        queue = await why_waiting(job, service, context.jobs, context.fleet, context.clock.now())
+    queue = (await context.queue_of([job])).get(job.id)
     moves = await context.jobs.moves(job.id, _MOST)
     attempts = await context.jobs.attempts(job.id, _MOST)
     more = {
@@ -60,7 +56,7 @@ async def page(request: web.Request, context: Context) -> JobPage:
     limit = int_param(request, "limit", 50, 1, 500)
     before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
     jobs, following = await list_jobs(context.jobs, request[PRINCIPAL], where, before, limit)
-    items = [context.document(job) for job in jobs]
+    items = await context.documents(jobs)
     return JobPage(items=items, next=None if following is None else str(following))
 
 
@@ -82,7 +78,7 @@ async def _page_of_key(
     if user is None:
         raise BadField(_KEY, "missing_user", f"{_KEY} needs user beside it: keys belong to a user")
     job = await job_of_key(context.jobs, request[PRINCIPAL], user, key)
-    items = [] if job is None else [context.document(job)]
+    items = [] if job is None else await context.documents([job])
     return JobPage(items=items, next=None)
 
 

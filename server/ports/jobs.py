@@ -167,8 +167,10 @@ class Jobs(Batches, Dependent, Retained, Protocol):
         """Jobs that are to be cancelled and have not ended."""
         ...
 
-    async def queued_before(self, job: Job) -> int:
-        """How many queued jobs of the user and service are older; counts up to 1,000."""
+    async def queued_before(self, ids: Sequence[int], most: int) -> dict[int, int]:
+        """For each of the jobs: how many of its user's jobs of its service may be sent before it;
+        counts no further than ``most``.
+        """
         ...
 
     async def overdue(

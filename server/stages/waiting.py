@@ -1,53 +1,178 @@
-"""Why a job waits."""
+"""Why jobs wait."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from server.domain.jobs import Job
+from server.domain.batch import Batch
+from server.domain.jobs import Hold, Job
 from server.domain.service import Service
-from server.ports import Fleet, Jobs
+from server.ports import Fleet, Held, Jobs
 from shared.clock import Micros, iso
-from shared.units.sizes import say_count
-from shared.wire import JobState, QueueInfo
+from shared.wire import JobState, QueueInfo, WaitReason
+
+_NAMED: Final = 5
+"""Jobs that a sentence names; the document has more of them."""
+_COUNTED: Final = 1_000
+_COUNTED_IN_LISTS: Final = 100
+"""How far positions are counted in lists, where they are counted for each job."""
 
 
 async def why_waiting(
-    job: Job, service: Service | None, jobs: Jobs, fleet: Fleet, now: Micros
-) -> QueueInfo | None:
-    """Position in the queue and reason of a job that waits; None: it does not wait."""
-    if job.state is JobState.SUBMITTED:
-        reason = f"agent {job.agent} has it and starts it when a slot is free"
-        return QueueInfo(position=1, reason=reason)
-    if job.state is not JobState.QUEUED:
-        return None
-    position = 1 + await jobs.queued_before(job)
-    if service is None:
-        reason = f"the server has no service {job.service} in its settings"
-        return QueueInfo(position=position, reason=reason)
-    held = await jobs.held()
-    load = Counter[str]()
-    for one in held:
-        load[one.agent] += one.slots
-    mine = sum(
-        one.slots for one in held if (one.service, one.user_id) == (job.service, job.user_id)
-    )
-    all_users = sum(one.slots for one in held if one.service == job.service)
-    if job.not_before > now:
-        reason = f"to be tried again at {iso(job.not_before)}: {job.message}"
-    elif why := fleet.why_none(job.service, {}):
-        reason = why
-    elif mine >= service.runs_per_user:
+    listed: Sequence[Job],
+    services: Mapping[str, Service],
+    jobs: Jobs,
+    fleet: Fleet,
+    now: Micros,
+    *,
+    in_list: bool = False,
+) -> dict[int, QueueInfo]:
+    """Position in the queue and reason of each of the jobs that waits; the others are left out.
+
+    Args:
+        in_list: positions are counted less far.
+    """
+    waiting = [job for job in listed if _waits(job)]
+    if not waiting:
+        return {}
+    held = _Held(await jobs.held(), fleet)
+    parents = {job.id if job.deferred else job.parent_id for job in waiting} - {None}
+    batches = await jobs.batches_of([one for one in parents if one is not None])
+    queued = [job.id for job in waiting if job.state is JobState.QUEUED]
+    before = await jobs.queued_before(queued, _COUNTED_IN_LISTS if in_list else _COUNTED)
+    found = {}
+    for job in waiting:
+        position = 1 + before.get(job.id, 0)
+        if job.state is JobState.SUBMITTED:
+            why = held.at_agent(job)
+        elif job.state is JobState.RUNNING:
+            why = _children(batches.get(job.id))
+        elif (service := services.get(job.service)) is None:
+            reason = f"the server has no service {job.service} in its settings"
+            why = _why(WaitReason.NO_SERVICE, reason)
+        else:
+            on = await jobs.unmet(job.id) if job.hold is Hold.DEPENDENCY and not in_list else []
+            batch = batches.get(job.parent_id or 0)
+            why = (
+                _on_hold(job, on, batch)
+                or _not_sent(job, service, now)
+                or held.not_sent(job, service, position)
+            )
+        found[job.id] = QueueInfo(position=position, **why)
+    return found
+
+
+def _waits(job: Job) -> bool:
+    """Deferred parents wait for their children."""
+    running = job.deferred and job.state is JobState.RUNNING
+    return running or job.state in (JobState.QUEUED, JobState.SUBMITTED)
+
+
+def _why(code: WaitReason, reason: str, **more: Any) -> dict[str, Any]:
+    return {"code": code, "reason": reason, **more}
+
+
+def _children(batch: Batch | None) -> dict[str, Any]:
+    if batch is None or not batch.total:
+        return _why(WaitReason.CHILDREN, "waits for its children")
+    reason = f"waits for its children: {batch.ended} of {batch.total} have ended"
+    return _why(WaitReason.CHILDREN, reason, used=batch.ended, limit=batch.total)
+
+
+def _on_hold(job: Job, on: Sequence[int], batch: Batch | None) -> dict[str, Any] | None:
+    """Why the job may not be claimed yet.
+
+    Args:
+        on: the jobs that it waits for, the first hundred; empty: not asked for.
+        batch: of its parent.
+    """
+    if job.hold is Hold.DEPENDENCY:
+        named = ", ".join(map(str, on[:_NAMED])) + (" and more" if len(on) > _NAMED else "")
+        jobs = "other jobs" if not on else f"job {named}" if len(on) == 1 else f"jobs {named}"
+        return _why(WaitReason.DEPENDENCY, f"waits for {jobs} to complete", waits_for=on)
+    if job.hold is Hold.PARALLEL:
+        most = batch.max_parallel if batch is not None else 0
         reason = (
-            f"user {job.user_id} has {say_count(mine, 'job')} under way, "
-            "the most the service allows one user"
+            f"its parent, job {job.parent_id}, has {most} of {most} children under way, "
+            "the most that max_parallel allows"
         )
-    elif all_users >= service.max_runs:
-        reason = f"the service has {say_count(all_users, 'job')} under way, the most it may have"
-    elif why := fleet.why_none(job.service, load):
-        reason = why
-    elif position > 1:
-        reason = "earlier jobs of the same user come first"
-    else:
-        reason = "next in turn"
-    return QueueInfo(position=position, reason=reason)
+        return _why(WaitReason.MAX_PARALLEL, reason, used=most, limit=most)
+    return None
+
+
+def _not_sent(job: Job, service: Service, now: Micros) -> dict[str, Any] | None:
+    """Why the job may not be sent, whatever others do."""
+    if job.not_before > now:
+        at = iso(job.not_before)
+        reason = (
+            f"to be tried again at {at}: {job.message}"
+            if job.attempt
+            else f"to be sent at {at}, as it was asked for"
+        )
+        return _why(WaitReason.NOT_BEFORE, reason, until=at)
+    if service.paused:
+        said = f": {service.paused_message}" if service.paused_message else ""
+        return _why(WaitReason.PAUSED, f"service {service.name} is paused{said}")
+    return None
+
+
+class _Held:
+    """The slots that are held now, counted once for all jobs that are asked about."""
+
+    def __init__(self, held: Sequence[Held], fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._agents, self._running = Counter[str](), Counter[str]()
+        self._services, self._users = Counter[str](), Counter[tuple[str, str]]()
+        self._no_agent: dict[str, str] = {}
+        self._all_busy: dict[str, str] = {}
+        for one in held:
+            self._agents[one.agent] += one.slots
+            self._running[one.agent] += one.running
+            self._services[one.service] += one.slots
+            self._users[one.service, one.user_id] += one.slots
+
+    def at_agent(self, job: Job) -> dict[str, Any]:
+        """Why the agent that has the job has not started it."""
+        reason = f"agent {job.agent} has it and starts it when a slot is free"
+        agent = self._fleet.named(job.agent or "")
+        if agent is None or agent.slots is None:
+            return _why(WaitReason.AGENTS_BUSY, reason)
+        used, limit = self._running[agent.name], agent.slots
+        reason = f"{reason}: {used} of {limit} running"
+        return _why(WaitReason.AGENTS_BUSY, reason, used=used, limit=limit)
+
+    def not_sent(self, job: Job, service: Service, position: int) -> dict[str, Any]:
+        """Why the job, which may be sent, is not."""
+        name = service.name
+        if name not in self._no_agent:
+            self._no_agent[name] = self._fleet.why_none(name, {})
+            self._all_busy[name] = self._fleet.why_none(name, self._agents)
+        if self._no_agent[name]:
+            return _why(WaitReason.NO_AGENT, self._no_agent[name])
+        mine, all_users = self._users[name, job.user_id], self._services[name]
+        if mine >= (most := service.runs_per_user):
+            reason = (
+                f"user {job.user_id} has {mine} of {most} jobs under way, "
+                "the most the service allows one user"
+            )
+            return _why(WaitReason.USER_QUOTA, reason, used=mine, limit=most)
+        if all_users >= (most := service.max_runs):
+            reason = f"the service has {all_users} of {most} jobs under way, the most it may have"
+            return _why(WaitReason.SERVICE_QUOTA, reason, used=all_users, limit=most)
+        if self._all_busy[name]:
+            return _why(WaitReason.AGENTS_BUSY, self._all_busy[name], **self._slots(name))
+        if position > 1:
+            return _why(WaitReason.EARLIER_JOBS, "earlier jobs of the same user come first")
+        return _why(WaitReason.NEXT, "next in turn")
+
+    def _slots(self, service: str) -> dict[str, int]:
+        """How many slots of the agents that can take it are taken, as far as they say."""
+        able = [one for one in self._fleet.candidates(service) if one.slots is not None]
+        if not able:
+            return {}
+        return {
+            "used": sum(self._agents[one.name] for one in able),
+            "limit": sum(one.slots or 0 for one in able),
+        }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from server.domain.jobs import Job
 from server.ports import Held
-from server.store.statements import Part
+from server.store.statements import Part, batches
 from shared.clock import Micros
 from shared.sql import Database, Transaction
 
@@ -101,26 +102,28 @@ class Queue(Part):
     async def queued(self, service: str, user_id: str, limit: int) -> int:
         return await count_queued(self._database, service, user_id, limit)
 
-    async def queued_before(self, job: Job) -> int:
-        rows = await self._database.rows(
-            f"""
-            SELECT count(*) AS count FROM (
-                SELECT 1 FROM jobs WHERE {READY} AND service = :service AND user_id = :user_id
-                AND priority > :priority
-                UNION ALL
-                SELECT 1 FROM jobs WHERE {READY} AND service = :service AND user_id = :user_id
-                AND priority = :priority AND id < :id
-                LIMIT 1000
+    async def queued_before(self, ids: Sequence[int], most: int) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for names, params in batches(ids):
+            rows = await self._database.list_rows(
+                f"""
+                SELECT waiting.id AS id, (
+                    SELECT count(*) FROM (
+                        SELECT 1 FROM jobs WHERE {READY} AND service = waiting.service
+                        AND user_id = waiting.user_id AND priority > waiting.priority
+                        UNION ALL
+                        SELECT 1 FROM jobs WHERE {READY} AND service = waiting.service
+                        AND user_id = waiting.user_id AND priority = waiting.priority
+                        AND id < waiting.id
+                        LIMIT :most
+                    )
+                ) AS count
+                FROM jobs AS waiting WHERE waiting.id IN ({names})
+                """,  # noqa: S608 - placeholders
+                params | {"most": most},
             )
-            """,  # noqa: S608 - no user input
-            {
-                "service": job.service,
-                "user_id": job.user_id,
-                "priority": job.priority,
-                "id": job.id,
-            },
-        )
-        return int(rows[0]["count"])
+            found |= {row["id"]: row["count"] for row in rows}
+        return found
 
     async def overdue(
         self, service: str, queued_before: Micros | None, now: Micros, limit: int

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server.api import documents
+from server.domain.batch import Batch
+from server.domain.jobs import Hold, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.stages.waiting import why_waiting
-from shared.wire import JobState, PayloadState, QueueInfo, Reason
+from shared.clock import iso
+from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
 from tests.support.simulation import World
 
 SERVICES = {
@@ -36,13 +41,8 @@ async def sweep(world: World) -> None:
 
 async def waits(world: World, job_id: int) -> QueueInfo | None:
     job = await world.jobs.get(job_id)
-    return await why_waiting(
-        job,
-        world.services.get(job.service),
-        world.jobs,
-        world.registry,
-        world.steady.now(),
-    )
+    found = await why_waiting([job], world.services, world.jobs, world.registry, world.steady.now())
+    return found.get(job_id)
 
 
 async def reason(world: World, job_id: int) -> str:
@@ -117,20 +117,34 @@ async def test_a_start_time_holds_whatever_the_clock_does(world) -> None:
 async def test_a_job_shows_its_position_and_why_it_waits(world) -> None:
     await world.start()
     jobs = [await world.upload("ann", "example") for _ in range(4)]
-    assert await waits(world, jobs[0]) == QueueInfo(position=1, reason="next in turn")
+    assert await waits(world, jobs[0]) == QueueInfo(
+        position=1, reason="next in turn", code=WaitReason.NEXT
+    )
     later = await waits(world, jobs[3])
-    assert later == QueueInfo(position=4, reason="earlier jobs of the same user come first")
+    assert later == QueueInfo(
+        position=4,
+        reason="earlier jobs of the same user come first",
+        code=WaitReason.EARLIER_JOBS,
+    )
     await sweep(world)
     assert [(await world.jobs.get(job)).state for job in jobs] == [JobState.SUBMITTED] * 2 + [
         JobState.QUEUED
     ] * 2
     assert await waits(world, jobs[2]) == QueueInfo(
-        position=1, reason="user ann has 2 jobs under way, the most the service allows one user"
+        position=1,
+        reason="user ann has 2 of 2 jobs under way, the most the service allows one user",
+        code=WaitReason.USER_QUOTA,
+        used=2,
+        limit=2,
     )
     other = [await world.upload("bob", "example") for _ in range(2)]
     await sweep(world)
     assert await waits(world, other[1]) == QueueInfo(
-        position=1, reason="the service has 3 jobs under way, the most it may have"
+        position=1,
+        reason="the service has 3 of 3 jobs under way, the most it may have",
+        code=WaitReason.SERVICE_QUOTA,
+        used=3,
+        limit=3,
     )
 
 
@@ -139,9 +153,14 @@ async def test_a_job_that_an_agent_holds_waits_for_a_slot_there_and_then_for_not
     job = await world.upload("ann", "patient")
     await sweep(world)
     name = (await world.jobs.get(job)).agent
-    expected = f"agent {name} has it and starts it when a slot is free"
-    assert await waits(world, job) == QueueInfo(position=1, reason=expected)
     agent = next(one for one in world.agents if one.name == name)
+    assert await waits(world, job) == QueueInfo(
+        position=1,
+        reason=f"agent {name} has it and starts it when a slot is free: 0 of {agent.slots} running",
+        code=WaitReason.AGENTS_BUSY,
+        used=0,
+        limit=agent.slots,
+    )
     agent.start(agent.payloads[1])
     await world.settle()
     assert await waits(world, job) is None
@@ -152,6 +171,99 @@ async def test_a_job_shows_that_its_service_is_gone(world) -> None:
     job = await world.upload("ann", "patient")
     del world.services["patient"]
     assert "no service patient in its settings" in await reason(world, job)
+
+
+async def test_a_paused_service_is_claimed_by_nobody_and_its_jobs_say_so(world) -> None:
+    await world.start()
+    job = await world.upload("ann", "patient")
+    paused = replace(world.services["patient"], paused=True, paused_message="new disks")
+    world.services["patient"] = paused
+    await sweep(world)
+    assert await waits(world, job) == QueueInfo(
+        position=1, reason="service patient is paused: new disks", code=WaitReason.PAUSED
+    )
+    world.services["patient"] = SERVICES["patient"]
+    await sweep(world)
+    assert (await world.jobs.get(job)).state is JobState.SUBMITTED
+
+
+async def test_a_job_shows_its_place_by_priority_and_when_it_may_be_sent(world) -> None:
+    await world.start()
+    for agent in world.agents:
+        agent.drop()
+    low, first, high = [
+        await world.upload("ann", "patient", priority=text) for text in ("-1", "0", "9")
+    ]
+    later = await world.upload("ann", "patient", not_before="in 1h")
+    listed = [await world.jobs.get(job) for job in (low, first, high, later)]
+    at = iso(listed[-1].not_before)
+    now = world.steady.now()
+    found = await why_waiting(listed, world.services, world.jobs, world.registry, now, in_list=True)
+    assert [found[job.id].position for job in listed] == [3, 2, 1, 3]
+    assert {found[job].code for job in (low, first, high)} == {WaitReason.NO_AGENT}
+    assert found[later] == QueueInfo(
+        position=3,
+        reason=f"to be sent at {at}, as it was asked for",
+        code=WaitReason.NOT_BEFORE,
+        until=at,
+    )
+
+
+async def test_a_job_names_the_jobs_that_it_waits_for(world) -> None:
+    await world.start()
+    first = await world.upload("ann", "patient")
+    after = await world.upload("ann", "patient", after=str(first))
+    assert await waits(world, after) == QueueInfo(
+        position=2,
+        reason=f"waits for job {first} to complete",
+        code=WaitReason.DEPENDENCY,
+        waits_for=[first],
+    )
+
+
+async def test_a_parent_says_how_many_children_it_waits_for_and_a_child_how_many_may_run(
+    world,
+) -> None:
+    parent = await world_job(world, deferred=True, state=JobState.RUNNING)
+    child = await world_job(world, hold=Hold.PARALLEL, parent_id=parent.id)
+    found = await why_waiting(
+        [parent, child], world.services, Counted(world.jobs, parent.id), world.registry, 0
+    )
+    assert found[parent.id] == QueueInfo(
+        position=1,
+        reason="waits for its children: 3 of 100 have ended",
+        code=WaitReason.CHILDREN,
+        used=3,
+        limit=100,
+    )
+    why = found[child.id]
+    assert (why.code, why.used, why.limit) == (WaitReason.MAX_PARALLEL, 5, 5)
+    assert f"job {parent.id}, has 5 of 5 children under way" in why.reason
+
+
+async def world_job(world: World, **changes: Any) -> Job:
+    """A new job, as it would be with these fields."""
+    if not world.alive:
+        await world.start()
+    return replace(await world.jobs.get(await world.upload("ann", "patient")), **changes)
+
+
+class Counted:
+    """The jobs, with a batch."""
+
+    def __init__(self, jobs: Any, parent_id: int) -> None:
+        self._jobs, self._parent_id = jobs, parent_id
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jobs, name)
+
+    async def batches_of(self, parents: Sequence[int]) -> dict[int, Batch]:
+        assert list(parents) == [self._parent_id]
+        return {
+            self._parent_id: Batch(
+                self._parent_id, 100, made=50, completed=2, failed=1, max_parallel=5
+            )
+        }
 
 
 async def test_a_job_shows_that_no_agent_takes_it(world) -> None:

@@ -174,6 +174,10 @@ async def test_a_paused_service_sends_nothing_over_a_restart_until_it_is_resumed
         found = await read(caller, "my_service")
         assert (found["paused"], found["counts"]["Queued"], found["in_work"]) == (True, 1, 0)
         assert found["oldest_queued_at"].endswith("Z")
+        _, _, listed = await caller.get("/api/v1/jobs")
+        for shown in (await caller.job(job, until="Queued"), json.loads(listed)["items"][0]):
+            assert shown["queue"]["code"] == "paused"
+            assert shown["queue"]["reason"] == "service my_service is paused: new disks"
         status, found = await ask(caller, "POST", "/my_service/resume")
         assert (status, found["paused"], found["paused_message"]) == (200, False, "")
         assert (await caller.job(job))["status"] == "Completed"

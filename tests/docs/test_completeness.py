@@ -21,7 +21,7 @@ from server.api.routes import ROUTES
 from server.settings.tables import ServerSettings
 from shared.units.durations import parse_duration
 from shared.units.sizes import parse_size
-from shared.wire import JobState, Reason
+from shared.wire import JobState, Reason, WaitReason
 from tests.support.dev_program import ROOT, environment
 
 OPERATOR = (ROOT / "docs/operator-guide.md").read_text()
@@ -204,7 +204,9 @@ def test_reasons_to_wait_are_those_of_the_code():
     said = re.sub(r"\{[^{}]*\}", "8", code)
     chapter = OPERATOR[OPERATOR.index("## Why a job waits") :].partition("\n## ")[0]
     beginnings = re.findall(r"^\| `([^`]+)`", chapter, re.MULTILINE)[1:]
-    assert len(beginnings) == 10
+    assert len(beginnings) == 15
+    codes = re.findall(r"^\| [^|]*\| `(\w+)` \|", chapter, re.MULTILINE)[1:]
+    assert set(codes) == set(WaitReason)
     for words in beginnings:
         assert f'"{words}'.replace("NAME", "8").removesuffix("…") in said, words
 

@@ -109,7 +109,7 @@ MUTANTS: Final = (
     _of(
         "the position in the queue is counted",
         "server/stages/waiting.py",
-        "position = 1 + await jobs.queued_before(job)",
+        "position = 1 + before.get(job.id, 0)",
         "position = 1",
         f"{_HTTP}a_position_in_the_queue_is_shown",
     ),

@@ -193,4 +193,6 @@ async def test_the_place_in_the_queue_counts_priorities(jobs: SqlJobs) -> None:
     found = [
         (await jobs.insert(new(priority=priority), "queued"))[0] for priority in (0, 5, -5, 0, 5)
     ]
-    assert [await jobs.queued_before(job) for job in found] == [2, 0, 4, 3, 1]
+    before = await jobs.queued_before([job.id for job in found], 9)
+    assert [before[job.id] for job in found] == [2, 0, 4, 3, 1]
+    assert set((await jobs.queued_before([found[2].id], 3)).values()) == {3}

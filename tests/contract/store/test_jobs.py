@@ -146,12 +146,12 @@ async def test_a_place_in_the_queue_counts_the_users_older_jobs_that_may_be_sent
 ) -> None:
     first, *_, last = await added(jobs, "ann", "bob", "ann", "ann")
     await jobs.insert(new(service="t"), "queued")
-    assert [await jobs.queued_before(job) for job in (first, last)] == [0, 2]
+    assert await jobs.queued_before([first.id, last.id], 9) == {first.id: 0, last.id: 2}
     sent = await moved(jobs, claim(first))
-    assert await jobs.queued_before(last) == 1
+    assert await jobs.queued_before([last.id], 9) == {last.id: 1}
     delay = {"queued_at": 30, "not_before": 50}
     await jobs.move(Move(sent.id, 1, JobState.PROCESSING, JobState.QUEUED, 30, "", changes=delay))
-    assert await jobs.queued_before(last) == 1
+    assert await jobs.queued_before([last.id], 9) == {last.id: 1}
 
 
 async def test_of_fifty_at_once_as_many_are_taken_as_may_wait(jobs: SqlJobs) -> None:

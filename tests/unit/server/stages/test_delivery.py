@@ -18,7 +18,7 @@ from server.stages.waiting import why_waiting
 from server.store import claims
 from shared.ids import AttemptKey
 from shared.principals import LOCAL
-from shared.wire import JobState, PayloadDoc, PayloadState, Reason
+from shared.wire import JobState, PayloadDoc, PayloadState, Reason, WaitReason
 from tests.support.simulation import World
 
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
@@ -68,15 +68,11 @@ async def test_no_agent_gets_more_than_its_slots_and_the_rest_waits_with_a_reaso
     assert [await state(world, job_id) for job_id in jobs] == [JobState.SUBMITTED] * 3 + [
         JobState.QUEUED
     ] * 3
-    waiting = await why_waiting(
-        await world.jobs.get(jobs[3]), SERVICES["s"], world.jobs, world.registry, 0
-    )
-    assert waiting is not None
+    listed = [await world.jobs.get(job_id) for job_id in jobs]
+    why = await why_waiting(listed, SERVICES, world.jobs, world.registry, 0)
+    waiting, sent = why[jobs[3]], why[jobs[0]]
+    assert (waiting.code, waiting.used, waiting.limit) == (WaitReason.AGENTS_BUSY, 3, 3)
     assert waiting.reason == "all 3 slots of the 2 agents that can take it are taken"
-    sent = await why_waiting(
-        await world.jobs.get(jobs[0]), SERVICES["s"], world.jobs, world.registry, 0
-    )
-    assert sent is not None
     assert "starts it when a slot is free" in sent.reason
 
 
@@ -234,14 +230,25 @@ async def test_the_queue_timeout_ends_what_waited_too_long(world):
 async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(world):
     await world.start()
     job_id = await world.upload("ann", "s")
+    for agent in world.agents:
+        agent.drop()
+    await world.clock.advance(3_599.0)
+    for _ in ("taken out", "again, after it was put back"):
+        del world.services["s"]
+        await sweep(world)
+        await world.clock.advance(3_599.0)
+        await sweep(world)
+        world.services["s"] = Service("s")
+        await sweep(world)
     del world.services["s"]
+    await sweep(world)
     await world.clock.advance(3_599.0)
     await sweep(world)
     job = await world.jobs.get(job_id)
-    waiting = await why_waiting(job, None, world.jobs, world.registry, 0)
+    waiting = (await why_waiting([job], {}, world.jobs, world.registry, 0)).get(job.id)
     assert waiting is not None
     assert waiting.reason == "the server has no service s in its settings"
-    await world.clock.advance(1.0)
+    await world.clock.advance(10.0)
     await sweep(world)
     job = await world.jobs.get(job_id)
     assert (job.state, job.reason) == (JobState.FAILED, Reason.NOT_OFFERED)
