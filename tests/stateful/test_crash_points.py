@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+import pytest
 
 from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL
-from shared.wire import JobState
+from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import CrashPoint, SimulatedCrash
 from tests.support.sim_agent import end_in_each_way
 from tests.support.simulation import World
@@ -45,7 +48,33 @@ async def _scenario(world: World) -> None:
     await world.clean.run_once()
 
 
-async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(tmp_path: Path) -> None:
+async def _batches(world: World) -> None:
+    """Children are made, fail, are cancelled with their parent, left by a job, and gathered."""
+    await world.start()
+    await world.upload("ann", "example", fan_out=True, gather=True)
+    await world.upload("bob", "example", array="0-2", max_parallel="1")
+    cancelled = await world.upload("cy", "example", array="0-2")
+    for number in range(5):
+        await world.batches.run_once()
+        await world.send.run_once()
+        await world.settle()
+        if number == 1:
+            await world.cancel(LOCAL, cancelled, 0.0)
+        for agent in world.agents:
+            for payload in list(agent.payloads.values()):
+                if payload.status is PayloadState.PREPARED:
+                    agent.start(payload)
+                    if payload.key.job_id % 5 == 0:
+                        agent.end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
+                    else:
+                        agent.end(payload, PayloadState.COMPLETED)
+        await world.settle()
+
+
+@pytest.mark.parametrize("scenario", [_scenario, _batches])
+async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(
+    tmp_path: Path, scenario: Callable[[World], Awaitable[None]]
+) -> None:
     at = 0
     while True:
         at += 1
@@ -55,7 +84,7 @@ async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(tmp_path: Pa
         with world.inline():
             crashed = False
             try:
-                await _scenario(world)
+                await scenario(world)
                 await world.settle()
             except SimulatedCrash:
                 crashed = True

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from server.domain.jobs import Job, Result
 from server.domain.service import Service
 from server.domain.upload_fields import upload_request
 from server.loops.wakeups import JobWakeups
-from server.ports import Filter, RefusedByAgent, ScratchFile, Storage, Unreachable
+from server.ports import Agent, Filter, RefusedByAgent, ScratchFile, Storage, Unreachable
 from server.stages.accept import Accept
 from server.stages.batches import Batches
 from server.stages.cancel import Cancel
@@ -52,6 +52,13 @@ from tests.support.inline_database import CrashPoint, InlineDatabase, SimulatedC
 from tests.support.sim_agent import NEVER_S, Machine, SimAgent
 from tests.support.sim_clock import SimClock
 from tests.support.sim_payload import ALIVE, FANS_OUT, Payload
+
+
+@asynccontextmanager
+async def _no_inputs(job: Job, agent: Agent) -> AsyncIterator[None]:
+    """Results are no archives here."""
+    yield None
+
 
 CHILDREN: Final = ("a", "b")
 """Names of the children that a job leaves."""
@@ -143,6 +150,7 @@ class World:
         self.get = Get(resources, deferral=Deferral(resources, self.children_of))
         self.poll = Poll(resources, self.get)
         self.deliver = Deliver(resources, self.get)
+        self.deliver._inputs.of = _no_inputs  # type: ignore[method-assign]
         self.send = Send(resources, self.deliver, self.get)
         self.cancel = Cancel(resources, wakeups, self.get.on_payload)
         self.schedules = Schedules(
