@@ -14,6 +14,8 @@ from shared.wire import JobState
 
 _SLICE: Final = 500
 """Jobs that one page looks at, where choices have to be compared that no index holds together."""
+_LOOKED_UP: Final = 100
+"""Of these, so many at a time: most pages are full before all have been."""
 _NO_END: Final = 2**63 - 1
 _OUT_OF_ORDER: Final = 1_000
 """Jobs whose numbers may be out of the order of their times: as many as may be uploaded at once."""
@@ -44,7 +46,7 @@ class Pages(Part):
         if len(lists) == 1 and where.since is None and where.until is None:
             ids, following = await self._ids(lists[0], bounds, limit + 1), None
         else:
-            ids, following = await self._common(where, lists, bounds)
+            ids, following = await self._common(where, lists, bounds, limit)
         if len(ids) > limit:
             return ids[:limit], ids[limit - 1]
         return ids, following
@@ -101,17 +103,24 @@ class Pages(Part):
         return [row["id"] for row in await self._database.list_rows(sql, params)]
 
     async def _common(
-        self, where: Filter, lists: list[Filter], bounds: _Bounds
+        self, where: Filter, lists: list[Filter], bounds: _Bounds, limit: int
     ) -> tuple[list[int], int | None]:
-        """Those of the next slice that fit; where the slice ended.
+        """Those of the next slice that fit, or as many as are more than ``limit``; where the slice
+        ended.
 
         Of the lists, the one whose slice reaches furthest back is looked through.
         """
         slices = [await self._ids(one, bounds, _SLICE) for one in lists]
         ids = min(slices, key=_oldest)
-        fitting = await self._fitting(ids, where)
         following = ids[-1] if len(ids) == _SLICE else None
-        return [one for one in ids if one in fitting], following
+        found: list[int] = []
+        for start in range(0, len(ids), _LOOKED_UP):
+            some = ids[start : start + _LOOKED_UP]
+            fitting = await self._fitting(some, where)
+            found += [one for one in some if one in fitting]
+            if len(found) > limit:
+                break
+        return found, following
 
     async def _fitting(self, ids: list[int], where: Filter) -> set[int]:
         """Those of the jobs that fit, each looked up by its id."""
