@@ -8,6 +8,7 @@ from urllib.parse import quote
 from ferryman import errors
 from ferryman.agent_models import AgentAction, AgentDoc
 from ferryman.answers import Health, Listed
+from ferryman.service_models import ServiceDoc
 from ferryman.transport import Transport
 
 
@@ -27,6 +28,36 @@ class OperatorCalls:
     async def services(self) -> list[dict[str, Any]]:
         """The services that the server offers: names, quotas, limits."""
         return (await self._transport.get("api/v1/services", Listed)).items
+
+    async def service(self, name: str) -> ServiceDoc:
+        """One service: what it allows, and how busy it is.
+
+        Raises:
+            NotFound
+        """
+        return await self._transport.get(f"api/v1/services/{quote(name, safe='')}", ServiceDoc)
+
+    async def pause_service(self, name: str, message: str | None = None) -> ServiceDoc:
+        """Let the queued jobs of a service wait; those that run go on. For operators.
+
+        Args:
+            message: why, for those who wait.
+
+        Raises:
+            NotFound
+        """
+        path = f"api/v1/services/{quote(name, safe='')}/pause"
+        query = {"message": message} if message else None
+        return (await self._transport.post(path, ServiceDoc, query=query))[1]
+
+    async def resume_service(self, name: str) -> ServiceDoc:
+        """Send the jobs of a paused service again. For operators.
+
+        Raises:
+            NotFound
+        """
+        path = f"api/v1/services/{quote(name, safe='')}/resume"
+        return (await self._transport.post(path, ServiceDoc))[1]
 
     async def agents(self, *, every: bool = False) -> list[dict[str, Any]]:
         """The agents that the server sends jobs to, and how they are. For operators, as what

@@ -99,6 +99,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
         faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What a test that ran out of time left may keep the process from ending: a thread, say."""
+    stderr = session.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(KILLED_AFTER_S, exit=True, file=stderr)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -15,6 +15,8 @@ from ferryman.cli.show import print_error, print_message
 from ferryman.errors import FerrymanError, NotAllowed
 
 _WHICH_SERVER: Final = ("--url", "--token", "--token-file")
+_GROUPS: Final = frozenset(group.name for group in app.registered_groups)
+"""Commands that have commands of their own."""
 
 
 def main() -> None:
@@ -47,5 +49,5 @@ def command_first(words: Sequence[str]) -> list[str]:
     at = 0
     while at < len(words) and words[at].partition("=")[0] in _WHICH_SERVER:
         at += 1 if "=" in words[at] else 2
-    end = at + (2 if words[at : at + 1] == ["agents"] else 1)
+    end = at + (2 if words[at : at + 1] and words[at] in _GROUPS else 1)
     return [*words[at:end], *words[:at], *words[end:]]

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ferryman.cli import agents, attempts, batches, jobs, many, programs, results
+from ferryman.cli import agents, attempts, batches, jobs, many, programs, results, services
 from ferryman.cli.submit import submit
 
 _PASSED_ON: Final = {
@@ -37,6 +37,7 @@ app.command("list")(jobs.list_jobs)
 app.command("children")(batches.children)
 app.command("graph")(batches.graph)
 app.command("dead-letters")(batches.dead_letters)
+app.add_typer(services.app, name="services")
 app.add_typer(agents.app, name="agents")
 app.command("dev")(programs.dev)
 app.command("server", context_settings=_PASSED_ON)(programs.server)

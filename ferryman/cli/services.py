@@ -1,0 +1,113 @@
+"""Commands about the services of a server, thin over the SDK."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+import typer
+
+from ferryman.cli import show
+from ferryman.cli.options import Json, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.defaults import DEFAULT_URL
+
+if TYPE_CHECKING:
+    from ferryman.service_models import ServiceDoc
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show services; for operators: pause or resume one.",
+)
+
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
+_HEADS: Final = ("SERVICE", "STATE", "RUNNING", "QUEUED", "OLDEST", "MESSAGE")
+
+
+@app.command("list")
+def list_services(
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """List the services, and how busy they are."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        from ferryman.service_models import ServiceDoc
+
+        async with server.client() as client:
+            listed = [ServiceDoc.model_validate(one) for one in await client.services()]
+        if json:
+            show.print_json_list(listed)
+        else:
+            show.print_table(_HEADS, [_row(one) for one in listed], drop=("OLDEST", "RUNNING"))
+        return 0
+
+    run(work())
+
+
+@app.command()
+def pause(
+    name: Name,
+    message: Annotated[
+        str | None,
+        typer.Option("--message", "-m", metavar="TEXT", help="Why; shown to those who wait."),
+    ] = None,
+    quiet: Quiet = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Let the queued jobs of a service wait; those that run go on."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        async with server.client() as client:
+            _say(await client.pause_service(name, message), "is paused", quiet=quiet, json=json)
+        return 0
+
+    run(work())
+
+
+@app.command()
+def resume(
+    name: Name,
+    quiet: Quiet = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Send the jobs of a paused service again."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        async with server.client() as client:
+            _say(await client.resume_service(name), "is not paused", quiet=quiet, json=json)
+        return 0
+
+    run(work())
+
+
+def _say(service: ServiceDoc, what: str, *, quiet: bool, json: bool) -> None:
+    if json:
+        show.print_json(service)
+    elif not quiet:
+        show.print_message(f"service {service.name} {what}")
+
+
+def _row(service: ServiceDoc) -> tuple[str, ...]:
+    from ferryman.models import JobState
+
+    state = "retired" if service.retired else "paused" if service.paused else "active"
+    no_agent = "" if service.offered else "no agent offers it"
+    return (
+        service.name,
+        state,
+        f"{service.in_work} of {service.max_runs}",
+        str(service.counts.get(JobState.QUEUED, 0)),
+        show.local(service.oldest_queued_at) if service.oldest_queued_at else "",
+        service.paused_message or no_agent,
+    )

@@ -1,0 +1,41 @@
+"""``ferryman services`` and the SDK's methods behind it, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from ferryman import Client, NotFound
+from tests.support.fake_agent import FakeAgent, serving
+
+
+async def test_a_service_is_listed_paused_and_resumed(tmp_path) -> None:
+    async with serving(tmp_path, FakeAgent("north", "abc")) as caller:
+
+        async def ferryman(*words: str) -> tuple[int, str, str]:
+            line = [sys.executable, "-P", "-m", "ferryman", "--url", caller.url, "services", *words]
+            process = await asyncio.create_subprocess_exec(
+                *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            out, err = await process.communicate()
+            return process.returncode or 0, out.decode(), err.decode()
+
+        code, out, err = await ferryman("pause", "my_service", "--message", "the disk is changed")
+        assert (code, out, err) == (0, "", "service my_service is paused\n")
+        job_id = await caller.upload()
+        code, out, err = await ferryman("list")
+        assert (code, err) == (0, "")
+        (line,) = [one for one in out.splitlines() if one.startswith("my_service\t")]
+        assert line.split("\t")[1:4:2] == ["paused", "1"]
+        assert line.endswith("\tthe disk is changed")
+        assert (await caller.job(job_id, until="Queued"))["queue"]["code"] == "paused"
+
+        assert (await ferryman("resume", "my_service"))[2] == "service my_service is not paused\n"
+        await caller.job(job_id, until="Completed")
+        async with Client(caller.url) as client:
+            assert not (await client.service("my_service")).paused
+            with pytest.raises(NotFound):
+                await client.pause_service("nobody")
