@@ -6,7 +6,17 @@ from typing import Annotated, Final
 
 import typer
 
-from ferryman.cli import agents, attempts, batches, jobs, many, programs, results, services
+from ferryman.cli import (
+    agents,
+    attempts,
+    batches,
+    jobs,
+    many,
+    programs,
+    results,
+    schedules,
+    services,
+)
 from ferryman.cli.submit import submit
 
 _PASSED_ON: Final = {
@@ -37,6 +47,7 @@ app.command("list")(jobs.list_jobs)
 app.command("children")(batches.children)
 app.command("graph")(batches.graph)
 app.command("dead-letters")(batches.dead_letters)
+app.add_typer(schedules.app, name="schedules")
 app.add_typer(services.app, name="services")
 app.add_typer(agents.app, name="agents")
 app.command("dev")(programs.dev)

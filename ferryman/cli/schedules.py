@@ -1,0 +1,238 @@
+"""Commands about schedules, thin over the SDK."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import typer
+
+from ferryman.cli import options, show, submit_options
+from ferryman.cli.options import Json, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.defaults import DEFAULT_URL
+from ferryman.errors import BadArgument
+
+if TYPE_CHECKING:
+    from ferryman.models import ScheduleDoc
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Make a job of a bundle again and again, at the times of a cron line.",
+)
+
+ScheduleId: TypeAlias = Annotated[
+    int, typer.Argument(metavar="ID", parser=options.job_id, hidden=True)
+]
+_HEADS: Final = ("ID", "STATE", "NAME", "CRON", "ZONE", "NEXT", "JOB", "MESSAGE")
+
+
+@app.command("add")
+def add(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", hidden=True)],
+    cron: Annotated[
+        str,
+        typer.Option("--cron", metavar="LINE", help="Minute, hour, day, month, weekday."),
+    ],
+    service: Annotated[
+        str,
+        typer.Option(
+            "--service", "-s", metavar="NAME", envvar="FERRYMAN_SERVICE", help="Which kind of work."
+        ),
+    ],
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Of the schedule, and of its jobs.")
+    ],
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user", "-u", metavar="NAME", envvar="FERRYMAN_USER", help="Whose jobs they are."
+        ),
+    ] = None,
+    time_zone: Annotated[
+        str | None,
+        typer.Option("--time-zone", metavar="ZONE", help="Such as Europe/Amsterdam; default: UTC."),
+    ] = None,
+    overlap: Annotated[
+        str | None,
+        typer.Option(
+            "--overlap",
+            metavar="POLICY",
+            help="While the job before goes on: skip_if_running, queue or replace.",
+        ),
+    ] = None,
+    missed: Annotated[
+        str | None,
+        typer.Option(
+            "--missed", metavar="POLICY", help="Times while the server was down: skip or run_once."
+        ),
+    ] = None,
+    tag: submit_options.Tag = None,
+    timeout: submit_options.Timeout = None,
+    retries: submit_options.Retries = None,
+    priority: submit_options.Priority = None,
+    quiet: Quiet = False,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Store a bundle, and have a job made of it at each time; print the schedule's number.
+
+    PATH is what `ferryman submit` takes.
+    """
+    server = Server.from_options(url, token, token_file)
+    whose = user or options.login_name()
+    if whose is None:
+        raise BadArgument("--user is missing: your login name cannot be used as one")
+    when: Any = {"time_zone": time_zone, "overlap": overlap, "missed": missed}
+
+    async def work() -> int:
+        async with server.client() as client:
+            schedule = await client.add_schedule(
+                paths,
+                cron=cron,
+                service=service,
+                name=name,
+                user=whose,
+                tags=tag or (),
+                timeout=timeout,
+                retries=retries,
+                priority=priority,
+                **when,
+            )
+        if json:
+            show.print_json(schedule)
+        else:
+            typer.echo(schedule.id)
+            if not quiet and schedule.next_at:
+                show.print_message(f"its first job comes at {show.local(schedule.next_at)}")
+        return 0
+
+    run(work())
+
+
+@app.command("list")
+def list_schedules(
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
+    ] = None,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """List schedules, and when they are due."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        async with server.client() as client:
+            listed = [one async for one in client.schedules(user=user)]
+        if json:
+            show.print_json_list(listed)
+        elif not listed:
+            show.print_message("there are no schedules")
+        else:
+            show.print_table(_HEADS, [_row(one) for one in listed], drop=("ZONE", "JOB", "CRON"))
+        return 0
+
+    run(work())
+
+
+def _row(schedule: ScheduleDoc) -> tuple[str, ...]:
+    return (
+        str(schedule.id),
+        "paused" if schedule.paused else "active",
+        schedule.name,
+        schedule.cron,
+        schedule.time_zone,
+        show.local(schedule.next_at) if schedule.next_at else "",
+        str(schedule.last_job_id or ""),
+        schedule.message,
+    )
+
+
+@app.command()
+def pause(
+    schedule_id: ScheduleId,
+    quiet: Quiet = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Make no jobs of it until it is resumed."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        async with server.client() as client:
+            await client.pause_schedule(schedule_id)
+        if not quiet:
+            show.print_message(f"schedule {schedule_id} is paused")
+        return 0
+
+    run(work())
+
+
+@app.command()
+def resume(
+    schedule_id: ScheduleId,
+    quiet: Quiet = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Go on with its next time."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        async with server.client() as client:
+            schedule = await client.resume_schedule(schedule_id)
+        if not quiet and schedule.next_at:
+            show.print_message(f"its next job comes at {show.local(schedule.next_at)}")
+        return 0
+
+    run(work())
+
+
+@app.command("run")
+def run_now(
+    schedule_id: ScheduleId,
+    quiet: Quiet = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Make a job of it now; print the job's number."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        async with server.client() as client:
+            job = await client.run_schedule(schedule_id)
+        if job is not None:
+            typer.echo(job.id)
+        elif not quiet:
+            show.print_message("the job before is cancelled first; then it makes one")
+        return 0
+
+    run(work())
+
+
+@app.command()
+def delete(
+    schedule_id: ScheduleId,
+    quiet: Quiet = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Forget it; its jobs stay."""
+    server = Server.from_options(url, token, token_file)
+
+    async def work() -> int:
+        async with server.client() as client:
+            await client.delete_schedule(schedule_id)
+        if not quiet:
+            show.print_message(f"schedule {schedule_id} is deleted")
+        return 0
+
+    run(work())

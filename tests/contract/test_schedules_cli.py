@@ -1,0 +1,52 @@
+"""``ferryman schedules`` and the SDK's methods behind it, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from ferryman import BadArgument, Client, NotFound, Refused
+from tests.support.fake_agent import FakeAgent, serving
+
+
+async def test_a_schedule_is_added_run_paused_resumed_and_deleted(tmp_path) -> None:
+    (tmp_path / "run.sh").write_text("echo hi\n")
+    async with serving(tmp_path, FakeAgent("north", "abc")) as caller:
+
+        async def ferryman(*words: str) -> tuple[int, str, str]:
+            line = [sys.executable, "-P", "-m", "ferryman", "--url", caller.url, *words]
+            process = await asyncio.create_subprocess_exec(
+                *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            out, err = await process.communicate()
+            return process.returncode or 0, out.decode(), err.decode()
+
+        what = ("--service", "my_service", "--name", "nightly", "--user", "ann", "--tag", "n")
+        added = await ferryman(
+            *("schedules", "add", str(tmp_path / "run.sh"), "--cron", "0 3 * * *"), *what
+        )
+        assert added[:2] == (0, "1\n")
+        assert added[2].startswith("its first job comes at ")
+
+        code, out, err = await ferryman("schedules", "run", "1")
+        assert (code, err) == (0, "")
+        job = await caller.job(int(out), until="Completed")
+        assert (job["name"], job["tags"], job["schedule_id"]) == ("nightly", ["n"], 1)
+
+        assert (await ferryman("schedules", "pause", "1"))[2] == "schedule 1 is paused\n"
+        code, out, err = await ferryman("schedules", "list")
+        assert (code, err) == (0, "")
+        assert out.splitlines()[1].split("\t")[:5] == ["1", "paused", "nightly", "0 3 * * *", "UTC"]
+        assert (await ferryman("schedules", "resume", "1"))[0] == 0
+        assert (await ferryman("schedules", "delete", "1"))[2] == "schedule 1 is deleted\n"
+        async with Client(caller.url, user="ann") as client:
+            assert [one async for one in client.schedules()] == []
+            with pytest.raises(NotFound):
+                await client.schedule(1)
+            with pytest.raises((BadArgument, Refused), match="cron"):
+                await client.add_schedule(
+                    {"run.sh": b"x"}, cron="never", service="my_service", name="n"
+                )
