@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _DEPENDENCIES: Final = "tests/contract/store/test_dependencies.py::test_"
 _MERGE: Final = "tests/unit/shared/files/archives/test_merge.py::test_"
+_MODEL: Final = "tests/stateful/test_dependencies.py::"
 _FAN_OUT: Final = "tests/unit/server/stages/test_fan_out.py::test_"
 
 
@@ -31,6 +32,20 @@ MUTANTS: Final = (
         "job.state is JobState.COMPLETED, move.at)",
         "True, move.at)",
         "a_job_fails_when_one_that_it_waits_for_does_not_complete",
+    ),
+    _of(
+        "what follows for others is in the transaction of the move",
+        "server/store/dependencies.py",
+        "    if job.ended and move.before not in states.ENDED:\n",
+        "    if False:\n",
+        f"{_MODEL}test_a_crash_at_any_step_starts_none_too_early_and_leaves_none_waiting",
+    ),
+    _of(
+        "a job that waits for others is not sent",
+        "server/store/queue.py",
+        "not_before = 0 AND hold IS NULL",
+        "not_before = 0",
+        f"{_MODEL}test_a_crash_at_any_step_starts_none_too_early_and_leaves_none_waiting",
     ),
     _store(
         "a job that is retried looks at what it depends on",

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -64,13 +65,16 @@ class JobModel(RuleBasedStateMachine):
         self.inline.__enter__()
         self.run(self.world.start())
 
+    def stages(self) -> list[Any]:
+        return [self.world.send, self.world.poll, self.world.cancel, self.world.clean]
+
     def run(self, what) -> None:
         """Run it and then the sweeps it wakes, or until the simulated kill -9."""
 
         async def whole() -> None:
             await what
             await self.world.settle()
-            for stage in (self.world.send, self.world.poll, self.world.cancel, self.world.clean):
+            for stage in self.stages():
                 await stage.run_once()
             await self.world.settle()
 

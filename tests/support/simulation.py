@@ -31,6 +31,7 @@ from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.deferral import Deferral
 from server.stages.deliver import Deliver
+from server.stages.dependencies import Dependencies
 from server.stages.fan_out import Children
 from server.stages.get import Get
 from server.stages.poll import Poll
@@ -157,6 +158,7 @@ class World:
             resources, SqlSchedules(self.database, wakeups.changed), self.accept, most_per_user=3
         )
         self.batches = Batches(resources, child_names=lambda _: CHILDREN)
+        self.dependencies = Dependencies(resources)
         self.clean = Clean(resources, self.running_servers)
         every = {agent.name: functools.partial(self._talk_to, agent) for agent in self.agents}
         followers = {name: every[name] for name in agents or every}
@@ -355,6 +357,7 @@ class World:
             await self.poll.run_once()
             await self.cancel.run_once()
             await self.batches.run_once()
+            await self.dependencies.run_once()
             await self.clock.advance(61.0)
             for agent in self.agents:
                 for payload in list(agent.payloads.values()):

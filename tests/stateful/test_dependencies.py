@@ -1,0 +1,203 @@
+"""Jobs that wait for others, whatever goes wrong: none starts too early, none waits for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+
+from server.domain.errors import BadField
+from server.domain.jobs import Hold, Job, Move
+from server.domain.service import Service
+from shared.principals import LOCAL
+from shared.wire import JobState, Reason
+from tests.stateful.test_job_model import FAULT, HOW, KILL, NUMBER, SERVICES, JobModel
+from tests.support.inline_database import CrashPoint, SimulatedCrash
+from tests.support.sim_agent import end_in_each_way
+from tests.support.simulation import World
+
+
+async def check(world: World) -> None:
+    """What must hold of jobs that wait for others at every moment."""
+    found = _dependencies(world)
+    for job_id in world.acknowledged:
+        job = await world.jobs.get(job_id)
+        open_ones = {on for on in job.after if found[job_id, on] != "met"}
+        for on_id in job.after:
+            on = await world.jobs.get(on_id)
+            # A job that has failed for it does not follow a later retry.
+            met = "met" if await _completed(world, on) else "waiting"
+            assert found[job_id, on_id] in (met, "failed"), (job, on)
+            assert found[job_id, on_id] == met or await _failed(world, on), (job, on)
+        if job.state is JobState.QUEUED:
+            assert (job.hold is Hold.DEPENDENCY) == bool(open_ones), job
+        elif open_ones:
+            assert job.state in (JobState.FAILED, JobState.CANCELLED, JobState.CLEANED), job
+            assert job.attempt == 0, f"job {job_id} was started before {open_ones} had completed"
+
+
+def _dependencies(world: World) -> dict[tuple[int, int], str]:
+    rows = world.database._run("SELECT * FROM dependencies", None)
+    return {(row["job_id"], row["on_id"]): row["state"] for row in rows}
+
+
+async def _has_been(world: World, on: Job, *states: JobState) -> bool:
+    return any(event.state in states for event in await world.jobs.events(on.id) if event.is_move)
+
+
+async def _completed(world: World, on: Job) -> bool:
+    return await _has_been(world, on, JobState.COMPLETED)
+
+
+async def _failed(world: World, on: Job) -> bool:
+    return await _has_been(world, on, JobState.FAILED, JobState.CANCELLED)
+
+
+async def ended_as_they_must(world: World) -> None:
+    """Once all have ended."""
+    for job_id in world.acknowledged:
+        job = await world.jobs.get(job_id)
+        broken = [on for on in job.after if not await _completed(world, await world.jobs.get(on))]
+        if job.state is JobState.FAILED and job.reason is Reason.DEPENDENCY_FAILED:
+            assert "failed" in {_dependencies(world)[job_id, on] for on in job.after}
+        elif broken:
+            assert job.state in (JobState.CANCELLED, JobState.CLEANED), job
+
+
+async def retry(world: World, job: Job) -> None:
+    """By hand."""
+    changes: dict[str, Any] = {
+        "ended_at": None,
+        "expires_at": None,
+        "agent": None,
+        "payload_id": None,
+    }
+    changes |= {"cancel_requested_at": None, "queued_at": world.steady.now(), "not_before": 0}
+    at = world.steady.now()
+    move = Move(job.id, job.attempt, job.state, JobState.QUEUED, at, "again", changes=changes)
+    if await world.jobs.move(move) is not None:
+        world.cancelled.discard(job.id)
+
+
+class DependencyModel(JobModel):
+    """Uploads that wait for earlier ones, and retries by hand, among all that goes wrong."""
+
+    def stages(self) -> list[Any]:
+        return [*super().stages(), self.world.dependencies]
+
+    @rule(
+        numbers=st.lists(NUMBER, min_size=1, max_size=3),
+        service=st.sampled_from(list(SERVICES)),
+        fault=FAULT,
+        kill_after=KILL,
+    )
+    def upload_after(
+        self, numbers: list[int], service: str, fault: str, kill_after: int | None
+    ) -> None:
+        ids = sorted(self.world.acknowledged)
+        if not ids:
+            return
+        after = ",".join(str(ids[number % len(ids)]) for number in numbers)
+
+        async def upload() -> None:
+            users = {(await self.world.jobs.get(int(one))).user_id for one in after.split(",")}
+            try:
+                await self.world.upload(min(users), service, after=after)
+            except BadField:
+                assert len(users) > 1
+
+        self.expect(fault, kill_after)
+        self.run(upload())
+
+    @rule(number=NUMBER, fault=FAULT, kill_after=KILL)
+    def retry(self, number: int, fault: str, kill_after: int | None) -> None:
+        ids = sorted(self.world.acknowledged)
+
+        async def again() -> None:
+            job = await self.world.jobs.get(ids[number % len(ids)])
+            if job.state in (JobState.FAILED, JobState.CANCELLED):
+                await retry(self.world, job)
+
+        if ids:
+            self.expect(fault, kill_after)
+            self.run(again())
+
+    @invariant()
+    def none_starts_too_early(self) -> None:
+        if hasattr(self, "world"):
+            self.loop.run_until_complete(check(self.world))
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.crash_point.at = None
+            self.loop.run_until_complete(self.world.drain())
+            self.loop.run_until_complete(ended_as_they_must(self.world))
+        super().teardown()
+
+
+TestDependencyModel = DependencyModel.TestCase
+TestDependencyModel.settings = HOW
+
+
+async def _scenario(world: World) -> None:
+    """A diamond of which one side fails, is retried by hand, and completes."""
+    await world.start()
+    first = await world.upload("ann", "s")
+    left = await world.upload("ann", "s", after=str(first))
+    right = await world.upload("ann", "s", after=str(first))
+    last = await world.upload("ann", "s", after=f"{left},{right}")
+    for _ in range(2):
+        await _all_run(world)
+    failed = await world.jobs.get(left)
+    if failed.state is JobState.COMPLETED:
+        failed = await world.jobs.get(right)
+    await world.dependencies.run_once()
+    await world.dependencies.run_once()
+    assert (await world.jobs.get(last)).reason is Reason.DEPENDENCY_FAILED
+    await retry(world, failed)
+    await retry(world, await world.jobs.get(last))
+    await world.cancel(LOCAL, failed.id, 0.0)
+    await world.settle()
+
+
+async def _all_run(world: World) -> None:
+    await world.send.run_once()
+    await world.settle()
+    for agent in world.agents:
+        for payload in list(agent.payloads.values()):
+            agent.start(payload)
+    await world.settle()
+    end_in_each_way(world.agents)
+    await world.settle()
+
+
+async def test_a_crash_at_any_step_starts_none_too_early_and_leaves_none_waiting(
+    tmp_path: Path,
+) -> None:
+    services = {"s": Service("s", runs_per_user=3, max_runs=3)}
+    at, crashed = 0, True
+    while crashed:
+        at += 1
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        world = World(folder, services, CrashPoint(at))
+        with world.inline():
+            try:
+                await _scenario(world)
+                crashed = False
+            except SimulatedCrash:
+                pass
+            if hasattr(world, "dependencies"):
+                await world.die()
+        with world.inline():
+            await world.start()
+            await world.check()
+            await check(world)
+            await world.drain()
+            await world.check()
+            await check(world)
+            await ended_as_they_must(world)
+            world.database.close()
+    assert at > 40, "the scenario became too short to prove anything"
