@@ -12,6 +12,7 @@ import typer
 
 from server.lifecycle import serve
 from server.settings.load import agent_at, read
+from server.settings.tables import ServerSettings
 from shared import logs
 from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen
@@ -76,13 +77,18 @@ def main(
             "log_level": log_level,
         }
     }
-    try:
+
+    def load() -> ServerSettings:
         settings = read(config, flags)
         if agent_url is not None:
             local = agent_at(agent_url)
             settings = settings.model_copy(update={"agents": {"local": local}})
+        return settings
+
+    try:
+        settings = load()
         logs.configure(settings.server.log_format, settings.server.log_level)
-        asyncio.run(serve(settings, ready_fd))
+        asyncio.run(serve(settings, ready_fd, load))
     except SettingsError as problem:
         _end(USAGE, str(problem))
     except CannotListen as problem:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import secrets
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
 import aiohttp
 import structlog
 from aiohttp import web
 
 from server.agents.agent_client import AgentClient, Sessions
-from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.follower import Follower
 from server.agents.lease_holder import LeaseHolder
-from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.api.context import Context
 from server.api.problems import answer_problems
@@ -27,14 +25,15 @@ from server.api.routes import OPEN_PATHS, add_routes
 from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
-from server.domain.agents import Contact
+from server.configured_agents import client, contact
 from server.domain.leases import RENEW_EVERY_S, of_server
+from server.domain.service import Service
 from server.health import Health
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
 from server.settings.services import in_file, of_record
-from server.settings.tables import AgentTable, ServerSettings
+from server.settings.tables import ServerSettings
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.batches import Batches
@@ -97,6 +96,17 @@ class Server:
     wakeups: JobWakeups
     gate: Gate
     context: Context
+    clients: Mapping[str, AgentClient]
+
+    def services(self, services: Mapping[str, Service]) -> None:
+        """Use these settings of services for new work."""
+        self.context.services.use_file(services)
+
+    def drain(self, agent: str, drain: bool) -> None:
+        """Give the agent new jobs, or none."""
+        if agent in self.clients:
+            self.clients[agent].drain = drain
+            self.wakeups.agent_changed()
 
 
 async def compose(
@@ -146,7 +156,7 @@ async def compose(
     )
     await services.run_once()
     clients = [
-        _client(name, one, sessions, (identity, former), clock)
+        client(name, one, sessions, (identity, former), clock)
         for name, one in settings.agents.items()
     ]
     registry = Registry(clients, clock)
@@ -160,7 +170,7 @@ async def compose(
         unreachable_after_s=table.agent_timeout,
         lost_after_s=table.agent_lost_after,
     )
-    contacts = [_contact(name, one) for name, one in settings.agents.items()]
+    contacts = [contact(name, one) for name, one in settings.agents.items()]
     agents = Agents(resources, SqlAgents(database), contacts, on_change=wakeups.agent_changed)
     leases = SqlLeases(database, owner)
     await leases.acquire([of_server(owner)], alone=True)
@@ -184,8 +194,8 @@ async def compose(
     await agents.start()
     never = asyncio.Event()
     followers = {
-        client.name: Follower(client, registry, get, agents, clock, on_change=wakeups.agent_changed)
-        for client in clients
+        one.name: Follower(one, registry, get, agents, clock, on_change=wakeups.agent_changed)
+        for one in clients
     }
     holder = LeaseHolder(
         leases,
@@ -277,44 +287,10 @@ async def compose(
         version=metadata.version("ferryman"),
     )
     add_routes(application, context)
-    return Server(application, supervisor, wakeups, gate, context)
+    by_name = {one.name: one for one in clients}
+    return Server(application, supervisor, wakeups, gate, context, by_name)
 
 
 def _session(per_host: int) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(limit=0, limit_per_host=per_host, keepalive_timeout=60)
     return aiohttp.ClientSession(connector=connector, read_bufsize=1 << 18)
-
-
-def _contact(name: str, agent: AgentTable) -> Contact:
-    """What the settings say of an agent; passwords in its address are not shown."""
-    kind = "job-orchestrator" if agent.url is None else "ferryman"
-    address = (agent.url or agent.upload_url or "").rstrip("/")
-    parts = urlsplit(address)
-    return Contact(name, kind, parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
-
-
-def _client(
-    name: str,
-    agent: AgentTable,
-    sessions: Sessions,
-    identity: tuple[str, tuple[str, ...]],
-    clock: Clock,
-) -> AgentClient:
-    more: dict[str, Any] = {
-        "token": agent.secret(),
-        "services": frozenset(agent.services),
-        "drain": agent.drain,
-    }
-    if agent.url is not None:
-        server, former = identity
-        return FerrymanAgent(
-            name,
-            agent.url.rstrip("/"),
-            sessions,
-            clock,
-            server=server,
-            former=former,
-            **more,
-        )
-    addresses = (agent.upload_url or "", agent.download_url or "", agent.terminate_url or "")
-    return OrchestratorClient(name, *addresses, sessions, clock, **more)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
 import structlog
 
 from server.app import compose
+from server.reload import Reload
 from server.settings.tables import ServerSettings
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
 from shared.http.sockets import check_exposure, listen, url_of
-from shared.signals import ignore_hangup
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 ANSWER_S: Final = 1.0
@@ -25,10 +26,15 @@ OWN_FILES: Final = 64
 """Descriptors for each agent: its event stream, transfers and their files, control calls."""
 
 
-async def serve(settings: ServerSettings, ready: int | None) -> None:
+async def serve(
+    settings: ServerSettings,
+    ready: int | None,
+    read: Callable[[], ServerSettings] | None = None,
+) -> None:
     """Run until SIGTERM or SIGINT.
 
     Args:
+        read: reads the settings again, at SIGHUP; None: SIGHUP changes nothing.
         ready: descriptor that gets the port and a newline once the server listens.
 
     Raises:
@@ -40,7 +46,8 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    ignore_hangup(loop)
+    hangup = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
     sock = listen(table.host, table.port)  # from here on clients can connect
     port = sock.getsockname()[1]
     async with AsyncExitStack() as stack:
@@ -63,6 +70,9 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
             data_dir=str(table.data_dir),
             connections=limits.connections,
         )
+        reload = Reload(settings, read or (lambda: settings), server)
+        reloading = asyncio.create_task(_reload_at(hangup, reload))
+        stack.callback(reloading.cancel)
         if ready is not None:
             os.write(ready, f"{port}\n".encode())
             os.close(ready)
@@ -78,3 +88,13 @@ async def serve(settings: ServerSettings, ready: int | None) -> None:
         await listener.close()
         await server.supervisor.stop()
     log.info("server.stopped")
+
+
+async def _reload_at(hangup: asyncio.Event, reload: Reload) -> None:
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        try:
+            await reload.run_once()
+        except Exception:  # a defect must not end what reloads
+            log.exception("settings.reload_failed")

@@ -124,7 +124,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a password in an address is not shown",
-        "app.py",
+        "configured_agents.py",
         'parts.netloc.rpartition("@")[2]',
         "parts.netloc",
         f"{_HTTP}a_password_in_an_address_is_not_shown",

@@ -279,9 +279,9 @@ MUTANTS: Final = (
     _of(
         "a hangup ends nothing",
         "server/lifecycle.py",
-        "    ignore_hangup(loop)\n",
+        "    loop.add_signal_handler(signal.SIGHUP, hangup.set)\n",
         "",
-        "tests/process/test_start_and_signals.py::test_a_hangup_ends_nothing",
+        "tests/process/test_start_and_signals.py::test_a_hangup_ends_nothing[server-settings.reloaded]",
     ),
     _of(
         "a defect is no mistake in the settings",

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _HTTP: Final = "tests/contract/test_services_http.py::test_"
 _STORE: Final = "tests/contract/store/test_services.py::test_"
+_RELOAD: Final = "tests/unit/server/test_reload.py::test_"
 _SERVICES: Final = "server/stages/services.py"
 
 
@@ -87,5 +88,26 @@ MUTANTS: Final = (
         "if name in _RESERVED:",
         f"{_HTTP}wrong_settings_are_refused_by_name_and_change_nothing[body4-env-FERRYMAN_JOB_ID "
         "is reserved]",
+    ),
+    of(
+        "what needs a restart is not said to be applied",
+        "server/reload.py",
+        'table == "services" or (',
+        "True or (",
+        f"{_RELOAD}what_needs_a_restart_is_said_at_each_reload_and_the_rest_once",
+    ),
+    of(
+        "settings that cannot be read change nothing",
+        "server/reload.py",
+        "            return\n",
+        "            new = self._current\n",
+        f"{_RELOAD}settings_that_cannot_be_read_change_nothing",
+    ),
+    of(
+        "the log of a reload shows no secret",
+        "server/settings/differences.py",
+        "    if _has_secret(value):\n        return _HIDDEN\n",
+        "",
+        f"{_RELOAD}what_needs_a_restart_is_said_at_each_reload_and_the_rest_once",
     ),
 )

@@ -27,14 +27,62 @@ from tests.support.programs import Program, until
 from tests.support.sim_clock import SimClock
 
 
-@pytest.mark.parametrize("name", ["server", "client_agent"])
-def test_a_hangup_ends_nothing(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("server", "settings.reloaded"), ("client_agent", "settings.not_reloaded")],
+)
+def test_a_hangup_ends_nothing(tmp_path: Path, name: str, said: str) -> None:
     program = Program(name, tmp_path, uuid.uuid4().hex)
     program.start()
     assert program.process is not None
     for times in (1, 2):
         program.process.send_signal(signal.SIGHUP)
-        until(lambda n=times: program.log.count("settings.not_reloaded") == n, "it says nothing")
+        until(lambda n=times: program.log.count(said) == n, "it says nothing")
+    assert program.kill(signal.SIGTERM) == 0
+
+
+def test_a_hangup_makes_the_server_read_its_settings_again(tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    secret = "[services.a.secrets]\nKEY = '{}'\n"
+    file.write_text("[services.a]\nmax_runs = 1\n" + secret.format("hunter2"))
+    program = Program("server", tmp_path, uuid.uuid4().hex, "--config", str(file))
+    program.start()
+    assert program.process is not None
+
+    def reload(text: str, said: str, times: int) -> None:
+        file.write_text(text)
+        assert program.process is not None
+        program.process.send_signal(signal.SIGHUP)
+        until(lambda: program.log.count(said) == times, "it says nothing", lambda: program.log)
+
+    def service(name: str) -> dict[str, Any]:
+        line = http.client.HTTPConnection("127.0.0.1", program.port, timeout=20)
+        with contextlib.closing(line):
+            line.request("GET", f"/api/v1/services/{name}")
+            return dict(json.loads(line.getresponse().read()))
+
+    changed = "[services.a]\nmax_runs = 7\ntimeout = '2h'\n" + secret.format("hunter3")
+    reload(f"[server]\nmax_files = 9\n[services.b]\n{changed}", '"settings.reloaded"', 1)
+    assert (service("a")["max_runs"], service("a")["timeout_s"]) == (7, 7_200.0)
+    assert service("b")["source"] == "file"
+    lines = {
+        (one["event"], one["key"]): (one["old"], one["new"])
+        for one in map(json.loads, program.log.splitlines())
+        if one.get("event", "").startswith("setting.")
+    }
+    assert lines == {
+        ("setting.changed", "services.a.max_runs"): ("1", "7"),
+        ("setting.changed", "services.a.timeout"): ("1h", "2h"),
+        ("setting.changed", "services.a.secrets.KEY"): ("(secret)", "(secret)"),
+        ("setting.changed", "services.b"): (None, "(a table)"),
+        ("setting.not_applied", "server.max_files"): ("10000", "9"),
+    }
+    reload("[services.a]\nmax_rans = 9\n", '"settings.not_reloaded"', 1)
+    assert "did you mean max_runs?" in program.log
+    assert service("a")["max_runs"] == 7
+    reload(changed, '"settings.reloaded"', 2)
+    assert service("b")["code"] == "service_not_found"
+    assert "hunter" not in program.log
     assert program.kill(signal.SIGTERM) == 0
 
 

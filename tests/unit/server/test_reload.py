@@ -1,0 +1,101 @@
+"""Settings that are read again while the server runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from server.domain.service import Service
+from server.reload import Reload
+from server.settings import load
+from server.settings.tables import ServerSettings
+from shared.settings.base import SettingsError
+
+AGENT = "[agents.a]\nurl = 'http://a:1'\n"
+
+
+class Applied:
+    """What was applied."""
+
+    def __init__(self) -> None:
+        self.used: Mapping[str, Service] = {}
+        self.drained: list[tuple[str, bool]] = []
+
+    def services(self, services: Mapping[str, Service]) -> None:
+        self.used = services
+
+    def drain(self, agent: str, drain: bool) -> None:
+        self.drained.append((agent, drain))
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Callable[[str], ServerSettings]:
+    def read(text: str) -> ServerSettings:
+        file = tmp_path / "server.toml"
+        file.write_text(text)
+        return load.read(file, {}, {})
+
+    return read
+
+
+async def reloaded(reload: Reload) -> list[dict[str, Any]]:
+    with structlog.testing.capture_logs() as lines:
+        await reload.run_once()
+    return [dict(line) for line in lines]
+
+
+async def test_what_needs_a_restart_is_said_at_each_reload_and_the_rest_once(reading: Any) -> None:
+    applied = Applied()
+    text = f"[server]\ntokens = ['a-long-random-text']\nport = 1\n[services.s]\n{AGENT}drain = true"
+    reload = Reload(reading(f"[services.s]\n{AGENT}"), lambda: reading(text), applied)
+    first, second = await reloaded(reload), await reloaded(reload)
+    assert {(one["event"], one["key"]): (one["old"], one["new"]) for one in first[:-1]} == {
+        ("setting.not_applied", "server.tokens"): ("None", "(secret)"),
+        ("setting.not_applied", "server.port"): ("5000", "1"),
+        ("setting.changed", "agents.a.drain"): ("False", "True"),
+    }
+    assert (first[-1]["applied"], first[-1]["waiting"]) == (1, 2)
+    assert (second[-1]["applied"], second[-1]["waiting"]) == (0, 2)
+    assert applied.drained == [("a", True)]
+
+
+async def test_settings_that_cannot_be_read_change_nothing(reading: Any) -> None:
+    applied = Applied()
+    reload = Reload(reading("[services.s]"), lambda: reading("[services.s]\nretries = -1"), applied)
+    (line,) = await reloaded(reload)
+    assert line["event"] == "settings.not_reloaded"
+    assert "services.s.retries" in line["why"]
+    assert not applied.used
+
+
+async def test_a_service_that_is_taken_out_is_gone_and_one_that_is_new_is_there(
+    reading: Any,
+) -> None:
+    applied = Applied()
+    new = "[services.new]\nmax_runs = 3"
+    reload = Reload(reading("[services.old]"), lambda: reading(new), applied)
+    lines = await reloaded(reload)
+    assert {one["key"]: (one["old"], one["new"]) for one in lines[:-1]} == {
+        "services.old": ("(a table)", None),
+        "services.new": (None, "(a table)"),
+    }
+    assert {name: one.max_runs for name, one in applied.used.items()} == {"new": 3}
+
+
+async def test_the_file_of_a_secret_is_read_again(reading: Any, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    text = f"[services.s.secrets]\nKEY = {{ file = '{file}' }}\n"
+    file.write_text("first\n")
+    applied = Applied()
+    reload = Reload(reading(text), lambda: reading(text), applied)
+    file.write_text("second\n")
+    assert (await reloaded(reload))[0]["key"] == "services.s.secrets.KEY"
+    assert applied.used["s"].env == {"KEY": "second"}
+    file.unlink()
+    with pytest.raises(SettingsError, match=r"KEY: file .*key: No such file"):
+        reading(text)
+    assert "settings.not_reloaded" in str(await reloaded(reload))
