@@ -1,0 +1,34 @@
+"""A job that gets the files of another, as its user sees it."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_the_files_of_another_job_are_there_before_the_script_starts(ferryman, bundle):
+    first = int(
+        ferryman("submit", bundle("sleep 1; mkdir d; echo 42 > d/answer"), "-s", "example").out
+    )
+    script = f"ls inputs; cat inputs/{first}/d/answer"
+    last = ferryman("submit", bundle(script), "-s", "example", "--inputs-from", first, "--wait")
+    assert last.code == 0, last.err
+    number = int(last.out)
+    assert ferryman("logs", number).out == f"{first}\n42\n"
+    shown = json.loads(ferryman("status", number, "--json").out)
+    assert (shown["after"], shown["inputs_from"]) == ([], [first])
+    assert f"j{first} -->|files| j{number}" in ferryman("graph", number).out
+
+
+def test_a_failure_is_said_of_those_that_waited_for_it(ferryman, bundle):
+    first = int(ferryman("submit", bundle("sleep 1; exit 3"), "-s", "example").out)
+    last = ferryman("submit", bundle("true"), "-s", "example", "--after", first, "--wait")
+    assert last.code != 0
+    shown = json.loads(ferryman("status", int(last.out), "--json").out)
+    assert shown["reason"] == "dependency_failed"
+    assert shown["message"].startswith(f"job {first}, which it waits for, failed (exit_code)")
+
+
+def test_what_is_not_there_is_refused_by_its_number(ferryman, bundle):
+    refused = ferryman("submit", bundle("true"), "-s", "example", "--after", 99_999)
+    assert refused.code != 0
+    assert "job 99999 does not exist" in refused.err
