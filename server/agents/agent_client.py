@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +16,7 @@ from server.agents.forms import Form
 from server.domain.jobs import Job
 from server.ports import Agent, AgentError, Fetched, ScratchFile, Storage, Unreachable
 from shared.clock import Clock, wait_for
-from shared.wire import AgentHealth, AgentState
+from shared.wire import AgentHealth, AgentState, PayloadDoc
 
 LONG_CALL: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
 SHORT_CALL: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)
@@ -112,6 +112,15 @@ class AgentClient(Agent):
         elif self.operator_state is AgentState.DRAINING:
             drained = f"agent {self.name} gets no new jobs: it is draining"
         return self.excluded or self.unreachable or drained or self.unhealthy
+
+    @property
+    def hands_over_many(self) -> bool:
+        return False
+
+    async def fetch_many(
+        self, payloads: Sequence[PayloadDoc], to: ScratchFile
+    ) -> Sequence[tuple[int, Fetched] | None]:
+        raise NotImplementedError(f"agent {self.name} hands over one result at a time")
 
     @property
     def slots(self) -> int | None:

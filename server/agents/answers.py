@@ -92,14 +92,19 @@ async def refusal(answer: aiohttp.ClientResponse) -> AgentError:
     message = str(body.get("message") or code)[:500]
     if answer.status == HTTPStatus.NOT_FOUND and code == "payload_not_found":
         return NoSuchPayload(message)
-    wait_s = retry_after(answer)
-    if answer.status == HTTPStatus.INSUFFICIENT_STORAGE and wait_s is None:
+    return refused(answer.status, code, message, retry_after(answer))
+
+
+def refused(status: int, code: str, message: str, wait_s: float | None) -> RefusedByAgent:
+    """An agent's no.
+
+    Args:
+        status: of the answer.
+        wait_s: seconds until it may be asked again, where it said so.
+    """
+    if status == HTTPStatus.INSUFFICIENT_STORAGE and wait_s is None:
         wait_s = 30.0
-    final = (
-        answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
-        and answer.status not in _RETRY
-        and wait_s is None
-    )
+    final = status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _RETRY and wait_s is None
     return RefusedByAgent(code, message, final=final, retry_after_s=wait_s)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -11,17 +10,13 @@ import aiohttp
 import structlog
 from aiohttp.http_exceptions import LineTooLong
 
-from server.agents import answers, forms, listing
-from server.agents.agent_client import AgentClient
+from server.agents import answers, listing
+from server.agents.bulk_client import BulkClient
 from server.domain import outcome
-from server.domain.files import FileKind
 from server.domain.jobs import Job
-from server.domain.service import Service
-from server.domain.timeouts import heartbeat_timeout_s
 from server.ports import (
     AgentError,
     Fetched,
-    Inputs,
     NoSuchPayload,
     RefusedByAgent,
     ScratchFile,
@@ -33,8 +28,6 @@ from shared.wire import (
     LOG_SIZE,
     AgentEvent,
     AgentHealth,
-    InputsInfo,
-    Order,
     PayloadDoc,
     PayloadList,
     Settled,
@@ -52,11 +45,10 @@ _REST_S: Final = 0.01
 """Pause after so many lines: lines that are there already are read without a turn for others."""
 
 
-class FerrymanAgent(AgentClient):
+class FerrymanAgent(BulkClient):
     """A Ferryman agent.
 
     Args:
-        server: identity of our database, scopes our keys.
         former: of the servers that ours was restored in place of.
     """
 
@@ -65,12 +57,11 @@ class FerrymanAgent(AgentClient):
     def __init__(
         self,
         *args: Any,
-        server: str,
         former: Sequence[str] = (),
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
-        self._server, self._former = server, former
+        self._former = former
 
     async def ask_health(self) -> AgentHealth:
         health = await super().ask_health()
@@ -83,31 +74,6 @@ class FerrymanAgent(AgentClient):
                 sent=False,
             )
         return health
-
-    async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
-        assert job.bundle is not None, "only Cleaned jobs have none"
-        order = Order(
-            server=self._server,
-            key=str(job.key),
-            service=job.service,
-            user_id=job.user_id,
-            timeout_s=job.timeout_s,
-            limits=job.limits,
-            bundle_digest=job.bundle.digest,
-            bundle_size=job.bundle.size,
-            lease=self.lease,
-            heartbeat_timeout_s=heartbeat_timeout_s(job, service),
-            on_shutdown=service.on_shutdown,
-            env=dict(service.env),
-            inputs=None if inputs is None else InputsInfo(size=inputs.size, sha256=inputs.sha256),
-        )
-        async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
-            form = forms.zipped(order.model_dump_json(), bundle, secrets.token_hex(16), inputs)
-            body = await self._post_bundle(f"{self.base}/submit", form)
-        try:
-            return self._of(PayloadDoc.model_validate_json(body), job)
-        except ValueError as problem:
-            raise Unreachable(self._say(problem), sent=True) from problem
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
         url = f"{self.base}/keys/{self._server}/{job.key}/settle"
@@ -132,14 +98,6 @@ class FerrymanAgent(AgentClient):
             if payload.id != payload_id:
                 raise ValueError(f"payload {payload.id} in place of payload {payload_id}")
             return payload
-
-    async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
-        url = f"{self.base}/payloads/{payload_id}"
-        try:
-            async with self._call("DELETE", url, params=self._caller(key)):
-                pass
-        except NoSuchPayload:
-            pass
 
     async def poll(
         self, payload_id: int, to: ScratchFile
@@ -222,7 +180,9 @@ class FerrymanAgent(AgentClient):
                         yield event
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> AgentError:
-        problem = await super()._refusal(answer)
+        return self._judge(await super()._refusal(answer))
+
+    def _judge(self, problem: AgentError) -> AgentError:
         if isinstance(problem, RefusedByAgent) and problem.code == "stale_lease":
             self.stale_lease = self.lease
             self.state_changed.set()
@@ -247,12 +207,6 @@ class FerrymanAgent(AgentClient):
         if not ours:
             log.warning("payload.not_ours", agent=self.name, key=payload.key, server=payload.server)
         return ours
-
-    def _of(self, payload: PayloadDoc, job: Job) -> PayloadDoc:
-        """Raises ValueError: it is another attempt's."""
-        if payload.server != self._server or payload.key != str(job.key):
-            raise ValueError(f"payload {payload.key} in place of {job.key}")
-        return payload
 
 
 async def _line(stream: aiohttp.StreamReader) -> bytes:

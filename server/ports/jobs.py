@@ -76,6 +76,14 @@ class Jobs(Batches, Dependent, Retained, Protocol):
         """
         ...
 
+    async def move_all(self, moves: Sequence[Move]) -> list[Job | None]:
+        """As :meth:`move`, for some moves under the same lease, in one transaction.
+
+        Returns:
+            For each the job after it, or None.
+        """
+        ...
+
     async def claim_fairly(
         self,
         service: Service,

@@ -19,7 +19,7 @@ import structlog
 from server.domain import ending, outcome, states
 from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.files import FileKind
-from server.domain.jobs import Job, Result
+from server.domain.jobs import Job, Move, Result
 from server.ports import (
     Agent,
     AgentError,
@@ -28,6 +28,7 @@ from server.ports import (
 )
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
+from server.stages.endings import Endings
 from server.stages.progress import Progress
 from server.stages.results import Results
 from server.stages.stage import Resources, Stage
@@ -59,6 +60,7 @@ class Get(Stage):
         self._deferral = deferral or Deferral(resources)
         self.results = Results(resources.scratch, on_slot)
         self.progress = Progress(resources)
+        self._endings = Endings(resources, self.results)
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> its latest document that was not processed yet; one task each."""
         self._tasks = AgentTasks[tuple[str, int]]("payload.failed")
@@ -146,22 +148,15 @@ class Get(Stage):
             return await self._move_at_agent(agent.name, move) is not None
         self.progress.forget(job.key)
         with self.results.slot_released(job.key):
-            async with self._storage.pending(FileKind.RESULT) as pending:
-                result = have
-                if result is None and payload.result is not None:
-                    result = await self.results.fetch(agent, payload, pending)
-                if result is not None:
-                    move = dataclasses.replace(move, facts={**move.facts, "result": result})
-                    if _left_children(payload):
-                        deferred = await self._deferral(job, move, result, agent.name)
-                        if isinstance(deferred, bool):
-                            if deferred:
-                                pending.commit()
-                            return deferred
-                        move = deferred
-                moved = await self._move_at_agent(agent.name, move)
-                if moved is not None:
-                    pending.commit()
+            moved: Job | bool | None
+            if have is None and not _left_children(payload):
+                moved = await self._endings.end(
+                    agent, payload, move, child=job.parent_id is not None
+                )
+            else:
+                moved = await self._end_or_defer(agent, job, payload, move, have)
+                if isinstance(moved, bool):
+                    return moved
         if moved is not None:
             log.info(
                 "job.ended" if moved.ended else "job.requeued",
@@ -171,6 +166,28 @@ class Get(Stage):
                 reason=moved.reason,
             )
         return moved is not None
+
+    async def _end_or_defer(
+        self, agent: Agent, job: Job, payload: PayloadDoc, move: Move, have: Result | None
+    ) -> Job | bool | None:
+        """Make the move with the result, or let a job wait for the children that it left: then
+        whether it was changed."""
+        async with self._storage.pending(FileKind.RESULT) as pending:
+            result = have
+            if result is None:
+                result = await self.results.fetch(agent, payload, pending)
+            move = dataclasses.replace(move, facts={**move.facts, "result": result})
+            if _left_children(payload):
+                deferred = await self._deferral(job, move, result, agent.name)
+                if isinstance(deferred, bool):
+                    if deferred:
+                        pending.commit()
+                    return deferred
+                move = deferred
+            moved = await self._move_at_agent(agent.name, move)
+            if moved is not None:
+                pending.commit()
+        return moved
 
     async def lost(self, agent: Agent, job: Job, message: str) -> None:
         """The attempt is gone without a trace."""

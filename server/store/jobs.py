@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from server.domain.errors import FerrymanError
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
@@ -72,6 +72,23 @@ class SqlJobs(
         if job is not None:
             self._changed(job)
         return job
+
+    async def move_all(self, moves: Sequence[Move]) -> list[Job | None]:
+        lease = moves[0].lease
+
+        async def change(tx: Transaction) -> tuple[list[Job | None], bool]:
+            jobs = [await make_move(tx, move) for move in moves]
+            if lease is None or any(jobs):
+                return jobs, True
+            return jobs, bool(await tx.rows(f"SELECT 1 WHERE {leases.HELD}", leases.held(lease)))
+
+        jobs, ours = await self._database.write(change)
+        if not ours:
+            raise LeaseLost(lease.agent if lease else "")
+        for job in jobs:
+            if job is not None:
+                self._changed(job)
+        return jobs
 
     async def attach_result(
         self, key: AttemptKey, result: Result, lease: Lease | None = None

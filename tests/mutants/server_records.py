@@ -8,6 +8,9 @@ from tests.mutants.mutant import Mutant
 
 _ATTEMPTS: Final = "tests/contract/store/test_attempts.py::test_"
 _LEASES: Final = "tests/contract/store/test_leases.py::test_"
+_CRASHES: Final = (
+    "tests/stateful/test_crash_points.py::test_a_crash_at_any_step_of_many_at_once_loses_none"
+)
 _BUNDLES: Final = "tests/contract/store/test_bundles.py::test_"
 
 
@@ -65,6 +68,32 @@ MUTANTS: Final = (
         '{f"WHERE {leases.HELD}" if lease is not None else ""}',
         "",
         (f"{_LEASES}a_server_that_was_taken_for_dead_inserts_no_job_with_its_file",),
+    ),
+    Mutant(
+        "bulk",
+        "results that are stored together are committed when a job refers to them",
+        "server/stages/endings.py",
+        "            if any(moved):\n                pending.commit()\n",
+        "",
+        (_CRASHES,),
+    ),
+    Mutant(
+        "bulk",
+        "each of several results has its own place in the file",
+        "server/stages/endings.py",
+        "fetched.sha256, offset)",
+        "fetched.sha256, 0)",
+        (_CRASHES,),
+    ),
+    Mutant(
+        "bulk",
+        "a result that was damaged among others is fetched alone",
+        "server/agents/results.py",
+        "if whole and head.size else None",
+        "if head.size else None",
+        (
+            "tests/contract/test_bulk_client.py::test_what_is_damaged_or_gone_is_missing_from_the_others",
+        ),
     ),
     _bundles(
         "a file of several results is kept while one of them is",

@@ -18,6 +18,7 @@ from tests.support.simulation import World
 SERVICES = {
     "example": Service("example", runs_per_user=2, max_runs=3, expires_after_s=100.0),
 }
+MANY = {"example": Service("example", runs_per_user=99, max_runs=99, expires_after_s=100.0)}
 
 
 async def _scenario(world: World) -> None:
@@ -101,6 +102,64 @@ async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(
         if not crashed:
             break
     assert at > 80, "the scenario became too short to prove anything"
+
+
+async def _many_at_once(world: World) -> None:
+    """Jobs of one bundle: ordered, fetched and acknowledged together."""
+    await world.start()
+    for number in range(13):
+        await world.upload(f"u{number}", "example", same="the same")
+    await world.send.run_once()
+    await world.settle()
+    (agent,) = [agent for agent in world.agents if len(agent.payloads) > 2]
+    for payload in list(agent.payloads.values()):
+        agent.start(payload)
+    for payload in list(agent.payloads.values()):
+        agent.end(payload, PayloadState.COMPLETED)
+    await world.settle()
+    jobs = [await world.jobs.get(job_id) for job_id in world.acknowledged]
+    files = [job.result.file for job in jobs if job.result is not None]
+    assert len(set(files)) < len(files), "no results were stored together"
+    await world.clock.advance(50.0)
+    await world.clean.run_once()
+    await world.clock.advance(60.0)
+    await world.clean.run_once()
+
+
+@pytest.mark.parametrize("fault", ["", "reply_lost"])
+async def test_a_crash_at_any_step_of_many_at_once_loses_none(tmp_path: Path, fault: str) -> None:
+    at, crashed = 0, True
+    while crashed:
+        at += 1
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        slots = {"north": 1, "south": 12}
+        world = World(folder, MANY, CrashPoint(at), slots=slots, bulk=True)
+        with world.inline():
+            crashed = False
+            for agent in world.agents:
+                agent.faults += [fault] * 3 if fault else []
+            try:
+                await _many_at_once(world)
+                await world.settle()
+            except SimulatedCrash:
+                crashed = True
+            except AssertionError:
+                if not fault:  # it may have kept them from being stored together
+                    raise
+            except ValueError:
+                assert fault or world.crash_point.crashed
+            if hasattr(world, "cancel"):
+                await world.die()
+            with world.inline():
+                await world.start()
+                await world.check()
+                await world.drain()
+                await world.check()
+                await world.remove_orphans()
+            assert not world.leftovers(), f"after a crash at step {at}"
+            world.database.close()
+    assert at > (20 if fault else 60), "the scenario became too short to prove anything"
 
 
 async def test_an_upload_that_was_not_answered_may_be_repeated_under_its_key(

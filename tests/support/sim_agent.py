@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from server.agents.agent_client import AgentClient
+from server.agents.deliveries import Deliveries
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import Fetched, Inputs, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
 from shared.ids import AttemptKey
+from shared.together import Together
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason
 from tests.support.sim_payload import ALIVE, Payload
 
@@ -36,6 +38,8 @@ class Machine:
     late: list[tuple[AttemptKey, str, int]] = field(default_factory=list)
     """Submits that are still on their way, with their leases."""
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    bundles: dict[str, str] = field(default_factory=dict)
+    """Digest -> content of those that it keeps."""
     lease: int = 0
     """The highest token that was seen."""
     newest: int = 0
@@ -58,6 +62,8 @@ class SimAgent(AgentClient):
         self.machine = machine
         machine.clients.append(self)
         self.payloads, self.refused = machine.payloads, machine.refused
+        self._deliveries = Deliveries(self._submit, self._order_many)
+        self._acknowledgements = Together(self._acknowledge_many, at_once=1, most=10)
         self.faults: list[str] = []
         """What goes wrong with the next calls, in order."""
 
@@ -203,7 +209,40 @@ class SimAgent(AgentClient):
         if fault in ("reply_lost", "cut"):
             raise Unreachable("reset before the answer", sent=True)
 
+    @property
+    def hands_over_many(self) -> bool:
+        return self._world.bulk
+
     async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
+        if not self._world.bulk or inputs is not None:
+            return await self._submit(job, service, False)
+        return await self._deliveries.send(job, service)
+
+    async def _order_many(
+        self, orders: Sequence[tuple[Job, Service]]
+    ) -> list[PayloadDoc | Exception]:
+        """Of bundles that it was sent: all of them at once, and each by itself."""
+        fault = await self._line()
+        self._check_lease()
+        if fault == "cut":
+            self.drop()
+        answers: list[PayloadDoc | Exception] = []
+        for job, _ in orders:
+            self._world.crash_point.step()
+            payload = None
+            if job.bundle is None or job.bundle.digest not in self.machine.bundles:
+                answers.append(RefusedByAgent("bundle_missing", "", final=False))
+                continue
+            payload = self.arrive(job.key, self.machine.bundles[job.bundle.digest])
+            if payload is None:
+                no = RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
+                answers.append(no)
+            else:
+                answers.append(payload.doc(self._world.clock.now()))
+        self._answered(fault)
+        return answers
+
+    async def _submit(self, job: Job, service: Service, keep_bundle: bool) -> PayloadDoc:
         assert job.bundle is not None
         token = self._world.stored(FileKind.BUNDLE, job.bundle.file).read_text()
         if self.faults[:1] == ["late"] and self.up:
@@ -219,6 +258,8 @@ class SimAgent(AgentClient):
             self.arrive(job.key, token)
         if payload is None:
             raise RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
+        if keep_bundle:
+            self.machine.bundles[job.bundle.digest] = token
         self._answered(fault)
         return payload.doc(self._world.clock.now())
 
@@ -256,7 +297,36 @@ class SimAgent(AgentClient):
         self._answered(fault)
         return Fetched(len(body), hashlib.sha256(body).hexdigest())
 
+    async def fetch_many(
+        self, payloads: Sequence[PayloadDoc], to: ScratchFile
+    ) -> list[tuple[int, Fetched] | None]:
+        fault = await self._line()
+        body, found = b"", list[tuple[int, Fetched] | None]()
+        for number, doc in enumerate(payloads):
+            payload = self.payloads.get(doc.id)
+            gone = payload is None or payload.status is PayloadState.CLEANED
+            if payload is None or gone or (fault == "damaged" and not number):
+                found.append(None)
+                continue
+            fetched = Fetched(len(payload.result), hashlib.sha256(payload.result).hexdigest())
+            found.append((len(body), fetched))
+            body += payload.result
+        to.path.write_bytes(body)
+        self._answered(fault)
+        return found
+
     async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
+        if self._world.bulk:
+            await self._acknowledgements((payload_id, key))
+        else:
+            await self._acknowledge(payload_id)
+
+    async def _acknowledge_many(self, refs: Sequence[tuple[int, str | None]]) -> list[None]:
+        for payload_id, _ in refs:
+            await self._acknowledge(payload_id)
+        return [None] * len(refs)
+
+    async def _acknowledge(self, payload_id: int) -> None:
         fault = await self._line()
         self._check_lease()
         payload = self.payloads.get(payload_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -86,15 +86,17 @@ class World:
     violations: list[str] = field(default_factory=list)
     names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     machines: list[Machine] = field(default_factory=lambda: [Machine(), Machine()])
+    slots: Mapping[str, int] = field(default_factory=lambda: {"north": 1, "south": 2})
+    bulk: bool = False
+    """The agents take many orders, results and acknowledgements at once."""
     alone: bool = True
     """No other server is beside it."""
     alive: bool = False
 
     def __post_init__(self) -> None:
-        slots = (("north", 1), ("south", 2))
         self.agents = [
             SimAgent(name, self, count, machine)
-            for (name, count), machine in zip(slots, self.machines, strict=True)
+            for (name, count), machine in zip(self.slots.items(), self.machines, strict=True)
         ]
 
     def beside(self) -> World:
@@ -216,6 +218,7 @@ class World:
         *,
         gather: bool = False,
         fan_out: bool = False,
+        same: str = "",
         **optional: str,
     ) -> int:
         """Upload a bundle.
@@ -223,10 +226,11 @@ class World:
         Args:
             gather: it has a gather.sh.
             fan_out: its run.sh leaves children.
+            same: uploads of the same have the same content.
             optional: fields of the form.
         """
         number = next(self.names)
-        token = f"token {number}" if key is None else f"token of {key}"
+        token = same or (f"token {number}" if key is None else f"token of {key}")
         token = f"{FANS_OUT} {token}" if fan_out else token
         fields = {"user_id": user, "service": service, **optional}
         if key is not None:
@@ -303,7 +307,9 @@ class World:
                 before = event.state
             assert before is job.state, f"job {job_id} is {job.state}, its history says {before}"
             if job.result is not None:
-                stored = self.stored(FileKind.RESULT, job.result.file).read_bytes()
+                start, size = job.result.section
+                path = self.stored(FileKind.RESULT, job.result.file)
+                stored = path.read_bytes()[start : start + size]
                 expected = f"result of {job.key} {token}".encode()
                 assert stored == expected, f"{stored!r} is not {expected!r}"
             if job.state in states.HOLDS_SLOT and not job.deferred:

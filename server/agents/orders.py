@@ -1,0 +1,51 @@
+"""What an agent is asked to run."""
+
+from __future__ import annotations
+
+from server.domain.jobs import Job
+from server.domain.service import Service
+from server.domain.timeouts import heartbeat_timeout_s
+from server.ports import Inputs
+from shared.wire import ArrayTask, InputsInfo, Order
+
+
+def order_of(
+    job: Job,
+    service: Service,
+    server: str,
+    lease: int,
+    *,
+    inputs: Inputs | None = None,
+    keep_bundle: bool = False,
+) -> Order:
+    """The order for the job's current attempt.
+
+    Args:
+        server: identity of the server's database.
+        lease: token under which it is sent.
+        inputs: that are sent along.
+        keep_bundle: more orders of its bundle may come.
+    """
+    assert job.bundle is not None, "only Cleaned jobs have none"
+    array = None
+    if job.array_index is not None:
+        array = ArrayTask(index=job.array_index, file=job.array_file)
+    return Order(
+        server=server,
+        key=str(job.key),
+        service=job.service,
+        user_id=job.user_id,
+        timeout_s=job.timeout_s,
+        limits=job.limits,
+        bundle_digest=job.bundle.digest,
+        bundle_size=job.bundle.size,
+        lease=lease,
+        heartbeat_timeout_s=heartbeat_timeout_s(job, service),
+        on_shutdown=service.on_shutdown,
+        env=dict(service.env),
+        folder=job.bundle_folder,
+        entry="gather.sh" if job.gather else "run.sh",
+        array=array,
+        inputs=None if inputs is None else InputsInfo(size=inputs.size, sha256=inputs.sha256),
+        keep_bundle=keep_bundle,
+    )
