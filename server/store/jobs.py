@@ -82,8 +82,8 @@ class SqlJobs(
                 return jobs, True
             return jobs, bool(await tx.rows(f"SELECT 1 WHERE {leases.HELD}", leases.held(lease)))
 
-        jobs, ours = await self._database.write(change)
-        if not ours:
+        jobs, held = await self._database.write(change)
+        if not held:
             raise LeaseLost(lease.agent if lease else "")
         for job in jobs:
             if job is not None:

@@ -97,7 +97,7 @@ MUTANTS: Final = (
     ),
     _of(
         "the answer to a submit is about that attempt",
-        "agents/ferryman_agent.py",
+        "agents/bulk_client.py",
         "if payload.server != self._server or payload.key != str(job.key):",
         "if False:",
         f"{_POST_BUNDLE}an_answer_about_another_attempt_is_no_answer",
@@ -199,8 +199,8 @@ MUTANTS: Final = (
     _of(
         "the agent's Retry-After is kept",
         "agents/answers.py",
-        "wait_s = retry_after(answer)",
-        "wait_s = None",
+        "code, message, retry_after(answer))",
+        "code, message, None)",
         f"{_ANSWERS}refusals",
     ),
     _of(
