@@ -22,7 +22,7 @@ from server.stages.services import Services
 from server.stages.waiting import why_waiting
 from shared.clock import Clock
 from shared.multipart.limits import FormLimits
-from shared.wire import JobDoc, QueueInfo
+from shared.wire import ChildCounts, JobDoc, QueueInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,23 @@ class Context:
     async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:
         """The jobs as lists show them, those that wait with the reason."""
         queue = await self.queue_of(jobs, in_list=True)
-        return [self.document(job, queue.get(job.id)) for job in jobs]
+        counts = await self.children_of(jobs)
+        return [self.document(job, queue.get(job.id), counts.get(job.id)) for job in jobs]
 
-    def document(self, job: Job, queue: QueueInfo | None = None) -> JobDoc:
+    async def children_of(self, jobs: Sequence[Job]) -> dict[int, ChildCounts]:
+        """What became of the children of those that have some."""
+        found = await self.jobs.batches_of([job.id for job in jobs])
+        parents = {parent: batch for parent, batch in found.items() if batch.total}
+        unended = [parent for parent, batch in parents.items() if batch.ended < batch.made]
+        active = await self.jobs.active_children(unended)
+        return {
+            parent: documents.child_counts(batch, active.get(parent, 0))
+            for parent, batch in parents.items()
+        }
+
+    def document(
+        self, job: Job, queue: QueueInfo | None = None, batch: ChildCounts | None = None
+    ) -> JobDoc:
         """The job as it is shown."""
-        return documents.job_doc(job, self.services.get(job.service), queue, self.url_prefix)
+        service = self.services.get(job.service)
+        return documents.job_doc(job, service, queue, self.url_prefix, batch)

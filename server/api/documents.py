@@ -20,6 +20,7 @@ from shared.wire import (
     JobDoc,
     JobState,
     Links,
+    Progress,
     QueueInfo,
     RetryDoc,
     StatusBody,
@@ -30,17 +31,22 @@ _TIMES: Final = frozenset({"at", "not_before"})
 
 
 def job_doc(
-    job: Job, service: Service | None, queue: QueueInfo | None = None, prefix: str = ""
+    job: Job,
+    service: Service | None,
+    queue: QueueInfo | None = None,
+    prefix: str = "",
+    batch: ChildCounts | None = None,
 ) -> JobDoc:
     """The job document.
 
     Args:
+        batch: its children; None: it has none.
         prefix: path below which a proxy shows the server.
     """
     here = f"{prefix}/api/v1/jobs/{job.id}"
     cleaned = job.state is JobState.CLEANED
     rules = job.retry or (service.retry if service else None)
-    own = {
+    own: dict[str, Any] = {
         "status": job.state,
         "retries_left": max(0, (rules.retries if rules else 0) - job.retries_used),
         "retry": None if rules is None else retry_doc(rules),
@@ -55,10 +61,18 @@ def job_doc(
             attempts=f"{here}/attempts",
             graph=f"{here}/graph",
             partial=None if cleaned else f"{prefix}/download_partial/{job.id}",
+            parent=None if job.parent_id is None else f"{prefix}/api/v1/jobs/{job.parent_id}",
         ),
     }
+    if batch is not None:
+        whole = f"{prefix}/api/v1/batches/{job.id}"
+        links = {"batch": whole, "children": f"{whole}/children"}
+        own |= {"batch": batch, "links": own["links"].model_copy(update=links)}
     if job.state is not JobState.QUEUED or not job.not_before:
         own["not_before"] = None
+    if batch is not None and job.deferred:
+        ended = batch.completed + batch.failed + batch.cancelled
+        own["progress"] = Progress(current=ended, total=batch.total)
     return JobDoc(**shown(job, JobDoc) | own)
 
 

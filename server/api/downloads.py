@@ -11,6 +11,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from server.api import documents
+from server.api.batch_result import send_batch
 from server.api.context import Context
 from server.api.problems import Refusal
 from server.api.requested_job import requested_job, wait_for_job
@@ -29,6 +30,8 @@ async def download(request: web.Request, context: Context) -> web.StreamResponse
     job = await wait_for_job(request, context, until_ended=True)
     if job.state is JobState.COMPLETED and job.result is not None:
         return await send_result(request, context, job, job.result)
+    if job.state is JobState.COMPLETED and job.deferred:
+        return await send_batch(request, context, job)
     return json_answer(documents.status_body(job), headers=documents.when_to_ask_again(job))
 
 
@@ -60,6 +63,8 @@ async def result(request: web.Request, context: Context) -> web.StreamResponse:
     job = await wait_for_job(request, context, until_ended=True)
     if job.state is JobState.COMPLETED and job.result is not None:
         return await send_result(request, context, job, job.result)
+    if job.state is JobState.COMPLETED and job.deferred:
+        return await send_batch(request, context, job)
     if job.state is JobState.CLEANED:
         raise cleaned(job)
     if job.ended:

@@ -29,7 +29,8 @@ _MOST: Final = 200
 """Newest states, and newest attempts, that the document of a job shows."""
 
 
-async def _document(context: Context, job: Job, status: int = HTTPStatus.OK) -> web.Response:
+async def job_answer(context: Context, job: Job, status: int = HTTPStatus.OK) -> web.Response:
+    """The document of a single job."""
     queue = (await context.queue_of([job])).get(job.id)
     moves = await context.jobs.moves(job.id, _MOST)
     attempts = await context.jobs.attempts(job.id, _MOST)
@@ -37,14 +38,15 @@ async def _document(context: Context, job: Job, status: int = HTTPStatus.OK) -> 
         "history": history(moves, context.clock.now()),
         "attempts": [documents.attempt_doc(one, context.url_prefix) for one in attempts],
     }
-    document = context.document(job, queue).model_copy(update=more)
+    batch = (await context.children_of([job])).get(job.id)
+    document = context.document(job, queue, batch).model_copy(update=more)
     return json_answer(document, status, documents.when_to_ask_again(job))
 
 
 async def read(request: web.Request, context: Context) -> web.StreamResponse:
     """The job document."""
     job = await wait_for_job(request, context, until_ended=False)
-    return await _document(context, job)
+    return await job_answer(context, job)
 
 
 async def page(request: web.Request, context: Context) -> JobPage:
@@ -86,9 +88,9 @@ async def cancel(request: web.Request, context: Context) -> web.StreamResponse:
     """Cancel: 200 when its processes are dead, 202 where that takes longer."""
     job = await context.cancel(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
     if job.ended:
-        return await _document(context, job)
+        return await job_answer(context, job)
     waiting = replace(job, message=_why_not_yet(context, job))
-    return await _document(context, waiting, HTTPStatus.ACCEPTED)
+    return await job_answer(context, waiting, HTTPStatus.ACCEPTED)
 
 
 async def delete(request: web.Request, context: Context) -> web.StreamResponse:

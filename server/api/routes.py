@@ -10,6 +10,7 @@ from aiohttp.typedefs import Handler
 from server.api import (
     agents,
     attempts,
+    batches,
     downloads,
     events,
     graph,
@@ -31,6 +32,7 @@ _ZIP: Final = "application/zip"
 _ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP}
 _STATUS: Final = {200: wire.StatusBody, 202: wire.StatusBody}
 _JOB: Final = "/api/v1/jobs/{id}"
+_BATCH: Final = "/api/v1/batches/{id}"
 _ATTEMPT: Final = f"{_JOB}/attempts/{{attempt}}"
 _SCHEDULE: Final = "/api/v1/schedules/{schedule}"
 _AGENT: Final = "/api/v1/agents/{name}"
@@ -80,6 +82,9 @@ _LIST: Final = {
     "cursor": "next of the page before",
     "idempotency_key": "with user, and nothing else: the job that was uploaded under it",
 }
+
+_CHILDREN: Final = {name: _LIST[name] for name in ("state", "limit", "cursor")}
+_PARENTS: Final = {name: _LIST[name] for name in ("user", "service", *_CHILDREN)}
 
 ROUTES: Final = (
     # job-orchestrator's
@@ -141,6 +146,18 @@ ROUTES: Final = (
         (404, 409, 410),
         _WAIT,
     ),
+    Route("GET", "/api/v1/batches", Area.JOBS, batches.page, {200: wire.JobPage}, (400,), _PARENTS),
+    Route("GET", _BATCH, Area.JOBS, batches.read, {200: wire.JobDoc}, (404,)),
+    Route(
+        "GET",
+        f"{_BATCH}/children",
+        Area.JOBS,
+        batches.children,
+        {200: wire.JobPage},
+        (400, 404),
+        _CHILDREN,
+    ),
+    Route("GET", f"{_BATCH}/result", Area.JOBS, batches.result, {200: _ZIP}, (404, 410)),
     Route(
         "GET",
         f"{_JOB}/graph",

@@ -59,13 +59,16 @@ class MergedResults:
         self.left_out: list[str] = []
         self.size = self.entries = 0
 
-    async def add(self, parts: Sequence[Part]) -> None:
+    async def add(self, parts: Sequence[Part], missing: Sequence[str] = ()) -> None:
         """Read the directories of all parts.
+
+        Args:
+            missing: lines for the note.
 
         Raises:
             UnusableResult, OSError
         """
-        problems = list[str]()
+        problems = list(missing[:_NOTED])
         for part in parts:
             try:
                 async with self._storage.local_copy(FileKind.RESULT, part.result.file) as path:
@@ -80,7 +83,7 @@ class MergedResults:
             else:
                 self._taken.append((part, length))
         if self._note is not None and problems:
-            if more := len(self.left_out) - len(problems):
+            if more := len(missing) + len(self.left_out) - len(problems):
                 problems.append(f"and {more} more")
             self._text = "\n".join(["These results are left out:", *problems, ""]).encode()
             self._merge.add_text(self._note, self._text)
@@ -100,13 +103,19 @@ class MergedResults:
 
 @asynccontextmanager
 async def merged_results(
-    storage: Storage, scratch: Scratch, parts: Sequence[Part], *, note: str | None = None
+    storage: Storage,
+    scratch: Scratch,
+    parts: Sequence[Part],
+    *,
+    note: str | None = None,
+    missing: Sequence[str] = (),
 ) -> AsyncIterator[MergedResults]:
     """A ZIP of all parts, in their order. The results are read twice: directories first.
 
     Args:
         note: name of a file at the root that says which results are left out, because they are gone
             or damaged; there only if one is. None: such a result is an error.
+        missing: lines for it about results that there never were.
 
     Raises:
         UnusableResult
@@ -116,7 +125,7 @@ async def merged_results(
         merge = await asyncio.to_thread(lambda: Merge(file.path.open("x+b"), file.reserve))
         try:
             merged = MergedResults(storage, merge, note)
-            await merged.add(parts)
+            await merged.add(parts, missing)
             yield merged
         finally:
             await asyncio.to_thread(merge.close)

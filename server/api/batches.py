@@ -1,0 +1,77 @@
+"""Batches: parents, their children, and the results of all children together."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+
+from server.api.batch_result import send_batch
+from server.api.context import Context
+from server.api.downloads import cleaned
+from server.api.filters import job_filter
+from server.api.jobs import job_answer
+from server.api.params import check_parameters, int_param
+from server.api.problems import Refusal
+from server.api.requested_job import requested_job
+from server.domain.jobs import Job
+from server.ports import Filter
+from server.stages.read import list_jobs, list_parents
+from shared.http.authentication import PRINCIPAL
+from shared.wire import JobPage, JobState
+
+PARENT_FILTERS: Final = ("user", "user_id", "service", "state", "status")
+_PAGING: Final = ("limit", "cursor")
+
+
+async def page(request: web.Request, context: Context) -> JobPage:
+    """Parents, newest first."""
+    check_parameters(request, (*PARENT_FILTERS, *_PAGING))
+    where = job_filter(request.query, context.clock.now())
+    limit, before = _paging(request)
+    jobs, following = await list_parents(context.jobs, request[PRINCIPAL], where, before, limit)
+    return await _page(context, jobs, following)
+
+
+async def read(request: web.Request, context: Context) -> web.StreamResponse:
+    """The document of a parent."""
+    return await job_answer(context, await _parent(request, context))
+
+
+async def children(request: web.Request, context: Context) -> JobPage:
+    """The children of a batch, the last one first."""
+    check_parameters(request, ("state", "status", *_PAGING))
+    parent = await _parent(request, context)
+    chosen = job_filter(request.query, context.clock.now())
+    where = Filter(parent_id=parent.id, state=chosen.state)
+    limit, before = _paging(request)
+    jobs, following = await list_jobs(context.jobs, request[PRINCIPAL], where, before, limit)
+    return await _page(context, jobs, following)
+
+
+async def result(request: web.Request, context: Context) -> web.StreamResponse:
+    """One ZIP of what the children have left by now."""
+    parent = await _parent(request, context)
+    if parent.state is JobState.CLEANED:
+        raise cleaned(parent)
+    return await send_batch(request, context, parent)
+
+
+async def _parent(request: web.Request, context: Context) -> Job:
+    job = await requested_job(request, context)
+    batch = await context.jobs.batch(job.id)
+    if batch is None or not batch.total:
+        message = f"job {job.id} has no children"
+        raise Refusal(HTTPStatus.NOT_FOUND, "no_batch", message, job_id=job.id, state=job.state)
+    return job
+
+
+def _paging(request: web.Request) -> tuple[int, int | None]:
+    before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
+    return int_param(request, "limit", 50, 1, 500), before
+
+
+async def _page(context: Context, jobs: list[Job], following: int | None) -> JobPage:
+    items = await context.documents(jobs)
+    return JobPage(items=items, next=None if following is None else str(following))
