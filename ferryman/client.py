@@ -17,7 +17,7 @@ from ferryman.download import Download, Downloaded, target_path
 from ferryman.fields import JobOptions, upload_fields
 from ferryman.form import ProgressCallback
 from ferryman.job_calls import JobCalls
-from ferryman.logs import Stream, fetch_log
+from ferryman.logs import Stream, fetch_log, follow_log
 from ferryman.models import (
     AttemptDoc,
     AttemptPage,
@@ -208,6 +208,26 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls):
             NotFound, and as :meth:`submit`
         """
         return await fetch_log(self._transport, job_id, attempt, stream)
+
+    def follow_log(
+        self,
+        job_id: int,
+        attempt: int | None = None,
+        stream: Stream = "stdout",
+        *,
+        tail: int | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        """What an attempt writes, as it writes it, until it has ended; waits for its start.
+
+        Args:
+            attempt: None: the latest one, or the first one to start.
+            tail: begin with its last so many bytes.
+
+        Raises:
+            NoResult: there is no log; the text says why.
+            NotFound, and as :meth:`submit`
+        """
+        return follow_log(self._transport, job_id, attempt, stream, tail)
 
     async def download(
         self,

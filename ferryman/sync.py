@@ -134,6 +134,7 @@ class SyncClient:
     jobs = _iterating(Client.jobs)
     attempts = _blocking(Client.attempts)
     log = _blocking(Client.log)
+    follow_log = _iterating(Client.follow_log)
     download = _blocking(Client.download)
     cancel = _blocking(Client.cancel)
     retry = _blocking(Client.retry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +12,10 @@ from ferryman.cli import show
 from ferryman.cli.options import Attempt, JobId, Json, Quiet, Server, Token, TokenFile, Url, run
 from ferryman.cli.results import explain, partial_hint
 from ferryman.defaults import DEFAULT_URL
-from ferryman.errors import NoResult, NotReady
+from ferryman.errors import BadArgument, NoResult, NotReady
 
 if TYPE_CHECKING:
+    from ferryman.logs import Stream
     from ferryman.models import AttemptDoc
 
 
@@ -52,18 +54,30 @@ def logs(
     stderr: Annotated[
         bool, typer.Option("--stderr", help="What it wrote to stderr, not to stdout.")
     ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what it writes, until it has ended.")
+    ] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", min=0, metavar="BYTES", help="With --follow: begin so far back."),
+    ] = None,
     quiet: Quiet = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Print what a job wrote to stdout or stderr.
+    """Print what a job writes to stdout or stderr, while it runs, too.
 
-    Without --attempt: of the latest attempt that has logs. An attempt has logs when it has ended.
+    Without --attempt: of the latest attempt that has logs.
     """
     from ferryman.logs import latest_with_logs
 
     server = Server.from_options(url, token, token_file)
+    if tail is not None and not follow:
+        raise BadArgument("--tail says where --follow begins")
+    if follow:
+        _follow(server, job_id, attempt, "stderr" if stderr else "stdout", tail)
+        return
 
     async def work() -> int:
         number = attempt
@@ -81,6 +95,23 @@ def logs(
                 return explain(problem, server, job_id, number)
         # Bytes, because typer takes escape sequences out of text that goes to a file.
         typer.echo(show.printable(text) if sys.stdout.isatty() else text.encode(), nl=False)
+        return 0
+
+    run(work())
+
+
+def _follow(
+    server: Server, job_id: int, attempt: int | None, stream: Stream, tail: int | None
+) -> None:
+    async def work() -> int:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        async with server.client() as client:
+            try:
+                async for chunk in client.follow_log(job_id, attempt, stream, tail=tail):
+                    text = show.printable(decoder.decode(chunk))
+                    typer.echo(text if sys.stdout.isatty() else chunk, nl=False)
+            except NoResult as problem:
+                return explain(problem, server, job_id, attempt)
         return 0
 
     run(work())

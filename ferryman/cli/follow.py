@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
+import re
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ferryman.cli import show
 from ferryman.cli.options import Server
+from ferryman.errors import FerrymanError
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -16,18 +20,70 @@ if TYPE_CHECKING:
 
 FOLLOW_PATIENCE_S: Final = 60.0
 """Patience while a job is followed: long enough for a restart of the server."""
+_OUTPUT_PATIENCE_S: Final = 2.0
+"""For the rest of its output, once it has ended."""
+_MAX_LINES: Final = 1_000
+_MAX_LINE: Final = 1_000
+"""Characters."""
+_COMMAND: Final = re.compile(r"::[a-z-]+( [^:]*)?::")
 FIRST_POLL_S: float = 1.0
 MAX_POLL_S: Final = 15.0
 """Pauses between two requests for a job that does not change state; they double up to the last."""
 
 
+class _Output:
+    """Shows what the job writes to stdout, of each attempt that starts meanwhile."""
+
+    def __init__(self, client: Client, job_id: int, add_line: Callable[[str], None]) -> None:
+        self._client, self._job_id, self._add_line = client, job_id, add_line
+        self._lines = 0
+        self._task: asyncio.Task[None] | None = None
+        self._attempt = 0
+
+    def show(self, attempt: int) -> None:
+        """It runs: show what it writes."""
+        if attempt != self._attempt and (self._task is None or self._task.done()):
+            self._attempt = attempt
+            self._task = asyncio.create_task(self._follow(attempt))
+
+    async def finish(self, patience_s: float) -> None:
+        """Show what is left of it, if that comes in time."""
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=patience_s)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _follow(self, attempt: int) -> None:
+        decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
+        with contextlib.suppress(FerrymanError):  # it is shown for convenience: `logs` says why not
+            async for chunk in self._client.follow_log(self._job_id, attempt):
+                *lines, rest = (rest + decoder.decode(chunk)).split("\n")
+                rest = rest[:_MAX_LINE]
+                for line in lines:
+                    self._print(line)
+        if rest:
+            self._print(rest)
+
+    def _print(self, line: str) -> None:
+        if _COMMAND.match(line):
+            return  # its event is shown
+        self._lines += 1
+        if self._lines <= _MAX_LINES:
+            self._add_line(f"  | {line[:_MAX_LINE]}")
+        elif self._lines == _MAX_LINES + 1:
+            self._add_line(f"  | … all of it: ferryman logs {self._job_id}")
+
+
 async def follow_job(client: Client, server: Server, job_id: int, *, quiet: bool) -> JobDoc:
-    """Show each change of state on stderr, and why a queued job waits; return the ended job."""
+    """Show each change of state on stderr, why the job waits, and what it writes to stdout; return
+    the ended job.
+    """
     job = await client.status(job_id)
     client.patience = FOLLOW_PATIENCE_S
     events = client.events(job_id)
     next_event = asyncio.ensure_future(anext(events, None))
     pause, last_reason = None, ""  # the history so far is not waited for
+    output = _Output(client, job_id, lambda line: add_line(line))
     try:
         with show.live_status(quiet=quiet) as (add_line, set_status):
             while True:
@@ -43,6 +99,10 @@ async def follow_job(client: Client, server: Server, job_id: int, *, quiet: bool
                 event = next_event.result()
                 if event is None:
                     break
+                if show.is_move(event) and event.status == "Running" and not quiet:
+                    output.show(event.attempt)
+                elif show.is_move(event):
+                    await output.finish(_OUTPUT_PATIENCE_S)
                 if event.event == "job.progress":
                     set_status(f"{event.status}  {event.message}")
                 if event.event != "job.progress" or not sys.stderr.isatty():
@@ -56,6 +116,7 @@ async def follow_job(client: Client, server: Server, job_id: int, *, quiet: bool
         show.print_message(f"the job goes on: {server.command(f'status {job_id}')}")
         raise
     finally:
+        await output.finish(0)
         next_event.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await next_event

@@ -118,6 +118,8 @@ def details(job: JobDoc, attempts_command: str) -> Iterator[str]:
         yield f"  cancel asked for {local(job.cancel_requested_at)}, not confirmed by the agent yet"
     if job.progress is not None:
         yield f"  progress {_progress(job)}"
+    for name, value in job.output.items():
+        yield f"  output {name}: {value}"
     yield f"  accepted {local(job.created_at)}"
     if job.started_at:
         yield f"  started  {local(job.started_at)}"

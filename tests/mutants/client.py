@@ -218,7 +218,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         'NotReady if problem.code == "not_ended" else NoResult',
         "NoResult",
         "attempts.py::test_what_an_attempt_left_is_saved_under_its_number",
-        "attempts.py::test_the_log_of_a_running_attempt_comes_with_the_command_for_what_there_is",
+        "attempts.py::test_the_log_of_an_attempt_that_waits_comes_with_the_command_for_what_there_is",
     ),
     _of(
         "attempt 0 is not the job",

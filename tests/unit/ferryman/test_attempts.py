@@ -25,7 +25,7 @@ from ferryman import (
 from ferryman.cli import show
 from shared.wire import AttemptLinks, AttemptPage, JobDoc, Limits, Reason
 from tests.unit.ferryman.conftest import ZIP, Host
-from tests.unit.ferryman.fake_server import InstantClock, answer, job, problem, serving
+from tests.unit.ferryman.fake_server import InstantClock, answer, hang_up, job, problem, serving
 
 HERE = "/api/v1/jobs/17/attempts"
 LIMITS = Limits(cpus=1, memory=1, pids=1, disk=1, log=1, results=1, network=False)
@@ -57,6 +57,7 @@ FAILED = attempt(
     1, JobState.FAILED, exit_code=3, reason=Reason.EXIT_CODE, message="run.sh ended with 3"
 )
 RUNNING = attempt(2, JobState.RUNNING)
+WAITING = attempt(2, JobState.RUNNING, started_at=None)
 FINE = attempt(2, exit_code=0)
 LOST = attempt(2, JobState.FAILED, left=False, reason=Reason.AGENT_LOST, message="node-3 is lost")
 
@@ -88,11 +89,11 @@ class Attempts(Host):
         return self.refusal(request.match_info["number"]) or await self.result(request)
 
     async def log(self, request: web.Request) -> web.StreamResponse:
-        number, stream = request.match_info["number"], request.match_info["stream"]
+        number, stream = request.query["attempt"], request.query["stream"]
+        runs = any(one is RUNNING and number == str(one.number) for one in self.attempts)
         text = f"{stream} of {number} \x1b[31m".encode() + b"\xff\n"
-        return self.refusal(number) or web.Response(
-            body=text, content_type="text/plain", charset="utf-8"
-        )
+        refused = None if runs else self.refusal(number)
+        return refused or web.Response(body=text, content_type="text/plain", charset="utf-8")
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -100,7 +101,7 @@ class Attempts(Host):
             ("GET", "/api/v1/jobs/17", self.one),
             ("GET", HERE, self.page),
             ("GET", f"{HERE}/{{number}}/result", self.attempt_result),
-            ("GET", f"{HERE}/{{number}}/logs/{{stream}}", self.log),
+            ("GET", "/api/v1/jobs/17/logs", self.log),
         ) as url:
             yield url
 
@@ -134,7 +135,7 @@ async def test_what_an_attempt_left_is_saved_under_its_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("attempts", "number"), [([FAILED, FINE], 2), ([FAILED, RUNNING], 1), ([FAILED, LOST], 1)]
+    ("attempts", "number"), [([FAILED, FINE], 2), ([FAILED, RUNNING], 2), ([FAILED, LOST], 1)]
 )
 async def test_the_log_is_that_of_the_latest_attempt_that_has_one(attempts, number):
     async with Attempts(*attempts).serving() as url, Client(url) as client:
@@ -146,8 +147,8 @@ async def test_the_log_is_that_of_the_latest_attempt_that_has_one(attempts, numb
 async def test_why_there_is_no_log_is_an_error_of_its_own_kind():
     ended = job(JobState.CANCELLED, message="cancelled by its user")
     for server, number, kind, text in (
-        (Attempts(RUNNING), None, NotReady, "attempt 2 of job 17 has not ended"),
-        (Attempts(RUNNING), 2, NotReady, "attempt 2 of job 17 has not ended"),
+        (Attempts(WAITING), None, NotReady, "attempt 2 of job 17 has not ended"),
+        (Attempts(WAITING), 2, NotReady, "attempt 2 of job 17 has not ended"),
         (Attempts(LOST), None, NoResult, "left nothing"),
         (Attempts(FAILED), 2, NotFound, "no attempt 2"),
         (Attempts(), None, NotReady, "no agent has taken job 17"),
@@ -170,7 +171,7 @@ def responding(make: Callable[[], web.StreamResponse]) -> Any:
     async def respond(_: web.Request) -> web.StreamResponse:
         return make()
 
-    return serving(("GET", f"{HERE}/1/logs/stdout", respond))
+    return serving(("GET", "/api/v1/jobs/17/logs", respond))
 
 
 async def test_a_page_is_no_log():
@@ -195,7 +196,7 @@ async def test_half_a_log_is_not_given_for_the_whole():
         return response
 
     async with (
-        serving(("GET", f"{HERE}/1/logs/stdout", break_off)) as url,
+        serving(("GET", "/api/v1/jobs/17/logs", break_off)) as url,
         Client(url, clock=InstantClock(), patience=0.2) as client,
     ):
         with pytest.raises(Unreachable):
@@ -292,7 +293,7 @@ async def test_logs_do_not_control_a_terminal(ferryman, monkeypatch):
 
 
 async def test_logs_of_an_earlier_attempt_are_said_to_be_so(ferryman):
-    async with Attempts(FAILED, RUNNING).serving() as url:
+    async with Attempts(FAILED, WAITING).serving() as url:
         running = await ferryman("logs", 17, "--url", url)
         quiet = await ferryman("logs", 17, "--url", url, "--quiet")
     assert running.out.startswith("stdout of 1")
@@ -307,8 +308,8 @@ async def test_logs_of_an_earlier_attempt_are_said_to_be_so(ferryman):
     assert lost.err == "this is attempt 1; attempt 2 left no logs: node-3 is lost\n"
 
 
-async def test_the_log_of_a_running_attempt_comes_with_the_command_for_what_there_is(ferryman):
-    async with Attempts(RUNNING).serving() as url:
+async def test_the_log_of_an_attempt_that_waits_comes_with_the_command_for_what_there_is(ferryman):
+    async with Attempts(WAITING).serving() as url:
         for words in (("logs", 17), ("logs", 17, "--attempt", 2)):
             done = await ferryman(*words, "--url", url)
             assert (done.code, done.out) == (75, "")
@@ -316,6 +317,39 @@ async def test_the_log_of_a_running_attempt_comes_with_the_command_for_what_ther
                 "ferryman: attempt 2 of job 17 has not ended",
                 f"what there is now, logs included: ferryman download 17 --partial --url {url}",
             ]
+
+
+async def test_a_log_is_followed_through_breaks_until_its_attempt_has_ended(ferryman):
+    asked: list[str] = []
+    log = b"one\ntwo\nthree\n"
+
+    async def follow(request: web.Request) -> web.StreamResponse:
+        asked.append(request.query_string)
+        start = int(request.query.get("offset", 4))
+        stop = {1: 8, 2: 10, 3: 14}[len(asked)]
+        headers = {
+            "Content-Type": "text/plain",
+            "Ferryman-Log-Attempt": "2",
+            "Ferryman-Log-Offset": str(start),
+            "Ferryman-Log-Ended": str(len(asked) == 3).lower(),
+        }
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        await response.write(log[start:stop])
+        if len(asked) == 2:
+            hang_up(request)
+        return response
+
+    async with serving(("GET", "/api/v1/jobs/17/logs", follow)) as url:
+        async with Client(url, clock=InstantClock()) as client:
+            chunks = [chunk async for chunk in client.follow_log(17, tail=10)]
+        assert b"".join(chunks) == b"two\nthree\n"
+        assert asked == [
+            "stream=stdout&follow=1&tail=10",
+            "stream=stdout&follow=1&offset=8&attempt=2",
+            "stream=stdout&follow=1&offset=10&attempt=2",
+        ]
+    assert (await ferryman("logs", 17, "--tail", 10)).code == 2
 
 
 @pytest.mark.parametrize("command", ["download", "logs"])
