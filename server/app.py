@@ -39,11 +39,13 @@ from server.stages.agents import Agents
 from server.stages.batches import Batches
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
+from server.stages.delete import Delete
 from server.stages.deliver import Deliver
 from server.stages.dependencies import Dependencies
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
+from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.services import Services
@@ -189,7 +191,8 @@ async def compose(
         on_change=wakeups.schedules.set,
     )
     batches = Batches(resources, wakeups.batches.set)
-    clean = Clean(resources, running_servers, wakeups.cleaner.set)
+    delete = Delete(resources, cancel)
+    clean = Clean(resources, running_servers, delete.finish, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
     await agents.start()
     never = asyncio.Event()
@@ -272,6 +275,8 @@ async def compose(
         accept=accept,
         cancel=cancel,
         schedules=schedules,
+        delete=delete,
+        retry=RetryByHand(resources),
         form_limits=FormLimits(
             max_bytes=table.max_upload,
             max_files=table.max_files,

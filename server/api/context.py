@@ -17,6 +17,8 @@ from server.ports import Fleet, Jobs, Scratch, Storage, Watch
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.cancel import Cancel
+from server.stages.delete import Delete
+from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.services import Services
 from server.stages.waiting import why_waiting
@@ -38,6 +40,8 @@ class Context:
     accept: Accept
     cancel: Cancel
     schedules: Schedules
+    delete: Delete
+    retry: RetryByHand
     form_limits: FormLimits
     upload_limits: UploadLimits
     upload_threads: UploadThreads

@@ -18,12 +18,12 @@ from server.domain.errors import AlreadyEnded, BadField
 from server.domain.history import history
 from server.domain.jobs import Job
 from server.ports import Filter
-from server.stages import clean
 from server.stages.read import job_of_key, list_ids, list_jobs
 from shared.http.authentication import PRINCIPAL
 from shared.wire import JobPage, TagPage
 
 _PAGING: Final = ("limit", "cursor")
+_OF_DEAD_LETTERS: Final = ("user", "user_id", "service", "reason", "tag", "since", "until")
 _KEY: Final = "idempotency_key"
 _MOST: Final = 200
 """Newest states, and newest attempts, that the document of a job shows."""
@@ -55,11 +55,22 @@ async def page(request: web.Request, context: Context) -> JobPage:
     where = job_filter(request.query, context.clock.now())
     if _KEY in request.query:
         return await _page_of_key(request, context, where.user_id, request.query[_KEY])
+    return await _page(request, context, where)
+
+
+async def _page(request: web.Request, context: Context, where: Filter) -> JobPage:
     limit = int_param(request, "limit", 50, 1, 500)
     before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
     jobs, following = await list_jobs(context.jobs, request[PRINCIPAL], where, before, limit)
     items = await context.documents(jobs)
     return JobPage(items=items, next=None if following is None else str(following))
+
+
+async def dead_letters(request: web.Request, context: Context) -> JobPage:
+    """Jobs that failed for good and are kept until somebody retries or drops them, newest first."""
+    check_parameters(request, (*_OF_DEAD_LETTERS, *_PAGING))
+    where = replace(job_filter(request.query, context.clock.now()), dead_letter=True)
+    return await _page(request, context, where)
 
 
 async def tagged(request: web.Request, context: Context) -> TagPage:
@@ -85,8 +96,11 @@ async def _page_of_key(
 
 
 async def cancel(request: web.Request, context: Context) -> web.StreamResponse:
-    """Cancel: 200 when its processes are dead, 202 where that takes longer."""
-    job = await context.cancel(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
+    """Cancel: 200 when it has ended, 202 where the death of its processes takes longer."""
+    try:
+        job = await context.cancel(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
+    except AlreadyEnded as ended:
+        job = await context.jobs.get(ended.job_id)
     if job.ended:
         return await job_answer(context, job)
     waiting = replace(job, message=_why_not_yet(context, job))
@@ -94,9 +108,18 @@ async def cancel(request: web.Request, context: Context) -> web.StreamResponse:
 
 
 async def delete(request: web.Request, context: Context) -> web.StreamResponse:
-    """Delete an ended job: its files, its history, and that it was there."""
-    await clean.delete(context.jobs, context.storage, request[PRINCIPAL], job_id(request))
-    return web.Response(status=HTTPStatus.NO_CONTENT)
+    """Cancel and delete: 204 when it is gone, 202 where the death of its processes takes longer."""
+    job = await context.delete(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
+    if job is None:
+        return web.Response(status=HTTPStatus.NO_CONTENT)
+    waiting = replace(job, message=_why_not_yet(context, job))
+    return await job_answer(context, waiting, HTTPStatus.ACCEPTED)
+
+
+async def retry(request: web.Request, context: Context) -> web.StreamResponse:
+    """Retry by hand: a new run of a job that failed or was cancelled."""
+    job = await context.retry(request[PRINCIPAL], job_id(request))
+    return await job_answer(context, job)
 
 
 async def terminate(request: web.Request, context: Context) -> web.StreamResponse:

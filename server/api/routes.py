@@ -82,6 +82,10 @@ _LIST: Final = {
     "cursor": "next of the page before",
     "idempotency_key": "with user, and nothing else: the job that was uploaded under it",
 }
+_DEAD_LETTERS: Final = {
+    name: _LIST[name]
+    for name in ("user", "service", "reason", "tag", "since", "until", "limit", "cursor")
+}
 
 _CHILDREN: Final = {name: _LIST[name] for name in ("state", "limit", "cursor")}
 _PARENTS: Final = {name: _LIST[name] for name in ("user", "service", *_CHILDREN)}
@@ -109,7 +113,7 @@ ROUTES: Final = (
     Route("GET", "/api/v1/jobs", Area.JOBS, jobs.page, {200: wire.JobPage}, (400,), _LIST),
     Route("GET", "/api/v1/tags/{tag}", Area.JOBS, jobs.tagged, {200: wire.TagPage}, (400,), _PAGES),
     Route("GET", _JOB, Area.JOBS, jobs.read, {200: wire.JobDoc}, (404,), _WAIT | _SEEN),
-    Route("DELETE", _JOB, Area.JOBS, jobs.delete, {204: None}, (404, 409)),
+    Route("DELETE", _JOB, Area.JOBS, jobs.delete, {204: None, 202: wire.JobDoc}, (404, 409)),
     Route(
         "GET",
         f"{_JOB}/events",
@@ -184,7 +188,17 @@ ROUTES: Final = (
         Area.JOBS,
         jobs.cancel,
         {200: wire.JobDoc, 202: wire.JobDoc},
-        (404, 409),
+        (404,),
+    ),
+    Route("POST", f"{_JOB}/retry", Area.JOBS, jobs.retry, {200: wire.JobDoc}, (404, 409, 429)),
+    Route(
+        "GET",
+        "/api/v1/dead-letters",
+        Area.JOBS,
+        jobs.dead_letters,
+        {200: wire.JobPage},
+        (400,),
+        _DEAD_LETTERS,
     ),
     Route(
         "GET",

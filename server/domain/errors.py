@@ -117,6 +117,14 @@ class StillNeeded(FerrymanError):
         self.waiting = tuple(waiting)
 
 
+class RetryRefused(FerrymanError):
+    """A job cannot be retried by hand."""
+
+    def __init__(self, job_id: int, code: str, why: str) -> None:
+        super().__init__(f"job {job_id} cannot be retried: {why}")
+        self.code = code
+
+
 class BadField(FerrymanError):
     """A field of a form or query is missing or wrong."""
 

@@ -35,6 +35,8 @@ class JobWakeups(Wakeups):
             self.schedules.set()  # its schedule may wait for it
         if job.deferred or (job.parent_id is not None and job.ended):
             self.batches.set()
+        if job.delete_requested_at is not None and job.ended:
+            self.cleaner.set()
         self.notify(job.id, ended=job.ended)
         self.noted(job.id)
 

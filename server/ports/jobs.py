@@ -130,10 +130,27 @@ class Jobs(Batches, Dependent, Retained, Protocol):
         """Raises NoSuchAttempt."""
         ...
 
-    async def request_cancel(self, job_id: int, at: Micros) -> Job:
+    async def retry(self, move: Move, job: Job, most_queued: int) -> Job | None:
+        """Make the move that queues an ended job again.
+
+        Args:
+            most_queued: as of :meth:`insert`.
+
+        Returns:
+            None: the job was no longer as the move saw it.
+
+        Raises:
+            QueueFull
+        """
+        ...
+
+    async def request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
         """Store that the job is to be cancelled, unless it has ended. It is not claimed any more.
         All children of a parent are cancelled with it, in the same transaction: those that wait at
         once.
+
+        Args:
+            by: who asked for it; the event says so.
 
         Raises:
             NoSuchJob

@@ -40,6 +40,18 @@ class Retained(Protocol):
         """
         ...
 
+    async def request_delete(self, job_id: int, at: Micros, by: str) -> Job:
+        """Store that the job is to be deleted as soon as it has ended.
+
+        Raises:
+            NoSuchJob
+        """
+        ...
+
+    async def to_delete(self, limit: int) -> list[Job]:
+        """Ended jobs that are to be deleted."""
+        ...
+
     async def cleaned_services(self) -> list[str]:
         """Services of which there are Cleaned jobs."""
         ...

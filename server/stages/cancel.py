@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from server.domain import ending, outcome
-from server.domain.errors import AlreadyEnded
+from server.domain.errors import AlreadyEnded, NoSuchJob
 from server.domain.jobs import Job
 from server.ports import Agent, AgentError, LeaseLost, NoSuchPayload, Watch
 from server.stages.read import read_job
@@ -64,7 +64,7 @@ class Cancel(Stage):
             AlreadyEnded: it ended in another way, before or while it was being cancelled.
         """
         await read_job(self._jobs, principal, job_id)
-        job = await self._jobs.request_cancel(job_id, self._clock.now())
+        job = await self._jobs.request_cancel(job_id, self._clock.now(), principal.name)
         if not job.ended:
             done = asyncio.Event()
             self._start(job).add_done_callback(lambda _: done.set())
@@ -109,6 +109,8 @@ class Cancel(Stage):
             if self._waiting.get(job_id) != str(problem):
                 self._waiting[job_id] = str(problem)
                 log.info("cancel.waits", job_id=job_id, error=str(problem))
+        except NoSuchJob:
+            pass  # deleted as soon as it had ended
         except LeaseLost as lost:
             log.info("cancel.waits", job_id=job_id, error=str(lost))
         except Exception:

@@ -6,19 +6,18 @@ Row before files: a crash in between leaves orphans, never a job whose files are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 
 from server.domain import ending
+from server.domain.errors import FerrymanError
 from server.domain.files import FileKind
 from server.domain.jobs import Job
-from server.ports import Jobs, RunningServers, Storage
-from server.stages.read import read_job
+from server.ports import RunningServers
 from server.stages.stage import Resources, Stage
 from shared.clock import SECOND
-from shared.principals import Principal
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200
@@ -32,6 +31,7 @@ class Clean(Stage):
 
     Args:
         running_servers: the runs of servers that are alive; what they store is no orphan.
+        finish: deletes an ended job.
         more: called when a sweep has left something to the next one, which should come at once.
     """
 
@@ -39,10 +39,11 @@ class Clean(Stage):
         self,
         resources: Resources,
         running_servers: RunningServers,
+        finish: Callable[[Job], Awaitable[None]],
         more: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(resources)
-        self._running_servers, self._more = running_servers, more
+        self._running_servers, self._finish, self._more = running_servers, finish, more
         self._orphans_due = self._clock.monotonic()
         self._unlisted: list[tuple[FileKind, str]] = []
         """Kinds of files that are still to be looked through for orphans, each behind a name."""
@@ -56,18 +57,31 @@ class Clean(Stage):
         now = self._clock.now()
         expired = await self._jobs.expired(now, _AT_ONCE)
         cleaned = await self._clean(expired, now) if expired else 0
+        deleted = await self._delete()
         forgotten = await self._forget(now)
         await self._jobs.forget_idempotency_keys(now - round(_KEYS_KEPT_S * SECOND))
         orphans = await self._remove_orphans()
         left = await self._jobs.maintain()
-        if left or self._unlisted or len(expired) == _AT_ONCE or forgotten >= _AT_ONCE:
+        if left or self._unlisted or max(len(expired), deleted, forgotten) >= _AT_ONCE:
             self._more()
-        return cleaned + forgotten + orphans
+        return cleaned + deleted + forgotten + orphans
 
     async def _clean(self, expired: list[Job], now: int) -> int:
         cleaned, files = await self._jobs.clean([ending.expired(job, now) for job in expired])
         await self._storage.delete(files)
         return cleaned
+
+    async def _delete(self) -> int:
+        """Jobs that could not be deleted when it was asked for, because they had not ended."""
+        deleted = 0
+        for job in await self._jobs.to_delete(_AT_ONCE):
+            try:
+                await self._finish(job)
+            except FerrymanError as problem:
+                log.info("job.not_deleted", job_id=job.id, error=str(problem))
+            else:
+                deleted += 1
+        return deleted
 
     async def _forget(self, now: int) -> int:
         forgotten = 0
@@ -95,14 +109,3 @@ class Clean(Stage):
         if removed:
             log.info("orphans.removed", files=removed)
         return removed
-
-
-async def delete(jobs: Jobs, storage: Storage, principal: Principal, job_id: int) -> None:
-    """Delete an ended job: its row, history and files.
-
-    Raises:
-        NotAllowed, NoSuchJob, NotEnded
-    """
-    await read_job(jobs, principal, job_id)
-    await storage.delete(await jobs.delete(job_id))
-    log.info("job.deleted", job_id=job_id)

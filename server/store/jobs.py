@@ -20,6 +20,7 @@ from server.store.live import LiveValues
 from server.store.moves import get_job, make_move
 from server.store.pages import Pages
 from server.store.queue import HELD, Queue
+from server.store.requests import Requests, note_cancel
 from server.store.retention import Retention
 from server.store.tags import Tags
 from shared.clock import Micros
@@ -29,7 +30,17 @@ from shared.wire import JobState
 
 
 class SqlJobs(
-    Queue, Claims, Pages, Attempts, Retention, Events, LiveValues, Batches, Dependencies, Tags
+    Queue,
+    Claims,
+    Pages,
+    Attempts,
+    Retention,
+    Events,
+    LiveValues,
+    Batches,
+    Dependencies,
+    Requests,
+    Tags,
 ):
     """``ports.Jobs`` over a database."""
 
@@ -101,18 +112,19 @@ class SqlJobs(
     async def stop_sharing(self, bundle: Bundle) -> None:
         await self._database.write(lambda tx: bundles.stop_sharing(tx, bundle.file))
 
-    async def request_cancel(self, job_id: int, at: Micros) -> Job:
+    async def request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
         async def change(tx: Transaction) -> tuple[Job | None, bool]:
             rows = await tx.rows(
                 """
-                UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, :at)
-                WHERE id = :id AND ended_at IS NULL RETURNING *
+                UPDATE jobs SET cancel_requested_at = :at
+                WHERE id = :id AND ended_at IS NULL AND cancel_requested_at IS NULL RETURNING *
                 """,
                 {"id": job_id, "at": at},
             )
             if not rows:
                 return None, False
             job = records.job(rows[0])
+            await note_cancel(tx, job, at, by)
             if not job.deferred:
                 return job, False
             message = f"cancelled with its parent, job {job_id}"

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from server.domain.errors import NoSuchJob, NotEnded
+from server.domain.errors import NoSuchJob
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job, Move, NewJob
 from server.domain.service import Service
 from server.loops.runner import Loop
+from server.loops.wakeups import JobWakeups
 from server.ports import Filter
-from server.stages.clean import Clean, delete
+from server.stages.cancel import Cancel
+from server.stages.clean import Clean
+from server.stages.delete import Delete
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch
 from server.store.jobs import SqlJobs
@@ -62,7 +65,8 @@ class Place:
 
     def cleaner(self, more: Callable[[], None]) -> Clean:
         how = resources(jobs=self.jobs, storage=self.storage, services=SERVICES, clock=self.clock)
-        return Clean(how, self.running_servers, more)
+        self.delete = Delete(how, Cancel(how, JobWakeups(), lambda *_: None))
+        return Clean(how, self.running_servers, self.delete.finish, more)
 
     async def running_servers(self) -> set[str]:
         return {OWNER}
@@ -279,27 +283,25 @@ async def test_an_idempotency_key_does_not_outlive_what_its_job_left(place: Plac
     again = await place.add(key="k")
     assert (again.state, again.id != first.id) == (JobState.QUEUED, True)
     await place.end(again)
-    await delete(place.jobs, place.storage, LOCAL, again.id)
+    await place.delete(LOCAL, again.id, 0.0)
     assert (await place.add(key="k")).id > again.id
 
 
 async def test_an_ended_job_can_be_deleted_and_its_number_is_not_given_again(place: Place) -> None:
     job = await place.add(key="k")
-    with pytest.raises(NotEnded, match="is Queued: cancel it before"):
-        await delete(place.jobs, place.storage, LOCAL, job.id)
     assert len(place.stored()) == 1
     await place.end(job)
-    await delete(place.jobs, place.storage, LOCAL, job.id)
+    assert await place.delete(LOCAL, job.id, 0.0) is None
     assert place.changed[-1].id == job.id
     for table in ("jobs", "events", "job_tags", "idempotency_keys"):
         assert await place.count(table) == 0
     assert place.stored() == set()
     with pytest.raises(NoSuchJob):
-        await delete(place.jobs, place.storage, LOCAL, job.id)
+        await place.delete(LOCAL, job.id, 0.0)
     assert (await place.add()).id == job.id + 1
 
 
-async def test_a_job_is_deleted_over_http_once_it_has_ended(tmp_path: Path) -> None:
+async def test_a_job_is_cancelled_and_deleted_over_http(tmp_path: Path) -> None:
     client = FakeOrchestrator(then="Running")
     async with driving(tmp_path, client) as caller:
 
@@ -311,10 +313,8 @@ async def test_a_job_is_deleted_over_http_once_it_has_ended(tmp_path: Path) -> N
 
         job_id = await caller.upload()
         await caller.job(job_id, until="Running")
-        assert await remove(job_id) == (409, "not_ended")
-        async with caller.session.post(f"{caller.url}/api/v1/jobs/{job_id}/cancel") as answer:
-            assert answer.status == 200
         assert await remove(job_id) == (204, "")
+        assert len(client.killed) == 1
         assert await remove(job_id) == (404, "job_not_found")
         for path in ("", "/events", "/result"):
             assert (await caller.get(f"/api/v1/jobs/{job_id}{path}"))[0] == 404

@@ -144,9 +144,9 @@ MUTANTS: Final = (
     ),
     of(
         "a job is deleted by who may see it only",
-        "server/stages/clean.py",
-        "    await read_job(jobs, principal, job_id)\n",
-        "",
+        "server/stages/delete.py",
+        "await read_job(self._jobs, principal, job_id)",
+        "await self._jobs.get(job_id)",
         f"{_HIDDEN}[DELETE /api/v1/jobs/{{id}}]",
     ),
     of(

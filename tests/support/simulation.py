@@ -30,12 +30,14 @@ from server.stages.batches import Batches
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.deferral import Deferral
+from server.stages.delete import Delete
 from server.stages.deliver import Deliver
 from server.stages.dependencies import Dependencies
 from server.stages.fan_out import Children
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
+from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.stage import Resources
@@ -161,7 +163,9 @@ class World:
         )
         self.batches = Batches(resources, child_names=lambda _: CHILDREN)
         self.dependencies = Dependencies(resources)
-        self.clean = Clean(resources, self.running_servers)
+        self.delete = Delete(resources, self.cancel)
+        self.retry = RetryByHand(resources)
+        self.clean = Clean(resources, self.running_servers, self.delete.finish)
         every = {agent.name: functools.partial(self._talk_to, agent) for agent in self.agents}
         followers = {name: every[name] for name in agents or every}
         self.holder = LeaseHolder(

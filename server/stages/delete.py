@@ -1,0 +1,65 @@
+"""Delete a job: cancel it if it has not ended, then forget it with all that it left.
+
+Both requests are written down first, so that a restart goes on with them. What cannot be cancelled
+now is deleted by the Cleaner as soon as it has ended.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import structlog
+
+from server.domain.errors import AlreadyEnded, ChildOfBatch, NoSuchJob
+from server.domain.jobs import Job
+from server.stages.cancel import Cancel
+from server.stages.read import read_job
+from server.stages.stage import Resources, Stage
+from shared.principals import Principal
+
+log = structlog.get_logger()
+
+
+class Delete(Stage):
+    """Deletes jobs."""
+
+    def __init__(self, resources: Resources, cancel: Cancel) -> None:
+        super().__init__(resources)
+        self._cancel = cancel
+
+    async def __call__(self, principal: Principal, job_id: int, patience_s: float) -> Job | None:
+        """Delete a job.
+
+        Returns:
+            None: it is gone. Else the job, which will be as soon as none of its processes is alive.
+
+        Raises:
+            NotAllowed, NoSuchJob, ChildOfBatch
+        """
+        job = await read_job(self._jobs, principal, job_id)
+        if job.parent_id is not None:
+            raise ChildOfBatch(job_id, job.parent_id, "delete")
+        if not job.ended:
+            await self._jobs.request_cancel(job_id, self._clock.now(), principal.name)
+            await self._jobs.request_delete(job_id, self._clock.now(), principal.name)
+            try:
+                with suppress(AlreadyEnded):
+                    await self._cancel(principal, job_id, patience_s)
+                job = await self._jobs.get(job_id)
+                if not job.ended:
+                    return job
+                await self.finish(job)
+            except NoSuchJob:
+                pass  # the Cleaner was faster
+            return None
+        await self.finish(job)
+        return None
+
+    async def finish(self, job: Job) -> None:
+        """Delete an ended job: its row, history and files.
+
+        Raises:
+            NoSuchJob, NotEnded
+        """
+        await self._storage.delete(await self._jobs.delete(job.id))
+        log.info("job.deleted", job_id=job.id)

@@ -1,0 +1,73 @@
+"""What users ask for of a job: stored first, done afterwards."""
+
+from __future__ import annotations
+
+from server.domain.errors import QueueFull
+from server.domain.jobs import Job, Move
+from server.domain.live import Note
+from server.store import records
+from server.store.events import append_note
+from server.store.moves import get_job, make_move
+from server.store.queue import count_queued
+from server.store.statements import Part
+from shared.clock import Micros
+from shared.sql import Transaction
+
+
+async def note_cancel(tx: Transaction, job: Job, at: Micros, by: str) -> None:
+    """The event of a request to cancel."""
+    note = Note(
+        "job.cancel_requested", f"{by or 'the server'} asked to cancel it", fields={"by": by}
+    )
+    await append_note(tx, job.key, job.state, job.agent, at, note)
+
+
+class Requests(Part):
+    """The part of ``ports.Jobs`` that stores what users ask for."""
+
+    async def retry(self, move: Move, job: Job, most_queued: int) -> Job | None:
+        async def change(tx: Transaction) -> Job | QueueFull | None:
+            if most_queued:
+                queued = await count_queued(tx, job.service, job.user_id, most_queued)
+                if queued >= most_queued:
+                    # Not raised: all changes of this commit would run again.
+                    return QueueFull(job.user_id, job.service, most_queued)
+            return await make_move(tx, move)
+
+        queued = await self._database.write(change)
+        if isinstance(queued, QueueFull):
+            raise queued
+        if queued is not None:
+            self._changed(queued)
+        return queued
+
+    async def request_delete(self, job_id: int, at: Micros, by: str) -> Job:
+        async def change(tx: Transaction) -> Job | None:
+            rows = await tx.rows(
+                """
+                UPDATE jobs SET delete_requested_at = :at
+                WHERE id = :id AND delete_requested_at IS NULL RETURNING *
+                """,
+                {"id": job_id, "at": at},
+            )
+            if not rows:
+                return None
+            job = records.job(rows[0])
+            note = Note("job.delete_requested", f"{by} asked to delete it", fields={"by": by})
+            await append_note(tx, job.key, job.state, job.agent, at, note)
+            return job
+
+        job = await self._database.write(change)
+        if job is None:
+            return await get_job(self._database, job_id)
+        self._changed(job)
+        return job
+
+    async def to_delete(self, limit: int) -> list[Job]:
+        return await self._jobs(
+            """
+            SELECT * FROM jobs WHERE delete_requested_at IS NOT NULL AND ended_at IS NOT NULL
+            ORDER BY id LIMIT :limit
+            """,
+            {"limit": limit},
+        )
