@@ -73,7 +73,8 @@ _6: Migration = (
     "CREATE INDEX dependencies_on ON dependencies (on_id)",
     "CREATE INDEX dependencies_open ON dependencies (state, on_id) WHERE state = 'waiting'",
     """
-    CREATE INDEX jobs_waiting ON jobs (id) WHERE state = 'Queued' AND hold = 'dependency'
+    CREATE INDEX jobs_waiting ON jobs (state, hold, id)
+        WHERE state = 'Queued' AND hold = 'dependency'
     """,
     # The queue: what may be claimed now, each user's jobs in their order.
     "DROP INDEX jobs_queued",

@@ -61,6 +61,13 @@ async def filled(path: Path, many: int) -> Database:
         "UPDATE jobs SET priority = id % 201 - 100 WHERE state = 'Queued' AND not_before = 0"
     )
     await database._writer.rows("INSERT INTO job_tags (tag, job_id) SELECT 'x', id FROM jobs")
+    await database._writer.rows(
+        """
+        INSERT INTO dependencies (job_id, on_id, inputs, state)
+        SELECT id, id - 1, 1, CASE state WHEN 'Completed' THEN 'met' ELSE 'failed' END
+        FROM jobs WHERE ended_at IS NOT NULL
+        """
+    )
     return database
 
 
@@ -93,6 +100,10 @@ SWEEPS: dict[str, Call] = {
     "expired": lambda jobs: jobs.expired(5, 200),
     "longest_queued": lambda jobs: jobs.longest_queued("s", 100),
     "overdue": lambda jobs: jobs.overdue("s", 0, 10**9, 100),
+    "broken_dependencies": lambda jobs: jobs.broken_dependencies(),
+    "repair_dependencies": lambda jobs: jobs.repair_dependencies(10**9),
+    "edges_of": lambda jobs: jobs.edges_of([5], 100),
+    "waiting_for": lambda jobs: jobs.waiting_for(5),
     "files_in_use": lambda jobs: jobs.files_in_use(["a", "b"]),
 }
 

@@ -80,6 +80,14 @@ MUTANTS: Final = (
         f"{_DEPENDENCIES}what_is_waited_for_is_neither_deleted_nor_forgotten",
     ),
     _of(
+        "jobs that wait for others are found through an index of their own",
+        "server/store/migrations.py",
+        "jobs_waiting ON jobs (state, hold, id)",
+        "jobs_waiting ON jobs (name)",
+        "tests/contract/test_store_cost.py"
+        "::test_sweeps_and_lists_cost_the_same_however_much_there_is",
+    ),
+    _of(
         "a merged ZIP has safe names only",
         "shared/files/archives/merge.py",
         'safe_path(prefix + entry.name.removesuffix("/" if entry.is_folder else ""))',
