@@ -203,7 +203,8 @@ async def test_open_streams_are_counted_as_waits(tmp_path, path: str) -> None:
         for one in open_:
             await one.__aenter__()
         async with followed(caller, path) as (answer, _):
-            assert (answer.status, (await answer.json())["code"]) == (429, "too_many_waits")
+            assert answer.status == 429
+            assert (await answer.json())["code"] == "too_many_waits"
         for one in open_:
             await one.__aexit__(None, None, None)
         while caller.server.gate._waits:
