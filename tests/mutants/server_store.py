@@ -53,7 +53,7 @@ MUTANTS: Final = (
         "server/store/pages.py",
         "before = min(before, newest + 1)",
         "pass",
-        _COST,
+        f"{_LISTS}a_list_of_a_time_begins_there",
     ),
     _of(
         "jobs that were uploaded at once may be in another order than their times",
