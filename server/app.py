@@ -37,6 +37,7 @@ from server.settings.tables import ServerSettings
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.batches import Batches
+from server.stages.bulk import Bulk
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.delete import Delete
@@ -192,6 +193,7 @@ async def compose(
     )
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
+    retry = RetryByHand(resources)
     clean = Clean(resources, running_servers, delete.finish, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
     await agents.start()
@@ -276,7 +278,8 @@ async def compose(
         cancel=cancel,
         schedules=schedules,
         delete=delete,
-        retry=RetryByHand(resources),
+        retry=retry,
+        bulk=Bulk(resources, retry, delete),
         form_limits=FormLimits(
             max_bytes=table.max_upload,
             max_files=table.max_files,

@@ -16,6 +16,7 @@ from server.domain.jobs import Job
 from server.ports import Fleet, Jobs, Scratch, Storage, Watch
 from server.stages.accept import Accept
 from server.stages.agents import Agents
+from server.stages.bulk import Bulk
 from server.stages.cancel import Cancel
 from server.stages.delete import Delete
 from server.stages.retry import RetryByHand
@@ -42,6 +43,7 @@ class Context:
     schedules: Schedules
     delete: Delete
     retry: RetryByHand
+    bulk: Bulk
     form_limits: FormLimits
     upload_limits: UploadLimits
     upload_threads: UploadThreads

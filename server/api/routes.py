@@ -11,6 +11,7 @@ from server.api import (
     agents,
     attempts,
     batches,
+    bulk,
     downloads,
     events,
     graph,
@@ -111,6 +112,14 @@ ROUTES: Final = (
     Route("GET", "/swagger/{file}", Area.OPEN, openapi.asset, {200: None}, (404,)),
     # ours
     Route("GET", "/api/v1/jobs", Area.JOBS, jobs.page, {200: wire.JobPage}, (400,), _LIST),
+    Route(
+        "POST",
+        "/api/v1/jobs/bulk",
+        Area.JOBS,
+        bulk.bulk,
+        {200: wire.BulkAnswer},
+        (400, 413),
+    ),
     Route("GET", "/api/v1/tags/{tag}", Area.JOBS, jobs.tagged, {200: wire.TagPage}, (400,), _PAGES),
     Route("GET", _JOB, Area.JOBS, jobs.read, {200: wire.JobDoc}, (404,), _WAIT | _SEEN),
     Route("DELETE", _JOB, Area.JOBS, jobs.delete, {204: None, 202: wire.JobDoc}, (404, 409)),

@@ -21,7 +21,9 @@ class BulkAction(StrEnum):
 AMONG: Final = {
     BulkAction.CANCEL: tuple(state for state in JobState if state not in states.ENDED),
     BulkAction.RETRY: tuple(
-        state for state in states.ENDED if JobState.QUEUED in states.NEXT[state]
+        state
+        for state in JobState
+        if state in states.ENDED and JobState.QUEUED in states.NEXT[state]
     ),
 }
 """Where a filter names no state: those whose jobs the action can change."""

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.bench import bulk, collecting, jobs, layers, moves, starting, store
+from tests.bench import actions, bulk, collecting, jobs, layers, moves, starting, store
 from tests.bench.table import Row, show
 
 SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
@@ -24,6 +24,7 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "idle": lambda at, quick: bulk.idle(at, 5 if quick else 20, 10_000),
     "start": lambda at, quick: bulk.start(at, 100_000, 3 if quick else 5),
     "lists": lambda at, quick: store.lists(at, 1_000, 100_000 if quick else 1_000_000),
+    "actions": lambda at, quick: actions.actions(at, 10_000 if quick else 1_000_000),
     "delayed": lambda at, quick: store.delayed(at, 10_000 if quick else 100_000),
     "moves": lambda at, quick: moves.moves(at, 1_000 if quick else 10_000),
     "queue": lambda at, quick: bulk.queue(at, 1_000, 100_000 if quick else 1_000_000, 30),

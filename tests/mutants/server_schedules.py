@@ -1,4 +1,4 @@
-"""Schedules: one job for each time, and what overlaps or was missed."""
+"""Schedules: one job for each time, and what overlaps or was missed. Actions on many jobs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,28 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS: Final = (
+    _of(
+        "an action on many jobs sees what its caller may see",
+        "server/stages/bulk.py",
+        "case BulkAction.CANCEL:\n                await read_job(self._jobs, principal, job_id)\n",
+        "case BulkAction.CANCEL:\n",
+        "tests/contract/test_bulk_http.py::test_what_somebody_may_not_see_is_not_there",
+    ),
+    _of(
+        "an action on all jobs is said in so many words",
+        "server/api/bulk.py",
+        'if bool(given) is (asked.get("all") is True):',
+        "if False:",
+        "tests/contract/test_bulk_http.py::test_what_is_wrong_is_named_and_nothing_is_done",
+    ),
+    _of(
+        "a job has no more tags than it may have, however they come",
+        "server/domain/tags.py",
+        "return tags if len(tags) <= MAX_TAGS else",
+        "return tags if True else",
+        "tests/contract/store/test_tags.py::"
+        "test_a_job_has_thirty_two_tags_at_most_however_they_come",
+    ),
     _of(
         "a time makes one job, however many servers see it",
         _STORE,

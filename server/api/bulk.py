@@ -1,0 +1,121 @@
+"""``POST /api/v1/jobs/bulk``: one action on many jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from server.api.context import Context
+from server.api.filters import FILTERS, job_filter
+from server.api.params import json_body
+from server.domain import field_values
+from server.domain.bulk import BulkAction
+from server.domain.errors import BadField
+from server.ports import Filter
+from shared.http.authentication import PRINCIPAL
+from shared.http.numbers import whole_number
+from shared.wire import BulkAnswer, BulkItem
+
+_MOST: Final = 1_000
+_MAX_BODY: Final = 64 << 10
+_MAX_ID: Final = 2**63 - 1
+_KEYS: Final = ("action", "ids", "filter", "all", "cursor", "limit", "tags")
+
+
+async def bulk(request: web.Request, context: Context) -> BulkAnswer:
+    """Cancel, retry, delete, tag or untag many jobs, with a result for each."""
+    asked = await json_body(request, _MAX_BODY)
+    _only(asked, _KEYS)
+    action, tags = _action(asked), _tags(asked)
+    principal, following = request[PRINCIPAL], None
+    if "ids" in asked:
+        if {"filter", "cursor", "limit", "all"} & asked.keys():
+            raise _bad("ids", "give ids, or a filter, not both")
+        ids = _ids(asked["ids"])
+    else:
+        where = _filter(asked, context)
+        limit = _whole(asked, "limit", _MOST, _MOST)
+        before = None
+        if asked.get("cursor") is not None:
+            before = whole_number(str(asked["cursor"]), most=_MAX_ID)
+            if before is None:
+                raise _bad("cursor", "should be what the answer before gave as next")
+        ids, following = await context.bulk.choose(principal, action, where, before, limit)
+    done = await context.bulk(principal, action, ids, tags)
+    return BulkAnswer(
+        items=[
+            BulkItem(id=one.job_id, ok=one.ok, code=one.code, message=one.message) for one in done
+        ],
+        more=following is not None,
+        next=None if following is None else str(following),
+    )
+
+
+def _bad(field: str, why: str) -> BadField:
+    return BadField(field, f"invalid_{field}", f"Invalid {field}: {why}")
+
+
+def _only(asked: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for name in asked:
+        if name not in known:
+            message = f"Unknown field {name[:64]!r}; known are {', '.join(known)}"
+            raise BadField(name[:64], "unknown_field", message)
+
+
+def _action(asked: Mapping[str, Any]) -> BulkAction:
+    try:
+        return BulkAction(str(asked.get("action")))
+    except ValueError:
+        shown = str(asked.get("action"))[:32]
+        raise _bad("action", f"{shown!r} is none of {', '.join(BulkAction)}") from None
+
+
+def _tags(asked: Mapping[str, Any]) -> tuple[str, ...]:
+    tags = asked.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise _bad("tags", 'should be a list of words, as in ["a", "b"]')
+    is_about_tags = asked["action"] in (BulkAction.TAG, BulkAction.UNTAG)
+    if bool(tags) is not is_about_tags:
+        raise _bad("tags", "tag and untag need some, other actions have none")
+    try:
+        found: tuple[str, ...] = field_values.tags(",".join(tags))
+    except ValueError as problem:
+        raise _bad("tags", str(problem)) from None
+    if list(found) != list(dict.fromkeys(tags)):
+        raise _bad("tags", "a tag is a word, without blanks and commas")
+    return found
+
+
+def _ids(ids: Any) -> list[int]:
+    if not isinstance(ids, list) or not 1 <= len(ids) <= _MOST:
+        raise _bad("ids", f"should be a list of 1 to {_MOST} numbers of jobs")
+    for one in ids:
+        if type(one) is not int or not 0 < one <= _MAX_ID:
+            raise _bad("ids", f"{str(one)[:32]!r} is not the number of a job")
+    return list(dict.fromkeys(ids))
+
+
+def _whole(asked: Mapping[str, Any], name: str, default: int, most: int) -> int:
+    number = asked.get(name, default)
+    if type(number) is not int or not 1 <= number <= most:
+        raise _bad(name, f"should be 1 to {most}, not {str(number)[:32]!r}")
+    return number
+
+
+def _filter(asked: Mapping[str, Any], context: Context) -> Filter:
+    given = asked.get("filter", {})
+    if not isinstance(given, dict):
+        raise _bad("filter", 'should be an object, as in {"user": "ada", "tag": "a"}')
+    _only(given, tuple(FILTERS))
+    texts = {
+        name: ("true" if value is True else str(value) if type(value) is int else value)
+        for name, value in given.items()
+    }
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise _bad(name, f"{str(text)[:32]!r} is not a text")
+    if bool(given) is (asked.get("all") is True):
+        raise _bad("filter", 'give ids, or choose jobs by a filter, or say "all": true')
+    return job_filter(texts, context.clock.now())

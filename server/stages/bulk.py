@@ -1,0 +1,130 @@
+"""One action on many jobs: each as if it had been asked for alone, some of them at a time.
+
+Those of a slice are handed to the database together and share a commit, so other changes get their
+turn after each slice. A crash in between leaves the rest undone; what is done again does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from server.domain.bulk import AMONG, BulkAction, Done
+from server.domain.errors import FerrymanError
+from server.ports import Filter
+from server.stages.delete import Delete
+from server.stages.read import list_ids, read_job
+from server.stages.retry import RetryByHand
+from server.stages.stage import Resources, Stage
+from shared.principals import Principal
+
+log = structlog.get_logger()
+_SLICE: Final = 50
+_PAGES: Final = 20
+"""Most pages of a list that one request looks at for jobs that fit."""
+
+
+class Bulk(Stage):
+    """Cancels, retries, deletes and tags jobs."""
+
+    def __init__(self, resources: Resources, retry: RetryByHand, delete: Delete) -> None:
+        super().__init__(resources)
+        self._retry, self._delete = retry, delete
+
+    async def choose(
+        self,
+        principal: Principal,
+        action: BulkAction,
+        where: Filter,
+        before_id: int | None,
+        most: int,
+    ) -> tuple[list[int], int | None]:
+        """The next jobs that fit and that the principal may see, the newest first.
+
+        Returns:
+            Their numbers, and the ``before_id`` of what follows (None: nothing does).
+
+        Raises:
+            NotAllowed
+        """
+        if where.states is None:
+            where = replace(where, among=AMONG.get(action))
+        found: list[int] = []
+        for _ in range(_PAGES):
+            ids, before_id = await list_ids(
+                self._jobs, principal, where, before_id, most - len(found)
+            )
+            found += ids
+            if before_id is None or len(found) >= most:
+                break
+        return found, before_id
+
+    async def __call__(
+        self,
+        principal: Principal,
+        action: BulkAction,
+        job_ids: Sequence[int],
+        tags: Sequence[str] = (),
+    ) -> list[Done]:
+        """Do it, and say of each job what became of it.
+
+        Raises:
+            NotAllowed: the principal has no jobs.
+        """
+        done: list[Done] = []
+        for start in range(0, len(job_ids), _SLICE):
+            calls = [
+                self._one(principal, action, job_id, tags)
+                for job_id in job_ids[start : start + _SLICE]
+            ]
+            done += await asyncio.gather(*calls)
+        log.info(
+            "bulk.done",
+            action=action.value,
+            by=principal.name,
+            jobs=len(done),
+            refused=sum(not one.ok for one in done),
+        )
+        return done
+
+    async def _one(
+        self, principal: Principal, action: BulkAction, job_id: int, tags: Sequence[str]
+    ) -> Done:
+        try:
+            code, message = await self._do(principal, action, job_id, tags)
+        except FerrymanError as problem:
+            return Done(job_id, False, problem.code, str(problem))
+        return Done(job_id, True, code, message)
+
+    async def _do(
+        self, principal: Principal, action: BulkAction, job_id: int, tags: Sequence[str]
+    ) -> tuple[str, str]:
+        """Code and message of what was done.
+
+        Raises:
+            FerrymanError: why it was not.
+        """
+        by, now = principal.name, self._clock.now()
+        match action:
+            case BulkAction.CANCEL:
+                await read_job(self._jobs, principal, job_id)
+                job = await self._jobs.request_cancel(job_id, now, by)
+                if job.ended:
+                    return "already_ended", f"job {job_id} has ended already, as {job.state}"
+                return "requested", f"job {job_id} ends as soon as its processes are dead"
+            case BulkAction.RETRY:
+                job = await self._retry(principal, job_id)
+                return "queued", f"job {job_id} is Queued, run {job.run}"
+            case BulkAction.DELETE:
+                if await self._delete(principal, job_id, 0.0) is None:
+                    return "deleted", f"job {job_id} is deleted"
+                return "requested", f"job {job_id} is deleted as soon as its processes are dead"
+            case BulkAction.TAG | BulkAction.UNTAG:
+                await read_job(self._jobs, principal, job_id)
+                add, remove = (tags, ()) if action is BulkAction.TAG else ((), tags)
+                job = await self._jobs.change_tags(job_id, add, remove, now, by)
+                return "tagged", f"job {job_id} has {len(job.tags)} tags"
