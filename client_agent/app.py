@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,8 @@ from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
 from client_agent.report.health import Health
 from client_agent.run.context import AgentContext
+from client_agent.run.draining import drain
+from client_agent.run.end_requests import EndRequests
 from client_agent.run.recovery import recover
 from client_agent.run.retention import RetentionSweep
 from client_agent.run.runner import Runner
@@ -99,7 +102,8 @@ def open_sandbox(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sa
 
 
 async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], None]) -> None:
-    """Run the agent until SIGTERM or SIGINT; a second signal ends it immediately.
+    """Run the agent until SIGTERM or SIGINT, or until it is drained after SIGUSR1. A second signal
+    to stop does not wait for attempts that are to continue; a third one ends it immediately.
 
     Args:
         ready: called with the port once the agent answers requests.
@@ -108,15 +112,16 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
         CannotListen, FolderInUse, SandboxBroken, DatabaseUnavailable, NewerSchema, OSError: it
         cannot start.
     """
-    stop = asyncio.Event()
+    asked = EndRequests()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, number, stop)
+        loop.add_signal_handler(number, _on_signal, number, asked)
+    loop.add_signal_handler(signal.SIGUSR1, asked.drain.set)
     ignore_hangup(loop)
     with open_sandbox(settings, clock, worker_count(settings)) as sandbox:
-        async with running(settings, clock, sandbox) as agent:
+        async with running(settings, clock, sandbox, asked) as agent:
             ready(agent.port)
-            await stop.wait()
+            await asked.stop.wait()
             log.info("agent.stopping")
     log.info("agent.stopped", in_time=agent.in_time)
     if not agent.in_time:
@@ -140,12 +145,16 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: AgentSection, machine_clock: Clock, sandbox: Sandbox
+    settings: AgentSection,
+    machine_clock: Clock,
+    sandbox: Sandbox,
+    asked: EndRequests | None = None,
 ) -> AsyncIterator[Running]:
     """A started agent; stopped when the context ends.
 
     Args:
         machine_clock: the machine's clock.
+        asked: how it is to end; None: without waiting for any attempt.
 
     Raises: as :func:`serve`.
     """
@@ -242,11 +251,18 @@ async def running(
         runner.start(prepared)
         agent = Running(socket.getsockname()[1])
         await listener.start()
+        draining = None
+        if asked is not None:
+            begin = partial(setattr, admission, "draining", True)
+            draining = asyncio.create_task(drain(asked, begin, runner, payloads, clock))
         try:
             yield agent
         finally:
+            if draining is not None:
+                draining.cancel()
             admission.shutting_down = True  # submits are refused; events are still sent
-            agent.in_time = await runner.stop(settings.shutdown_grace * (1 - _RESPONSE_SHARE))
+            stop_s = settings.shutdown_grace * (1 - _RESPONSE_SHARE)
+            agent.in_time = await runner.stop(stop_s, asked)
             payloads.wakeups.close()  # the event streams send the last ends, then end
             stop.set()
             await background
@@ -291,7 +307,6 @@ async def _open_database(settings: AgentSection) -> Database:
     return database
 
 
-def _on_signal(number: int, stop: asyncio.Event) -> None:
-    if stop.is_set():
-        os._exit(128 + number)  # a second signal: all jobs die with this process
-    stop.set()
+def _on_signal(number: int, asked: EndRequests) -> None:
+    if asked.on_stop_signal():
+        os._exit(128 + number)  # all jobs die with this process

@@ -301,6 +301,8 @@ class AgentHealth(Wire):
     sandbox: dict[str, Any] | None = None
     """Backend, self-test, which limits are hard."""
     message: str = ""
+    draining: bool = False
+    """It finishes what it has, takes nothing more, and then ends."""
 
 
 class Problem(Wire):

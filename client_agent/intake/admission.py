@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from client_agent.intake.mount_sources import MountSources
 from client_agent.payloads.errors import Refused
@@ -31,11 +32,15 @@ class Identity:
     """Bytes of disk that must stay free; with less, nothing is accepted or started."""
 
 
+DRAINING: Final = "the agent is draining: it finishes what it has and takes nothing more"
+
+
 class Admission:
     """The checks before an attempt is accepted.
 
     Attributes:
         shutting_down: set once the agent stops.
+        draining: set once it is to finish what it has, and then stop.
     """
 
     def __init__(
@@ -46,7 +51,7 @@ class Admission:
         grants: Grants,
         clock: Clock,
     ) -> None:
-        self.shutting_down = False
+        self.shutting_down = self.draining = False
         self.identity = identity
         self._folders, self._sandbox = folders, sandbox
         self._grants, self._clock = grants, clock
@@ -67,9 +72,11 @@ class Admission:
         await self._sources.refresh(self._clock)
 
     def check_running(self) -> None:
-        """Raises Refused when the agent shuts down."""
+        """Raises Refused when the agent shuts down or drains."""
         if self.shutting_down:
             raise Refused(503, "shutting_down", "the agent is shutting down")
+        if self.draining:
+            raise Refused(503, "draining", DRAINING)
 
     def check_service(self, service: str, limits: Limits) -> None:
         """Whether the service is offered here with these limits, and its folders are there, as of

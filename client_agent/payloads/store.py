@@ -229,6 +229,14 @@ class Payloads:
         )
         return {row["id"]: from_row(row) for row in rows}
 
+    async def held_for_servers(self) -> bool:
+        """Whether a Ferryman server has not acknowledged all that it has here."""
+        rows = await self._database.rows(
+            "SELECT 1 FROM payloads WHERE acknowledged = 0 AND server IS NOT NULL"
+            " AND state != 'Cleaned' LIMIT 1"
+        )
+        return bool(rows)
+
     async def live(self) -> list[Payload]:
         """Payloads that have not ended, oldest first."""
         rows = await self._database.rows(

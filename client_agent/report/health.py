@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from client_agent.check import table
-from client_agent.intake.admission import Admission
+from client_agent.intake.admission import DRAINING, Admission
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.store import Payloads
 from client_agent.sandbox.grants import Grants
@@ -48,9 +48,12 @@ class Health:
             (notes if notes else problems).append(broken)  # a full disk prevents its test
         if self._admission.shutting_down:
             problems.append("the agent is shutting down")
+        elif self._admission.draining:
+            problems.append(DRAINING)
         identity = self._admission.identity
         health = AgentHealth(
             status="error" if problems else "ok",
+            draining=self._admission.draining,
             database=database,
             agent=identity.name,
             agent_id=identity.agent_id,

@@ -85,6 +85,12 @@ class Attempt:
             await workspace.destroy()
             self.finished.set()
 
+    @property
+    def continues(self) -> bool:
+        """Whether it runs, and a stopping agent is to wait for it."""
+        running = self.payload.state is PayloadState.RUNNING and not self.finished.is_set()
+        return running and self.payload.on_shutdown == "continue"
+
     # -- called by the runner
 
     def cancel(self) -> None:

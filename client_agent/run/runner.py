@@ -18,6 +18,7 @@ from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
 from client_agent.run.attempt import RETRY_S, Attempt, StartDeferred
 from client_agent.run.context import AgentContext
+from client_agent.run.end_requests import EndRequests
 from shared.clock import wait_for
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
@@ -50,6 +51,11 @@ class Runner:
     def running(self) -> int:
         """Attempts that have a slot."""
         return self._context.slots.in_use
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is an attempt that has not ended."""
+        return bool(self._queue or self._attempts)
 
     def start(self, prepared: Sequence[Payload]) -> None:
         """Start the workers; they begin with these payloads."""
@@ -99,8 +105,13 @@ class Runner:
                 threads, result.snapshot, source, context.folders, fd, to, check_space
             )
 
-    async def stop(self, seconds: float) -> bool:
+    async def stop(self, seconds: float, asked: EndRequests | None = None) -> bool:
         """End what runs as interrupted and start nothing more; what waits stays Prepared.
+
+        Args:
+            seconds: until it has ended.
+            asked: attempts that are to continue go on, until it asks to hurry; ``seconds`` count
+                from their end. None: they end as the others do.
 
         Returns:
             Within ``seconds``. False: some attempt's end could not be stored by then; the next
@@ -111,6 +122,8 @@ class Runner:
         workers = asyncio.ensure_future(asyncio.gather(*self._tasks, return_exceptions=True))
         stopped = asyncio.Event()
         workers.add_done_callback(lambda _: stopped.set())
+        if asked is not None:
+            await self._let_continue(asked)
         for share, grace in ((_SIGTERM_SHARE, True), (_SIGKILL_SHARE, False)):
             for attempt in self._attempts.values():
                 attempt.shut_down(grace=grace)
@@ -120,6 +133,24 @@ class Runner:
         for task in self._tasks:
             task.cancel()
         return False
+
+    async def _let_continue(self, asked: EndRequests) -> None:
+        """End the other attempts, and wait for those that are to continue."""
+        going = [attempt for attempt in self._attempts.values() if attempt.continues]
+        if not going:
+            return
+        log.info("agent.waits", payloads=[attempt.payload.id for attempt in going])
+        for attempt in self._attempts.values():
+            if attempt not in going:
+                attempt.shut_down(grace=True)
+        ends = [asyncio.ensure_future(attempt.finished.wait()) for attempt in going]
+        all_ended = asyncio.ensure_future(asyncio.wait(ends))
+        hurried = asyncio.ensure_future(asked.hurry.wait())
+        asked.waits = True
+        await asyncio.wait({all_ended, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        asked.waits = False
+        for future in (*ends, all_ended, hurried):
+            future.cancel()
 
     async def _work(self, number: int) -> None:
         while not self._stopping:

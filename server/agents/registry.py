@@ -178,9 +178,8 @@ class Registry:
         client.health = health
         client.unhealthy = ""
         if health.status != "ok":
-            client.unhealthy = (
-                f"agent {client.name} is unhealthy: {health.message or health.status}"
-            )
+            how = "gets no new jobs" if health.draining else "is unhealthy"
+            client.unhealthy = f"agent {client.name} {how}: {health.message or health.status}"
 
     def mark_down(self, client: AgentClient, why: str) -> None:
         """It cannot be reached."""

@@ -12,6 +12,7 @@ _SNAPSHOTS: Final = "tests/unit/client_agent/api/test_snapshots.py::test_"
 _RUNNER: Final = "tests/unit/client_agent/run/test_runner.py::test_"
 _METER: Final = "tests/unit/client_agent/sandbox/limits/test_meter.py::test_"
 
+_ENDING: Final = "tests/contract/test_agent_ending.py::test_"
 _BULK: Final = "tests/contract/test_agent_bulk.py::test_"
 _ORDERS: Final = "tests/contract/test_agent_orders.py::test_"
 _LEASES: Final = "tests/contract/test_agent_leases.py::test_"
@@ -233,5 +234,29 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "children = :children, env = '{}',",
         "children = :children,",
         f"{_ORDERS}variables_of_the_operator_are_set_and_written_nowhere_else",
+    ),
+    of(
+        "agent",
+        "a stopping agent waits for what is to continue",
+        "run/attempt.py",
+        'return running and self.payload.on_shutdown == "continue"',
+        "return False",
+        f"{_ENDING}an_attempt_that_is_to_continue_is_waited_for",
+    ),
+    of(
+        "agent",
+        "a draining agent takes nothing more",
+        "intake/admission.py",
+        "        if self.draining:\n",
+        "        if False:\n",
+        f"{_ENDING}a_drained_agent_finishes_what_it_has_and_waits_for_servers",
+    ),
+    of(
+        "agent",
+        "a drained agent waits until servers have fetched",
+        "run/draining.py",
+        "await payloads.held_for_servers()",
+        "False",
+        f"{_ENDING}a_drained_agent_finishes_what_it_has_and_waits_for_servers",
     ),
 )

@@ -129,6 +129,16 @@ def test_a_second_signal_ends_it_at_once_and_what_ran_with_it(tmp_path):
             assert died(init)
 
 
+def test_a_drained_agent_ends_when_all_is_done_and_fetched(tmp_path):
+    with agent(tmp_path) as running:
+        payload = running.submit("1.1", {"run.sh": b"sleep 1; echo done > out.txt"})
+        running.until(payload["id"], "Running")
+        running.process.send_signal(signal.SIGUSR1)
+        assert running.ended(payload["id"])["status"] == "Completed"
+        running.call("DELETE", f"/payloads/{payload['id']}")
+        assert running.process.wait(30) == 0
+
+
 def test_killed_while_a_job_runs_the_job_dies_with_it_as_interrupted(tmp_path):
     with agent(tmp_path) as running:
         payload = running.submit("1.1", STUBBORN)

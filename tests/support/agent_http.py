@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 
 from client_agent import app
+from client_agent.run.end_requests import EndRequests
 from client_agent.settings.agent import AgentSection
 from shared.wire import Limits, Order
 from tests.support.agent import LIMITS, SERVER, write_bundle
@@ -117,9 +118,13 @@ class AgentClient:
 
 @contextlib.asynccontextmanager
 async def calling(
-    home: Path, clock: SimClock | None = None, **settings: Any
+    home: Path, clock: SimClock | None = None, asked: EndRequests | None = None, **settings: Any
 ) -> AsyncIterator[AgentClient]:
-    """A started agent and a caller of it."""
+    """A started agent and a caller of it.
+
+    Args:
+        asked: how it is to end.
+    """
     clock = clock or SimClock()
     data_dir = home / "agent"
     sandbox = FakeSandbox(clock, data_dir)
@@ -134,7 +139,7 @@ async def calling(
     section = AgentSection.model_validate(given | settings)
     tokens = section.all_tokens()
     headers = {"Authorization": f"Bearer {tokens[0]}"} if tokens else {}
-    async with app.running(section, clock, sandbox) as agent:
+    async with app.running(section, clock, sandbox, asked) as agent:
         base = f"http://127.0.0.1:{agent.port}"
         async with aiohttp.ClientSession(base, headers=headers) as http:
             yield AgentClient(base, http, sandbox, clock, home)
