@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from server.domain import ending, retry
+from server.domain.explanations import line_endings, who_set_the_limit
 from server.domain.jobs import Job, Move, Step
 from server.domain.live import live_of
 from server.domain.retry import Uniform
@@ -65,7 +66,11 @@ def attempt_ended(
             asked = _asked_for_later(payload)
             if asked is not None:
                 return _later(job, service, now, asked, how)
-            message = (message or "run.sh failed") + _who_set_the_limit(job, service, reason)
+            message = message or "run.sh failed"
+            if reason is Reason.EXIT_CODE:
+                message += line_endings(job, payload.exit_code, payload.stderr_tail)
+            else:
+                message += who_set_the_limit(job, service, reason)
             again = retry.after_failure(job, service, reason, payload.exit_code, uniform)
             if again is not None:
                 how["fields"] = {"exit_code": payload.exit_code}
@@ -112,22 +117,6 @@ def _later(job: Job, service: Service, now: Micros, asked: RetryLater, how: dict
     times = say_count(service.retry_later_limit, "time")
     message += f"; it has done so {times} before, the most that service {service.name} allows"
     return ending.end(job, JobState.FAILED, service, now, message, Reason.EXIT_CODE, **how)
-
-
-def _who_set_the_limit(job: Job, service: Service, reason: Reason) -> str:
-    """Behind a message: the upload asked for less than the service allows."""
-    if reason is Reason.TIMEOUT and job.timeout_s < service.timeout_s:
-        most = say_duration(service.timeout_s)
-    elif (
-        reason is Reason.HEARTBEAT_TIMEOUT
-        and job.heartbeat_timeout_s
-        and not 0 < service.heartbeat_timeout_s <= job.heartbeat_timeout_s
-    ):
-        allowed_s = service.heartbeat_timeout_s
-        most = say_duration(allowed_s) if allowed_s else "any"
-    else:
-        return ""
-    return f" (the upload asked for it; service {service.name} allows {most})"
 
 
 def _facts(payload: PayloadDoc) -> dict[str, Any]:

@@ -198,6 +198,20 @@ async def test_what_only_linux_can_store_is_taken_with_a_lasting_warning(tmp_pat
         assert warning.startswith("portable_names: 4 names are not for every system (“chr1:1000-")
 
 
+@pytest.mark.parametrize("folder", ["", "mine/"])
+async def test_windows_line_endings_of_run_sh_are_taken_with_a_warning(tmp_path, folder):
+    other = zipped(("run.sh", b"echo\n"), ("data/run.sh", b"a\r\n"), ("table.csv", b"1\r\n"))
+    script = zipped((f"{folder}run.sh", b"#!/bin/bash\r\necho hello\r\n"))
+    async with server(tmp_path) as caller:
+        for bundle, warned in ((other, False), (script, True)):
+            body = form(part("a.zip", bundle, "bundle"))
+            status, _, reply = await post(caller, body)
+            assert status == 201, reply
+            job = await caller.job(int(str(reply["id"])), until="Running")
+            said = [one for one in job["warnings"] if one.startswith("run.sh has Windows line")]
+            assert bool(said) is warned
+
+
 @pytest.mark.parametrize("name", ["chr1:1000-2000.bed", "RUN.sh"])
 async def test_an_operator_may_refuse_them(tmp_path, name):
     async with server(tmp_path, "[server]\nnames = 'portable'\n") as caller:

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _HTTP: Final = "tests/contract/test_services_http.py::test_"
 _STORE: Final = "tests/contract/store/test_services.py::test_"
+_UPLOAD: Final = "tests/contract/test_upload_http.py::test_"
 _RELOAD: Final = "tests/unit/server/test_reload.py::test_"
 _SERVICES: Final = "server/stages/services.py"
 
@@ -109,5 +110,19 @@ MUTANTS: Final = (
         "    if _has_secret(value):\n        return _HIDDEN\n",
         "",
         f"{_RELOAD}what_needs_a_restart_is_said_at_each_reload_and_the_rest_once",
+    ),
+    of(
+        "Windows line endings of run.sh are noticed, not those of other files",
+        "shared/files/bundles/writer.py",
+        'if f"{root}{ENTRY}" in self._crlf:',
+        "if self._crlf:",
+        f"{_UPLOAD}windows_line_endings_of_run_sh_are_taken_with_a_warning",
+    ),
+    of(
+        "who set a limit is said as it is",
+        "server/domain/explanations.py",
+        "if own == most:",
+        "if True:",
+        "tests/unit/server/domain/test_attempt_end.py::test_who_set_a_limit_that_was_hit_is_said",
     ),
 )

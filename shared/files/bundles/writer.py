@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from shared.files.bundles.format import (
+    ENTRY,
     FILE_MODE,
     GATHER,
     PROGRAM_MODE,
@@ -29,6 +30,12 @@ Data = bytes | bytearray | memoryview
 ReserveSpace = Callable[[int], None]
 """Called before so many more bytes are written; raises OSError if there is no space for them."""
 _MAGIC_LENGTH: Final = 4
+_SCRIPT_LENGTH: Final = 4_096
+"""How far the line endings of run.sh are looked at."""
+_CRLF: Final = (
+    "run.sh has Windows line endings (CRLF): a shell takes the CR as part of its commands; save it "
+    "with line endings of Unix (LF)"
+)
 _OVERHEAD: Final = 256
 """Bytes that a file takes beside content and names: its two headers, a share of the ZIP's end."""
 
@@ -41,6 +48,8 @@ class _OpenFile:
         self.size = 0
         self.sha256 = hashlib.sha256()
         self.head = b""
+        script = path.rpartition("/")[2] == ENTRY
+        self.head_length = _SCRIPT_LENGTH if script else _MAGIC_LENGTH
 
 
 class BundleWriter:
@@ -74,6 +83,8 @@ class BundleWriter:
         self._portable = portable
         self._tree = PathSet()
         self._files: list[FileDigest] = []
+        self._crlf: set[str] = set()
+        """Those called run.sh that have Windows line endings."""
         self._bytes = 0
         self._writeback_from = 0
         self._open: _OpenFile | None = None
@@ -143,8 +154,8 @@ class BundleWriter:
             raise too_large(self._max_bytes, file.path)
         if self._reserve is not None:
             self._reserve(length)
-        if len(file.head) < _MAGIC_LENGTH:
-            file.head += bytes(data[:_MAGIC_LENGTH])
+        if (missing := file.head_length - len(file.head)) > 0:
+            file.head += bytes(data[:missing])
         file.size += length
         file.sha256.update(data)
         file.out.write(data)
@@ -160,6 +171,8 @@ class BundleWriter:
         # Only the central directory, written last, holds the mode.
         file.info.external_attr = (0o100000 | (PROGRAM_MODE if program else FILE_MODE)) << 16
         file.out.close()
+        if file.head_length == _SCRIPT_LENGTH and b"\r\n" in file.head:
+            self._crlf.add(file.path)
         self._files.append(FileDigest(file.path, file.size, file.sha256.hexdigest()))
 
     def finish(self) -> BundleSummary:
@@ -188,6 +201,8 @@ class BundleWriter:
             FileDigest(file.path[len(root) :], file.size, file.sha256) for file in self._files
         )
         warnings = not_portable.warnings()
+        if f"{root}{ENTRY}" in self._crlf:
+            warnings = (_CRLF, *warnings)
         has_gather = f"{root}{GATHER}" in paths
         return BundleSummary(size, digest, len(paths), self._bytes, warnings, has_gather)
 

@@ -30,7 +30,8 @@ def after(found: Job, service: Service = SERVICE, **payload: Any) -> Move:
 @pytest.mark.parametrize("reason", [Reason.TIMEOUT, Reason.HEARTBEAT_TIMEOUT])
 def test_a_retry_says_its_delay_what_is_left_and_why(reason) -> None:
     move = after(job(), reason=reason, message="stopped", exit_code=None)
-    assert move.message == "stopped; it will be tried again in 10s, 1 retry left after that"
+    again = "; it will be tried again in 10s, 1 retry left after that"
+    assert move.message == f"stopped (service s sets this limit){again}"
     assert (move.event, move.reason) == ("job.retry", reason)
     assert move.fields == {
         "delay_s": 10.0,
@@ -125,8 +126,37 @@ def test_who_set_the_heartbeat_timeout_that_was_hit_is_said() -> None:
     service = Service("s", heartbeat_timeout_s=600.0)
     hit: dict[str, Any] = {"reason": Reason.HEARTBEAT_TIMEOUT, "message": "silent"}
     own = after(job(heartbeat_timeout_s=60.0), service, **hit).message
-    assert own == "silent (the upload asked for it; service s allows 10m)"
-    assert after(job(), service, **hit).message == "silent"
+    assert own == "silent (set at its upload; service s allows 10m)"
+    assert after(job(), service, **hit).message == "silent (service s sets this limit)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "field", "value", "most"),
+    [
+        (Reason.MEMORY_LIMIT, "memory", 64 << 20, "2.0 GiB"),
+        (Reason.DISK_LIMIT, "disk", 64 << 20, "2.0 GiB"),
+        (Reason.PIDS_LIMIT, "pids", 8, "256"),
+        (Reason.CPU_LIMIT, "cpus", 0.5, "1 CPUs"),
+    ],
+)
+def test_who_set_a_limit_that_was_hit_is_said(reason, field, value, most) -> None:
+    service = Service("s")
+    lowered = job(limits=service.limits.model_copy(update={field: value}))
+    said = after(lowered, service, reason=reason, message="too much").message
+    assert said == f"too much (set at its upload; service s allows {most})"
+    said = after(job(limits=service.limits), service, reason=reason, message="too much").message
+    assert said == "too much (service s sets this limit)"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stderr_tail", "explained"),
+    [(127, "", True), (126, "", True), (2, "", True), (1, "x\r: not found", True), (1, "", False)],
+)
+def test_windows_line_endings_are_named_as_the_cause(exit_code, stderr_tail, explained) -> None:
+    end = {"reason": Reason.EXIT_CODE, "exit_code": exit_code, "stderr_tail": stderr_tail}
+    warned = job(upload_warnings=("run.sh has Windows line endings (CRLF): …",))
+    assert ("(CRLF)" in after(warned, Service("s"), **end).message) is explained
+    assert "(CRLF)" not in after(job(), Service("s"), **end).message
 
 
 @pytest.mark.parametrize("skew", [-HOUR, 0, HOUR])

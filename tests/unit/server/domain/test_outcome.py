@@ -357,7 +357,10 @@ def test_of_a_lost_job_that_was_to_be_cancelled_it_is_said_that_nothing_is_known
 
 @pytest.mark.parametrize(
     ("timeout_s", "who"),
-    [(60.0, " (the upload asked for it; service s allows 1h)"), (3_600.0, "")],
+    [
+        (60.0, " (set at its upload; service s allows 1h)"),
+        (3_600.0, " (service s sets this limit)"),
+    ],
 )
 def test_a_wall_time_limit_is_reported_with_who_set_it(timeout_s: float, who: str) -> None:
     found = job(timeout_s=timeout_s, retries_used=2)
