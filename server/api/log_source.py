@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from server.api.context import Context
 from server.api.event_stream import KEEPALIVE_S
@@ -108,14 +109,42 @@ async def _rest(
     """Its bytes from ``offset`` on, and what it goes on to write."""
     agent = _agent(context, job, attempt)
     if agent is not None:
-        async with aclosing(agent.log(job, stream, offset, follow=True)) as chunks:
-            async for chunk in chunks:
+        chunks = agent.log(job, stream, offset, follow=True)
+        async with aclosing(chunks), aclosing(_until_closing(context, job, chunks)) as some:
+            async for chunk in some:
                 yield chunk
         return
     async with stored_log(context, job, attempt, stream) as stored:
         if offset < stored.size:
             async for chunk in stored.chunks(offset, stored.size):
                 yield chunk
+
+
+async def _until_closing(
+    context: Context, job: Job, chunks: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """The chunks as they come, and no more of them once the server stops."""
+
+    async def following() -> bytes | None:
+        return await anext(chunks, None)
+
+    with context.watch.of(job.id, end_only=True) as ended:
+        waiting: asyncio.Task[Any] = asyncio.create_task(ended.wait())
+        coming: asyncio.Task[Any] = asyncio.create_task(following())
+        try:
+            while True:
+                await asyncio.wait({waiting, coming}, return_when=asyncio.FIRST_COMPLETED)
+                if context.watch.closing:
+                    return
+                chunk = await coming
+                if chunk is None:
+                    return
+                yield chunk
+                coming = asyncio.create_task(following())
+        finally:
+            for task in (waiting, coming):
+                task.cancel()
+            await asyncio.gather(waiting, coming, return_exceptions=True)
 
 
 async def find_attempt(context: Context, job: Job, number: int | None) -> Attempt | None:

@@ -235,6 +235,15 @@ async def test_a_followed_log_ends_when_nothing_is_written_for_a_while(
             assert await log_events(messages) == []
 
 
+async def test_a_followed_log_ends_with_the_server(tmp_path) -> None:
+    async with running(tmp_path) as here:
+        await here.agent.write(here.held(), b"one\n")
+        async with here.caller.session.get(f"{here.caller.url}{here.path}?follow=1") as answer:
+            assert await answer.content.readline() == b"one\n"
+            here.caller.server.wakeups.close()
+            assert await answer.content.read() == b""
+
+
 async def _short_follow(request: web.Request) -> web.StreamResponse | None:
     """An agent ends a followed log when nothing is written."""
     if request.query.get("follow") != "1":
