@@ -9,6 +9,8 @@ import pytest
 
 from server.domain.jobs import Job
 from server.domain.service import Service
+from server.stages.fan_out import Children
+from shared.files.errors import BundleError
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import CrashPoint
@@ -126,6 +128,38 @@ async def test_a_job_that_leaves_children_waits_for_them(world: World) -> None:
     ]
     (note,) = job.warnings
     assert "gather.sh leaves no further children" in note
+
+
+async def test_the_end_of_an_attempt_that_left_children_counts_once(world: World) -> None:
+    parent = await world.upload("ann", "s", fan_out=True)
+    await world.send.run_once()
+    await world.settle()
+    (agent, payload) = next((a, p) for a in world.agents for p in a.payloads.values())
+    agent.start(payload)
+    agent.end(payload, PayloadState.COMPLETED)
+    await world.settle()
+    said = payload.doc(0).model_copy(update={"status": PayloadState.COMPLETED})
+    for _ in range(2):  # the acknowledgement was lost: it is reported again
+        world.get.on_payload(agent, said)
+        await world.settle()
+        await world.batches.run_once()
+    assert (await world.jobs.batch(parent)).made == 2  # type: ignore[union-attr]
+    states = [event.state for event in await world.jobs.events(parent)]
+    assert states.count(JobState.RUNNING) == 2, "run.sh started, and it was deferred"
+    assert (await world.jobs.get(parent)).deferred
+
+
+async def test_children_that_cannot_be_run_fail_the_job(world: World) -> None:
+    async def bad(*_: object, **__: object) -> Children:
+        raise BundleError("no_run_sh", "it has no run.sh, which every child needs", "children/a")
+
+    world.get._deferral._children_of = bad
+    parent = await world.upload("ann", "s", fan_out=True)
+    await sweep(world)
+    job = await world.jobs.get(parent)
+    assert (job.state, job.reason) == (JobState.FAILED, Reason.INVALID_BUNDLE)
+    assert "it has no run.sh" in job.message
+    assert job.result is not None, "what it left can be fetched"
 
 
 async def test_a_cancelled_parent_ends_when_its_last_child_is_dead(world: World) -> None:

@@ -9,6 +9,10 @@ from tests.mutants.mutant import Mutant
 _STORE: Final = "tests/contract/store/test_batches.py::test_"
 
 
+_WHOLE: Final = "tests/contract/test_batches.py::test_"
+_HTTP: Final = "tests/contract/test_batches_http.py::test_"
+
+
 def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant("batches", protection, file, old, new, tests)
 
@@ -56,5 +60,54 @@ MUTANTS: Final = (
         "UPDATE batches SET cancelled = cancelled + :count WHERE",
         "UPDATE batches SET cancelled = cancelled + :count * 0 WHERE",
         f"{_STORE}a_cancel_of_a_parent_cancels_what_waits_and_asks_for_the_rest",
+    ),
+    _of(
+        "a parent that waits for its children holds no slot",
+        "server/store/queue.py",
+        'HELD: Final = "deferred = 0 AND state IN',
+        'HELD: Final = "state IN',
+        f"{_STORE}a_parent_is_not_sent_and_holds_no_slot",
+    ),
+    _of(
+        "a report of the attempt that left the children is not used twice",
+        "server/stages/get.py",
+        "    if job.deferred:\n        return False",
+        "    if job.deferred and job.gather:\n        return False",
+        f"{_WHOLE}the_end_of_an_attempt_that_left_children_counts_once",
+    ),
+    _of(
+        "what gather.sh leaves is not run",
+        "server/domain/batch.py",
+        "return job.parent_id is None and not job.gather",
+        "return job.parent_id is None",
+        f"{_WHOLE}a_job_that_leaves_children_waits_for_them",
+    ),
+    _of(
+        "a cancelled parent ends when its children are dead",
+        "server/stages/batches.py",
+        "if batch.ended == batch.made:",
+        "if True:",
+        f"{_WHOLE}a_cancelled_parent_ends_when_its_last_child_is_dead",
+    ),
+    _of(
+        "children go after their parent",
+        "server/store/retention.py",
+        "UPDATE jobs SET expires_at = :at WHERE parent_id IN",
+        "UPDATE jobs SET expires_at = expires_at WHERE :at = :at AND parent_id IN",
+        f"{_WHOLE}a_batch_is_cleaned_as_a_whole",
+    ),
+    _of(
+        "a paused service begins no batch",
+        "server/stages/batches.py",
+        "if not service.paused]",
+        "]",
+        f"{_WHOLE}a_paused_service_begins_no_batch",
+    ),
+    _of(
+        "a child without a result is named in the ZIP of the batch",
+        "server/api/batch_result.py",
+        "note=_LEFT_OUT, missing=missing",
+        "note=_LEFT_OUT, missing=[]",
+        f"{_HTTP}results_that_are_not_there_are_named",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
+from shared.clock import RealClock
 from shared.sql import Database
 from shared.wire import JobState
 from tests.contract.store.conftest import added, new
@@ -307,3 +309,47 @@ async def test_counters_say_what_counting_says(
         elif child is not None and step in states.NEXT[child.state]:
             await jobs.move(to(child, step))
         await check_batches(database)
+
+
+@pytest.mark.slow
+async def test_ten_thousand_children_are_made_cancelled_and_retried_without_blocking_others(
+    jobs: SqlJobs, database: Database
+) -> None:
+    """What one statement does to all children is one transaction: others wait for it."""
+    longest: dict[str, float] = {}
+    now = RealClock().monotonic
+
+    async def beside(what: str, work: Awaitable[Any]) -> None:
+        """Other uploads go on meanwhile; the longest one counts."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            began = now()
+            await jobs.insert(new("bob"), "queued")
+            longest[what] = max(longest.get(what, 0.0), now() - began)
+        await task
+
+    parent, _ = await jobs.insert(new(batch=BatchRequest(((0, 9_999, 1),))), "queued")
+    begun = await jobs.begin_batch(rules.begun(parent, await batch_of(jobs, parent), 20))
+    assert begun is not None
+
+    async def make() -> None:
+        while (batch := await batch_of(jobs, parent)).made < batch.total:
+            await jobs.make_children(batch, rules.tasks(batch, batch.made, 1_000), 30, "")
+
+    await beside("making them", make())
+    await beside("cancelling them", jobs.request_cancel(parent.id, 50))
+    seen = await batch_of(jobs, parent)
+    assert (seen.made, seen.cancelled) == (10_000, 10_000)
+    over = await jobs.end_batch(
+        ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled"), seen
+    )
+    assert over is not None
+    changes = {"ended_at": None, "cancel_requested_at": None, "run": 2}
+    again = await moved(
+        jobs, Move(over.id, over.attempt, over.state, JobState.QUEUED, 70, "", changes=changes)
+    )
+    await beside("retrying them", jobs.begin_batch(rules.begun(again, seen, 80)))
+    await check_batches(database)
+    assert (await batch_of(jobs, parent)).ended == 0
+    print(longest)  # noqa: T201 - shown with -s
+    assert max(longest.values()) < 2.0, longest
