@@ -8,10 +8,9 @@ from server.domain.errors import FerrymanError
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.domain.leases import Lease
 from server.ports import LeaseLost
-from server.store import bundles, leases, records
+from server.store import bundles, leases
 from server.store.attempts import Attempts, attach_result
 from server.store.batches import Batches
-from server.store.children import cancel_children
 from server.store.claims import Claims
 from server.store.dependencies import Dependencies
 from server.store.events import Events
@@ -20,7 +19,7 @@ from server.store.live import LiveValues
 from server.store.moves import get_job, make_move
 from server.store.pages import Pages
 from server.store.queue import HELD, Queue
-from server.store.requests import Requests, note_cancel
+from server.store.requests import Requests, request_cancel
 from server.store.retention import Retention
 from server.store.tags import Tags
 from shared.clock import Micros
@@ -113,24 +112,9 @@ class SqlJobs(
         await self._database.write(lambda tx: bundles.stop_sharing(tx, bundle.file))
 
     async def request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
-        async def change(tx: Transaction) -> tuple[Job | None, bool]:
-            rows = await tx.rows(
-                """
-                UPDATE jobs SET cancel_requested_at = :at
-                WHERE id = :id AND ended_at IS NULL AND cancel_requested_at IS NULL RETURNING *
-                """,
-                {"id": job_id, "at": at},
-            )
-            if not rows:
-                return None, False
-            job = records.job(rows[0])
-            await note_cancel(tx, job, at, by)
-            if not job.deferred:
-                return job, False
-            message = f"cancelled with its parent, job {job_id}"
-            return job, await cancel_children(tx, job_id, at, message)
-
-        job, has_children = await self._database.write(change)
+        job, has_children = await self._database.write(
+            lambda tx: request_cancel(tx, job_id, at, by)
+        )
         if job is None:
             return await self.get(job_id)
         self._changed(job)

@@ -6,6 +6,7 @@ from server.domain.errors import QueueFull
 from server.domain.jobs import Job, Move
 from server.domain.live import Note
 from server.store import records
+from server.store.children import cancel_children
 from server.store.events import append_note
 from server.store.moves import get_job, make_move
 from server.store.queue import count_queued
@@ -20,6 +21,31 @@ async def note_cancel(tx: Transaction, job: Job, at: Micros, by: str) -> None:
         "job.cancel_requested", f"{by or 'the server'} asked to cancel it", fields={"by": by}
     )
     await append_note(tx, job.key, job.state, job.agent, at, note)
+
+
+async def request_cancel(
+    tx: Transaction, job_id: int, at: Micros, by: str
+) -> tuple[Job | None, bool]:
+    """Store that a job is to be cancelled, and all children of a parent with it.
+
+    Returns:
+        The job (None: it has ended, or was to be cancelled before), and whether children changed.
+    """
+    rows = await tx.rows(
+        """
+        UPDATE jobs SET cancel_requested_at = :at
+        WHERE id = :id AND ended_at IS NULL AND cancel_requested_at IS NULL RETURNING *
+        """,
+        {"id": job_id, "at": at},
+    )
+    if not rows:
+        return None, False
+    job = records.job(rows[0])
+    await note_cancel(tx, job, at, by)
+    if not job.deferred:
+        return job, False
+    message = f"cancelled with its parent, job {job_id}"
+    return job, await cancel_children(tx, job_id, at, message)
 
 
 class Requests(Part):

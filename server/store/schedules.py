@@ -22,8 +22,9 @@ from server.domain.schedules import (
     TooManySchedules,
 )
 from server.ports.schedules import Firing
-from server.store import bundles, leases, records
+from server.store import bundles, leases
 from server.store.inserts import insert_job, stored_bytes
+from server.store.requests import request_cancel
 from shared.clock import Micros
 from shared.sql import Database, Row, Transaction
 
@@ -195,17 +196,12 @@ async def _fire(tx: Transaction, firing: Firing) -> tuple[Fired, list[Job]]:
     overlap = firing.schedule.timing.overlap
     open_jobs = [row["id"] for row in await tx.rows(_OPEN, {"id": number, "most": MOST_OPEN})]
     if open_jobs and overlap == "replace":
-        rows = await tx.rows(
-            """
-            UPDATE jobs SET cancel_requested_at = coalesce(cancel_requested_at, :at)
-            WHERE schedule_id = :id AND ended_at IS NULL RETURNING *
-            """,
-            {"id": number, "at": firing.at},
-        )
+        by = f"schedule {number}"
+        asked = [await request_cancel(tx, job_id, firing.at, by) for job_id in open_jobs]
         await tx.rows("UPDATE schedules SET pending = 1 WHERE id = :id", {"id": number})
         message = f"waits until job {open_jobs[-1]} has been cancelled"
         fired = await _no_job(tx, number, Outcome.PENDING, message)
-        return fired, [records.job(row) for row in rows]
+        return fired, [job for job, _ in asked if job is not None]
     if open_jobs and overlap == "skip_if_running":
         message = f"skipped: job {open_jobs[-1]} has not ended"
         return await _no_job(tx, number, Outcome.SKIPPED, message), []

@@ -154,6 +154,8 @@ async def test_replace_cancels_the_former_job_before_it_makes_the_next(world: Wo
     await due(world, 2)
     [former] = await world.jobs_of(number)
     assert former.cancel_requested_at is not None
+    said = [e.message for e in await world.jobs.events(first.id) if "cancel_req" in e.event]
+    assert said == [f"schedule {number} asked to cancel it"]
     assert (await world.schedules.read(LOCAL, number)).pending
     assert await message(world, number) == f"waits until job {first.id} has been cancelled"
     for agent in world.agents:
