@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import structlog
 
-from server.domain.errors import AlreadyEnded, ChildOfBatch, NoSuchJob
+from server.domain.errors import AlreadyEnded, ChildOfBatch, NoSuchJob, StillNeeded
 from server.domain.jobs import Job
 from server.stages.cancel import Cancel
 from server.stages.read import read_job
@@ -35,10 +35,13 @@ class Delete(Stage):
 
         Raises:
             NotAllowed, NoSuchJob, ChildOfBatch
+            StillNeeded: others wait for it. Nothing was changed.
         """
         job = await read_job(self._jobs, principal, job_id)
         if job.parent_id is not None:
             raise ChildOfBatch(job_id, job.parent_id, "delete")
+        if waiting := await self._jobs.waiting_for(job_id):
+            raise StillNeeded(job_id, waiting)
         if not job.ended:
             await self._jobs.request_cancel(job_id, self._clock.now(), principal.name)
             await self._jobs.request_delete(job_id, self._clock.now(), principal.name)
@@ -49,6 +52,8 @@ class Delete(Stage):
                 if not job.ended:
                     return job
                 await self.finish(job)
+            except StillNeeded:
+                return job  # jobs were uploaded meanwhile that wait for it, and will fail
             except NoSuchJob:
                 pass  # the Cleaner was faster
             return None

@@ -121,12 +121,14 @@ async def insert_children(
         WITH child (name, array_index, folder, hold, number) AS (VALUES {", ".join(rows)})
         INSERT INTO jobs (state, created_at, queued_at, message, parent_id, child_name, name,
                           array_index, array_file, bundle_folder, hold, bundle_file, bundle_size,
-                          bundle_digest, {_COPIED})
+                          bundle_digest, inputs_from, {_COPIED})
         SELECT 'Queued', :at, :at, :message, parent.id, child.name,
                parent.name || '[' || child.name || ']', child.array_index, :array_file,
                child.folder, child.hold,
                coalesce(:file, bundle_file), coalesce(:size, bundle_size),
-               coalesce(:digest, bundle_digest), {_COPIED}
+               coalesce(:digest, bundle_digest),
+               -- The parent of an array never runs: its children get what it was to get.
+               CASE WHEN child.array_index IS NULL THEN '[]' ELSE inputs_from END, {_COPIED}
         FROM child JOIN jobs AS parent ON parent.id = :parent ORDER BY child.number
         RETURNING id
         """,  # noqa: S608 - placeholders
