@@ -17,6 +17,7 @@ import sqlite3
 import threading
 import uuid
 import zipfile
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random  # noqa: TID251 - seeded
@@ -189,7 +190,7 @@ def verify_files(server: Program) -> None:
         return extra() == set()
 
     def extra() -> set[str]:
-        with sqlite3.connect(server.data / "ferryman.sqlite") as database:
+        with closing(sqlite3.connect(server.data / "ferryman.sqlite")) as database:
             used = {
                 name
                 for row in database.execute(
@@ -215,7 +216,7 @@ def verify_once(server: Program, uploads: Uploads) -> None:
     """One key, one job, however often it was sent; the last may have had no answer. Each key had
     a bundle of its own.
     """
-    with sqlite3.connect(server.data / "ferryman.sqlite") as database:
+    with closing(sqlite3.connect(server.data / "ferryman.sqlite")) as database:
         bundles = dict(database.execute("SELECT id, bundle_digest FROM jobs"))
     assert len(set(bundles.values())) == len(bundles), "an upload became two jobs"
     assert uploads.answered.keys() <= bundles.keys()
