@@ -1,14 +1,19 @@
-"""Writes ``docs/states.md`` from the table of states: ``python -m scripts.states``."""
+"""Writes ``docs/states.md``, and the diagram of ``docs/lifecycle.md``, from the table of states:
+``python -m scripts.states``.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
 from server.domain import states
 from shared.wire import JobState, Reason
 
-PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "states.md"
+_DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+PAGE: Final = _DOCS / "states.md"
+LIFECYCLE: Final = _DOCS / "lifecycle.md"
 _SETS: Final = (
     ("ended", states.ENDED, "nothing happens to it any more, but for a retry by hand and expiry"),
     ("holds a slot", states.HOLDS_SLOT, "counts against the quotas of its user and service"),
@@ -31,16 +36,30 @@ for a slot), `Running`, then `Completed`, `Failed`, `Invalid` (the bundle cannot
 """
 
 
+def diagram() -> str:
+    """Every edge, as a Mermaid block."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {states.FIRST}"]
+    lines += [
+        f"    {before} --> {to}" for before, after in states.TRANSITIONS.items() for to in after
+    ]
+    return "\n".join([*lines, f"    {JobState.CLEANED} --> [*]", "```"])
+
+
+def lifecycle() -> str:
+    """The page about the life of a job, with the diagram as it is now."""
+    return re.sub(
+        r"```mermaid\n.*?```", lambda _: diagram(), LIFECYCLE.read_text(), flags=re.DOTALL
+    )
+
+
 def page() -> str:
-    """The whole text."""
+    """The page about the states."""
     moves = [
         (before, to, when)
         for before, after in states.TRANSITIONS.items()
         for to, when in after.items()
     ]
-    lines = [_HEAD, "```mermaid", "stateDiagram-v2", f"    [*] --> {states.FIRST}"]
-    lines += [f"    {before} --> {to}" for before, to, _ in moves]
-    lines += [f"    {JobState.CLEANED} --> [*]", "```", "", "| from | to | when |", "|---|---|---|"]
+    lines = [_HEAD, diagram(), "", "| from | to | when |", "|---|---|---|"]
     lines.append(f"| (none) | {states.FIRST} | an upload was accepted |")
     lines += [f"| {before} | {to} | {when} |" for before, to, when in moves]
     lines += ["", "| a job that | in | means |", "|---|---|---|"]
@@ -54,3 +73,4 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    LIFECYCLE.write_text(lifecycle())
