@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from server.domain.errors import RetryRefused
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.stages.fan_out import Children
@@ -169,7 +170,9 @@ async def test_a_cancelled_parent_ends_when_its_last_child_is_dead(world: World)
     await world.settle()
     for agent in world.agents:
         agent.drop()
-    job = await world.cancel(LOCAL, parent, 0.0)
+    await world.cancel(LOCAL, parent, 0.0)
+    await world.batches.run_once()
+    job = await world.jobs.get(parent)
     assert job.state is JobState.RUNNING, "processes of three children may be alive"
     queued = [one.state for one in await children(world, parent)]
     assert queued.count(JobState.CANCELLED) == 7
@@ -195,3 +198,28 @@ async def test_a_batch_is_cleaned_as_a_whole(world: World) -> None:
     assert {job.state for job in jobs} == {JobState.CLEANED}
     assert not world.leftovers()
     assert not await world.database.rows("SELECT 1 FROM bundles")
+
+
+async def test_a_retried_parent_runs_again_what_has_not_completed(world: World) -> None:
+    parent = await world.upload("ann", "s", array="0-2", gather=True)
+    await sweep(world, failing="1")
+    job = await world.jobs.get(parent)
+    assert (job.state, job.reason) == (JobState.FAILED, Reason.CHILD_FAILED)
+    failed = (await children(world, parent))[1]
+    with pytest.raises(RetryRefused, match=f"job {parent}"):
+        await world.retry(LOCAL, failed.id)
+    await world.retry(LOCAL, parent)
+    await sweep(world)
+    await sweep(world)
+    job = await world.jobs.get(parent)
+    assert (job.state, job.run, job.message) == (JobState.COMPLETED, 2, "gather.sh ended well")
+    assert [one.attempt for one in await children(world, parent)] == [1, 2, 1]
+
+
+async def test_a_child_is_retried_by_itself_while_its_parent_waits(world: World) -> None:
+    parent = await world.upload("ann", "s", array="0-4")
+    await sweep(world, failing="1")
+    await world.retry(LOCAL, (await children(world, parent))[1].id)
+    await sweep(world)
+    await sweep(world)
+    assert (await world.jobs.get(parent)).state is JobState.COMPLETED

@@ -83,11 +83,11 @@ MUTANTS: Final = (
         f"{_WHOLE}a_job_that_leaves_children_waits_for_them",
     ),
     _of(
-        "a cancelled parent ends when its children are dead",
+        "the first failure ends the others",
         "server/stages/batches.py",
-        "if batch.ended == batch.made:",
-        "if True:",
-        f"{_WHOLE}a_cancelled_parent_ends_when_its_last_child_is_dead",
+        "if batch.gives_up and batch.ended < batch.made:",
+        "if False:",
+        f"{_WHOLE}the_first_failure_can_end_a_batch",
     ),
     _of(
         "children go after their parent",
