@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.bench import actions, bulk, collecting, jobs, layers, moves, starting, store
+from tests.bench import actions, array, bulk, collecting, jobs, layers, moves, starting, store
 from tests.bench.table import Row, show
 
 SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "latency": lambda at, quick: jobs.latency(at, 30 if quick else 200),
     "throughput": lambda at, quick: jobs.throughput(at, 150 if quick else 800),
+    "array": lambda at, quick: array.array(at, 500 if quick else 10_000),
     "sandbox": lambda at, quick: layers.layers(at, 30 if quick else 200),
     "collect": lambda at, quick: collecting.collecting(
         at, (200 if quick else 2_000) * 1_000_000, 10_000 if quick else 100_000, 3
