@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from importlib import resources
 from typing import Any, Final
@@ -16,6 +16,8 @@ from pydantic.json_schema import models_json_schema
 from server.api.context import Context
 from server.api.problems import Refusal
 from server.api.route import Route
+from server.domain.bulk import BulkAction
+from server.domain.schedules import NOT_REPEATED
 from shared.http.file_response import send_bytes
 from shared.wire import Problem, StatusBody, Wire
 
@@ -133,8 +135,9 @@ def _operation(route: Route) -> dict[str, Any]:
             for status, answer in _answers(route).items()
         },
     }
+    if (route.method, route.path) in _BODIES:
+        operation["requestBody"] = _BODIES[route.method, route.path]
     if route.path == "/upload":
-        operation["requestBody"] = _UPLOAD
         parameters.append(_KEY)
     if parameters:
         operation["parameters"] = parameters
@@ -161,7 +164,26 @@ def _content(status: int, answer: type[Wire] | str | None) -> dict[str, Any]:
 _FIELDS: Final[dict[str, tuple[str, str]]] = {
     "name": ("a name for people, at most 200 characters", "first try"),
     "tags": ("separated by commas", "batch-7,test"),
+    "priority": ("-100 to 100, the higher comes first among the user's own jobs", "10"),
+    "not_before": ("when it may start", "in 2h"),
+    "meta": ("a JSON object that is kept with the job, up to 16 KiB", '{"sample": 7}'),
+    "after": ("jobs that have to complete before it starts", "17,18"),
+    "inputs_from": ("likewise; it gets their result files", "17"),
+    "array": ("a child for each index", "0-99"),
+    "array_file": ("in place of array: a child for each line of this file", "params.txt"),
+    "max_parallel": ("most children under way at once", "10"),
+    "batch_policy": ("wait_all or fail_fast", "fail_fast"),
     "timeout": ("wall time of an attempt; lowers the service's", "30m"),
+    "queue_timeout": ("longest wait for a start; lowers the service's", "2h"),
+    "heartbeat_timeout": ("longest silence of an attempt; lowers the service's", "10m"),
+    "expires_after": ("how long it is kept after its end; lowers the service's", "2d"),
+    "retries": ("how often a failure is tried again", "3"),
+    "retry_delays": ("before each retry; the last one repeats", "10s,1m"),
+    "backoff": ("instead: constant, linear, exponential, exponential_jitter", "linear"),
+    "retry_delay": ("its base", "30s"),
+    "max_retry_delay": ("its longest delay", "1h"),
+    "retry_on": ("reason codes and exit codes that are tried again", "timeout,exit:3"),
+    "no_retry_on": ("those that are not", "memory_limit"),
     "memory": ("lowers the service's", "512MB"),
     "cpus": ("lowers the service's", "0.5"),
     "pids": ("lowers the service's", "64"),
@@ -175,41 +197,65 @@ _KEY: Final = {
     "schema": {"type": "string", "maxLength": 255},
     "example": "",
 }
-_UPLOAD: Final = {
-    "required": True,
-    "content": {
-        "multipart/form-data": {
-            "schema": {
-                "type": "object",
-                "required": ["user_id", "service", "file"],
-                "properties": {
-                    "user_id": {
-                        "type": "string",
-                        "example": "1",
-                        "pattern": "^[A-Za-z0-9._@-]{1,64}$",
-                    },
-                    "service": {"type": "string", "example": "example"},
-                    **{
-                        name: {
-                            "type": "string",
-                            "description": f"{meaning}, such as {such}",
-                            # Swagger's form would send "string" in a field that has none.
-                            "example": "",
-                        }
-                        for name, (meaning, such) in _FIELDS.items()
-                    },
-                    "file": {
-                        "type": "array",
-                        "items": {"type": "string", "format": "binary"},
-                        "description": "the bundle's files, run.sh among them; names may hold /",
-                    },
-                    "bundle": {
-                        "type": "string",
-                        "format": "binary",
-                        "description": "instead of files: one .zip, .tar or .tar.gz",
-                    },
-                },
+_TIMES: Final[dict[str, tuple[str, str]]] = {
+    "cron": ("minute, hour, day of the month, month, day of the week", "30 2 * * MON-FRI"),
+    "time_zone": ("where that time is", "Europe/Berlin"),
+    "overlap": ("skip_if_running, queue or replace", "queue"),
+    "missed": ("skip or run_once", "run_once"),
+}
+"""Of a schedule."""
+
+
+def _form(needed: Sequence[str], fields: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    properties = {
+        "user_id": {"type": "string", "example": "1", "pattern": "^[A-Za-z0-9._@-]{1,64}$"},
+        "service": {"type": "string", "example": "example"},
+        **{
+            name: {
+                "type": "string",
+                "description": f"{meaning}, such as {such}",
+                # Swagger's form would send "string" in a field that has none.
+                "example": "",
             }
-        }
-    },
+            for name, (meaning, such) in fields.items()
+        },
+        "file": {
+            "type": "array",
+            "items": {"type": "string", "format": "binary"},
+            "description": "the bundle's files, run.sh among them; names may hold /",
+        },
+        "bundle": {
+            "type": "string",
+            "format": "binary",
+            "description": "instead of files: one .zip, .tar or .tar.gz",
+        },
+    }
+    required = ["user_id", "service", *needed]
+    return _body("multipart/form-data", required, properties)
+
+
+def _body(media: str, required: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object", "required": required, "properties": properties}
+    return {"required": True, "content": {media: {"schema": schema}}}
+
+
+_BODIES: Final = {
+    ("POST", "/upload"): _form(["file"], _FIELDS),
+    ("POST", "/api/v1/schedules"): _form(
+        ["file", "name", "cron"],
+        {name: said for name, said in _FIELDS.items() if name not in NOT_REPEATED} | _TIMES,
+    ),
+    ("POST", "/api/v1/jobs/bulk"): _body(
+        "application/json",
+        ["action"],
+        {
+            "action": {"type": "string", "enum": list(BulkAction)},
+            "ids": {"type": "array", "items": {"type": "integer"}, "maxItems": 1_000},
+            "filter": {"type": "object", "example": {"user": "ada", "tag": "a"}},
+            "all": {"type": "boolean"},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 1_000},
+            "cursor": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+        },
+    ),
 }

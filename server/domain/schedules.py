@@ -22,7 +22,7 @@ LATE_S: Final = 60.0
 MOST_OPEN: Final = 100
 """Jobs of one schedule that have not ended, with ``queue``: then times are skipped."""
 _ZONE: Final = re.compile(r"[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,3}")
-_NOT_REPEATED: Final = ("after", "inputs_from", "not_before")
+NOT_REPEATED: Final = ("after", "inputs_from", "not_before")
 """What an upload may say of its one job."""
 
 
@@ -150,7 +150,7 @@ def check_schedule_field(
     Raises:
         BadField, NotAllowed
     """
-    if name in _NOT_REPEATED and value:
+    if name in NOT_REPEATED and value:
         message = f"Invalid {name}: a job that comes again and again cannot have it"
         raise BadField(name, f"invalid_{name}", message)
     if name not in _TIMING:

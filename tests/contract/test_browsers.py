@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from ferryman import Client
-from shared.settings.limits import FIELDS
+from server.domain.upload_fields import NEEDED, OPTIONAL
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import RUN, ServerClient, driving
 
@@ -139,8 +139,7 @@ async def upload(tmp_path):
 
 async def test_it_knows_every_field_of_an_upload(upload):
     schema = upload["requestBody"]["content"]["multipart/form-data"]["schema"]
-    expected = {"user_id", "service", "name", "tags", "timeout", "file", "bundle", *FIELDS}
-    assert set(schema["properties"]) == expected
+    assert set(schema["properties"]) == {*NEEDED, *OPTIONAL, "file", "bundle"}
     assert "Idempotency-Key" in {one["name"] for one in upload["parameters"]}
 
 
