@@ -81,7 +81,7 @@ async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(
         at += 1
         folder = tmp_path / str(at)
         folder.mkdir()
-        world = World(folder, SERVICES, CrashPoint(at))
+        world = World(folder, SERVICES, CrashPoint(at), talkative=True)
         with world.inline():
             crashed = False
             try:

@@ -60,13 +60,19 @@ class JobModel(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="job-model"))
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_ignore_crashes)
-        self.world = World(self.folder, SERVICES, lost_after_s=self.lost_after_s)
+        self.world = World(self.folder, SERVICES, lost_after_s=self.lost_after_s, talkative=True)
         self.inline = self.world.inline()
         self.inline.__enter__()
         self.run(self.world.start())
 
     def stages(self) -> list[Any]:
-        return [self.world.send, self.world.poll, self.world.cancel, self.world.clean]
+        return [
+            self.world.send,
+            self.world.poll,
+            self.world.cancel,
+            self.world.clean,
+            self.world.get.progress,
+        ]
 
     def run(self, what) -> None:
         """Run it and then the sweeps it wakes, or until the simulated kill -9."""

@@ -16,13 +16,15 @@ from server.domain.service import Service
 from server.ports import Fetched, Inputs, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
 from shared.ids import AttemptKey
 from shared.together import Together
-from shared.wire import AgentHealth, PayloadDoc, PayloadList, PayloadState, Reason
+from shared.wire import AgentHealth, LiveDoc, Notice, PayloadDoc, PayloadList, PayloadState, Reason
 from tests.support.sim_payload import ALIVE, Payload
 
 if TYPE_CHECKING:
     from tests.support.simulation import World
 
 NEVER_S = 1e7
+SAID = ("it began", "it ends")
+"""What each attempt says where the world is talkative."""
 FAULTS = (
     *("", "unreachable", "lost", "reply_lost", "cut", "late"),
     *("duplicate", "slow", "busy", "broken", "damaged", "in_progress"),
@@ -94,11 +96,15 @@ class SimAgent(AgentClient):
         if payload.key.job_id in self._world.cancelled:
             self._world.violations.append(f"{payload.key} starts after its cancel was confirmed")
         payload.status, payload.started = PayloadState.RUNNING, True
+        if self._world.talkative:
+            payload.live = LiveDoc(notices=[_line(one) for one in SAID[:1]])
         self.append_event(payload)
 
     def end(self, payload: Payload, status: PayloadState, reason: Reason | None = None) -> None:
         payload.status, payload.reason = status, reason
         payload.result = f"result of {payload.key} {payload.token}".encode()
+        if payload.started and self._world.talkative:
+            payload.live = LiveDoc(notices=[_line(one) for one in SAID], output={"score": "1"})
         self.append_event(payload)
 
     def restart(self) -> None:
@@ -345,6 +351,10 @@ class SimAgent(AgentClient):
         self, payload_id: int, to: ScratchFile
     ) -> tuple[PayloadDoc | None, Fetched | None]:
         raise AssertionError("only job-orchestrator clients are polled")
+
+
+def _line(text: str) -> Notice:
+    return Notice(level="notice", text=text, at="")
 
 
 def end_in_each_way(agents: Iterable[SimAgent]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -52,7 +53,7 @@ from shared.steady_clock import PersistentClock
 from shared.wire import JobState, PayloadState
 from tests.support.batches import check_batches
 from tests.support.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
-from tests.support.sim_agent import NEVER_S, Machine, SimAgent
+from tests.support.sim_agent import NEVER_S, SAID, Machine, SimAgent
 from tests.support.sim_clock import SimClock
 from tests.support.sim_payload import ALIVE, FANS_OUT, Payload
 
@@ -91,6 +92,8 @@ class World:
     slots: Mapping[str, int] = field(default_factory=lambda: {"north": 1, "south": 2})
     bulk: bool = False
     """The agents take many orders, results and acknowledgements at once."""
+    talkative: bool = False
+    """Attempts say something while they run."""
     alone: bool = True
     """No other server is beside it."""
     alive: bool = False
@@ -303,6 +306,12 @@ class World:
             job = await self.jobs.get(job_id)
             history = await self.jobs.events(job_id)
             before = None
+            said = Counter((one.attempt, one.message) for one in history if not one.is_move)
+            if self.talkative:
+                assert not said or max(said.values()) == 1, f"{job_id} said twice: {said}"
+            if self.talkative and job.state is JobState.COMPLETED and job.attempt:
+                assert {text for at, text in said if at == job.attempt} >= set(SAID), said
+                assert job.output == {"score": "1"}, job
             for event in history:
                 if not event.is_move:
                     continue
@@ -366,6 +375,7 @@ class World:
             await self.send.run_once()
             await self.poll.run_once()
             await self.cancel.run_once()
+            await self.get.progress.run_once()
             await self.batches.run_once()
             await self.dependencies.run_once()
             await self.clock.advance(61.0)
