@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+MAX_VARIABLES: Final = 128
+"""In one table; an agent takes two such tables."""
 MAX_BYTES: Final = 16 << 10
 """Of a table of variables as JSON; two of them fit into the order that an agent gets."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -20,6 +22,8 @@ def check_variables(variables: Mapping[str, str]) -> None:
     Raises:
         ValueError: it names the variable, never its value.
     """
+    if len(variables) > MAX_VARIABLES:
+        raise ValueError(f"{len(variables)} variables, at most {MAX_VARIABLES} are taken")
     for name, value in variables.items():
         if not _NAME.fullmatch(name):
             raise ValueError(

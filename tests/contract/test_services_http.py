@@ -95,6 +95,7 @@ async def test_a_change_replaces_the_settings_and_keeps_the_variables_that_it_do
         ({"secrets": {"A": SECRET * 1_100}}, "secrets", "more than 16 KiB"),
         ({"secrets": {"A": f"{SECRET}\0"}}, "secrets", "A has a NUL"),
         ({"env": {"A": "x"}, "secrets": {"A": SECRET}}, "secrets", "A is in env, too"),
+        ({"env": {f"A{n}": "" for n in range(129)}}, "env", "at most 128 are taken"),
         ([SECRET], None, "a JSON object"),
     ],
 )
