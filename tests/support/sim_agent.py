@@ -14,9 +14,19 @@ from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import Fetched, Inputs, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
+from shared.clock import SECOND, Micros
 from shared.ids import AttemptKey
 from shared.together import Together
-from shared.wire import AgentHealth, LiveDoc, Notice, PayloadDoc, PayloadList, PayloadState, Reason
+from shared.wire import (
+    AgentHealth,
+    LiveDoc,
+    Notice,
+    PayloadDoc,
+    PayloadList,
+    PayloadState,
+    Reason,
+    RetryLater,
+)
 from tests.support.sim_payload import ALIVE, Payload
 
 if TYPE_CHECKING:
@@ -66,6 +76,8 @@ class SimAgent(AgentClient):
         self.payloads, self.refused = machine.payloads, machine.refused
         self._deliveries = Deliveries(self._submit, self._order_many)
         self._acknowledgements = Together(self._acknowledge_many, at_once=1, most=10)
+        self.skew_s = 0.0
+        """How far its clock is ahead of the server's."""
         self.faults: list[str] = []
         """What goes wrong with the next calls, in order."""
 
@@ -80,10 +92,13 @@ class SimAgent(AgentClient):
 
     # -- what the world does to it
 
+    def _now(self) -> Micros:
+        return self._world.clock.now() + round(self.skew_s * SECOND)
+
     def append_event(self, payload: Payload) -> None:
         for client in self.machine.clients:
             if client.up and client._world.follows(client.name):
-                client._world.get.on_payload(client, payload.doc(self._world.clock.now()))
+                client._world.get.on_payload(client, payload.doc(self._now()))
 
     def start(self, payload: Payload) -> None:
         for agent in self._world.agents:
@@ -107,11 +122,20 @@ class SimAgent(AgentClient):
             payload.live = LiveDoc(notices=[_line(one) for one in SAID], output={"score": "1"})
         self.append_event(payload)
 
-    def restart(self) -> None:
+    def restart(self, reason: Reason = Reason.AGENT_ERROR) -> None:
         for payload in self.payloads.values():
             if payload.status is PayloadState.RUNNING:
                 payload.interrupted = True
-                self.end(payload, PayloadState.FAILED, Reason.AGENT_ERROR)
+                self.end(payload, PayloadState.FAILED, reason)
+
+    def shut_down(self) -> None:
+        self.restart(Reason.SHUTDOWN)
+
+    def exit(self, payload: Payload, code: int, later: RetryLater | None = None) -> None:
+        """Its run.sh ends with the code, and perhaps asks to be tried later."""
+        payload.exit_code, payload.retry_later = code, later
+        status = PayloadState.FAILED if code or later else PayloadState.COMPLETED
+        self.end(payload, status, Reason.EXIT_CODE if status is PayloadState.FAILED else None)
 
     def arrive(self, key: AttemptKey, token: str) -> Payload | None:
         """Intake: idempotent by key; None: refused."""
@@ -124,7 +148,7 @@ class SimAgent(AgentClient):
         )
         if key in self.refused or newer:
             return None
-        payload = Payload(next(self.machine.ids), key, token=token)
+        payload = Payload(next(self.machine.ids), key, token=token, created=self._now())
         self.payloads[payload.id] = payload
         self.append_event(payload)
         return payload
@@ -168,7 +192,7 @@ class SimAgent(AgentClient):
 
     async def connect(self) -> None:
         """The line is back; the server compares."""
-        now = self._world.clock.now()
+        now = self._now()
         held = [p.doc(now) for p in self.payloads.values() if p.status is not PayloadState.CLEANED]
         self.up = True
         self._world.registry.mark_up(self, self.state)
@@ -244,7 +268,7 @@ class SimAgent(AgentClient):
                 no = RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
                 answers.append(no)
             else:
-                answers.append(payload.doc(self._world.clock.now()))
+                answers.append(payload.doc(self._now()))
         self._answered(fault)
         return answers
 
@@ -267,7 +291,7 @@ class SimAgent(AgentClient):
         if keep_bundle:
             self.machine.bundles[job.bundle.digest] = token
         self._answered(fault)
-        return payload.doc(self._world.clock.now())
+        return payload.doc(self._now())
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
         fault = await self._line()
@@ -278,7 +302,7 @@ class SimAgent(AgentClient):
         elif kill:
             self._kill(payload)
         self._answered(fault)
-        return payload.doc(self._world.clock.now()) if payload else None
+        return payload.doc(self._now()) if payload else None
 
     def _kill(self, payload: Payload) -> None:
         if payload.status in ALIVE:
@@ -291,7 +315,7 @@ class SimAgent(AgentClient):
             raise NoSuchPayload(str(payload_id))
         self._kill(self.payloads[payload_id])
         self._answered(fault)
-        return self.payloads[payload_id].doc(self._world.clock.now())
+        return self.payloads[payload_id].doc(self._now())
 
     async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
         fault = await self._line()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shared.clock import Micros, iso
 from shared.ids import AttemptKey
-from shared.wire import LiveDoc, PayloadDoc, PayloadState, Reason, ResultInfo
+from shared.wire import LiveDoc, PayloadDoc, PayloadState, Reason, ResultInfo, RetryLater
 
 FANS_OUT = "fan-out"
 """The token of a bundle that leaves children begins so."""
@@ -27,6 +27,9 @@ class Payload:
     started: bool = False
     token: str = ""
     live: LiveDoc | None = None
+    created: Micros | None = None
+    exit_code: int = 3
+    retry_later: RetryLater | None = None
 
     def doc(self, now: Micros) -> PayloadDoc:
         ended = self.status not in ALIVE
@@ -43,8 +46,10 @@ class Payload:
             bundle_digest=self.token,
             reason=self.reason,
             live=self.live,
+            retry_later=self.retry_later,
+            created_at=None if self.created is None else iso(self.created),
             message="simulated",
-            exit_code=3 if self.reason is Reason.EXIT_CODE else None,
+            exit_code=self.exit_code if self.reason is Reason.EXIT_CODE else None,
             interrupted=self.interrupted,
             killed=self.status is PayloadState.KILLED,
             result=info if ended and self.result else None,

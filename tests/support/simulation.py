@@ -20,6 +20,7 @@ from unittest import mock
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.domain import states
+from server.domain.errors import NoSuchJob
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Result
 from server.domain.service import Service
@@ -82,6 +83,8 @@ class World:
     agents: list[SimAgent] = field(default_factory=list)
     acknowledged: dict[int, str] = field(default_factory=dict)
     """job -> token of its bundle: 201 was sent."""
+    deleted: set[int] = field(default_factory=set)
+    """jobs that somebody asked to delete: they may be gone, or not yet"""
     cancelled: set[int] = field(default_factory=set)
     """jobs whose cancel was confirmed"""
     ended_at: dict[int, float] = field(default_factory=dict)
@@ -302,8 +305,13 @@ class World:
         await check_batches(self.database)
         held: dict[tuple[str, str], int] = {}
         at_agent: dict[str, int] = {}
-        for job_id, token in self.acknowledged.items():
-            job = await self.jobs.get(job_id)
+        for job_id, token in list(self.acknowledged.items()):
+            try:
+                job = await self.jobs.get(job_id)
+            except NoSuchJob:
+                assert job_id in self.deleted, f"job {job_id} was lost"
+                del self.acknowledged[job_id]
+                continue
             history = await self.jobs.events(job_id)
             before = None
             said = Counter((one.attempt, one.message) for one in history if not one.is_move)
@@ -389,6 +397,7 @@ class World:
                         agent.start(payload)
             await self.clock.advance(61.0)
             await self.know_children()
+            await self.check()
             jobs = [await self.jobs.get(job_id) for job_id in self.acknowledged]
             held = [
                 p
