@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL
@@ -17,6 +18,12 @@ from tests.support.simulation import World
 
 SERVICES = {
     "example": Service("example", runs_per_user=2, max_runs=3, expires_after_s=100.0),
+    "retried": Service(
+        "retried",
+        retry=RetryPolicy(1, (5.0,), retry_on=frozenset({"exit:4"})),
+        on_shutdown="resubmit",
+        dead_letter=True,
+    ),
 }
 MANY = {"example": Service("example", runs_per_user=99, max_runs=99, expires_after_s=100.0)}
 
@@ -72,7 +79,43 @@ async def _batches(world: World) -> None:
         await world.settle()
 
 
-@pytest.mark.parametrize("scenario", [_scenario, _batches])
+async def _requests(world: World) -> None:
+    """A retry, another one later, a shutdown, a dead letter that is retried by hand, a delete."""
+    await world.start()
+    job_id = await world.upload("ann", "retried")
+    removed = await world.upload("bob", "retried")
+    world.deleted.add(removed)
+    codes = iter((4, 75, None, 3, 0))
+    for run in (1, 2):
+        while not (job := await world.jobs.get(job_id)).ended:
+            await world.clock.advance(60.0)
+            await world.send.run_once()
+            await world.settle()
+            agent, payload = next(
+                (agent, payload)
+                for agent in world.agents
+                for payload in agent.payloads.values()
+                if payload.key.job_id == job_id and payload.status is PayloadState.PREPARED
+            )
+            agent.start(payload)
+            await world.settle()
+            code = next(codes)
+            if code is None:
+                agent.shut_down()
+            else:
+                agent.exit(payload, code)
+            await world.settle()
+        if run == 1:
+            assert job.dead_letter
+            await world.delete(LOCAL, removed, 0.0)
+            await world.settle()
+            await world.clean.run_once()
+            await world.retry(LOCAL, job_id)
+    job = await world.jobs.get(job_id)
+    assert (job.state, job.run, job.attempt) == (JobState.COMPLETED, 2, 5)
+
+
+@pytest.mark.parametrize("scenario", [_scenario, _batches, _requests])
 async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(
     tmp_path: Path, scenario: Callable[[World], Awaitable[None]]
 ) -> None:

@@ -27,7 +27,10 @@ _LATER = RetryLater(after_s=40.0, message="busy")
 
 
 class RetryModel(JobModel):
-    """What ends an attempt, and what users do with a job that has ended."""
+    """What ends an attempt, and what users do with a job that has ended.
+
+    A ``RuleBasedStateMachine`` with the rules of ``JobModel``, too.
+    """
 
     services: ClassVar = {
         "fast": replace(
