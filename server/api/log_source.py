@@ -42,7 +42,11 @@ class Piece:
 async def opened_log(
     context: Context, job: Job, attempt: Attempt, stream: str
 ) -> AsyncIterator[tuple[int, Log]]:
-    """Its size, and its bytes from one position to another."""
+    """Its size, and its bytes from one position to another.
+
+    Raises:
+        Refusal: it cannot be read now; also while it is read.
+    """
     agent = _agent(context, job, attempt)
     if agent is None:
         async with stored_log(context, job, attempt, stream) as stored:
@@ -53,8 +57,13 @@ async def opened_log(
     except AgentError as problem:
         raise _why_not(job, attempt, problem) from problem
 
-    def chunks(start: int, _: int) -> AsyncGenerator[bytes, None]:
-        return agent.log(job, stream, start, follow=False)
+    async def chunks(start: int, _: int) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(agent.log(job, stream, start, follow=False)) as some:
+                async for chunk in some:
+                    yield chunk
+        except AgentError as problem:
+            raise _why_not(job, attempt, problem) from problem
 
     yield size, chunks
 

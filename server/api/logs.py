@@ -117,17 +117,19 @@ async def _part(request: web.Request, context: Context, wanted: _Wanted) -> web.
             hdrs.CONTENT_LENGTH: str(stop - start),
         }
         response = web.StreamResponse(status=status, headers=headers)
-        await response.prepare(request)
-        if request.method != hdrs.METH_HEAD:
-            left = stop - start
-            async with aclosing(log(start, stop)) as chunks:
-                async for chunk in chunks:
-                    await response.write(chunk[:left])
-                    left -= min(left, len(chunk))
-                    if not left:
-                        break
-            if left:
-                raise EOFError(f"the log of attempt {attempt.number} ends too early")
+        left = stop - start
+        if request.method == hdrs.METH_HEAD or not left:
+            await response.prepare(request)
+            return response
+        async with aclosing(log(start, stop)) as chunks:
+            chunk = await anext(chunks, b"")  # before the answer begins: it can still be refused
+            await response.prepare(request)
+            while chunk and left:
+                await response.write(chunk[:left])
+                left -= min(left, len(chunk))
+                chunk = await anext(chunks, b"") if left else b""
+        if left:
+            raise EOFError(f"the log of attempt {attempt.number} ends too early")
         await response.write_eof()
     return response
 

@@ -209,6 +209,12 @@ async def test_what_cannot_be_shown_is_refused_with_a_reason(tmp_path) -> None:
         here.agent.trick = page(502)
         assert await here.refused() == (503, "agent_unreachable")
 
+        async def away_then(request: web.Request) -> web.StreamResponse | None:
+            return web.Response(status=502) if request.query["offset"] == "0" else None
+
+        here.agent.trick = away_then
+        assert await here.refused() == (503, "agent_unreachable")
+
 
 async def test_a_job_orchestrator_client_shows_no_log_of_what_runs(tmp_path) -> None:
     client = FakeOrchestrator(then="Running")
