@@ -96,6 +96,7 @@ SWEEPS: dict[str, Call] = {
     "queued_services": lambda jobs: jobs.queued_services(),
     "held": lambda jobs: jobs.held(),
     "queued": lambda jobs: jobs.queued("s", "ann", 100),
+    "due_batches": lambda jobs: jobs.due_batches(["s"], 100),
     "in_states": lambda jobs: jobs.in_states(states.AT_AGENT, "node"),
     "to_cancel": lambda jobs: jobs.to_cancel(),
     "expired": lambda jobs: jobs.expired(5, 200),
