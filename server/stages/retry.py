@@ -38,6 +38,9 @@ class RetryByHand(Stage):
                 log.info("job.retried", job_id=job_id, run=queued.run, by=principal.name)
                 return queued
             now = await self._jobs.get(job_id)
-            if (now.state, now.attempt, now.run) == (job.state, job.attempt, job.run):
+            seen, found = (
+                (one.state, one.attempt, one.run, one.delete_requested_at) for one in (job, now)
+            )
+            if seen == found:
                 why = f"its parent, job {job.parent_id}, does not wait for it: retry that one"
                 raise RetryRefused(job_id, "parent_ended", why)

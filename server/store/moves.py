@@ -67,6 +67,7 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
         setting.append("attempt = attempt + 1")
         only_if += " AND cancel_requested_at IS NULL"
     if move.before in states.ENDED and move.to is JobState.QUEUED:
+        only_if += " AND delete_requested_at IS NULL"  # its children may be gone already
         only_if += f" AND {counters.PARENT_WAITS}"
     if move.to is JobState.CLEANED:
         only_if += f" AND NOT {dependencies.RESULT_NEEDED}"

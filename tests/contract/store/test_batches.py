@@ -236,6 +236,20 @@ async def test_a_deleted_parent_takes_its_children_along(jobs: SqlJobs, database
     assert not await database.rows("SELECT 1 FROM jobs UNION SELECT 1 FROM events")
 
 
+async def test_a_parent_that_is_being_deleted_is_not_retried(
+    jobs: SqlJobs, database: Database
+) -> None:
+    parent = await array(jobs, 2)
+    await jobs.request_cancel(parent.id, 50)
+    cancelled = ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled")
+    over = await jobs.end_batch(cancelled, await batch_of(jobs, parent))
+    assert over is not None
+    await jobs.request_delete(parent.id, 70, "ann")  # its children may be gone from now on
+    assert await jobs.move(to(over, JobState.QUEUED)) is None
+    await jobs.delete(parent.id)
+    assert not await database.rows("SELECT 1 FROM jobs")
+
+
 async def test_children_that_a_job_left_have_a_bundle_of_their_own(
     jobs: SqlJobs, database: Database
 ) -> None:
