@@ -82,10 +82,12 @@ async def json_body(request: web.Request, most: int) -> dict[str, Any]:
             raise Refusal(413, "body_too_large", f"the body has more than {most} bytes")
     try:
         found = json.loads(body, object_pairs_hook=_once)
+        # No half characters, and no numbers beyond all bounds: neither can be stored.
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        why = "the body should be a JSON object, with each key once"
+        why = "the body should be a JSON object, with each key once, and text in whole characters"
         raise Refusal(400, "invalid_json", why)
     return found
 

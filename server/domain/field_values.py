@@ -23,7 +23,8 @@ _MAX_DELAYS: Final = 100
 _LARGEST_INDEX: Final = 10**9
 _MAX_RANGES: Final = 1_000
 _RANGE: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
-_FIRST_YEAR: Final = 1970
+_YEARS: Final = (1970, 9000)
+"""A time in them can be shown in every time zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,9 @@ def _time(text: str, such_as: str) -> Micros:
         raise ValueError(f"{text[:64]!r} is not a time such as {such_as}") from None
     if at.tzinfo is None:
         raise ValueError(f"{text[:64]!r} does not say its offset from UTC; write {such_as}")
-    if at.year < _FIRST_YEAR:
-        raise ValueError(f"{text[:64]!r} is before {_FIRST_YEAR}")
+    first, last = _YEARS
+    if not first <= at.year <= last:
+        raise ValueError(f"{text[:64]!r} is not in the years {first} to {last}")
     return round(at.timestamp() * SECOND)
 
 
@@ -159,9 +161,13 @@ def meta(text: str) -> str:
         is_object = isinstance(value, dict)
         if not is_object:
             raise ValueError("it is JSON, but not an object")
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        stored = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        stored.encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("it has half a character, as in \\ud800") from None
+    return stored
 
 
 def _no_constant(word: str) -> Any:

@@ -111,6 +111,8 @@ async def test_a_filter_is_worked_off_in_slices_with_each_job_once(tmp_path):
         ({"action": "tag", "ids": [1], "tags": ["a b"]}, "invalid_tags", "words"),
         ({"action": "tag", "ids": [1], "tags": ["a,b"]}, "invalid_tags", "word"),
         ({"action": "tag", "ids": [1], "tags": "a"}, "invalid_tags", "list of words"),
+        ({"action": "tag", "ids": [1], "tags": ["\ud800"]}, "invalid_json", "whole characters"),
+        ({"action": "cancel", "filter": {"user": "\ud800"}}, "invalid_json", "whole characters"),
         ({"action": "cancel", "ids": [1], "color": "red"}, "unknown_field", "color"),
     ],
 )
