@@ -133,8 +133,9 @@ def without_ids(answer: Answer, job_id: int) -> tuple[int, dict[str, str], str]:
 @pytest.mark.parametrize("route", OF_A_JOB, ids=lambda route: f"{route.method} {route.path}")
 async def test_a_job_of_somebody_else_is_as_if_there_were_none(world, route) -> None:
     own = await world.job("ann-laptop", "ann")
+    queries = ("", "?wait=60") if "wait" in route.query else ("",)
     for name, query, expect, method in itertools.product(
-        ("bob-laptop", "portal"), ("", "?wait=60"), EXPECT, methods(route)
+        ("bob-laptop", "portal"), queries, EXPECT, methods(route)
     ):
         unknown, hidden = [
             await world.ask(name, method, path_of(route, job_id) + query, expect=expect)
@@ -158,7 +159,8 @@ async def test_who_may_see_a_job_may_do_everything_with_it(world, route, expect)
         own = await world.job(submitter, user)
         for method in methods(route):
             answer = await world.ask(viewer, method, path_of(route, own), expect=expect)
-            assert answer.status in (200, 204, 409), (viewer, method, answer.body)
+            no_parent = route.path.startswith("/api/v1/batches/") and answer.status == 404
+            assert no_parent or answer.status in (200, 204, 409), (viewer, method, answer.body)
 
 
 @pytest.mark.parametrize("expect", EXPECT)

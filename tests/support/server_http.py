@@ -61,11 +61,14 @@ class ServerClient:
     async def states(self, job_id: int, *, more_than: int = 0) -> list[str]:
         """Each state that the job has been in, once there are more than so many."""
         events: list[dict[str, Any]] = []
+        after = 0
         while len(events) <= more_than:
-            query = {"after": str(events[-1]["seq"] if events else 0), "wait": "20"}
+            query = {"after": str(after), "wait": "20"}
             url = f"{self.url}/api/v1/jobs/{job_id}/events"
             async with self.session.get(url, params=query) as answer:
-                events += (await answer.json())["items"]
+                found = (await answer.json())["items"]
+            events += [one for one in found if one["before"] or one["event"] == "job.queued"]
+            after = found[-1]["seq"] if found else after
         return [event["status"] for event in events]
 
     async def get(self, path: str) -> tuple[int, str, bytes]:
