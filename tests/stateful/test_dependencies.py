@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from server.domain.errors import BadField
-from server.domain.jobs import Hold, Job, Move
+from server.domain.errors import BadField, RetryRefused
+from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, Reason
@@ -68,17 +69,10 @@ async def ended_as_they_must(world: World) -> None:
 
 async def retry(world: World, job: Job) -> None:
     """By hand."""
-    changes: dict[str, Any] = {
-        "ended_at": None,
-        "expires_at": None,
-        "agent": None,
-        "payload_id": None,
-    }
-    changes |= {"cancel_requested_at": None, "queued_at": world.steady.now(), "not_before": 0}
-    at = world.steady.now()
-    move = Move(job.id, job.attempt, job.state, JobState.QUEUED, at, "again", changes=changes)
-    if await world.jobs.move(move) is not None:
-        world.cancelled.discard(job.id)
+    if job.state is JobState.CANCELLED:
+        world.cancelled.discard(job.id)  # also where the answer is not seen
+    with suppress(RetryRefused):
+        await world.retry(LOCAL, job.id)
 
 
 class DependencyModel(JobModel):
