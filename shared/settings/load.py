@@ -83,7 +83,7 @@ def load(
         return Loaded(**table)
     except ValidationError as problem:
         raise SettingsError(_explain(problem, kind, file, environ)) from problem
-    except tomllib.TOMLDecodeError as problem:
+    except (ValueError, RecursionError) as problem:  # a number too long, or no text at all
         raise SettingsError(f"{file}: not valid TOML: {problem}") from problem
     except OSError as problem:
         raise SettingsError(f"{file}: {problem.strerror}") from problem

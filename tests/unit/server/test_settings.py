@@ -76,6 +76,14 @@ def test_variables_like_it_that_are_not_its_own_mean_nothing() -> None:
     assert found.server.port == 5000
 
 
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"a = " + b"[" * 50_000, b"a = " + b"9" * 5_000])
+def test_a_file_that_cannot_be_read_is_refused_by_its_name(tmp_path, text) -> None:
+    file = tmp_path / "ferryman.toml"
+    file.write_bytes(text)
+    with pytest.raises(SettingsError, match=r"ferryman\.toml: not valid TOML: "):
+        load.read(file, {}, {})
+
+
 # -- services
 
 
