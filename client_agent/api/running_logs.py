@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Final
 
 from client_agent.output.live import LiveOutput
@@ -20,7 +20,10 @@ from shared.wire import PayloadState
 FOLLOW_S: Final = 15.0
 """Who follows a log gets the end of the answer after so long without new bytes, and asks again."""
 PACE_S: Final = 0.1
-"""New bytes are sent together for so long."""
+"""New bytes are sent together for so long, at least."""
+PER_READER_S: Final = 0.002
+"""And for so long for each reader that there is: many readers get more at a time, less often, and
+leave time for everybody else."""
 _CHUNK: Final = 1 << 16
 """Memory for each reader."""
 _MAX_OFFSET: Final = 1 << 62
@@ -29,8 +32,11 @@ _MAX_OFFSET: Final = 1 << 62
 class RunningLog:
     """One log, opened. It can be read to its end also after its file has been removed."""
 
-    def __init__(self, output: LiveOutput, stream: str, fd: int, clock: Clock) -> None:
+    def __init__(
+        self, output: LiveOutput, stream: str, fd: int, clock: Clock, pace_s: Callable[[], float]
+    ) -> None:
         self._output, self._stream, self._fd, self._clock = output, stream, fd, clock
+        self._pace_s = pace_s
         self.size = os.fstat(fd).st_size
         """Bytes when it was opened."""
 
@@ -53,7 +59,7 @@ class RunningLog:
                 if ended or not follow or not await wait_for(stored, FOLLOW_S, self._clock):
                     return
                 if not self._output.ended:
-                    await self._clock.sleep(PACE_S)
+                    await self._clock.sleep(self._pace_s())
 
 
 class RunningLogs:
@@ -64,6 +70,10 @@ class RunningLogs:
     ) -> None:
         self._payloads, self._outputs = payloads, outputs
         self._folders, self._clock = folders, clock
+        self._readers = 0
+
+    def _pace_s(self) -> float:
+        return max(PACE_S, self._readers * PER_READER_S)
 
     async def wait_for_launch(self, payload: Payload) -> Payload:
         """The payload once it is launched, or has ended, or after a while."""
@@ -89,7 +99,9 @@ class RunningLogs:
         if output is None or fd < 0:
             message = f"payload {payload.id} has ended: its logs are in its result"
             raise Refused(404, "log_gone", message)
+        self._readers += 1
         try:
-            yield RunningLog(output, stream, fd, self._clock)
+            yield RunningLog(output, stream, fd, self._clock, self._pace_s)
         finally:
+            self._readers -= 1
             os.close(fd)

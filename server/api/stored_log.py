@@ -26,7 +26,8 @@ LOG_HEADERS: Final = {
     "Content-Type": "text/plain; charset=utf-8",
     "X-Content-Type-Options": "nosniff",
 }
-_CHUNK: Final = 1 << 18
+_CHUNK: Final = 1 << 15
+"""As server-sent events it takes several times as much memory, for each reader that is slow."""
 _RECEIPT: Final = "ferryman.json"
 _NO_LOG: Final = (zipfile.BadZipFile, ValueError, KeyError, RuntimeError, EOFError, zlib.error)
 """Reading it raises RuntimeError where it is encrypted or packed in a way that is not known."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
-from client_agent.api.running_logs import FOLLOW_S, PACE_S
+from client_agent.api.running_logs import FOLLOW_S, PACE_S, PER_READER_S
 from tests.support.agent_http import calling
 
 _ODD = bytes(range(256))
@@ -56,6 +57,18 @@ async def test_a_followed_log_goes_on_until_its_end(agent):
         process.log(b"last")
         process.finish()
         assert await response.read() == b"last"
+
+
+async def test_many_readers_get_more_at_a_time_and_less_often(agent):
+    payload_id, process = await started(agent)
+    many = 60
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(many):
+            follow = agent.http.get(f"/payloads/{payload_id}/logs/stdout?follow=1")
+            await stack.enter_async_context(follow)
+        process.log(b"one\n")
+        await agent.clock.until_asleep(many * PER_READER_S)
+    process.finish()
 
 
 async def test_who_follows_a_quiet_log_hears_of_the_end_at_once(agent):
