@@ -30,7 +30,7 @@ def children(
         if json:
             show.print_json_list(listed)
         else:
-            show.print_jobs(listed, {})
+            show.print_jobs(listed)
         return 0
 
     run(work())
@@ -85,7 +85,7 @@ def dead_letters(
         elif not listed:
             show.print_message("there are no dead letters")
         else:
-            show.print_jobs(listed, {})
+            show.print_jobs(listed)
         return 0
 
     run(work())

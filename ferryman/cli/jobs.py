@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 EXPLAIN_CANCEL_AFTER_S: float = 5.0
 """A cancel that takes longer is explained."""
-_MAX_ASKED: Final = 8
-"""A list asks for so many reasons of waiting, one for each user and service."""
 
 
 def status(
@@ -128,7 +125,7 @@ def list_jobs(
             if json:
                 show.print_json_list(listed)
             else:
-                show.print_jobs(listed, await _why_waiting(client, listed))
+                show.print_jobs(listed)
             if more:
                 show.print_message(f"these are the newest {most}; --limit N or --all shows more")
         return 0
@@ -144,19 +141,3 @@ def _state(text: str | None) -> str | None:
         if text is None or text.lower() == state.lower():
             return None if text is None else state
     raise BadArgument(f"--state {text}: there are {', '.join(JobState)}")
-
-
-async def _why_waiting(client: Client, listed: Sequence[JobDoc]) -> dict[int, str]:
-    """Why queued jobs wait. Only the oldest job of each user and service is asked for."""
-    oldest: dict[tuple[str, str], int] = {}
-    reasons: dict[int, str] = {}
-    for job in reversed(listed):
-        if job.status == "Queued":
-            first = oldest.setdefault((job.user_id, job.service), job.id)
-            reasons[job.id] = f"behind job {first}"
-    for job_id in oldest.values():
-        reasons.pop(job_id)
-    for job_id in list(oldest.values())[:_MAX_ASKED]:
-        job = await client.status(job_id)
-        reasons[job_id] = job.queue.reason if job.queue is not None else job.message
-    return reasons

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -157,11 +157,10 @@ def stderr_lines(job: JobDoc) -> Iterator[str]:
         yield from (f"  | {line}" for line in lines)
 
 
-def print_jobs(listed: Iterable[JobDoc], waiting: Mapping[int, str]) -> None:
+def print_jobs(listed: Iterable[JobDoc]) -> None:
     """A table on a terminal, tab-separated lines elsewhere.
 
-    Args:
-        waiting: why a job waits, by its id; shown in place of its message.
+    A child is shown by its name in its batch; of a job that waits, why it does.
     """
     heads = ("ID", "STATUS", "USER", "SERVICE", "ACCEPTED", "NAME", "MESSAGE")
     rows = [
@@ -171,8 +170,8 @@ def print_jobs(listed: Iterable[JobDoc], waiting: Mapping[int, str]) -> None:
             job.user_id,
             job.service,
             local(job.created_at),
-            job.name or "",
-            waiting.get(job.id, job.message),
+            job.child_name or job.name or "",
+            job.message if job.queue is None else job.queue.reason,
         )
         for job in listed
     ]

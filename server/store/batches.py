@@ -183,13 +183,13 @@ class Batches(Part):
     async def failed_children(self, parent_id: int, limit: int = NAMED) -> list[str]:
         rows = await self._database.rows(
             """
-            SELECT child_name, reason, exit_code FROM jobs
+            SELECT id, child_name, reason, exit_code FROM jobs
             WHERE parent_id = :parent AND state = 'Failed' ORDER BY id LIMIT :limit
             """,
             {"parent": parent_id, "limit": limit},
         )
         return [
-            f"{row['child_name']} ({row['reason'] or 'failed'}"
+            f"{row['child_name']} (job {row['id']}, {row['reason'] or 'failed'}"
             f"{'' if row['exit_code'] is None else ' ' + str(row['exit_code'])})"
             for row in rows
         ]

@@ -85,7 +85,7 @@ async def test_the_parent_of_a_failed_child_fails_when_all_have_ended(world: Wor
     await sweep(world)
     job = await world.jobs.get(parent)
     assert (job.state, job.reason) == (JobState.FAILED, Reason.CHILD_FAILED)
-    assert job.message == "1 of 5 children failed: 1 (exit_code 3)"
+    assert job.message == "1 of 5 children failed: 1 (job 3, exit_code 3)"
 
 
 async def test_the_first_failure_can_end_a_batch(world: World) -> None:

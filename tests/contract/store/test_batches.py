@@ -167,7 +167,7 @@ async def test_a_child_is_not_retried_once_its_parent_has_ended(
     seen = await batch_of(jobs, parent)
     ended = rules.over(parent, seen, SERVICE, 50, await jobs.failed_children(parent.id))
     assert ended is not None
-    assert "1 of 2 children failed: 0 (failed)" in ended.message
+    assert "1 of 2 children failed: 0 (job 2, failed)" in ended.message
     over = await jobs.end_batch(ended, seen)
     assert over is not None
     assert over.state is JobState.FAILED

@@ -64,8 +64,6 @@ class Host:
         self.uploads: list[Upload] = []
         self.headers: list[str | None] = []
         self.listed = [final, job(JobState.QUEUED, id=16, name="a\tb")]
-        self.asked: list[int] = []
-        """Jobs whose document was read."""
 
     async def upload(self, request: web.Request) -> web.StreamResponse:
         self.uploads.append(await read_upload(request))
@@ -74,7 +72,6 @@ class Host:
 
     async def status(self, request: web.Request) -> web.StreamResponse:
         number = int(request.match_info["id"])
-        self.asked.append(number)
         if number == 17:
             return answer(self.final)
         why = QueueInfo(position=1, reason=f"no agent for job {number}")
