@@ -179,7 +179,9 @@ class Attempt:
         if ended is None:
             return
         output.end()
-        outcome = outcomes.of(ended, self.payload.timeout_s, workspace.enforcement)
+        outcome = outcomes.of(
+            ended, self.payload.timeout_s, workspace.enforcement, self.payload.entry
+        )
         outcome = outcomes.with_output(outcome, output)
         warnings = (*self._unpacked.warnings, *outcome.warnings)
         outcome = replace(outcome, ended_at=self._context.clock.now(), warnings=warnings)

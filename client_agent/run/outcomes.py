@@ -31,11 +31,14 @@ _NOT_ENFORCED: Final = {
 """Limit -> warning in the outcome where that limit was not enforced."""
 
 
-def of(ended: Ended, timeout_s: float, enforcement: Mapping[str, str]) -> Outcome:
+def of(
+    ended: Ended, timeout_s: float, enforcement: Mapping[str, str], entry: str = "run.sh"
+) -> Outcome:
     """The outcome of an attempt, before its result is packed.
 
     Args:
         timeout_s: its wall time limit, for the message.
+        entry: the script that ran, for the message.
         enforcement: limit -> "hard", "soft" or "none".
     """
     if ended.reason is None:
@@ -46,6 +49,8 @@ def of(ended: Ended, timeout_s: float, enforcement: Mapping[str, str]) -> Outcom
     message = ended.message
     if ended.reason is Reason.TIMEOUT:
         message = f"stopped after {say_duration(timeout_s)}: the wall time limit of the job"
+    elif ended.reason is Reason.EXIT_CODE:
+        message = f"{entry} ended with exit code {ended.exit_code}"
     warnings = (text for name, text in _NOT_ENFORCED.items() if enforcement.get(name) == NONE)
     return Outcome(
         state=state,

@@ -44,7 +44,7 @@ def order_of(
         on_shutdown=service.on_shutdown,
         env=dict(service.env),
         folder=job.bundle_folder,
-        entry="gather.sh" if job.gather else "run.sh",
+        entry=job.entry,
         array=array,
         inputs=None if inputs is None else InputsInfo(size=inputs.size, sha256=inputs.sha256),
         keep_bundle=keep_bundle,

@@ -48,7 +48,7 @@ def attempt_ended(
     match payload.status:
         case PayloadState.COMPLETED:
             took = f" after {say_duration(payload.usage.wall_s)}" if payload.usage else ""
-            message = f"{'gather.sh' if job.gather else 'run.sh'} ended well{took}"
+            message = f"{job.entry} ended well{took}"
             return ending.end(job, JobState.COMPLETED, service, now, message, **how)
         case PayloadState.KILLED:
             message = "cancelled" if job.cancel_requested_at else "killed on the agent"
@@ -66,7 +66,7 @@ def attempt_ended(
             asked = _asked_for_later(payload)
             if asked is not None:
                 return _later(job, service, now, asked, how)
-            message = message or "run.sh failed"
+            message = message or f"{job.entry} failed"
             if reason is Reason.EXIT_CODE:
                 message += line_endings(job, payload.exit_code, payload.stderr_tail)
             else:

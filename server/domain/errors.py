@@ -143,12 +143,15 @@ class BundleTooLarge(FerrymanError):
 
     code = "bundle_over_disk_limit"
 
-    def __init__(self, service: str, most: int, size: int | None = None) -> None:
+    def __init__(self, service: str, allowed: int, most: int, size: int | None = None) -> None:
+        """``allowed`` by the service, ``most`` of this job, which may be less."""
         self.most = most
-        has = "more" if size is None else say_size(size)
+        has = f"more than {say_size(most)}" if size is None else say_size(size)
+        who = f"the upload's disk; service {service} allows {say_size(allowed)}"
+        if most == allowed:
+            who = f"limits.disk of service {service}"
         super().__init__(
-            f"the bundle's files have {has}, a job of service {service} may use "
-            f"{say_size(most)} of disk (limits.disk)"
+            f"the bundle's files take {has}, the job may use {say_size(most)} of disk ({who})"
         )
 
 

@@ -63,7 +63,7 @@ def _words(text: str) -> list[str]:
 
 def _name(text: str) -> str:
     if len(text) > 200 or not text.isprintable():
-        raise ValueError("it should be up to 200 printable characters")
+        raise ValueError(f"{text[:64]!r} is not up to 200 printable characters")
     return text
 
 
@@ -74,9 +74,12 @@ def tags(text: str) -> tuple[str, ...]:
         ValueError
     """
     found = tuple(dict.fromkeys(_words(text)))
-    if len(found) > MAX_TAGS or not all(map(_TAG.fullmatch, found)):
+    wrong = next((tag for tag in found if not _TAG.fullmatch(tag)), None)
+    if len(found) > MAX_TAGS or wrong is not None:
+        problem = f"{len(found)} tags" if wrong is None else f"{wrong[:72]!r} is no tag"
         raise ValueError(
-            f"there may be up to {MAX_TAGS} words of up to 64 characters, separated by commas"
+            f"{problem}; there may be up to {MAX_TAGS} words of up to 64 characters each, "
+            "separated by commas"
         )
     return found
 
@@ -105,7 +108,7 @@ def _reasons(text: str) -> frozenset[str]:
         if not is_retry_reason(word):
             known = ", ".join(Reason)
             raise ValueError(
-                f"{word[:64]!r} is neither an exit code as in exit:3 nor one of {known}"
+                f"{word[:64]!r} is neither an exit code from exit:1 to exit:255 nor one of {known}"
             )
     return frozenset(words)
 
@@ -165,6 +168,9 @@ def meta(text: str) -> str:
         stored.encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except json.JSONDecodeError as problem:
+        such_as = 'a JSON object such as {"key": "value"}'
+        raise ValueError(f"{text[:64]!r} is not {such_as}: {problem}") from None
     except UnicodeEncodeError:
         raise ValueError("it has half a character, as in \\ud800") from None
     return stored

@@ -206,6 +206,11 @@ class Job(Execution):
         return AttemptKey(self.id, self.attempt)
 
     @property
+    def entry(self) -> str:
+        """The script of the bundle that an attempt runs."""
+        return "gather.sh" if self.gather else "run.sh"
+
+    @property
     def ended(self) -> bool:
         return self.state in states.ENDED
 

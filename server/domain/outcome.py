@@ -57,7 +57,7 @@ def advance(
             through.append(Step(step, at, f"agent {agent} has it"))
             changes["submitted_at"] = at
         else:
-            through.append(Step(step, at, "run.sh started"))
+            through.append(Step(step, at, f"{job.entry} started"))
             changes["started_at"] = at
         changes["payload_id"] = payload.id
     if ended:

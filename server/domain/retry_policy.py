@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from shared.wire import Reason
+
+_EXIT_CODES: Final = frozenset(f"exit:{code}" for code in range(1, 256))
 
 
 class Backoff(StrEnum):
@@ -35,7 +38,5 @@ class RetryPolicy:
 
 
 def is_retry_reason(text: str) -> bool:
-    """Whether it is a reason code, or an exit code as "exit:3"."""
-    kind, _, code = text.partition(":")
-    is_exit = kind == "exit" and code.isascii() and code.isdigit() and len(code) <= 3
-    return text in set(Reason) or is_exit
+    """Whether it is a reason code, or an exit code of a failure, 1 to 255, as "exit:3"."""
+    return text in set(Reason) or text in _EXIT_CODES

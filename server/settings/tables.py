@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from server.domain.retry_policy import Backoff, RetryPolicy, is_retry_reason
 from server.domain.service import SERVICE_NAME, Service
@@ -18,7 +18,7 @@ from shared.settings.limits import LimitsTable
 from shared.units.durations import Duration
 from shared.units.sizes import Size
 from shared.variables import check_variables
-from shared.wire import OnShutdown
+from shared.wire import OnShutdown, Reason
 
 _FORMER: Final = {"agent_unreachable_after": "agent_timeout"}
 """Names of settings that are still understood."""
@@ -142,11 +142,12 @@ class ServiceTable(Section):
 
     @field_validator("retry_on", "no_retry_on")
     @classmethod
-    def _reasons_exist(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    def _reasons_exist(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for reason in value:
             if not is_retry_reason(reason):
+                known = ", ".join(Reason)
                 raise ValueError(
-                    f"{info.field_name}: {reason!r} is neither a reason code nor exit:NUMBER"
+                    f"{reason!r} is neither an exit code from exit:1 to exit:255 nor one of {known}"
                 )
         return value
 

@@ -53,7 +53,8 @@ class Accept(Stage):
         service = self._services.get(fields.get("service", ""))
         if service is None:
             return None
-        return BundleTooLarge(service.name, lowered(service.limits, given(fields)).disk)
+        most = lowered(service.limits, given(fields)).disk
+        return BundleTooLarge(service.name, service.limits.disk, most)
 
     async def check_quota(self, request: UploadRequest, size: int) -> None:
         """Refuse early when the user has as many jobs queued as the service allows, or as many
@@ -103,7 +104,8 @@ class Accept(Stage):
         """
         await self._check_dependencies(principal, request)
         if bundle.bytes > request.limits.disk:
-            raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
+            service, most = request.service, request.limits.disk
+            raise BundleTooLarge(service.name, service.limits.disk, most, bundle.bytes)
         request = await with_tasks(request, content.path, has_gather=bundle.has_gather)
 
         async def insert(stored: Bundle, lease: Lease | None) -> tuple[tuple[Job, bool], bool]:

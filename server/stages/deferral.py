@@ -53,8 +53,9 @@ class Deferral(Stage):
             LeaseLost, OSError
         """
         if not batch.may_fan_out(job):
-            what = "gather.sh" if job.gather else "a child of a batch"
-            note = f"the folders in children/ are not run: {what} leaves no further children"
+            if job.gather:
+                return ended  # The folders in children/ are what its children left.
+            note = "the folders in children/ are not run: a child of a batch leaves no further ones"
             warnings = [*ended.facts.get("warnings", ()), note]
             return dataclasses.replace(ended, facts={**ended.facts, "warnings": warnings})
         if job.cancel_requested_at is not None:

@@ -160,7 +160,8 @@ class Schedules(Stage):
         timing, own = timing_of(fields), job_fields(fields)
         request = upload_request(own, self._services, principal)
         if bundle.bytes > request.limits.disk:
-            raise BundleTooLarge(request.service.name, request.limits.disk, bundle.bytes)
+            service, most = request.service, request.limits.disk
+            raise BundleTooLarge(service.name, service.limits.disk, most, bundle.bytes)
         now = self._clock.now()
         next_at = _first_at(timing, now)
         request = await with_tasks(request, content.path, has_gather=bundle.has_gather)

@@ -276,7 +276,7 @@ async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp
         for body in (fields + files, files + fields):  # as it comes, or once all is known
             status, _, reply = await post(caller, body + b"--b--\r\n")
             assert (status, reply["code"]) == (413, "bundle_over_disk_limit")
-            assert "may use 8.0 MiB of disk (limits.disk)" in str(reply["message"])
+            assert "may use 8.0 MiB of disk (limits.disk of service my_" in str(reply["message"])
         zeros = bytes(6 * MIB)
         status, _, reply = await post(
             caller, bundle(zipped(("run.sh", RUN), ("a", zeros), ("b", zeros)), "b.zip")
@@ -285,5 +285,8 @@ async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp
         asked = fields + field("disk", "4MiB") + part("big", bytes(5 * MIB)) + part("run.sh")
         status, _, reply = await post(caller, asked + b"--b--\r\n")
         assert (status, reply["code"]) == (413, "bundle_over_disk_limit")
+        assert "4.0 MiB of disk (the upload's disk; service my_service allows" in str(
+            reply["message"]
+        )
         assert left(tmp_path) == []
         assert (await post(caller, form(part("run.sh"), part("a", bytes(7 * MIB)))))[0] == 201

@@ -163,9 +163,19 @@ def test_every_setting_of_a_service_reaches_it(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ('retry_on = ["exit:x"]', "neither a reason code nor exit:NUMBER"),
-        ('retry_on = ["exit:"]', "neither a reason code nor exit:NUMBER"),
-        ('retry_on = ["code:3"]', "neither a reason code nor exit:NUMBER"),
+        (
+            'retry_on = ["exit:x"]',
+            "neither an exit code from exit:1 to exit:255",
+        ),
+        ('retry_on = ["exit:0"]', "neither an exit code"),
+        (
+            'retry_on = ["exit:"]',
+            "neither an exit code from exit:1 to exit:255",
+        ),
+        (
+            'retry_on = ["code:3"]',
+            "neither an exit code from exit:1 to exit:255",
+        ),
         ('retry_on = ["tired"]', "'tired' is neither"),
         ("runs_per_user = 0", "services.s.runs_per_user"),
         ("max_runs = 0", "services.s.max_runs"),

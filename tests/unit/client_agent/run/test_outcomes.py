@@ -37,6 +37,12 @@ def test_the_end_that_the_sandbox_reports_becomes_the_outcome(ended, state, inte
     assert (outcome.exit_code, outcome.usage) == (ended.exit_code, USAGE)
 
 
+def test_an_exit_code_is_that_of_the_script_that_ran():
+    ended = Ended(4, Reason.EXIT_CODE, "m", USAGE)
+    assert outcomes.of(ended, 60, {}).message == "run.sh ended with exit code 4"
+    assert outcomes.of(ended, 60, {}, "gather.sh").message == "gather.sh ended with exit code 4"
+
+
 def test_limits_that_were_not_enforced_are_warnings():
     ended = Ended(0, None, "", USAGE, ("first",))
     enforcement = {"memory": "none", "isolation": "none", "network": "none"}
