@@ -214,6 +214,12 @@ class Job(Execution):
     def ended(self) -> bool:
         return self.state in states.ENDED
 
+    @property
+    def needs_order(self) -> bool:
+        """An agent has to be told more than its bundle."""
+        is_child = self.array_index is not None or bool(self.bundle_folder)
+        return is_child or self.gather or bool(self.inputs_from)
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

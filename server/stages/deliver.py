@@ -74,8 +74,11 @@ class Deliver(Stage):
     async def _deliver(self, job: Job) -> None:
         agent = self._fleet.named(job.agent or "")
         assert agent is not None, "the fleet does not change"
+        if job.needs_order and not agent.supports_events:
+            await self._needs_order(job, agent)
+            return
         try:
-            async with self._inputs.of(job, agent) as inputs:
+            async with self._inputs.of(job) as inputs:
                 payload = await agent.submit(job, self._service(job.service), inputs)
         except NoInputs as problem:
             await self._fail(job, Reason.DEPENDENCY_FAILED, str(problem))
@@ -100,6 +103,17 @@ class Deliver(Stage):
             await self._fail(job, Reason.INVALID_BUNDLE, message)
         else:
             await self._submitted(job, agent, payload)
+
+    async def _needs_order(self, job: Job, agent: Agent) -> None:
+        """Nothing says to a job-orchestrator client which child of a batch a bundle is."""
+        message = (
+            f"agent {agent.name} is a job-orchestrator client, which cannot run children of a "
+            "batch, nor be given the files of other jobs"
+        )
+        if any(other.supports_events for other in self._fleet.all()):
+            await self._requeue(job, message, _BUSY_S)
+        else:
+            await self._fail(job, Reason.NOT_OFFERED, message)
 
     async def _resolve_ambiguous(self, job: Job, what: str) -> None:
         """Ask the agent for the key until it answers: has it, or never will."""

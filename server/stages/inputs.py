@@ -14,7 +14,7 @@ from typing import Final
 
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
-from server.ports import Agent, ScratchFile
+from server.ports import ScratchFile
 from server.stages.merged_results import MergedResults, Part, UnusableResult, merged_results
 from server.stages.stage import Stage
 from shared.files.archives.zip_directory import MAX_MERGED
@@ -51,8 +51,8 @@ class Inputs(Stage):
     """
 
     @asynccontextmanager
-    async def of(self, job: Job, agent: Agent) -> AsyncIterator[InputsFile | None]:
-        """The inputs of an attempt that is to be sent to the agent; None: it has none.
+    async def of(self, job: Job) -> AsyncIterator[InputsFile | None]:
+        """The inputs of an attempt that is to be sent; None: it has none.
 
         Raises:
             NoInputs, InputsNotMade
@@ -60,8 +60,6 @@ class Inputs(Stage):
         if not job.inputs_from and not job.gather:
             yield None
             return
-        if not agent.supports_events:
-            raise NoInputs(f"agent {agent.name} cannot be given the files of other jobs")
         with self._scratch.file() as file:
             try:
                 size, sha256 = await self._make(await self._parts(job), file)

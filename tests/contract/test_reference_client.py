@@ -35,6 +35,17 @@ async def test_a_job_goes_there_and_its_result_comes_back(tmp_path, client):
     assert held.file_names["data/in.pdb"] == "in.pdb"
 
 
+async def test_children_of_a_batch_are_not_sent_there(tmp_path, client):
+    async with driving(tmp_path, client) as caller:
+        parent = await caller.upload({"run.sh": RUN}, array="0-1")
+        assert (await caller.job(parent))["reason"] == "child_failed"
+        child = await caller.job(parent + 1)
+        assert (child["status"], child["reason"]) == ("Failed", "not_offered")
+        assert "is a job-orchestrator client" in child["message"]
+        assert (await caller.job(await caller.upload({"run.sh": RUN})))["status"] == "Completed"
+    assert len(client.payloads) == 1
+
+
 @pytest.mark.parametrize(
     ("then", "status", "reason"),
     [

@@ -26,7 +26,7 @@ from server.domain.jobs import Job, Result
 from server.domain.service import Service
 from server.domain.upload_fields import upload_request
 from server.loops.wakeups import JobWakeups
-from server.ports import Agent, Filter, RefusedByAgent, ScratchFile, Storage, Unreachable
+from server.ports import Filter, RefusedByAgent, ScratchFile, Storage, Unreachable
 from server.stages.accept import Accept
 from server.stages.batches import Batches
 from server.stages.cancel import Cancel
@@ -60,7 +60,7 @@ from tests.support.sim_payload import ALIVE, FANS_OUT, Payload
 
 
 @asynccontextmanager
-async def _no_inputs(job: Job, agent: Agent) -> AsyncIterator[None]:
+async def _no_inputs(job: Job) -> AsyncIterator[None]:
     """Results are no archives here."""
     yield None
 

@@ -8,8 +8,6 @@ import zipfile
 from collections.abc import AsyncIterator, Mapping
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,8 +21,6 @@ from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from tests.support.jobs import job
 from tests.support.stage_resources import resources
-
-OURS: Any = SimpleNamespace(name="node", supports_events=True)
 
 
 class Place:
@@ -68,7 +64,7 @@ class Place:
 
     async def sent(self, asking: Job) -> dict[str, bytes]:
         """What the agent gets."""
-        async with self.inputs.of(asking, OURS) as inputs:
+        async with self.inputs.of(asking) as inputs:
             assert inputs is not None
             data = b"".join([chunk async for chunk in inputs])
             assert (inputs.size, inputs.sha256) == (len(data), hashlib.sha256(data).hexdigest())
@@ -83,7 +79,7 @@ def place(tmp_path: Path) -> Place:
 
 
 async def test_most_attempts_have_none(place: Place) -> None:
-    async with place.inputs.of(job(), OURS) as inputs:
+    async with place.inputs.of(job()) as inputs:
         assert inputs is None
 
 
@@ -159,16 +155,9 @@ async def test_more_files_than_an_agent_takes_are_refused_before_they_are_sent(
         await place.sent(job(inputs_from=(1,)))
 
 
-async def test_an_agent_of_another_kind_cannot_be_given_any(place: Place) -> None:
-    agent: Any = SimpleNamespace(name="theirs", supports_events=False)
-    with pytest.raises(NoInputs, match="agent theirs cannot be given the files of other jobs"):
-        async with place.inputs.of(job(inputs_from=(1,)), agent):
-            pass
-
-
 async def test_they_are_the_last_part_of_the_form(place: Place) -> None:
     place.known = {1: job(id=1, result=await place.result({"out": b"1"}))}
-    async with place.inputs.of(job(inputs_from=(1,)), OURS) as inputs:
+    async with place.inputs.of(job(inputs_from=(1,))) as inputs:
         assert inputs is not None
         form = forms.zipped("{}", _Bundle(), "xyz", inputs)
         body = b"".join([chunk async for chunk in form.chunks()])
