@@ -211,7 +211,6 @@ class JobDoc(Wire):
     """What an attempt may use: the service's, or less where the upload asked for less."""
     enforcement: dict[str, str] = Field(default_factory=dict)
     parent_id: int | None = None
-    children: list[int] | None = None
     queue: QueueInfo | None = None
     created_at: str
     submitted_at: str | None = None
@@ -225,7 +224,7 @@ class JobDoc(Wire):
     run: int = 1
     """Which run of its life; one more each time that it is retried by hand."""
     dead_letter: bool = False
-    """It failed for good and is kept until somebody retries or drops it."""
+    """It failed for good and is kept until somebody retries or deletes it."""
     meta: dict[str, Any] | None = None
     """What its user stored with it."""
     retry: RetryDoc | None = None

@@ -28,6 +28,7 @@ OPERATOR = (ROOT / "docs/operator-guide.md").read_text()
 API = (ROOT / "docs/api.md").read_text()
 SCRIPTS = (ROOT / "docs/scripts.md").read_text()
 USER = (ROOT / "docs/user-guide.md").read_text()
+LIFECYCLE = (ROOT / "docs/lifecycle.md").read_text()
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -211,13 +212,20 @@ def test_reasons_to_wait_are_those_of_the_code():
         assert f'"{words}'.replace("NAME", "8").removesuffix("…") in said, words
 
 
-LATER = {Reason.HEARTBEAT_TIMEOUT, Reason.PIDS_LIMIT, Reason.CHILD_FAILED}
-"""Reserved on the wire; nothing gives them yet."""
+LATER = {Reason.PIDS_LIMIT}
+"""Reserved on the wire; no job fails for it yet."""
 
 
 def test_every_reason_is_explained_to_users():
     for reason in set(Reason) - LATER:
         assert f"`{reason}`" in USER, reason
+        assert f"`{reason}`" in LIFECYCLE, reason
+
+
+def test_users_find_every_code_of_a_job_that_waits():
+    for code in WaitReason:
+        assert f"`{code}`" in USER, code
+        assert f"`{code}`" in LIFECYCLE, code
 
 
 def test_links_lead_somewhere():
