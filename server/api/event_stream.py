@@ -20,7 +20,7 @@ from shared.sqlite.errors import DatabaseUnavailable
 KEEPALIVE_S: Final = 15.0
 """Proxies cut an answer in which nothing comes for a minute."""
 _BETWEEN_S: Final = 0.02
-"""Between two batches, where there are more at once."""
+"""Between two reads, where there are more at once."""
 _LAST_ID: Final = "Last-Event-ID"
 _KIND: Final = "text/event-stream"
 COMMENT: Final = b": nothing new\n\n"
@@ -33,10 +33,10 @@ Changes: TypeAlias = AbstractContextManager[asyncio.Event]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Messages:
     """Messages that can be sent now."""
 
-    messages: bytes
+    data: bytes
     reached: int
     """Everything up to this number was looked at."""
     more: bool = False
@@ -80,13 +80,13 @@ def response() -> web.StreamResponse:
 async def stream(
     request: web.Request,
     context: Context,
-    read: Callable[[int], Awaitable[Batch]],
+    read: Callable[[int], Awaitable[Messages]],
     after: int,
     changes: Changes,
     *,
     gather_s: float = 0.0,
 ) -> web.StreamResponse:
-    """Send what :func:`read` gives, from behind ``after``, until its last batch or our end.
+    """Send what :func:`read` gives, from behind ``after``, until its last messages or our end.
 
     A reader that is slow waits for its own connection only: no more is read for it meanwhile.
     A browser that connects again when there will be no more gets 204, so that it stops.
@@ -99,8 +99,8 @@ async def stream(
     """
     clock = context.clock
     with context.waiting(request), changes as changed:
-        batch = await read(after)
-        if batch.last and not batch.messages and request.method == hdrs.METH_GET and after:
+        found = await read(after)
+        if found.last and not found.data and request.method == hdrs.METH_GET and after:
             return web.Response(status=HTTPStatus.NO_CONTENT)
         answer = response()
         await answer.prepare(request)
@@ -109,12 +109,12 @@ async def stream(
         await answer.write(b"retry: 2000\n\n")  # a browser that is cut off waits so long (ms)
         written_at = clock.monotonic()
         while True:
-            if batch.messages:
-                await answer.write(batch.messages)
+            if found.data:
+                await answer.write(found.data)
                 written_at = clock.monotonic()
-            if batch.last or context.watch.closing:
+            if found.last or context.watch.closing:
                 break
-            if batch.more:
+            if found.more:
                 await clock.sleep(_BETWEEN_S)
             else:
                 quiet_s = clock.monotonic() - written_at
@@ -125,7 +125,7 @@ async def stream(
                 written_at = clock.monotonic()
             changed.clear()
             try:
-                batch = await read(batch.reached)
+                found = await read(found.reached)
             except (FerrymanError, DatabaseUnavailable):
                 break  # the job was deleted, or the caller asks again and gets the reason
         await answer.write_eof()

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from server.api import documents, event_stream
 from server.api.context import Context
-from server.api.event_stream import Batch
+from server.api.event_stream import Messages
 from server.api.params import int_param, job_id
 from server.api.requested_job import wait_until
 from server.domain.errors import BadField
@@ -21,7 +21,7 @@ from shared.wire import EventPage
 
 _LAST: Final = 2**63 - 1
 _PAGE: Final = 500
-_BATCH: Final = 100
+_AT_ONCE: Final = 100
 """Events that are in memory for one reader of a stream."""
 _GATHER_S: Final = 0.2
 _NOW: Final = "now"
@@ -33,12 +33,12 @@ async def of_job(request: web.Request, context: Context) -> web.StreamResponse |
     after = int_param(request, "after", 0, 0, _LAST)
     limit = int_param(request, "limit", _PAGE, 1, 1_000)
 
-    async def read(behind: int) -> Batch:
+    async def read(behind: int) -> Messages:
         job = await read_job(context.jobs, principal, wanted)
-        found = await context.jobs.events(wanted, behind, _BATCH)
-        full = len(found) == _BATCH
+        found = await context.jobs.events(wanted, behind, _AT_ONCE)
+        full = len(found) == _AT_ONCE
         reached = found[-1].seq if found else behind
-        return Batch(_messages(found), reached, full, job.ended and not full)
+        return Messages(_messages(found), reached, full, job.ended and not full)
 
     def changes() -> event_stream.Changes:
         return context.watch.events_of(wanted)
@@ -80,9 +80,9 @@ async def of_all(request: web.Request, context: Context) -> web.StreamResponse |
         reached = page.reached
         return page
 
-    async def read(_: int) -> Batch:
-        page = await newer(_BATCH)
-        return Batch(_messages(page.items), page.reached, page.more)
+    async def read(_: int) -> Messages:
+        page = await newer(_AT_ONCE)
+        return Messages(_messages(page.items), page.reached, page.more)
 
     def changes() -> event_stream.Changes:
         return context.watch.events_of(None)

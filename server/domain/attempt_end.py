@@ -41,7 +41,7 @@ def attempt_ended(
         "facts": changes | _facts(payload),
     }
     if payload.live is not None:
-        how["said"] = live = live_of(payload.live, now)
+        how["live"] = live = live_of(payload.live, now)
         how["facts"] |= {"progress": live.progress, "output": live.output}
         changes |= {"heartbeat_at": live.heartbeat_at} if live.heartbeat_at else {}
     reason, message = payload.reason or Reason.EXIT_CODE, payload.message

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from server.domain.retry_policy import Backoff, is_retry_reason
+from server.domain.retry_policy import BackoffKind, is_retry_reason
 from shared.clock import SECOND, Micros
 from shared.units.durations import parse_duration
 from shared.wire import Reason
@@ -94,11 +94,11 @@ def _delays(text: str) -> tuple[float, ...]:
         raise ValueError(f"{problem}; write delays as in 90s,5m,1h30m") from None
 
 
-def _backoff(text: str) -> Backoff:
+def _backoff(text: str) -> BackoffKind:
     try:
-        return Backoff(text.strip())
+        return BackoffKind(text.strip())
     except ValueError:
-        known = ", ".join(Backoff)
+        known = ", ".join(BackoffKind)
         raise ValueError(f"{text[:64]!r} is none of {known}") from None
 
 

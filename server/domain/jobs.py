@@ -262,7 +262,7 @@ class Move:
     event: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Of the last step, as :class:`Step` has them."""
-    said: Live | None = None
+    live: Live | None = None
     """What the attempt said that is ended; it becomes events as far as it was not reported yet."""
 
     def __post_init__(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from server.domain.events import NewEvent
 from server.domain.leases import Lease
 from shared.clock import Micros, from_iso
 from shared.ids import AttemptKey
@@ -24,17 +25,6 @@ _SLOWER: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """An event that is no move."""
-
-    event: str
-    """Dotted name."""
-    message: str
-    level: Level = "info"
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Live:
     """What an attempt has said so far, within bounds."""
 
@@ -43,14 +33,14 @@ class Live:
     """Of the latest progress."""
     output: Mapping[str, str] = field(default_factory=dict)
     heartbeat_at: Micros | None = None
-    notices: tuple[Note, ...] = ()
+    notices: tuple[NewEvent, ...] = ()
     """In their order: the first ones are always the same."""
 
     @property
-    def outputs(self) -> dict[str, Note]:
+    def outputs(self) -> dict[str, NewEvent]:
         """An event for each of its values, by name."""
         return {
-            name: Note("job.output", f"{name}: {value}", fields={"name": name, "value": value})
+            name: NewEvent("job.output", f"{name}: {value}", fields={"name": name, "value": value})
             for name, value in self.output.items()
         }
 
@@ -70,11 +60,11 @@ class Report:
     """Whether its progress becomes an event."""
 
     @property
-    def progress_event(self) -> Note | None:
+    def progress_event(self) -> NewEvent | None:
         progress = self.live.progress
         if progress is None or not self.sampled:
             return None
-        return Note("job.progress", self.live.message, fields=progress.model_dump())
+        return NewEvent("job.progress", self.live.message, fields=progress.model_dump())
 
 
 NOTICES: Final[Mapping[Level, str]] = {
@@ -95,7 +85,7 @@ def live_of(document: LiveDoc, now: Micros) -> Live:
         for name, value in list(document.output.items())[:MOST_OUTPUTS]
     ]
     notices = [
-        Note(NOTICES[one.level], _text(one.text, _MAX_TEXT), one.level)
+        NewEvent(NOTICES[one.level], _text(one.text, _MAX_TEXT), one.level)
         for one in document.notices[:MOST_NOTICES]
     ]
     return Live(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job
-from server.domain.retry_policy import Backoff, RetryPolicy
+from server.domain.retry_policy import BackoffKind, RetryPolicy
 from server.domain.service import Service
 from shared.units.durations import say_duration
 from shared.wire import Reason, RetryLater
@@ -119,11 +119,11 @@ def delay_s(rules: RetryPolicy, used: int, uniform: Uniform) -> float:
     base, most = rules.delay_s, rules.max_delay_s
     doubled = base * 2.0 ** min(used, 60)
     delay = {
-        Backoff.CONSTANT: base,
-        Backoff.LINEAR: base * (used + 1),
-        Backoff.EXPONENTIAL: doubled,
-        Backoff.EXPONENTIAL_JITTER: min(doubled, most),
+        BackoffKind.CONSTANT: base,
+        BackoffKind.LINEAR: base * (used + 1),
+        BackoffKind.EXPONENTIAL: doubled,
+        BackoffKind.EXPONENTIAL_JITTER: min(doubled, most),
     }[rules.backoff]
-    if rules.backoff is Backoff.EXPONENTIAL_JITTER:
+    if rules.backoff is BackoffKind.EXPONENTIAL_JITTER:
         delay = uniform(0.0, delay)
     return min(delay, most)

@@ -11,7 +11,7 @@ from shared.wire import Reason
 _EXIT_CODES: Final = frozenset(f"exit:{code}" for code in range(1, 256))
 
 
-class Backoff(StrEnum):
+class BackoffKind(StrEnum):
     """How the delay grows with each retry."""
 
     CONSTANT = "constant"
@@ -27,7 +27,7 @@ class RetryPolicy:
     retries: int = 0
     delays_s: tuple[float, ...] = (10.0, 60.0, 300.0)
     """Seconds before each retry; the last one repeats. Not used with a ``backoff``."""
-    backoff: Backoff | None = None
+    backoff: BackoffKind | None = None
     delay_s: float = 30.0
     """The base of the backoff."""
     max_delay_s: float = 3_600.0

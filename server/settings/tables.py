@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from server.domain.retry_policy import Backoff, RetryPolicy, is_retry_reason
+from server.domain.retry_policy import BackoffKind, RetryPolicy, is_retry_reason
 from server.domain.service import SERVICE_NAME, Service
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.settings import HttpSection
@@ -94,7 +94,7 @@ class ServiceTable(Section):
     max_retries: int = Field(10, ge=0)
     """Most that an upload may ask for."""
     retry_delays: tuple[Duration, ...] = (10.0, 60.0, 300.0)
-    backoff: Backoff | None = None
+    backoff: BackoffKind | None = None
     """In place of ``retry_delays``."""
     retry_delay: Duration = Field(30.0, ge=0)
     max_retry_delay: Duration = Field(3_600.0, ge=0)

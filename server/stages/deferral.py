@@ -85,7 +85,7 @@ class Deferral(Stage):
             changes=batch.without_end(ended),
             through=ended.through,
             facts=ended.facts,
-            said=ended.said,
+            live=ended.live,
         )
 
     async def _defer(

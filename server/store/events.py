@@ -6,8 +6,9 @@ import json
 from typing import Any, Final
 
 from server.domain.errors import NoSuchJob
+from server.domain.events import NewEvent
 from server.domain.jobs import FIRST_EVENT, Event
-from server.domain.live import NOTICES, Live, Note
+from server.domain.live import NOTICES, Live
 from server.ports import EventsPage, Filter
 from server.store import records
 from server.store.statements import Part
@@ -19,7 +20,7 @@ from shared.wire import JobState
 _NO_END: Final = 2**62
 _SLICE: Final = 2_000
 """Events that one page looks at, whatever it is to show."""
-_SAID: Final = ", ".join(f"'{event}'" for event in ("job.output", *NOTICES.values()))
+_OF_RUN_SH: Final = ", ".join(f"'{event}'" for event in ("job.output", *NOTICES.values()))
 
 
 async def append(tx: Transaction, values: dict[str, Any]) -> None:
@@ -35,8 +36,13 @@ async def append(tx: Transaction, values: dict[str, Any]) -> None:
     )
 
 
-async def append_note(
-    tx: Transaction, key: AttemptKey, state: JobState, agent: str | None, at: Micros, note: Note
+async def append_new_event(
+    tx: Transaction,
+    key: AttemptKey,
+    state: JobState,
+    agent: str | None,
+    at: Micros,
+    new: NewEvent,
 ) -> None:
     """Write an event that is no move, in the transaction of what it describes.
 
@@ -50,16 +56,16 @@ async def append_note(
         "before": None,
         "state": state,
         "reason": None,
-        "message": note.message,
-        "event": note.event,
-        "level": note.level,
+        "message": new.message,
+        "event": new.event,
+        "level": new.level,
         "agent": agent,
-        "fields": json.dumps(dict(note.fields)) if note.fields else "{}",
+        "fields": json.dumps(dict(new.fields)) if new.fields else "{}",
     }
     await append(tx, values)
 
 
-async def append_said(
+async def append_live(
     tx: Transaction, key: AttemptKey, state: JobState, agent: str | None, at: Micros, live: Live
 ) -> bool:
     """Write the events about what an attempt said, except those that are written already.
@@ -69,15 +75,16 @@ async def append_said(
     if not live.notices and not live.output:
         return False
     rows = await tx.rows(
-        f"SELECT event, fields FROM events WHERE job_id = :id AND attempt = :attempt AND event IN ({_SAID})",  # noqa: E501, S608 - no user input
+        f"SELECT event, fields FROM events WHERE job_id = :id AND attempt = :attempt AND event IN ({_OF_RUN_SH})",  # noqa: E501, S608 - no user input
         {"id": key.job_id, "attempt": key.attempt},
     )
     known = {json.loads(row["fields"])["name"] for row in rows if row["event"] == "job.output"}
     notices = sum(row["event"] != "job.output" for row in rows)
-    new = [note for name, note in live.outputs.items() if name not in known]
-    for note in (*live.notices[notices:], *new):
-        await append_note(tx, key, state, agent, at, note)
-    return bool(live.notices[notices:] or new)
+    outputs = [event for name, event in live.outputs.items() if name not in known]
+    unwritten = (*live.notices[notices:], *outputs)
+    for event in unwritten:
+        await append_new_event(tx, key, state, agent, at, event)
+    return bool(unwritten)
 
 
 class Events(Part):

@@ -7,7 +7,7 @@ from typing import Final
 
 from server.domain.live import Report
 from server.store import leases, records
-from server.store.events import append_note, append_said
+from server.store.events import append_live, append_new_event
 from server.store.statements import Part
 from shared.ids import AttemptKey
 from shared.sql import Transaction
@@ -36,11 +36,11 @@ class LiveValues(Part):
                 if not await _record(tx, report):
                     continue
                 running.add(report.key)
-                said = (tx, report.key, JobState.RUNNING, report.agent, report.at)
-                if report.news and await append_said(*said, report.live):
+                of = (tx, report.key, JobState.RUNNING, report.agent, report.at)
+                if report.news and await append_live(*of, report.live):
                     noted.add(report.key.job_id)
-                if (note := report.progress_event) is not None:
-                    await append_note(*said, note)
+                if (progress := report.progress_event) is not None:
+                    await append_new_event(*of, progress)
                     noted.add(report.key.job_id)
             return running, noted
 

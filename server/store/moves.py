@@ -89,9 +89,9 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
     before = move.before
     steps = move.steps
     for step in steps:
-        if step is steps[-1] and move.said is not None:
+        if step is steps[-1] and move.live is not None:
             key = AttemptKey(job.id, move.attempt)
-            await events.append_said(tx, key, before, job.agent, move.at, move.said)
+            await events.append_live(tx, key, before, job.agent, move.at, move.live)
         await append_event(tx, job, before, step)
         before = step.to
     return job

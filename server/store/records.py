@@ -13,7 +13,7 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.attempts import Attempt
 from server.domain.jobs import Bundle, Event, Hold, Job, NewJob, Result
-from server.domain.retry_policy import Backoff, RetryPolicy
+from server.domain.retry_policy import BackoffKind, RetryPolicy
 from shared.sql import Row
 from shared.wire import JobState, Limits, Progress, Reason, Usage
 
@@ -46,7 +46,7 @@ def retry_policy(text: str) -> RetryPolicy:
     return RetryPolicy(
         retries=values["retries"],
         delays_s=tuple(values["delays_s"]),
-        backoff=Backoff(values["backoff"]) if values["backoff"] else None,
+        backoff=BackoffKind(values["backoff"]) if values["backoff"] else None,
         delay_s=values["delay_s"],
         max_delay_s=values["max_delay_s"],
         retry_on=frozenset(values["retry_on"]),

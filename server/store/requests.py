@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from server.domain.errors import QueueFull
+from server.domain.events import NewEvent
 from server.domain.jobs import Job, Move
-from server.domain.live import Note
 from server.store import records
 from server.store.children import cancel_children
-from server.store.events import append_note
+from server.store.events import append_new_event
 from server.store.moves import get_job, make_move
 from server.store.queue import count_queued
 from server.store.statements import Part
@@ -15,12 +15,12 @@ from shared.clock import Micros
 from shared.sql import Transaction
 
 
-async def note_cancel(tx: Transaction, job: Job, at: Micros, by: str) -> None:
+async def append_cancel_requested(tx: Transaction, job: Job, at: Micros, by: str) -> None:
     """The event of a request to cancel."""
-    note = Note(
+    event = NewEvent(
         "job.cancel_requested", f"{by or 'the server'} asked to cancel it", fields={"by": by}
     )
-    await append_note(tx, job.key, job.state, job.agent, at, note)
+    await append_new_event(tx, job.key, job.state, job.agent, at, event)
 
 
 async def request_cancel(
@@ -41,7 +41,7 @@ async def request_cancel(
     if not rows:
         return None, False
     job = records.job(rows[0])
-    await note_cancel(tx, job, at, by)
+    await append_cancel_requested(tx, job, at, by)
     if not job.deferred:
         return job, False
     message = f"cancelled with its parent, job {job_id}"
@@ -79,8 +79,8 @@ class Requests(Part):
             if not rows:
                 return None
             job = records.job(rows[0])
-            note = Note("job.delete_requested", f"{by} asked to delete it", fields={"by": by})
-            await append_note(tx, job.key, job.state, job.agent, at, note)
+            event = NewEvent("job.delete_requested", f"{by} asked to delete it", fields={"by": by})
+            await append_new_event(tx, job.key, job.state, job.agent, at, event)
             return job
 
         job = await self._database.write(change)

@@ -6,11 +6,11 @@ import json
 from collections.abc import Collection
 
 from server.domain.errors import NoSuchJob
+from server.domain.events import NewEvent
 from server.domain.jobs import Job
-from server.domain.live import Note
 from server.domain.tags import TooManyTags, with_tags
 from server.store import records
-from server.store.events import append_note
+from server.store.events import append_new_event
 from server.store.statements import Part
 from shared.clock import Micros
 from shared.sql import Transaction
@@ -49,8 +49,8 @@ class Tags(Part):
             message = (
                 f"{by} set its tags to {', '.join(tags)}" if tags else f"{by} removed its tags"
             )
-            note = Note("job.tagged", message, fields={"by": by, "tags": list(tags)})
-            await append_note(tx, job.key, job.state, job.agent, at, note)
+            event = NewEvent("job.tagged", message, fields={"by": by, "tags": list(tags)})
+            await append_new_event(tx, job.key, job.state, job.agent, at, event)
             return records.job(changed[0])
 
         job = await self._database.write(change)

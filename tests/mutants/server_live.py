@@ -42,8 +42,8 @@ MUTANTS: Final = (
     _mutant(
         "a notice is one event, however often it is reported",
         "store/events.py",
-        "for note in (*live.notices[notices:], *new):",
-        "for note in (*live.notices, *new):",
+        "unwritten = (*live.notices[notices:], *outputs)",
+        "unwritten = (*live.notices, *outputs)",
         f"{_STORE}what_was_said_before_is_no_event_again",
     ),
     _mutant(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from server.domain.errors import NoSuchJob, RetryRefused
-from server.domain.retry_policy import Backoff, RetryPolicy
+from server.domain.retry_policy import BackoffKind, RetryPolicy
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, RetryLater
 from tests.stateful.test_job_model import AGENT, FAULT, HOW, KILL, LONG, NUMBER, SERVICES, JobModel
@@ -19,7 +19,7 @@ from tests.support.simulation import World
 
 _EXITS = RetryPolicy(
     2,
-    backoff=Backoff.EXPONENTIAL_JITTER,
+    backoff=BackoffKind.EXPONENTIAL_JITTER,
     delay_s=5.0,
     retry_on=frozenset({"exit:4", "timeout"}),
 )

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from server.domain.events import NewEvent
 from server.domain.jobs import Event, Job, Move
 from server.domain.leases import Lease, of_agent
-from server.domain.live import Live, Note, Report
+from server.domain.live import Live, Report
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from shared.ids import AttemptKey
@@ -17,7 +18,7 @@ from shared.sql import Database
 from shared.wire import JobState, Progress
 from tests.contract.store.conftest import added, claim
 
-LINES = (Note("job.notice", "one", "notice"), Note("job.warning", "two", "warning"))
+LINES = (NewEvent("job.notice", "one", "notice"), NewEvent("job.warning", "two", "warning"))
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ async def test_the_end_of_an_attempt_writes_what_it_said_last(jobs, lease) -> No
     await jobs.record_live([report(job, lease, live=Live(notices=LINES[:1]), sampled=False)])
     said = Live(progress=Progress(current=100), notices=LINES, output={"score": "0.93"})
     facts = {"progress": said.progress, "output": said.output}
-    end = Move(job.id, 1, job.state, JobState.COMPLETED, 60, "ended", facts=facts, said=said)
+    end = Move(job.id, 1, job.state, JobState.COMPLETED, 60, "ended", facts=facts, live=said)
     ended = await jobs.move(replace(end, changes={"ended_at": 60}))
     assert ended is not None
     assert (ended.progress, ended.output) == (said.progress, said.output)

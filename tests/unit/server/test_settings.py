@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.domain.retry_policy import Backoff, RetryPolicy
+from server.domain.retry_policy import BackoffKind, RetryPolicy
 from server.domain.service import Service
 from server.settings import load
 from server.settings.tables import AgentTable, ServerSettings
@@ -142,7 +142,7 @@ def test_every_setting_of_a_service_reaches_it(tmp_path) -> None:
         retry=RetryPolicy(
             8,
             (9.0, 10.0),
-            Backoff.LINEAR,
+            BackoffKind.LINEAR,
             14.0,
             15.0,
             frozenset({"exit:11", "timeout"}),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from server.domain.field_values import VALUES, Later
-from server.domain.retry_policy import Backoff
+from server.domain.retry_policy import BackoffKind
 from shared.clock import SECOND
 
 
@@ -20,7 +20,7 @@ from shared.clock import SECOND
         ("meta", '{"a": [1, "ü"]}', '{"a":[1,"ü"]}'),
         ("queue_timeout", "0s", 0.0),
         ("retry_delays", "90s,5m,1h30m", (90.0, 300.0, 5_400.0)),
-        ("backoff", "exponential_jitter", Backoff.EXPONENTIAL_JITTER),
+        ("backoff", "exponential_jitter", BackoffKind.EXPONENTIAL_JITTER),
         ("retry_on", "timeout,exit:3", frozenset({"timeout", "exit:3"})),
         ("not_before", "in 2h", Later(after_s=7_200.0)),
         ("not_before", "1970-01-02T00:00:00Z", Later(at=86_400 * SECOND)),

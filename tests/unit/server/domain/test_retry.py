@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.domain import retry
-from server.domain.retry_policy import Backoff, RetryPolicy
+from server.domain.retry_policy import BackoffKind, RetryPolicy
 from server.domain.service import Service
 from shared.wire import Reason, RetryLater
 from tests.support.jobs import job
@@ -81,10 +81,10 @@ def test_with_no_infra_retries_no_bundle_is_started_twice() -> None:
 @pytest.mark.parametrize(
     ("backoff", "delays"),
     [
-        (Backoff.CONSTANT, [30.0, 30.0, 30.0, 30.0]),
-        (Backoff.LINEAR, [30.0, 60.0, 90.0, 100.0]),
-        (Backoff.EXPONENTIAL, [30.0, 60.0, 100.0, 100.0]),
-        (Backoff.EXPONENTIAL_JITTER, [15.0, 30.0, 50.0, 50.0]),
+        (BackoffKind.CONSTANT, [30.0, 30.0, 30.0, 30.0]),
+        (BackoffKind.LINEAR, [30.0, 60.0, 90.0, 100.0]),
+        (BackoffKind.EXPONENTIAL, [30.0, 60.0, 100.0, 100.0]),
+        (BackoffKind.EXPONENTIAL_JITTER, [15.0, 30.0, 50.0, 50.0]),
     ],
 )
 def test_a_backoff_grows_by_its_formula_up_to_its_cap(backoff, delays) -> None:
