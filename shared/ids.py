@@ -25,6 +25,6 @@ class AttemptKey(NamedTuple):
             ValueError: not of that form.
         """
         match = _KEY.fullmatch(text)
-        if match is None:
+        if match is None or int(match[1]) >= 2**63:  # no database holds it
             raise ValueError(f"{text!r} is not an attempt key such as 17.2")
         return cls(int(match[1]), int(match[2]))

@@ -21,6 +21,7 @@ from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
+from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
 from shared.wire import (
     Acknowledged,
@@ -86,8 +87,11 @@ class Bulk:
 
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
         """Their server needs them no more."""
-        lease, server = request.query.get("lease"), request.query.get("server")
-        number = int(lease) if lease and lease.isascii() and lease.isdigit() else 0
+        lease, server = request.query.get("lease") or "0", request.query.get("server")
+        number = whole_number(lease)
+        if number is None:
+            message = f"lease: {lease[:32]!r} is not a number from 0 up"
+            raise Refused(400, "invalid_query", message)
         refs = await _refs(request)
         refused = await asyncio.gather(
             *(self._acknowledge(ref, Caller(number, server, ref.key)) for ref in refs)

@@ -201,6 +201,19 @@ async def test_what_is_no_list_or_too_long_is_refused(agent, route, monkeypatch)
     assert (await agent.call("POST", route, json=many))[0] == 413
 
 
+@pytest.mark.parametrize("lease", ["9" * 19, "9" * 5_000, "-1", "x"])
+async def test_a_lease_is_a_number_that_can_be_stored(agent, lease) -> None:
+    listed = {"payloads": [{"id": 1, "key": "1.1"}]}
+    answer = await agent.call("POST", f"/payloads/acknowledge?lease={lease}", json=listed)
+    assert (answer[0], answer[1]["code"]) == (400, "invalid_query")
+
+
+async def test_an_order_has_a_key_that_can_be_stored(agent) -> None:
+    listed = {"orders": [order(agent, f"{2**63}.1")]}
+    status, answer = await agent.call("POST", "/orders", json=listed)
+    assert (status, answer["answers"][0]["code"]) == (200, "invalid_order")
+
+
 async def test_many_at_once_need_the_token_as_one_does(tmp_path) -> None:
     async with calling(tmp_path, tokens=["t" * 32]) as agent:
         for route in ("/orders", "/results", "/payloads/acknowledge"):
