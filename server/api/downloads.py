@@ -42,6 +42,8 @@ async def partial(request: web.Request, context: Context) -> web.StreamResponse:
         return await send_result(request, context, job, job.result)
     if job.state is JobState.CLEANED:
         raise cleaned(job)
+    if job.deferred and job.state is not JobState.QUEUED:  # an array, whatever became of it
+        return await send_batch(request, context, job)
 
     async def make(to: ScratchFile) -> None:
         agent = context.fleet.named(job.agent or "")

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support.fake_agent import FakeAgent, serving
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
 
@@ -23,9 +24,8 @@ async def read(caller: ServerClient, path: str) -> tuple[int, Any]:
 
 
 async def test_an_array_from_its_upload_to_the_zip_of_all_results(tmp_path: Path) -> None:
-    client = FakeOrchestrator(result=b"of a task")
     files = {"run.sh": b"exit 0\n", "params.txt": LINES}
-    async with driving(tmp_path, client) as caller:
+    async with serving(tmp_path, FakeAgent()) as caller:
         other = await caller.upload()
         parent = await caller.upload(files, array_file="params.txt", name="scan")
         job = await caller.job(parent)
@@ -59,16 +59,16 @@ async def test_an_array_from_its_upload_to_the_zip_of_all_results(tmp_path: Path
 
 
 async def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
-    client = FakeOrchestrator(then="Running")
-    async with driving(tmp_path, client) as caller:
+    async with serving(tmp_path, FakeAgent(ends="Running")) as caller:
         parent = await caller.upload(array="3-4")
         await caller.job(parent, until="Running")
         while len((await read(caller, f"/api/v1/batches/{parent}/children"))[1]["items"]) < 2:
             pass
-        _, _, body = await caller.get(f"/api/v1/batches/{parent}/result")
-        archive = zipfile.ZipFile(io.BytesIO(body))
-        assert archive.namelist() == ["left-out.txt"]
-        assert "3/: there is none" in archive.read("left-out.txt").decode()
+        for path in (f"/api/v1/batches/{parent}/result", f"/download_partial/{parent}"):
+            _, _, body = await caller.get(path)
+            archive = zipfile.ZipFile(io.BytesIO(body))
+            assert archive.namelist() == ["left-out.txt"]
+            assert "3/: there is none" in archive.read("left-out.txt").decode()
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,7 @@ async def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
         ("params.txt", b"", "no lines"),
         ("params.txt", b"a\n" * 10_001, "10001 tasks, service my_service allows 10000"),
         ("params.txt", b"x" * 70_000, "longer than"),
+        ("params.txt", b"a\n\xff\n", "line 2 is not UTF-8"),
         ("params.txt", b"a\0b\n", "NUL"),
     ],
 )

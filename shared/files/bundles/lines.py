@@ -19,23 +19,32 @@ def lines(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
         name: of the file, for messages.
 
     Raises:
-        BundleError: a line is too long, or has a NUL, and so cannot be a variable.
+        BundleError: a line is too long, has a NUL or is not UTF-8, and so cannot be a variable.
     """
     rest, count = b"", 0
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
-            yield _checked(line, name, count)
+            yield _whole(line, name, count)
             count += 1
-        _checked(rest, name, count)
+        _check(rest, name, count)
     if rest:
-        yield _checked(rest, name, count)
+        yield _whole(rest, name, count)
 
 
-def _checked(line: bytes, name: str, number: int) -> bytes:
+def _whole(line: bytes, name: str, number: int) -> bytes:
+    _check(line, name, number)
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        raise BundleError("line_not_utf8", f"line {number + 1} is not UTF-8", name) from None
+    return line.removesuffix(b"\r")
+
+
+def _check(line: bytes, name: str, number: int) -> None:
+    """Of a line that may go on, too."""
     if len(line) > MAX_LINE + 1:
         message = f"line {number + 1} is longer than {MAX_LINE} bytes"
         raise BundleError("line_too_long", message, name)
     if b"\0" in line:
         raise BundleError("nul_in_line", f"line {number + 1} has a NUL character", name)
-    return line.removesuffix(b"\r")

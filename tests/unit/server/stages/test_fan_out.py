@@ -159,6 +159,7 @@ async def test_no_more_lines_are_counted_than_matter(tmp_path: Path) -> None:
         ("other.txt", b"", "“other.txt”: the bundle has no such file"),
         ("params.txt", b"a\n" + b"x" * 70_000, "“params.txt”: line 2 is longer than 65536 bytes"),
         ("params.txt", b"a\nb\0c\n", "“params.txt”: line 2 has a NUL character"),
+        ("params.txt", b"\xc3\xbc\n\xff", "“params.txt”: line 2 is not UTF-8"),
     ],
 )
 async def test_a_line_that_no_child_can_get_is_refused(
