@@ -33,20 +33,3 @@ class Listed(BaseModel):
     """A list that is not of jobs."""
 
     items: list[dict[str, Any]]
-
-
-class BulkItem(BaseModel):
-    """What became of one of many jobs."""
-
-    id: int
-    ok: bool
-    code: str = ""
-    message: str = ""
-
-
-class BulkAnswer(BaseModel):
-    """``POST /api/v1/jobs/bulk``."""
-
-    items: list[BulkItem]
-    more: bool = False
-    """Further jobs fit: the same request again does it to them."""

@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from ferryman import errors
-from ferryman.answers import BulkAnswer, BulkItem
-from ferryman.models import JobDoc, JobPage, JobState
+from ferryman.models import BulkAnswer, BulkItem, JobDoc, JobPage, JobState
 from ferryman.transport import Transport
 
 BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "tag", "untag"]
@@ -80,12 +79,13 @@ class JobCalls:
         if tags:
             body["tags"] = list(tags)
         if ids is None:
+            body["filter"] = dict(where or {})
             more = True
             while more:
-                answer = await self._bulk({**body, "filter": dict(where or {})})
+                answer = await self._bulk(body)
                 for item in answer.items:
                     yield item
-                more = answer.more
+                more, body["cursor"] = answer.more, answer.next
             return
         wanted = list(ids)
         for start in range(0, len(wanted), _MAX_IDS):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import JobId, Json, Server, Token, TokenFile, Url, run
+from ferryman.cli.options import JobId, Json, Server, Token, TokenFile, Url, run, state_named
 from ferryman.defaults import DEFAULT_URL
 
 
@@ -23,10 +23,11 @@ def children(
 ) -> None:
     """List the children of a parent."""
     server = Server.from_options(url, token, token_file)
+    wanted = state_named(state)
 
     async def work() -> int:
         async with server.client() as client:
-            listed = [job async for job in client.children(job_id, state=state)]
+            listed = [job async for job in client.children(job_id, state=wanted)]
         if json:
             show.print_json_list(listed)
         else:

@@ -8,9 +8,8 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import exit_code_of_job
-from ferryman.cli.options import JobId, Json, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.cli.options import JobId, Json, Quiet, Server, Token, TokenFile, Url, run, state_named
 from ferryman.defaults import DEFAULT_URL
-from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -111,7 +110,7 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     server = Server.from_options(url, token, token_file)
-    wanted = _state(state)
+    wanted = state_named(state)
     most = 0 if every else limit
 
     async def work() -> int:
@@ -131,13 +130,3 @@ def list_jobs(
         return 0
 
     run(work())
-
-
-def _state(text: str | None) -> str | None:
-    """The state that is spelled so, in whatever case."""
-    from ferryman.models import JobState
-
-    for state in JobState:
-        if text is None or text.lower() == state.lower():
-            return None if text is None else state
-    raise BadArgument(f"--state {text}: there are {', '.join(JobState)}")

@@ -9,13 +9,13 @@ import typer
 
 from ferryman.cli import options, show
 from ferryman.cli.exits import FAILED
-from ferryman.cli.options import Json, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.cli.options import Json, Quiet, Server, Token, TokenFile, Url, run, state_named
 from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
-    from ferryman.answers import BulkItem
     from ferryman.job_calls import BulkAction
+    from ferryman.models import BulkItem
 
 JobIds: TypeAlias = Annotated[
     list[int] | None,
@@ -65,7 +65,7 @@ def cancel(
 
         cancel_one(server, job_ids[0], quiet=quiet, json=json)
         return
-    where = _where(user=user, service=service, state=state, tag=tag)
+    where = _where(user=user, service=service, state=state_named(state), tag=tag)
     _do(server, "cancel", job_ids, where, yes=yes, quiet=quiet, json=json)
 
 
@@ -88,7 +88,7 @@ def retry(
 
     Give IDs, or say which jobs by the options.
     """
-    where = _where(user=user, service=service, state=state, tag=tag, reason=reason)
+    where = _where(user=user, service=service, state=state_named(state), tag=tag, reason=reason)
     if dead_letters:
         where["dead_letter"] = "true"
     server = Server.from_options(url, token, token_file)
@@ -114,7 +114,7 @@ def delete(
 
     Give IDs, or say which jobs by the options.
     """
-    where = _where(user=user, service=service, state=state, tag=tag, reason=reason)
+    where = _where(user=user, service=service, state=state_named(state), tag=tag, reason=reason)
     if dead_letters:
         where["dead_letter"] = "true"
     server = Server.from_options(url, token, token_file)

@@ -132,3 +132,17 @@ def run(work: Coroutine[Any, Any, int]) -> None:
         raise typer.Exit(INTERRUPTED) from None
     if code:
         raise typer.Exit(code)
+
+
+def state_named(text: str | None) -> str | None:
+    """The state that is spelled so, in whatever case.
+
+    Raises:
+        BadArgument: there is none.
+    """
+    from ferryman.models import JobState
+
+    for state in JobState:
+        if text is None or text.lower() == state.lower():
+            return None if text is None else state
+    raise BadArgument(f"--state {text}: there are {', '.join(JobState)}")

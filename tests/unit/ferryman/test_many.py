@@ -25,7 +25,7 @@ class Bulk:
         more = "filter" in body and len(self.asked) == 1
         ids = body.get("ids", [20 + len(self.asked)])
         items = [{"id": one, "ok": one != 18, "code": "", "message": ""} for one in ids]
-        return web.json_response({"items": items, "more": more})
+        return web.json_response({"items": items, "more": more, "next": "21" if more else None})
 
     def serving(self):
         return serving(("POST", "/api/v1/jobs/bulk", self.bulk))
@@ -41,13 +41,24 @@ async def test_several_numbers_are_one_request_and_one_failure_is_said(ferryman)
     assert "job 18:" in done.err
 
 
-async def test_a_filter_is_repeated_until_no_more_jobs_fit(ferryman) -> None:
+async def test_a_filter_goes_on_behind_the_jobs_that_were_done(ferryman) -> None:
     host = Bulk()
     async with host.serving() as url:
         done = await ferryman("delete", "--dead-letters", "--tag", "t", "--yes", "--url", url)
-    assert host.asked == [{"action": "delete", "filter": {"tag": "t", "dead_letter": "true"}}] * 2
+    first = {"action": "delete", "filter": {"tag": "t", "dead_letter": "true"}}
+    assert host.asked == [first, first | {"cursor": "21"}]
     assert done.code == 0
     assert done.err.splitlines() == ["job 21: delete: done", "job 22: delete: done"]
+
+
+async def test_states_are_taken_in_any_case(ferryman) -> None:
+    host = Bulk()
+    async with host.serving() as url:
+        await ferryman("retry", "--state", "failed", "--yes", "--url", url)
+        wrong = await ferryman("children", 1, "--state", "broken", "--url", url)
+    assert host.asked[0]["filter"] == {"state": "Failed"}
+    assert wrong.code == 2
+    assert "--state broken: there are Queued, " in wrong.err
 
 
 @pytest.mark.parametrize("words", [("retry",), ("cancel", 17, 18, "--tag", "t")])
