@@ -161,7 +161,7 @@ class QueueFull(FerrymanError):
     code = "queue_full"
 
     def __init__(self, user_id: str, service: str, most: int, new: int = 1) -> None:
-        """``new``: how many jobs the upload brings."""
+        """``new``: how many jobs the upload, or the retry, brings."""
         if new == 1:
             message = (
                 f"user {user_id} has {say_count(most, 'job')} of service {service} waiting, "
@@ -169,7 +169,7 @@ class QueueFull(FerrymanError):
             )
         else:
             message = (
-                f"the array has {say_count(new, 'task')}: with what user {user_id} has waiting "
+                f"this queues {say_count(new, 'job')}: with what user {user_id} has waiting "
                 f"these are more than the {most} that service {service} allows"
             )
         super().__init__(message)

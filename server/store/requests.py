@@ -55,9 +55,10 @@ class Requests(Part):
         async def change(tx: Transaction) -> Job | QueueFull | None:
             if most_queued:
                 queued = await count_queued(tx, job.service, job.user_id, most_queued)
-                if queued >= most_queued:
+                again = await _queued_again(tx, job)
+                if queued + again > most_queued:
                     # Not raised: all changes of this commit would run again.
-                    return QueueFull(job.user_id, job.service, most_queued)
+                    return QueueFull(job.user_id, job.service, most_queued, again)
             return await make_move(tx, move)
 
         queued = await self._database.write(change)
@@ -97,3 +98,15 @@ class Requests(Part):
             """,
             {"limit": limit},
         )
+
+
+async def _queued_again(tx: Transaction, job: Job) -> int:
+    """How many jobs wait after a retry of the job: of a parent, its children."""
+    rows = await tx.rows(
+        """
+        SELECT total - completed AS count FROM batches JOIN jobs ON jobs.id = batches.parent_id
+        WHERE batches.parent_id = :id AND deferred = 1
+        """,
+        {"id": job.id},
+    )
+    return max(1, rows[0]["count"]) if rows else 1

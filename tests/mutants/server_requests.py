@@ -53,7 +53,7 @@ MUTANTS: Final = (
     _of(
         "a retry by hand counts against the jobs that may wait",
         "store/requests.py",
-        "if queued >= most_queued:",
+        "if queued + again > most_queued:",
         "if False:",
         f"{_REQUESTS}a_retry_needs_a_service_and_room_in_the_queue_and_the_right_to_see_the_job",
     ),

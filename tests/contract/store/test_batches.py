@@ -192,6 +192,17 @@ async def test_children_count_for_the_quotas_before_they_are_made(jobs: SqlJobs)
     assert await jobs.queued("s", "ann", 100) == 9
 
 
+async def test_children_count_for_the_quotas_when_their_parent_is_retried(jobs: SqlJobs) -> None:
+    parent = await array(jobs, 8)
+    await jobs.request_cancel(parent.id, 50)
+    cancelled = ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled")
+    over = await jobs.end_batch(cancelled, await batch_of(jobs, parent))
+    assert over is not None
+    with pytest.raises(QueueFull):
+        await jobs.retry(to(over, JobState.QUEUED), over, 7)
+    assert await jobs.retry(to(over, JobState.QUEUED), over, 8) is not None
+
+
 async def test_a_shared_bundle_counts_once_for_its_user(jobs: SqlJobs) -> None:
     await array(jobs, 5, more={"bundle": Bundle("b", 100, "digest")})
     assert await jobs.stored("ann") == 100
