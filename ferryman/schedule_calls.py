@@ -10,7 +10,8 @@ from ferryman import errors
 from ferryman.bundle import Files, gather
 from ferryman.fields import JobOptions, upload_fields
 from ferryman.form import FormBody
-from ferryman.models import JobDoc, Missed, Overlap, ScheduleDoc, SchedulePage
+from ferryman.models import JobDoc
+from ferryman.schedule_models import Missed, Overlap, ScheduleDoc, SchedulePage
 from ferryman.transport import Transport
 
 

@@ -34,20 +34,20 @@ from ferryman.models import JobState as JobState
 from ferryman.models import Level as Level
 from ferryman.models import Limits as Limits
 from ferryman.models import Links as Links
-from ferryman.models import Missed as Missed
-from ferryman.models import Overlap as Overlap
 from ferryman.models import Progress as Progress
 from ferryman.models import QueueInfo as QueueInfo
 from ferryman.models import Reason as Reason
 from ferryman.models import RetryDoc as RetryDoc
-from ferryman.models import ScheduleDoc as ScheduleDoc
-from ferryman.models import ScheduleLinks as ScheduleLinks
-from ferryman.models import SchedulePage as SchedulePage
 from ferryman.models import StatusBody as StatusBody
 from ferryman.models import TagPage as TagPage
 from ferryman.models import Usage as Usage
 from ferryman.models import WaitReason as WaitReason
 from ferryman.models import Wire as Wire
+from ferryman.schedule_models import Missed as Missed
+from ferryman.schedule_models import Overlap as Overlap
+from ferryman.schedule_models import ScheduleDoc as ScheduleDoc
+from ferryman.schedule_models import ScheduleLinks as ScheduleLinks
+from ferryman.schedule_models import SchedulePage as SchedulePage
 from ferryman.service_models import ServiceDoc as ServiceDoc
 from ferryman.service_models import ServicePage as ServicePage
 

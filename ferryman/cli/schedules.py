@@ -13,7 +13,7 @@ from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
-    from ferryman.models import ScheduleDoc
+    from ferryman.schedule_models import ScheduleDoc
 
 app = typer.Typer(
     no_args_is_help=True,

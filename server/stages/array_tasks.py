@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
+from typing import Final
 
 from server.domain.errors import BadField
 from server.domain.jobs import BatchRequest
 from server.domain.upload_fields import UploadRequest, check_children
-from server.stages import fan_out
+from shared.files.bundles.lines import lines
+from shared.files.bundles.reader import BundleReader
 from shared.files.errors import BundleError
+
+_CHUNK: Final = 1 << 18
 
 
 async def with_tasks(request: UploadRequest, bundle: Path, *, has_gather: bool) -> UploadRequest:
@@ -25,7 +30,7 @@ async def with_tasks(request: UploadRequest, bundle: Path, *, has_gather: bool) 
     batch, count = request.batch, 0
     if batch is not None and batch.file is not None:
         try:
-            count = await fan_out.count_lines(bundle, batch.file, request.service.max_children)
+            count = await count_lines(bundle, batch.file, request.service.max_children)
         except BundleError as problem:
             raise _bad_file(str(problem)) from None
         if not count:
@@ -46,6 +51,29 @@ def with_counted_tasks(request: UploadRequest, count: int, *, has_gather: bool) 
     if has_gather:
         batch = dataclasses.replace(batch or BatchRequest(()), has_gather=True)
     return dataclasses.replace(request, batch=batch)
+
+
+async def count_lines(bundle: Path, name: str, most: int) -> int:
+    """How many lines a file of a sealed bundle has; counts no further than ``most`` + 1.
+
+    Raises:
+        BundleError: there is no such file, or a line cannot be a task.
+        OSError
+    """
+
+    def count() -> int:
+        with BundleReader(bundle) as reader:
+            try:
+                content = reader.content(name, _CHUNK)
+            except KeyError:
+                raise BundleError("no_such_file", "the bundle has no such file", name) from None
+            number = 0
+            for number, _ in enumerate(lines(content, name), 1):
+                if number > most:
+                    break
+            return number
+
+    return await asyncio.to_thread(count)
 
 
 def _bad_file(why: str) -> BadField:

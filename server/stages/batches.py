@@ -1,6 +1,6 @@
 """Parents of batches: their children are made, and they end with them.
 
-A queued parent is not sent: it becomes Running and has its children made, some hundreds a
+A queued parent is not sent: it becomes Running and has its children made, a thousand a
 transaction, which also says how many there are now; a crash in between repeats nothing. Its end
 is decided when the last child has ended (:mod:`server.domain.batch`).
 """

@@ -1,4 +1,4 @@
-"""What batches read of bundles, and the bundle of the children that a result brings.
+"""The bundle of the children that a result brings.
 
 A job that left folders ``children/NAME`` in its result has a child for each of them. All of them
 share one sealed bundle: what is below ``children/``, with names, checksums and sizes checked as in
@@ -21,7 +21,6 @@ from server.domain.jobs import Result
 from server.ports import ScratchFile, Storage
 from shared.files.bundles.expand import expand_folder
 from shared.files.bundles.format import ENTRY, BundleSummary
-from shared.files.bundles.lines import lines
 from shared.files.bundles.reader import MAX_FILES, BundleReader
 from shared.files.bundles.writer import BundleWriter
 from shared.files.errors import BundleError
@@ -30,7 +29,6 @@ from shared.files.names import shown
 FOLDER: Final = "children/"
 """Of a result: what is below it are the children's folders."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_CHUNK: Final = 1 << 18
 _ROOT_SCRIPT: Final = b"#!/bin/sh\necho 'this bundle holds the children of a job' >&2\nexit 64\n"
 
 
@@ -114,26 +112,3 @@ def child_names(bundle: Path) -> tuple[str, ...]:
     with BundleReader(bundle) as reader:
         folders = {entry.path.partition("/")[0] for entry in reader.entries if "/" in entry.path}
     return tuple(sorted(folders))
-
-
-async def count_lines(bundle: Path, name: str, most: int) -> int:
-    """How many lines a file of a sealed bundle has; counts no further than ``most`` + 1.
-
-    Raises:
-        BundleError: there is no such file, or a line cannot be a task.
-        OSError
-    """
-
-    def count() -> int:
-        with BundleReader(bundle) as reader:
-            try:
-                content = reader.content(name, _CHUNK)
-            except KeyError:
-                raise BundleError("no_such_file", "the bundle has no such file", name) from None
-            number = 0
-            for number, _ in enumerate(lines(content, name), 1):
-                if number > most:
-                    break
-            return number
-
-    return await asyncio.to_thread(count)

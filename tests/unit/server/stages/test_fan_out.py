@@ -12,7 +12,8 @@ import pytest
 
 from server.domain.files import FileKind
 from server.domain.jobs import Result
-from server.stages.fan_out import Children, child_names, children_of, count_lines
+from server.stages.array_tasks import count_lines
+from server.stages.fan_out import Children, child_names, children_of
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from shared.files.bundles.reader import BundleReader
