@@ -16,7 +16,11 @@ PAGE: Final = _DOCS / "states.md"
 LIFECYCLE: Final = _DOCS / "lifecycle.md"
 _SETS: Final = (
     ("ended", states.ENDED, "nothing happens to it any more, but for a retry by hand and expiry"),
-    ("holds a slot", states.HOLDS_SLOT, "counts against the quotas of its user and service"),
+    (
+        "holds a slot",
+        states.HOLDS_SLOT,
+        "counts against the quotas of its user and service; not a parent that waits for children",
+    ),
     ("at an agent", states.AT_AGENT, "an agent has taken it"),
 )
 _HEAD: Final = """# States of a job

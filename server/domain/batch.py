@@ -81,9 +81,9 @@ def folders(names: Iterable[str]) -> list[NewChild]:
 def begun(parent: Job, batch: Batch, now: Micros) -> Move:
     """A queued parent may run: its children are queued."""
     children = _children(batch.total)
-    message = f"its {children} are queued"
+    message = f"{children} queued"
     if parent.run > 1:
-        message = f"those of its {children} that have not completed are queued again"
+        message = f"of its {children}, those that have not completed are queued again"
     return ending.move(
         parent,
         JobState.RUNNING,
@@ -112,7 +112,7 @@ def deferred(job: Job, ended: Move, children: int) -> Move:
     return dataclasses.replace(
         ended,
         to=JobState.RUNNING,
-        message=f"run.sh left {_children(children)}, which are queued",
+        message=f"run.sh left {_children(children)}, now queued",
         changes=changes | {"deferred": True, "agent": None, "payload_id": None},
         through=tuple(through),
         event="job.deferred",
