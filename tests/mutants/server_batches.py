@@ -55,6 +55,20 @@ MUTANTS: Final = (
         f"{_STORE}a_child_is_not_retried_once_its_parent_has_ended",
     ),
     _of(
+        "a parent whose children are being deleted is not retried",
+        "server/store/moves.py",
+        'only_if += " AND delete_requested_at IS NULL"',
+        'only_if += ""',
+        f"{_STORE}a_parent_that_is_being_deleted_is_not_retried",
+    ),
+    _of(
+        "children of a retried parent count against the jobs that may wait",
+        "server/store/requests.py",
+        "SELECT total - completed AS count",
+        "SELECT 1 AS count",
+        f"{_STORE}children_count_for_the_quotas_when_their_parent_is_retried",
+    ),
+    _of(
         "cancelled children are counted",
         "server/store/children.py",
         "UPDATE batches SET cancelled = cancelled + :count WHERE",
