@@ -34,7 +34,7 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
-from shared.together import Together
+from shared.together import Rest, Together
 from shared.wire import (
     Acknowledged,
     OrderAnswer,
@@ -48,6 +48,9 @@ from shared.wire import (
 
 _MAX_PAYLOADS: Final = 200
 """In one request."""
+_REST_S: Final = 0.2
+"""Nobody waits for an acknowledgement: after one, others come together for so long."""
+_ENOUGH: Final = 8
 _NOT_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
 
 
@@ -62,7 +65,12 @@ class BulkClient(AgentClient):
         super().__init__(*args, **more)
         self._server = server
         self._deliveries = Deliveries(self._submit, self._order_many)
-        self._acknowledgements = Together(self._acknowledge_many, at_once=2, most=_MAX_PAYLOADS)
+        self._acknowledgements = Together(
+            self._acknowledge_many,
+            at_once=1,
+            most=_MAX_PAYLOADS,
+            rest=Rest(_REST_S, _ENOUGH, self._clock),
+        )
         self._old_since: int | None = None
         """The contact in which it had no routes for many."""
 
