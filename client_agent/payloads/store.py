@@ -30,7 +30,7 @@ class Payloads:
     """The store of payloads, opened by :meth:`open`; the database is closed by its owner.
 
     Attributes:
-        wakeups: notified after each commit that changed a payload.
+        wakeups: notified after each commit that changed a payload; not when one is added.
     """
 
     def __init__(self, database: Database, clock: Clock, last: int) -> None:
@@ -94,8 +94,8 @@ class Payloads:
             return from_row(rows[0]), True
 
         payload, created = await self._database.write(change)
-        if created:
-            self._publish(payload)
+        if created:  # nobody is woken: its server gets it as the answer
+            self._committed = max(self._committed, payload.changed)
         return payload, created
 
     async def look_up(

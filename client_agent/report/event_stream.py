@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Final
 
 from client_agent.output.outputs import LiveOutputs
+from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
 from shared.clock import Clock, wait_for
-from shared.wire import AgentEvent, PayloadDoc
+from shared.wire import AgentEvent, PayloadDoc, PayloadState
 
 KEEPALIVE_S: Final = 15.0
 _PIECE: Final = 1 << 18
@@ -19,7 +20,8 @@ async def event_lines(
 ) -> AsyncGenerator[bytes, None]:
     """Lines of :class:`shared.wire.AgentEvent`, from the change after number ``after`` on.
 
-    Of several changes of one payload a slow reader gets only the latest. While it runs, a payload
+    Of several changes of one payload a slow reader gets only the latest; of a payload that has not
+    started it gets none, because it got that as the answer to its order. While it runs, a payload
     is sent again whenever its live values are reported, under the number before. A line without a
     payload says up to which number everything was sent: it comes once the stream has caught up,
     and whenever nothing changes for a while. The stream ends when the agent stops.
@@ -41,7 +43,8 @@ async def event_lines(
                 batch = await payloads.changed_after(after, server, BATCH)
                 if batch:
                     after = batch[-1].changed
-                    for lines in _together(_line(one.changed, outputs.doc(one)) for one in batch):
+                    news = (one for one in batch if not _is_known(one))
+                    for lines in _together(_line(one.changed, outputs.doc(one)) for one in news):
                         yield lines
                 if len(batch) == BATCH:
                     continue
@@ -60,6 +63,10 @@ async def event_lines(
                 return
             if not payloads.wakeups.closing and not await wait_for(changed, KEEPALIVE_S, clock):
                 yield _line(after)
+
+
+def _is_known(payload: Payload) -> bool:
+    return payload.state is PayloadState.PREPARED and payload.server is not None
 
 
 def _together(lines: Iterable[bytes]) -> Iterator[bytes]:
