@@ -35,7 +35,7 @@ class JobCalls:
             raise
 
     async def delete(self, job_id: int) -> bool:
-        """Cancel the job if it has not ended, and forget it, with all that it left.
+        """Cancel the job if it has not ended, and delete it, with all that it left.
 
         Returns:
             False: it is not gone yet, but will be as soon as none of its processes is alive.

@@ -109,7 +109,7 @@ class ScheduleCalls:
             raise
 
     async def delete_schedule(self, schedule_id: int) -> None:
-        """Forget it; its jobs stay. Raises NotFound."""
+        """Delete it; its jobs stay. Raises NotFound."""
 
         async def once() -> None:
             async with self._transport.answer("DELETE", f"api/v1/schedules/{schedule_id}"):

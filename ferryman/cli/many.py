@@ -110,7 +110,7 @@ def delete(
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Forget jobs with all that they left; what has not ended is cancelled first.
+    """Delete jobs with all that they left; what has not ended is cancelled first.
 
     Give IDs, or say which jobs by the options.
     """

@@ -225,7 +225,7 @@ def delete(
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Forget it; its jobs stay."""
+    """Delete it; its jobs stay."""
     server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
