@@ -233,7 +233,7 @@ class JobDoc(Wire):
     child_name: str | None = None
     """What it is called among the children of ``parent_id``."""
     array_index: int | None = None
-    batch: ChildCounts | None = None
+    children: ChildCounts | None = None
     """Of a parent: its children."""
     after: list[int] = Field(default_factory=list)
     """Jobs that have to complete before it starts."""

@@ -214,7 +214,7 @@ def _conclude(job: JobDoc, server: Server, *, quiet: bool) -> None:
     show.print_message(f"job {job.id} {job.status}{reason}: {job.message}")
     for line in show.stderr_lines(job):
         show.print_message(line)
-    if job.batch is not None and job.batch.failed:
+    if job.children is not None and job.children.failed:
         failed = server.command(f"children {job.id} --state Failed")
         show.print_message(f"children that failed: {failed}")
     show.print_message(partial_hint(server, job.id))

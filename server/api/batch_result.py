@@ -20,8 +20,11 @@ async def send_batch(request: web.Request, context: Context, parent: Job) -> web
     results = await context.jobs.child_results(parent.id)
     parts = [Part(f"{name}/", result) for name, result in results if result is not None]
     missing = [f"{name}/: there is none" for name, result in results if result is None]
+    note = _LEFT_OUT
+    while any(note == name for name, _ in results):
+        note = f"_{note}"
     async with merged_results(
-        context.storage, context.scratch, parts, note=_LEFT_OUT, missing=missing
+        context.storage, context.scratch, parts, note=note, missing=missing
     ) as merged:
         response = web.StreamResponse(
             headers={

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -56,6 +57,8 @@ class Context:
     """Around a request's wait; refuses where too many wait."""
     url_prefix: str = ""
     """Path below which a proxy shows us."""
+    log_openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
+    """Followers of logs that begin at once: each asks the store and an agent."""
 
     async def queue_of(self, jobs: Sequence[Job], *, in_list: bool = False) -> dict[int, QueueInfo]:
         """Why those of the jobs that wait do."""

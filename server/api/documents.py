@@ -67,7 +67,7 @@ def job_doc(
     if batch is not None:
         whole = f"{prefix}/api/v1/batches/{job.id}"
         links = {"batch": whole, "children": f"{whole}/children"}
-        own |= {"batch": batch, "links": own["links"].model_copy(update=links)}
+        own |= {"children": batch, "links": own["links"].model_copy(update=links)}
     if job.state is not JobState.QUEUED or not job.not_before:
         own["not_before"] = None
     if batch is not None and job.deferred:

@@ -153,7 +153,8 @@ def _range(request: web.Request, size: int) -> tuple[int, int] | None:
 async def _followed(request: web.Request, context: Context, wanted: _Wanted) -> web.StreamResponse:
     """Bytes as they are written, until the attempt has ended, or nothing came for a while."""
     with context.waiting(request):
-        job, attempt, start = await _begin(request, context, wanted)
+        async with context.log_openings:
+            job, attempt, start = await _begin(request, context, wanted)
         headers = {**LOG_HEADERS, **NO_BUFFERING, **_log_headers(attempt, start)}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
@@ -173,7 +174,8 @@ async def _events(request: web.Request, context: Context, wanted: _Wanted) -> we
     if seen is not None:
         wanted = replace(wanted, offset=seen, tail=None)
     with context.waiting(request):
-        job, attempt, offset = await _begin(request, context, wanted)
+        async with context.log_openings:
+            job, attempt, offset = await _begin(request, context, wanted)
         if seen is not None and attempt is not None and attempt.ended_at is not None:
             async with opened_log(context, job, attempt, wanted.stream) as (size, _):
                 if offset == size:

@@ -31,7 +31,7 @@ async def test_an_array_from_its_upload_to_the_zip_of_all_results(tmp_path: Path
         job = await caller.job(parent)
         assert (job["status"], job["message"]) == ("Completed", "all 4 children completed")
         counts = {"total": 4, "queued": 0, "active": 0, "completed": 4, "failed": 0, "cancelled": 0}
-        assert job["batch"] == counts
+        assert job["children"] == counts
         assert job["progress"] == {"current": 4.0, "total": 4.0}
 
         _, batches = await read(caller, "/api/v1/batches?user=7&state=Completed")

@@ -120,8 +120,8 @@ MUTANTS: Final = (
     _of(
         "a child without a result is named in the ZIP of the batch",
         "server/api/batch_result.py",
-        "note=_LEFT_OUT, missing=missing",
-        "note=_LEFT_OUT, missing=[]",
+        "note=note, missing=missing",
+        "note=note, missing=[]",
         f"{_HTTP}results_that_are_not_there_are_named",
     ),
 )
