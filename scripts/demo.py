@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ferryman import Client, EventDoc, FerrymanError, JobDoc, JobState
-from ferryman.cli.show import event_line, since
+from ferryman.cli.show import event_line, is_move, since
 from ferryman.dev import parent_death_signal
 from ferryman.units import say_duration, say_size
 
@@ -85,7 +85,7 @@ async def print_events(client: Client, job_id: int) -> tuple[JobDoc, list[EventD
 
 def stages(job: JobDoc, events: list[EventDoc]) -> dict[str, float]:
     """Seconds that each stage took, by the server's clock."""
-    at = {event.status: event.at for event in events}
+    at = {event.status: event.at for event in events if is_move(event)}
     times = [at[state] for state in (JobState.QUEUED, JobState.PROCESSING, JobState.SUBMITTED)]
     times += [at[JobState.RUNNING], at[JobState.COMPLETED]]
     waited, sent, started, ran = (

@@ -29,8 +29,10 @@ def test_submit_wait_output_shows_each_state_and_fetches_the_result(ferryman, tm
     )
     assert said.code == 0, said.err
     number = int(said.out)
-    states = [line.split()[1] for line in said.err.splitlines() if line.lstrip().startswith("+")]
-    assert states == ["Queued", "Processing", "Submitted", "Running", "Completed"]
+    lines = [line.split() for line in said.err.splitlines() if line.lstrip().startswith("+")]
+    states = ["Queued", "Processing", "Submitted", "Running", "Completed"]
+    assert [words[1] for words in lines if words[1] != "output"] == states
+    assert ["output", "residue_pairs:", "26"] in [words[1:] for words in lines]
     assert "contacts.csv" in content(tmp_path / "r.zip")
     again = ferryman("download", number)
     assert (again.code, again.out) == (0, f"job-{number}.zip\n")
