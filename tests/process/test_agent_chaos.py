@@ -73,6 +73,8 @@ def test_killed_again_and_again_every_payload_ends_once(tmp_path, seed):
             assert running.call("DELETE", f"/payloads/{payload_id}")[0] == 204
         assert "Completed" in outcomes
         assert running.terminate() == 0
+    with agent(tmp_path) as running:  # a bundle that others may use is kept until the next start
+        assert running.terminate() == 0
     data_dir = tmp_path / "agent"
     assert job_processes(data_dir) == []
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
