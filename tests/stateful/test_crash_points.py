@@ -12,7 +12,8 @@ from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
-from tests.support.inline_database import CrashPoint, SimulatedCrash
+from tests.support.each_crash import each_crash
+from tests.support.inline_database import CrashPoint
 from tests.support.sim_agent import end_in_each_way
 from tests.support.simulation import World
 
@@ -26,6 +27,9 @@ SERVICES = {
     ),
 }
 MANY = {"example": Service("example", runs_per_user=99, max_runs=99, expires_after_s=100.0)}
+
+STEPS = (1, *(pytest.param(first, marks=pytest.mark.slow) for first in (2, 3, 4, 5)))
+"""A long story crashes at every fifth step with the tests of a change, and at each with all."""
 
 
 async def _scenario(world: World) -> None:
@@ -115,36 +119,30 @@ async def _requests(world: World) -> None:
     assert (job.state, job.run, job.attempt) == (JobState.COMPLETED, 2, 5)
 
 
+def _world(folder: Path, crash_point: CrashPoint) -> World:
+    return World(folder, SERVICES, crash_point)
+
+
+def _talkative(folder: Path, crash_point: CrashPoint) -> World:
+    return World(folder, SERVICES, crash_point, talkative=True)
+
+
+async def _all_end_and_nothing_is_left(world: World, crashed_at: int | None) -> None:
+    await world.check()
+    await world.drain()
+    await world.check()
+    await world.remove_orphans()
+    assert not world.leftovers(), f"after a crash at step {crashed_at}"
+
+
+@pytest.mark.parametrize("first", STEPS)
 @pytest.mark.parametrize("scenario", [_scenario, _batches, _requests])
 async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(
-    tmp_path: Path, scenario: Callable[[World], Awaitable[None]]
+    tmp_path: Path, scenario: Callable[[World], Awaitable[None]], first: int
 ) -> None:
-    at = 0
-    while True:
-        at += 1
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        world = World(folder, SERVICES, CrashPoint(at), talkative=True)
-        with world.inline():
-            crashed = False
-            try:
-                await scenario(world)
-                await world.settle()
-            except SimulatedCrash:
-                crashed = True
-            if hasattr(world, "cancel"):
-                await world.die()
-            with world.inline():
-                await world.start()
-                await world.check()
-                await world.drain()
-                await world.check()
-                await world.remove_orphans()
-            assert not world.leftovers(), f"after a crash at step {at}"
-            world.database.close()
-        if not crashed:
-            break
-    assert at > 80, "the scenario became too short to prove anything"
+    check = _all_end_and_nothing_is_left
+    steps = await each_crash(tmp_path, _talkative, scenario, check, first=first, every=len(STEPS))
+    assert steps > 80, "the scenario became too short to prove anything"
 
 
 async def _many_at_once(world: World) -> None:
@@ -169,70 +167,45 @@ async def _many_at_once(world: World) -> None:
     await world.clean.run_once()
 
 
+@pytest.mark.parametrize("first", STEPS)
 @pytest.mark.parametrize("fault", ["", "reply_lost"])
-async def test_a_crash_at_any_step_of_many_at_once_loses_none(tmp_path: Path, fault: str) -> None:
-    at, crashed = 0, True
-    while crashed:
-        at += 1
-        folder = tmp_path / str(at)
-        folder.mkdir()
+async def test_a_crash_at_any_step_of_many_at_once_loses_none(
+    tmp_path: Path, fault: str, first: int
+) -> None:
+    def world_of(folder: Path, crash_point: CrashPoint) -> World:
         slots = {"north": 1, "south": 12}
-        world = World(folder, MANY, CrashPoint(at), slots=slots, bulk=True)
-        with world.inline():
-            crashed = False
-            for agent in world.agents:
-                agent.faults += [fault] * 3 if fault else []
-            try:
-                await _many_at_once(world)
-                await world.settle()
-            except SimulatedCrash:
-                crashed = True
-            except AssertionError:
-                if not fault:  # it may have kept them from being stored together
-                    raise
-            except ValueError:
-                assert fault or world.crash_point.crashed
-            if hasattr(world, "cancel"):
-                await world.die()
-            with world.inline():
-                await world.start()
-                await world.check()
-                await world.drain()
-                await world.check()
-                await world.remove_orphans()
-            assert not world.leftovers(), f"after a crash at step {at}"
-            world.database.close()
-    assert at > (20 if fault else 60), "the scenario became too short to prove anything"
+        return World(folder, MANY, crash_point, slots=slots, bulk=True)
+
+    async def story(world: World) -> None:
+        for agent in world.agents:
+            agent.faults += [fault] * 3 if fault else []
+        try:
+            await _many_at_once(world)
+        except AssertionError:
+            if not fault:  # it may have kept them from being stored together
+                raise
+        except ValueError:
+            assert fault or world.crash_point.crashed
+
+    check = _all_end_and_nothing_is_left
+    steps = await each_crash(tmp_path, world_of, story, check, first=first, every=len(STEPS))
+    assert steps > (20 if fault else 60), "the scenario became too short to prove anything"
 
 
 async def test_an_upload_that_was_not_answered_may_be_repeated_under_its_key(
     tmp_path: Path,
 ) -> None:
-    at = 0
-    crashed = True
-    while crashed:
-        at += 1
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        world = World(folder, SERVICES, CrashPoint(at))
-        with world.inline():
-            try:
-                await world.start()
-                await world.upload("ann", "example", key="once")
-                crashed = False
-            except SimulatedCrash:
-                pass
-            if hasattr(world, "cancel"):
-                await world.die()
-        with world.inline():
-            await world.start()
-            await world.upload("ann", "example", key="once")
-            await world.remove_orphans()
-            rows = world.database._run("SELECT id FROM jobs", None)
-            assert len(rows) == 1
-            assert not world.leftovers()
-            world.database.close()
-    assert at > 5
+    async def story(world: World) -> None:
+        await world.start()
+        await world.upload("ann", "example", key="once")
+
+    async def check(world: World, crashed_at: int | None) -> None:
+        await world.upload("ann", "example", key="once")
+        await world.remove_orphans()
+        assert len(world.database._run("SELECT id FROM jobs", None)) == 1
+        assert not world.leftovers(), f"after a crash at step {crashed_at}"
+
+    assert await each_crash(tmp_path, _world, story, check) > 5
 
 
 async def _scheduled(world: World) -> None:
@@ -251,37 +224,23 @@ async def _scheduled(world: World) -> None:
 
 
 async def test_a_crash_at_any_step_of_a_schedule_makes_no_job_twice(tmp_path: Path) -> None:
-    at, crashed = 0, True
-    while crashed:
-        at += 1
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        world = World(folder, SERVICES, CrashPoint(at))
-        with world.inline():
-            try:
-                await _scheduled(world)
-                crashed = False
-            except SimulatedCrash:
-                pass
-            if hasattr(world, "cancel"):
-                await world.die()
-        with world.inline():
-            await world.start()
-            for _ in range(2):
-                await world.schedules.run_once()
-                await world.settle()
-                await world.cancel.run_once()
-                await world.settle()
-            jobs, _ = await world.jobs.page(Filter(), None, 99)
-            hours = [job.created_at // (3_600 * 10**6) for job in jobs]
-            assert len(set(hours)) == len(hours), f"twice in an hour, after a crash at step {at}"
-            assert sum(not job.ended for job in jobs) <= 1
-            await world.remove_orphans()
-            assert not world.leftovers(), f"after a crash at step {at}"
-            rows = world.database._run("SELECT sum(refs) AS refs FROM bundles", None)
-            schedules, _ = await world.schedules.page(LOCAL, None, None, 9)
-            assert (rows[0]["refs"] or 0) == len(jobs) + len(schedules)
-            if not crashed:
-                assert (len(jobs), schedules) == (2, [])
-            world.database.close()
-    assert at > 20, "the scenario became too short to prove anything"
+    async def check(world: World, crashed_at: int | None) -> None:
+        for _ in range(2):
+            await world.schedules.run_once()
+            await world.settle()
+            await world.cancel.run_once()
+            await world.settle()
+        jobs, _ = await world.jobs.page(Filter(), None, 99)
+        hours = [job.created_at // (3_600 * 10**6) for job in jobs]
+        assert len(set(hours)) == len(hours), f"twice in an hour, crashed at step {crashed_at}"
+        assert sum(not job.ended for job in jobs) <= 1
+        await world.remove_orphans()
+        assert not world.leftovers(), f"after a crash at step {crashed_at}"
+        rows = world.database._run("SELECT sum(refs) AS refs FROM bundles", None)
+        schedules, _ = await world.schedules.page(LOCAL, None, None, 9)
+        assert (rows[0]["refs"] or 0) == len(jobs) + len(schedules)
+        if crashed_at is None:
+            assert (len(jobs), schedules) == (2, [])
+
+    steps = await each_crash(tmp_path, _world, _scheduled, check)
+    assert steps > 20, "the scenario became too short to prove anything"

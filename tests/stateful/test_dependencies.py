@@ -15,7 +15,8 @@ from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, Reason
 from tests.stateful.test_job_model import FAULT, HOW, KILL, NUMBER, SERVICES, JobModel
-from tests.support.inline_database import CrashPoint, SimulatedCrash
+from tests.support.each_crash import each_crash
+from tests.support.inline_database import CrashPoint
 from tests.support.sim_agent import end_in_each_way
 from tests.support.simulation import World
 
@@ -170,28 +171,16 @@ async def _all_run(world: World) -> None:
 async def test_a_crash_at_any_step_starts_none_too_early_and_leaves_none_waiting(
     tmp_path: Path,
 ) -> None:
-    services = {"s": Service("s", runs_per_user=3, max_runs=3)}
-    at, crashed = 0, True
-    while crashed:
-        at += 1
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        world = World(folder, services, CrashPoint(at))
-        with world.inline():
-            try:
-                await _scenario(world)
-                crashed = False
-            except SimulatedCrash:
-                pass
-            if hasattr(world, "dependencies"):
-                await world.die()
-        with world.inline():
-            await world.start()
-            await world.check()
-            await check(world)
-            await world.drain()
-            await world.check()
-            await check(world)
-            await ended_as_they_must(world)
-            world.database.close()
-    assert at > 40, "the scenario became too short to prove anything"
+    def world_of(folder: Path, crash_point: CrashPoint) -> World:
+        return World(folder, {"s": Service("s", runs_per_user=3, max_runs=3)}, crash_point)
+
+    async def checked(world: World, crashed_at: int | None) -> None:
+        await world.check()
+        await check(world)
+        await world.drain()
+        await world.check()
+        await check(world)
+        await ended_as_they_must(world)
+
+    steps = await each_crash(tmp_path, world_of, _scenario, checked)
+    assert steps > 40, "the scenario became too short to prove anything"

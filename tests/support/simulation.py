@@ -314,7 +314,12 @@ class World:
                 continue
             history = await self.jobs.events(job_id)
             before = None
-            said = Counter((one.attempt, one.message) for one in history if not one.is_move)
+            other = [one for one in history if not one.is_move]
+            asked = sum(one.event == "job.cancel_requested" for one in other)
+            assert asked <= job.run, f"{job_id} was cancelled twice in a run: {history}"
+            said = Counter(
+                (one.attempt, one.message) for one in other if one.event != "job.cancel_requested"
+            )
             if self.talkative:
                 assert not said or max(said.values()) == 1, f"{job_id} said twice: {said}"
             if self.talkative and job.state is JobState.COMPLETED and job.attempt:
