@@ -236,6 +236,7 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls):
         *,
         partial: bool = False,
         attempt: int | None = None,
+        children: bool = False,
         progress: ProgressCallback | None = None,
     ) -> Downloaded:
         """Fetch the result, a ZIP; a file appears only when it is whole and its digest is right.
@@ -246,6 +247,7 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls):
             partial: what there is by now, whatever the state: of a running job a snapshot, of a
                 failed job what it left, logs included.
             attempt: what this attempt left, whatever became of it.
+            children: of a parent, what its children left, each in a folder of its name.
             progress: called with bytes received and bytes in all.
 
         Raises:
@@ -257,9 +259,11 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls):
         name, path = f"job-{job_id}", f"api/v1/jobs/{job_id}/result"
         if partial:
             name, path = f"{name}-partial", f"download_partial/{job_id}"
+        if partial + children + (attempt is not None) > 1:
+            raise errors.BadArgument("choose one of partial, attempt and children")
+        if children:
+            name, path = f"{name}-children", f"api/v1/batches/{job_id}/result"
         if attempt is not None:
-            if partial:
-                raise errors.BadArgument("partial is of the job as it is now, not of an attempt")
             name = f"{name}-attempt-{attempt}"
             path = f"api/v1/jobs/{job_id}/attempts/{attempt}/result"
         target = await asyncio.to_thread(target_path, to, f"{name}.zip")

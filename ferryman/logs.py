@@ -34,7 +34,10 @@ async def fetch_log(transport: Transport, job_id: int, attempt: int | None, stre
         if latest is None:
             job = await transport.get(f"api/v1/jobs/{job_id}", JobDoc)
             kind = NoResult if job.ended else NotReady
-            raise kind(409, "no_attempt", f"no agent has taken job {job_id}: {job.message}")
+            why = f"no agent has taken job {job_id}: {job.message}"
+            if job.children is not None:
+                why = f"job {job_id} is the parent of a batch: its children have the logs"
+            raise kind(409, "no_attempt", why)
         attempt = latest.number
 
     async def once() -> str:

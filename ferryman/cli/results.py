@@ -37,6 +37,10 @@ def download(
         ),
     ] = False,
     attempt: Attempt = None,
+    children: Annotated[
+        bool,
+        typer.Option("--children", help="Of a parent: what its children left, a folder for each."),
+    ] = False,
     quiet: Quiet = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
@@ -55,10 +59,11 @@ def download(
         async with server.client() as client:
             try:
                 if output == STDOUT:
-                    await _print_zip(client, job_id, partial, attempt, quiet=quiet)
+                    await _print_zip(client, job_id, partial, attempt, children, quiet=quiet)
                 else:
                     to = output or "."
-                    typer.echo(await fetch(client, job_id, to, partial, attempt, quiet=quiet))
+                    done = await fetch(client, job_id, to, partial, attempt, children, quiet=quiet)
+                    typer.echo(done)
             except (NoResult, NotReady) as problem:
                 return explain(problem, server, job_id, attempt)
             return 0
@@ -88,12 +93,18 @@ async def fetch(
     to: str,
     partial: bool = False,
     attempt: int | None = None,
+    children: bool = False,
     *,
     quiet: bool,
 ) -> Path:
     with show.progress_bar("fetching", quiet=quiet) as on_progress:
         done = await client.download(
-            job_id, to, partial=partial, attempt=attempt, progress=on_progress
+            job_id,
+            to,
+            partial=partial,
+            attempt=attempt,
+            children=children,
+            progress=on_progress,
         )
     if not quiet:
         show.print_message(f"saved {done.path} ({say_size(done.size)})")
@@ -101,13 +112,24 @@ async def fetch(
 
 
 async def _print_zip(
-    client: Client, job_id: int, partial: bool, attempt: int | None, *, quiet: bool
+    client: Client,
+    job_id: int,
+    partial: bool,
+    attempt: int | None,
+    children: bool,
+    *,
+    quiet: bool,
 ) -> None:
     """To stdout, once it has arrived whole."""
     with tempfile.TemporaryDirectory(prefix="ferryman-") as folder:
         with show.progress_bar("fetching", quiet=quiet) as on_progress:
             done = await client.download(
-                job_id, f"{folder}/", partial=partial, attempt=attempt, progress=on_progress
+                job_id,
+                f"{folder}/",
+                partial=partial,
+                attempt=attempt,
+                children=children,
+                progress=on_progress,
             )
         with done.path.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from ferryman import Client, NoResult
 from tests.support.fake_agent import FakeAgent, serving
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
@@ -56,6 +57,12 @@ async def test_an_array_from_its_upload_to_the_zip_of_all_results(tmp_path: Path
             assert (status, kind) == (200, "application/zip")
             names = zipfile.ZipFile(io.BytesIO(body)).namelist()
             assert {name.partition("/")[0] for name in names} == {"0", "1", "2", "3"}
+        async with Client(caller.url) as client:
+            done = await client.download(parent, tmp_path, children=True)
+            assert done.path.name == f"job-{parent}-children.zip"
+            assert len(zipfile.ZipFile(done.path).namelist()) >= 4
+            with pytest.raises(NoResult, match="its children have the logs"):
+                await client.log(parent)
 
 
 async def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
