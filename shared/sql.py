@@ -7,7 +7,7 @@ defines. ``shared.sqlite`` is the adapter of today.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -18,6 +18,14 @@ class Row(Protocol):
     """A row that a statement returned."""
 
     def __getitem__(self, column: str, /) -> Any: ...
+
+    def keys(self) -> Sequence[str]:
+        """The names of its columns, in their order."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """Its values, in the order of the columns."""
+        ...
 
 
 class Transaction(Protocol):

@@ -92,7 +92,9 @@ class _Columns:
         self._read = [(name, read) for name, read in _READ.items() if name in names]
 
     def fields(self, row: Row) -> dict[str, Any]:
-        fields = dict(zip(self._names, self._values(row), strict=True))
+        # Asked for one name, SQLite's row compares it with the names of all columns before.
+        named = dict(zip(row.keys(), row, strict=True))
+        fields = dict(zip(self._names, self._values(named), strict=True))
         for name, read in self._read:
             if fields[name] is not None:
                 fields[name] = read(fields[name])
