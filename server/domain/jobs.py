@@ -38,6 +38,8 @@ class Bundle:
     """Bytes of the ZIP."""
     digest: str
     """Of the content, see ``shared.files.bundles.format``."""
+    own_modes: bool = field(default=False, compare=False)
+    """Of a new one: no other upload may share its file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class Accept(Stage):
         Args:
             insert: gives the row, and whether it refers to this very file.
         """
-        if await self._jobs.can_share_bundle(bundle.digest, bundle.size):
+        if not bundle.own_modes and await self._jobs.can_share_bundle(bundle.digest, bundle.size):
             try:
                 return await self._insert(None, bundle, insert)
             except BundleGone:
@@ -190,7 +190,8 @@ class Accept(Stage):
         lease = self._leases.own  # before the file is there: until it ends, it is no orphan
         async with self._storage.pending(FileKind.BUNDLE) as pending:
             file = "" if content is None else await pending.put(content)
-            row, refers = await insert(Bundle(file, bundle.size, bundle.digest), lease)
+            stored = Bundle(file, bundle.size, bundle.digest, bundle.own_modes)
+            row, refers = await insert(stored, lease)
             if refers:
                 pending.commit()  # else it shares the file of an earlier upload
         return row

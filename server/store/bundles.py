@@ -38,12 +38,18 @@ async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle | None
         return Bundle(shared[0]["file"], bundle.size, bundle.digest) if shared else None
     rows = await tx.rows(
         """
-        INSERT INTO bundles (file, digest, size, refs, created_at)
-        VALUES (:file, :digest, :size, 1, :at)
+        INSERT INTO bundles (file, digest, size, refs, created_at, shared)
+        VALUES (:file, :digest, :size, 1, :at, :shared)
         ON CONFLICT (digest, size) WHERE shared = 1 DO UPDATE SET refs = bundles.refs + 1
         RETURNING file
         """,
-        {"file": bundle.file, "digest": bundle.digest, "size": bundle.size, "at": at},
+        {
+            "file": bundle.file,
+            "digest": bundle.digest,
+            "size": bundle.size,
+            "at": at,
+            "shared": int(not bundle.own_modes),
+        },
     )
     return Bundle(rows[0]["file"], bundle.size, bundle.digest)
 

@@ -50,6 +50,9 @@ class BundleSummary:
     """For people: names that are not for every system."""
     has_gather: bool = field(default=False, compare=False)
     """There is a ``gather.sh`` beside ``run.sh``."""
+    own_modes: bool = field(default=False, compare=False)
+    """A file is executable only because its archive said so: the digest does not tell it from a
+    bundle in which it is not."""
 
 
 @dataclass(frozen=True, slots=True)

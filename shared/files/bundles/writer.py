@@ -83,6 +83,7 @@ class BundleWriter:
         self._portable = portable
         self._tree = PathSet()
         self._files: list[FileDigest] = []
+        self._own_modes = False
         self._crlf: set[str] = set()
         """Those called run.sh that have Windows line endings."""
         self._bytes = 0
@@ -167,7 +168,9 @@ class BundleWriter:
         """The file is complete."""
         file = self._current()
         self._open = None
-        program = file.executable or is_program(file.path, file.head)
+        looks_it = is_program(file.path, file.head)
+        program = file.executable or looks_it
+        self._own_modes |= program and not looks_it
         # Only the central directory, written last, holds the mode.
         file.info.external_attr = (0o100000 | (PROGRAM_MODE if program else FILE_MODE)) << 16
         file.out.close()
@@ -204,7 +207,9 @@ class BundleWriter:
         if f"{root}{ENTRY}" in self._crlf:
             warnings = (_CRLF, *warnings)
         has_gather = f"{root}{GATHER}" in paths
-        return BundleSummary(size, digest, len(paths), self._bytes, warnings, has_gather)
+        return BundleSummary(
+            size, digest, len(paths), self._bytes, warnings, has_gather, self._own_modes
+        )
 
     def abort(self) -> None:
         """Close and delete whatever is there, a sealed file too; may be repeated."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -33,6 +34,18 @@ async def test_the_same_content_is_stored_once(jobs: SqlJobs) -> None:
     assert files == ["a", "a", "c", "d"]
     assert await jobs.files_in_use(["a", "b", "c", "d"]) == {"a", "c", "d"}
     assert await jobs.stored("ann") == 3 * 5 + 6  # to its user each one counts
+
+
+async def test_a_bundle_whose_archive_said_what_is_executable_is_stored_by_itself(
+    jobs: SqlJobs,
+) -> None:
+    own = Bundle("b", 5, "d", own_modes=True)
+    for before, after in (("a", "c"), ("e", "f")):
+        shared = await uploaded(jobs, before)
+        job, _ = await jobs.insert(new(bundle=replace(own, file=f"b{before}")), "queued")
+        again = await uploaded(jobs, after)
+        assert job.bundle == replace(own, file=f"b{before}")
+        assert shared.bundle == again.bundle == Bundle("a", 5, "d")
 
 
 async def test_a_shared_file_goes_with_the_last_job_that_has_it(jobs: SqlJobs) -> None:
