@@ -35,8 +35,9 @@ class Deliveries:
 
     def __init__(self, submit: Submit, order_many: OrderMany) -> None:
         self._submit = submit
-        self._sent: dict[str, int] = {}
-        """Digest of a bundle that the agent may still have -> the job that it was sent with."""
+        self._sent: dict[str, tuple[str, int]] = {}
+        """Digest of a bundle that the agent may still have -> our file, and the job that it was
+        sent with. Two files of one digest can differ in what is executable: the latest counts."""
         self._under_way: dict[str, asyncio.Event] = {}
         """Digest -> set when the submit that carries this bundle is answered."""
         self._orders = Together(
@@ -50,7 +51,7 @@ class Deliveries:
         digest = job.bundle.digest
         while True:
             sent_with = self._sent.get(digest)
-            if sent_with is not None:
+            if sent_with is not None and sent_with[0] == job.bundle.file:
                 try:
                     return await self._orders((job, service))
                 except RefusedByAgent as no:
@@ -70,7 +71,7 @@ class Deliveries:
         try:
             payload = await self._submit(job, service, True)
             self._sent.pop(digest, None)
-            self._sent[digest] = job.id
+            self._sent[digest] = (job.bundle.file if job.bundle else "", job.id)
             if len(self._sent) > _MAX_REMEMBERED:
                 del self._sent[next(iter(self._sent))]
             return payload

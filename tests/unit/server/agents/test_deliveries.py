@@ -17,7 +17,7 @@ from shared.wire import JobState, Limits, PayloadDoc, PayloadState
 SERVICE = Service("example")
 
 
-def child(number: int, digest: str = "d") -> Job:
+def child(number: int, digest: str = "d", file: str = "f") -> Job:
     return Job(
         id=number,
         user_id="ann",
@@ -28,7 +28,7 @@ def child(number: int, digest: str = "d") -> Job:
         created_at=0,
         queued_at=0,
         attempt=1,
-        bundle=Bundle("f", 1, digest),
+        bundle=Bundle(file, 1, digest),
         parent_id=99,
     )
 
@@ -129,3 +129,11 @@ async def test_who_waits_for_a_first_one_that_is_cancelled_goes_first() -> None:
     await asyncio.wait([first], timeout=0)
     first.cancel()
     assert await second == [2]
+
+
+async def test_another_file_of_the_same_content_is_sent_too() -> None:
+    """What is executable in it may differ, which the digest does not say."""
+    line = Line()
+    for number, file in ((1, "f"), (2, "g"), (3, "g"), (4, "f")):
+        assert await line.send(child(number, file=file)) == [number]
+    assert (line.submits, line.orders) == ([(1, True), (2, True), (4, True)], [[3]])
