@@ -200,9 +200,14 @@ class Attempt:
             running = await context.payloads.start(
                 payload.id, process.pid, str(workspace.path), dict(workspace.enforcement)
             )
-            if running is None or self._start_prevented:
+            if running is None:
                 return None
             self.payload = running
+            if (
+                self._start_prevented
+            ):  # while it was stored: its row says Running, so it needs an end
+                process.stop(Reason.SHUTDOWN, outcomes.STOPPED, grace=False)
+                return await process.wait()
             log.info("payload.started", payload_id=payload.id, key=payload.key)
             with context.outputs.running(running):
                 return await run_watched(

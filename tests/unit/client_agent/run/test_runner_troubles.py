@@ -42,6 +42,25 @@ async def test_stopping_stores_what_ran_as_interrupted_and_leaves_what_waits(rig
     assert rig.folders.bundle(waiting.bundle_file).exists()
 
 
+async def test_what_is_stored_as_running_while_the_agent_stops_gets_an_end(rig):
+    """Or the next start would take it for an attempt that died with the agent."""
+    start, stopping = rig.payloads.start, []
+
+    async def stop_meanwhile(*args):
+        running = await start(*args)
+        stopping.append(asyncio.ensure_future(rig.runner.stop(60)))
+        await rig.clock.settle()
+        return running
+
+    rig.payloads.start = stop_meanwhile
+    payload = await rig.submit()
+    await rig.ended(payload.id)
+    await stopping[0]
+    ended = await rig.payloads.get(payload.id)
+    assert (ended.state, ended.outcome.reason) == (PayloadState.FAILED, Reason.SHUTDOWN)
+    assert not rig.sandbox.starts
+
+
 async def test_stopping_kills_what_ignores_sigterm(rig):
     rig.sandbox.obeys_sigterm = False
     payload = await rig.submit()
