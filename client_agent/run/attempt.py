@@ -105,6 +105,9 @@ class Attempt:
         self._context.slots.withdraw(self.payload.id)
         return self._launching
 
+    def _is_prevented(self) -> bool:
+        return self._start_prevented
+
     def shut_down(self, *, grace: bool) -> None:
         """The agent shuts down: stop what runs, start nothing."""
         self.prevent_start()
@@ -203,9 +206,7 @@ class Attempt:
             if running is None:
                 return None
             self.payload = running
-            if (
-                self._start_prevented
-            ):  # while it was stored: its row says Running, so it needs an end
+            if self._is_prevented():  # meanwhile: its row says Running, so it needs an end
                 process.stop(Reason.SHUTDOWN, outcomes.STOPPED, grace=False)
                 return await process.wait()
             log.info("payload.started", payload_id=payload.id, key=payload.key)

