@@ -9,6 +9,7 @@ from typing import Any
 
 from shared.clock import RealClock
 from tests.support.agent_process import LIMITS, PATIENCE_S, AgentProcess, agent, alive, watched
+from tests.support.programs import until
 
 
 def live(running: AgentProcess, payload_id: int) -> Iterator[dict[str, Any]]:
@@ -31,13 +32,13 @@ printf '::notice::last words'
 """
     with agent(tmp_path) as running:
         payload_id = running.submit("1.1", {"run.sh": script})["id"]
-        payload = next(live(running, payload_id))
+        payload = next(one for one in live(running, payload_id) if one["live"]["output"])
         assert payload["status"] == "Running"
         assert payload["live"]["progress"] == {"current": 1.0, "total": 2.0}
         assert payload["live"]["output"] == {"score": "0.93"}
         path = f"/payloads/{payload_id}/logs/stdout"
         written = b"::progress value=1,total=2::half\n::output name=score::0.93\nbegun\n"
-        assert running.call("GET", path) == (200, written)
+        until(lambda: running.call("GET", path) == (200, written), "the log does not show it")
         followed = running.call("GET", f"{path}?follow=1&offset={len(written)}")
         assert followed == (200, b"::notice::last words")
         ended = running.ended(payload_id)
