@@ -10,8 +10,7 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import FAILED
-from ferryman.cli.options import Json, Server, Token, TokenFile, Url, run
-from ferryman.defaults import DEFAULT_URL
+from ferryman.cli.options import Json, Server, on_server, run
 from ferryman.errors import BadArgument
 from ferryman.units import say_duration
 
@@ -34,18 +33,17 @@ _HEADS: Final = ("AGENT", "STATE", "READY", "JOBS", "SLOTS", "ADDRESS", "MESSAGE
 
 
 @app.command("list")
+@on_server
 def list_agents(
     every: Annotated[
         bool,
         typer.Option("--all", help="Also those that were retired and are not in the settings."),
     ] = False,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """List the agents, and why those that get no jobs get none."""
-    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         from ferryman.agent_models import AgentDoc
@@ -66,15 +64,14 @@ def list_agents(
 
 
 @app.command("show")
+@on_server
 def show_agent(
     name: Name,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Show an agent."""
-    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:
@@ -90,60 +87,57 @@ def show_agent(
 
 
 @app.command()
+@on_server
 def drain(
     name: Name,
     message: Message = None,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Give an agent no new jobs; those that it has go on to their end."""
-    _change(Server.from_options(url, token, token_file), name, "drain", message, json=json)
+    _change(server, name, "drain", message, json=json)
 
 
 @app.command()
+@on_server
 def resume(
     name: Name,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Use an agent again that was drained, retired or declared lost."""
-    _change(Server.from_options(url, token, token_file), name, "resume", None, json=json)
+    _change(server, name, "resume", None, json=json)
 
 
 @app.command()
+@on_server
 def retire(
     name: Name,
     yes: Yes = False,
     message: Message = None,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Stop using an agent; it must have no jobs (drain it, and wait)."""
     ask = None if yes else "retire agent {}? It gets no jobs, and the server does not contact it"
-    _change(
-        Server.from_options(url, token, token_file), name, "retire", message, json=json, ask=ask
-    )
+    _change(server, name, "retire", message, json=json, ask=ask)
 
 
 @app.command()
+@on_server
 def lost(
     name: Name,
     yes: Yes = False,
     message: Message = None,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Declare an agent lost: its jobs are tried again at once."""
     ask = "declare agent {} lost? Its attempts end now ({}), though they may still run there"
-    server = Server.from_options(url, token, token_file)
     _change(server, name, "lost", message, json=json, ask=None if yes else ask)
 
 

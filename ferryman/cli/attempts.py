@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Attempt, JobId, Json, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.cli.options import Attempt, JobId, Json, Quiet, Server, on_server, run
 from ferryman.cli.results import explain, partial_hint
-from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument, NoResult, NotReady
 
 if TYPE_CHECKING:
@@ -19,19 +18,18 @@ if TYPE_CHECKING:
     from ferryman.models import AttemptDoc
 
 
+@on_server
 def attempts(
     job_id: JobId,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """List the attempts of a job.
 
     When each one ran, where, and how it ended. `ferryman logs` and `ferryman download` with
     --attempt show what one left.
     """
-    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:
@@ -48,6 +46,7 @@ def attempts(
     run(work())
 
 
+@on_server
 def logs(
     job_id: JobId,
     attempt: Attempt = None,
@@ -62,9 +61,8 @@ def logs(
         typer.Option("--tail", min=0, metavar="BYTES", help="With --follow: begin so far back."),
     ] = None,
     quiet: Quiet = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Print what a job writes to stdout or stderr, while it runs, too.
 
@@ -72,7 +70,6 @@ def logs(
     """
     from ferryman.logs import latest_with_logs
 
-    server = Server.from_options(url, token, token_file)
     if tail is not None and not follow:
         raise BadArgument("--tail says where --follow begins")
     if follow:

@@ -7,22 +7,20 @@ from typing import Annotated
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import JobId, Json, Server, Token, TokenFile, Url, run, state_named
-from ferryman.defaults import DEFAULT_URL
+from ferryman.cli.options import JobId, Json, Server, on_server, run, state_named
 
 
+@on_server
 def children(
     job_id: JobId,
     state: Annotated[
         str | None, typer.Option("--state", metavar="STATE", help="Those in this state.")
     ] = None,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """List the children of a parent."""
-    server = Server.from_options(url, token, token_file)
     wanted = state_named(state)
 
     async def work() -> int:
@@ -37,14 +35,13 @@ def children(
     run(work())
 
 
+@on_server
 def graph(
     job_id: JobId,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Print what hangs on a job, and on what it hangs, as a Mermaid diagram."""
-    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:
@@ -54,6 +51,7 @@ def graph(
     run(work())
 
 
+@on_server
 def dead_letters(
     user: Annotated[
         str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
@@ -69,12 +67,10 @@ def dead_letters(
         str | None, typer.Option("--tag", metavar="TAG", help="Those with this tag.")
     ] = None,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """List the jobs that failed for good and are kept until somebody retries or deletes them."""
-    server = Server.from_options(url, token, token_file)
     given = {"user": user, "service": service, "reason": reason, "tag": tag}
     where = {name: value for name, value in given.items() if value}
 

@@ -8,8 +8,7 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import exit_code_of_job
-from ferryman.cli.options import JobId, Json, Quiet, Server, Token, TokenFile, Url, run, state_named
-from ferryman.defaults import DEFAULT_URL
+from ferryman.cli.options import JobId, Json, Quiet, Server, on_server, run, state_named
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -19,6 +18,7 @@ EXPLAIN_CANCEL_AFTER_S: float = 5.0
 """A cancel that takes longer is explained."""
 
 
+@on_server
 def status(
     job_id: JobId,
     wait: Annotated[
@@ -29,14 +29,11 @@ def status(
     ] = False,
     quiet: Quiet = False,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Show a job."""
     from ferryman.cli.follow import follow_job
-
-    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:
@@ -88,6 +85,7 @@ async def _cancelled(client: Client, job_id: int, *, quiet: bool) -> JobDoc:
         cancelling.cancel()
 
 
+@on_server
 def list_jobs(
     user: Annotated[
         str | None, typer.Option("--user", "-u", metavar="NAME", help="Of this user.")
@@ -104,12 +102,10 @@ def list_jobs(
     ] = 50,
     every: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """List jobs, newest first."""
-    server = Server.from_options(url, token, token_file)
     wanted = state_named(state)
     most = 0 if every else limit
 

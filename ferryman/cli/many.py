@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from ferryman.cli import options, show
 from ferryman.cli.exits import FAILED
-from ferryman.cli.options import Json, Quiet, Server, Token, TokenFile, Url, run, state_named
-from ferryman.defaults import DEFAULT_URL
+from ferryman.cli.options import Json, Quiet, Server, on_server, run, state_named
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ DeadLetters: TypeAlias = Annotated[
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
+@on_server
 def cancel(
     job_ids: JobIds = None,
     user: OfUser = None,
@@ -51,15 +51,13 @@ def cancel(
     yes: Yes = False,
     quiet: Quiet = False,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Cancel jobs; of a single one it returns when none of its processes is left.
 
     Give IDs, or say which jobs by the options: all that have not ended and fit.
     """
-    server = Server.from_options(url, token, token_file)
     if job_ids is not None and len(job_ids) == 1:
         from ferryman.cli.jobs import cancel_one
 
@@ -69,7 +67,19 @@ def cancel(
     _do(server, "cancel", job_ids, where, yes=yes, quiet=quiet, json=json)
 
 
-def retry(
+RETRY_HELP: Final = """Begin a new run of jobs that failed or were cancelled, with fresh retries.
+
+Give IDs, or say which jobs by the options.
+"""
+DELETE_HELP: Final = """Delete jobs with all that they left; what has not ended is cancelled first.
+
+Give IDs, or say which jobs by the options.
+"""
+
+
+@on_server
+def retry_or_delete(
+    context: typer.Context,
     job_ids: JobIds = None,
     user: OfUser = None,
     service: OfService = None,
@@ -80,45 +90,15 @@ def retry(
     yes: Yes = False,
     quiet: Quiet = False,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
-    """Begin a new run of jobs that failed or were cancelled, with fresh retries.
-
-    Give IDs, or say which jobs by the options.
-    """
+    """``ferryman retry`` and ``ferryman delete``, by the name of the command."""
     where = _where(user=user, service=service, state=state_named(state), tag=tag, reason=reason)
     if dead_letters:
         where["dead_letter"] = "true"
-    server = Server.from_options(url, token, token_file)
-    _do(server, "retry", job_ids, where, yes=yes, quiet=quiet, json=json)
-
-
-def delete(
-    job_ids: JobIds = None,
-    user: OfUser = None,
-    service: OfService = None,
-    state: InState = None,
-    tag: WithTag = None,
-    reason: WithReason = None,
-    dead_letters: DeadLetters = False,
-    yes: Yes = False,
-    quiet: Quiet = False,
-    json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
-) -> None:
-    """Delete jobs with all that they left; what has not ended is cancelled first.
-
-    Give IDs, or say which jobs by the options.
-    """
-    where = _where(user=user, service=service, state=state_named(state), tag=tag, reason=reason)
-    if dead_letters:
-        where["dead_letter"] = "true"
-    server = Server.from_options(url, token, token_file)
-    _do(server, "delete", job_ids, where, yes=yes, quiet=quiet, json=json)
+    action: BulkAction = "retry" if context.info_name == "retry" else "delete"
+    _do(server, action, job_ids, where, yes=yes, quiet=quiet, json=json)
 
 
 def _where(**given: str | None) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -22,10 +23,10 @@ PATIENCE_S: Final = 2.0
 
 USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
-Url: TypeAlias = Annotated[
+_Url: TypeAlias = Annotated[
     str, typer.Option("--url", envvar="FERRYMAN_URL", help="The server.", metavar="URL")
 ]
-Token: TypeAlias = Annotated[
+_Token: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--token",
@@ -34,10 +35,18 @@ Token: TypeAlias = Annotated[
         metavar="TOKEN",
     ),
 ]
-TokenFile: TypeAlias = Annotated[
+_TokenFile: TypeAlias = Annotated[
     Path | None,
     typer.Option("--token-file", help="A file with the token in its first line.", metavar="FILE"),
 ]
+_WHICH: Final = tuple(
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    for name, default, kind in (
+        ("url", DEFAULT_URL, _Url),
+        ("token", None, _Token),
+        ("token_file", None, _TokenFile),
+    )
+)
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Quiet: TypeAlias = Annotated[
     bool, typer.Option("--quiet", "-q", help="No messages on stderr but errors.")
@@ -109,6 +118,20 @@ class Server:
     def command(self, words: str) -> str:
         """A command line that reaches the same server."""
         return f"ferryman {words}" + ("" if self.url == DEFAULT_URL else f" --url {self.url}")
+
+
+def on_server(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes ``server``, with the options that say which one in its place."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [one for one in signature.parameters.values() if one.name != "server"]
+
+    def run_command(**given: Any) -> None:
+        which = [given.pop(option.name) for option in _WHICH]
+        command(**given, server=Server.from_options(*which))
+
+    run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
+    run_command.__signature__ = inspect.Signature([*own, *_WHICH])  # type: ignore[attr-defined]
+    return run_command
 
 
 def login_name() -> str | None:

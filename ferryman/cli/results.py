@@ -13,8 +13,7 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import exit_code_for
-from ferryman.cli.options import Attempt, JobId, Output, Quiet, Server, Token, TokenFile, Url, run
-from ferryman.defaults import DEFAULT_URL
+from ferryman.cli.options import Attempt, JobId, Output, Quiet, Server, on_server, run
 from ferryman.errors import BadArgument, NoResult, NotReady
 from ferryman.units import say_size
 
@@ -26,6 +25,7 @@ _HTTP_PATH: Final = re.compile(r"(\. What it left: |; )/download_partial.*")
 """At the end of a refusal, for those who use HTTP."""
 
 
+@on_server
 def download(
     job_id: JobId,
     output: Output = None,
@@ -42,15 +42,13 @@ def download(
         typer.Option("--children", help="Of a parent: what its children left, a folder for each."),
     ] = False,
     quiet: Quiet = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Fetch the result, a ZIP; print the file's name. The file appears when it is complete.
 
     With --output - the ZIP itself goes to stdout.
     """
-    server = Server.from_options(url, token, token_file)
 
     if output == STDOUT and sys.stdout.isatty():
         raise BadArgument("a ZIP cannot be shown on a terminal: send stdout to a file or a program")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
 from ferryman.cli import options, show, submit_options
-from ferryman.cli.options import Json, Quiet, Server, Token, TokenFile, Url, run
-from ferryman.defaults import DEFAULT_URL
+from ferryman.cli.options import Json, Quiet, Server, on_server, run
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
+    from ferryman.client import Client
     from ferryman.schedule_models import ScheduleDoc
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ _HEADS: Final = ("ID", "STATE", "NAME", "CRON", "ZONE", "NEXT", "JOB", "MESSAGE"
 
 
 @app.command("add")
+@on_server
 def add(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", hidden=True)],
     cron: Annotated[
@@ -73,15 +75,13 @@ def add(
     priority: submit_options.Priority = None,
     quiet: Quiet = False,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Store a bundle, and have a job made of it at each time; print the schedule's number.
 
     PATH is what `ferryman submit` takes.
     """
-    server = Server.from_options(url, token, token_file)
     whose = user or options.login_name()
     if whose is None:
         raise BadArgument("--user is missing: your login name cannot be used as one")
@@ -113,17 +113,16 @@ def add(
 
 
 @app.command("list")
+@on_server
 def list_schedules(
     user: Annotated[
         str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
     ] = None,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """List schedules, and when they are due."""
-    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:
@@ -153,86 +152,65 @@ def _row(schedule: ScheduleDoc) -> tuple[str, ...]:
 
 
 @app.command()
-def pause(
-    schedule_id: ScheduleId,
-    quiet: Quiet = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
-) -> None:
+@on_server
+def pause(schedule_id: ScheduleId, quiet: Quiet = False, *, server: Server) -> None:
     """Make no jobs of it until it is resumed."""
-    server = Server.from_options(url, token, token_file)
 
-    async def work() -> int:
-        async with server.client() as client:
-            await client.pause_schedule(schedule_id)
-        if not quiet:
-            show.print_message(f"schedule {schedule_id} is paused")
-        return 0
+    async def work(client: Client) -> str:
+        await client.pause_schedule(schedule_id)
+        return f"schedule {schedule_id} is paused"
 
-    run(work())
+    _change(server, work, quiet=quiet)
 
 
 @app.command()
-def resume(
-    schedule_id: ScheduleId,
-    quiet: Quiet = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
-) -> None:
+@on_server
+def resume(schedule_id: ScheduleId, quiet: Quiet = False, *, server: Server) -> None:
     """Go on with its next time."""
-    server = Server.from_options(url, token, token_file)
 
-    async def work() -> int:
-        async with server.client() as client:
-            schedule = await client.resume_schedule(schedule_id)
-        if not quiet and schedule.next_at:
-            show.print_message(f"its next job comes at {show.local(schedule.next_at)}")
-        return 0
+    async def work(client: Client) -> str:
+        schedule = await client.resume_schedule(schedule_id)
+        when = show.local(schedule.next_at) if schedule.next_at else "a time that is not known"
+        return f"its next job comes at {when}"
 
-    run(work())
+    _change(server, work, quiet=quiet)
 
 
 @app.command("run")
-def run_now(
-    schedule_id: ScheduleId,
-    quiet: Quiet = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
-) -> None:
+@on_server
+def run_now(schedule_id: ScheduleId, quiet: Quiet = False, *, server: Server) -> None:
     """Make a job of it now; print the job's number."""
-    server = Server.from_options(url, token, token_file)
 
-    async def work() -> int:
-        async with server.client() as client:
-            job = await client.run_schedule(schedule_id)
-        if job is not None:
-            typer.echo(job.id)
-        elif not quiet:
-            show.print_message("the job before is cancelled first; then it makes one")
-        return 0
+    async def work(client: Client) -> str:
+        job = await client.run_schedule(schedule_id)
+        if job is None:
+            return "the job before is cancelled first; then it makes one"
+        typer.echo(job.id)
+        return ""
 
-    run(work())
+    _change(server, work, quiet=quiet)
 
 
 @app.command()
-def delete(
-    schedule_id: ScheduleId,
-    quiet: Quiet = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
-) -> None:
+@on_server
+def delete(schedule_id: ScheduleId, quiet: Quiet = False, *, server: Server) -> None:
     """Delete it; its jobs stay."""
-    server = Server.from_options(url, token, token_file)
 
-    async def work() -> int:
+    async def work(client: Client) -> str:
+        await client.delete_schedule(schedule_id)
+        return f"schedule {schedule_id} is deleted"
+
+    _change(server, work, quiet=quiet)
+
+
+def _change(server: Server, work: Callable[[Client], Awaitable[str]], *, quiet: bool) -> None:
+    """Do it, and say what came of it."""
+
+    async def run_work() -> int:
         async with server.client() as client:
-            await client.delete_schedule(schedule_id)
-        if not quiet:
-            show.print_message(f"schedule {schedule_id} is deleted")
+            message = await work(client)
+        if message and not quiet:
+            show.print_message(message)
         return 0
 
-    run(work())
+    run(run_work())

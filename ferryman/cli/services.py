@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Json, Quiet, Server, Token, TokenFile, Url, run
-from ferryman.defaults import DEFAULT_URL
+from ferryman.cli.options import Json, Quiet, Server, on_server, run
 
 if TYPE_CHECKING:
     from ferryman.service_models import ServiceDoc
@@ -24,14 +23,13 @@ _HEADS: Final = ("SERVICE", "STATE", "RUNNING", "QUEUED", "OLDEST", "MESSAGE")
 
 
 @app.command("list")
+@on_server
 def list_services(
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """List the services, and how busy they are."""
-    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         from ferryman.service_models import ServiceDoc
@@ -48,6 +46,7 @@ def list_services(
 
 
 @app.command()
+@on_server
 def pause(
     name: Name,
     message: Annotated[
@@ -56,12 +55,10 @@ def pause(
     ] = None,
     quiet: Quiet = False,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Let the queued jobs of a service wait; those that run go on."""
-    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:
@@ -72,16 +69,15 @@ def pause(
 
 
 @app.command()
+@on_server
 def resume(
     name: Name,
     quiet: Quiet = False,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Send the jobs of a paused service again."""
-    server = Server.from_options(url, token, token_file)
 
     async def work() -> int:
         async with server.client() as client:

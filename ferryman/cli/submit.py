@@ -14,9 +14,8 @@ import typer
 
 from ferryman.cli import options, show, submit_options
 from ferryman.cli.exits import exit_code_of_job
-from ferryman.cli.options import Json, Output, Quiet, Server, Token, TokenFile, Url, run
+from ferryman.cli.options import Json, Output, Quiet, Server, on_server, run
 from ferryman.cli.results import STDOUT, fetch, partial_hint
-from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ _MAX_SCANNED: Final = 1 << 16
 """Bytes of a run.sh that are searched for Windows line ends."""
 
 
+@on_server
 def submit(
     paths: Annotated[
         list[Path],
@@ -90,9 +90,8 @@ def submit(
     ] = None,
     quiet: Quiet = False,
     json: Json = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    token_file: TokenFile = None,
+    *,
+    server: Server,
 ) -> None:
     """Send a bundle; print the job's number.
 
@@ -108,7 +107,6 @@ def submit(
     from ferryman.cli.follow import follow_job
     from ferryman.download import target_path
 
-    server = Server.from_options(url, token, token_file)
     whose = user or options.login_name()
     if whose is None:
         raise BadArgument("--user is missing: your login name cannot be used as one")
