@@ -272,7 +272,7 @@ async def test_a_disk_that_hangs_delays_its_own_job_only(tmp_path: Path) -> None
 
 
 class Listener:
-    """Keeps what it is told.
+    """Keeps the calls that it gets.
 
     Args:
         lines: what it says of how many lines it had to look at.
