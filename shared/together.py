@@ -82,7 +82,7 @@ class Together(Generic[Item, Answer]):
                     if len(self._waiting) < self._rest.enough:
                         await wait_for(self._enough, self._rest.seconds, self._rest.clock)
         finally:
-            # In the same step in which nothing was found to wait: what comes next starts a new group.
+            # In the step in which nothing was found to wait: what comes next starts a new group.
             self._running -= 1
 
     async def _run_group(self, group: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
 from server.api.context import Context
 from server.api.documents import shown
 from server.api.params import message_param
+from server.api.paths import AGENT
+from server.api.route import Route
+from server.domain.access import Area
 from server.domain.agents import REPLACED, AgentRecord
 from server.ports import Agent
+from shared import wire
 from shared.units.sizes import say_count
 from shared.wire import AgentDoc, AgentPage, AgentState
 
@@ -99,3 +103,31 @@ def _health(agent: Agent) -> dict[str, Any] | None:
     if agent.health is None:
         return None
     return agent.health.model_dump(exclude_none=True, exclude={"labels", "running"})
+
+
+_AGENT_MESSAGE: Final = {"message": "why; shown with the agent, one line"}
+_ALL_AGENTS: Final = {"all": "1: also those that were retired and are not in the settings"}
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/api/v1/agents",
+        Area.AGENTS,
+        listing,
+        {200: wire.AgentPage},
+        query=_ALL_AGENTS,
+    ),
+    Route("GET", AGENT, Area.AGENTS, read, {200: wire.AgentDoc}, (404,)),
+    *(
+        Route(
+            "POST",
+            f"{AGENT}/{handler.__name__}",
+            Area.AGENTS,
+            handler,
+            {200: wire.AgentDoc},
+            (400, 404, 409),
+            _AGENT_MESSAGE,
+        )
+        for handler in (drain, resume, retire, lost)
+    ),
+)

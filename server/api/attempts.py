@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Final
 
 from aiohttp import web
 
@@ -10,11 +11,15 @@ from server.api import documents
 from server.api.context import Context
 from server.api.downloads import send_result
 from server.api.params import attempt_number
+from server.api.paths import ATTEMPT, JOB
 from server.api.problems import Refusal
 from server.api.requested_job import requested_job
+from server.api.route import Route
 from server.api.stored_log import LOG_HEADERS, STREAMS, nothing_left, stored_log
+from server.domain.access import Area
 from server.domain.attempts import Attempt
 from server.domain.jobs import Job
+from shared import wire
 from shared.ids import AttemptKey
 from shared.wire import AttemptDoc, AttemptPage
 
@@ -59,3 +64,21 @@ async def _requested(request: web.Request, context: Context) -> tuple[Job, Attem
     """The attempt that the path names, and its job."""
     job = await requested_job(request, context)
     return job, await context.jobs.attempt(AttemptKey(job.id, attempt_number(request)))
+
+
+_ZIP: Final = "application/zip"
+_ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP}
+
+ROUTES: Final = (
+    Route("GET", f"{JOB}/attempts", Area.JOBS, page, {200: wire.AttemptPage}, (404,)),
+    Route("GET", ATTEMPT, Area.JOBS, read, {200: wire.AttemptDoc}, (404,)),
+    Route("GET", f"{ATTEMPT}/result", Area.JOBS, result, _ZIP_OR_PART, (404, 409, 410)),
+    Route(
+        "GET",
+        f"{ATTEMPT}/logs/{{stream}}",
+        Area.JOBS,
+        log,
+        {200: "text/plain"},
+        (404, 409, 410),
+    ),
+)

@@ -13,11 +13,15 @@ from server.api.downloads import cleaned
 from server.api.filters import job_filter
 from server.api.jobs import job_answer
 from server.api.params import check_parameters, int_param
+from server.api.paths import BATCH
 from server.api.problems import Refusal
 from server.api.requested_job import requested_job
+from server.api.route import Route
+from server.domain.access import Area
 from server.domain.jobs import Job
 from server.ports import Filter
 from server.stages.read import list_jobs, list_parents
+from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.wire import JobPage, JobState
 
@@ -75,3 +79,39 @@ def _paging(request: web.Request) -> tuple[int, int | None]:
 async def _page(context: Context, jobs: list[Job], following: int | None) -> JobPage:
     items = await context.documents(jobs)
     return JobPage(items=items, next=None if following is None else str(following))
+
+
+_ZIP: Final = "application/zip"
+_LIST: Final = {
+    "user": "only this user's",
+    "service": "only this service's",
+    "state": "only in this state",
+    "tag": "only with this tag",
+    "name": "only with this name",
+    "reason": "only failed for this reason",
+    "dead_letter": "true: only dead letters",
+    "since": "only uploaded then or later: a time, or 2h for two hours ago",
+    "until": "only uploaded before",
+    "parent": "only children of this job",
+    "schedule": "only made by this schedule",
+    "limit": "1 to 500, default 50",
+    "cursor": "next of the page before",
+    "idempotency_key": "with user, and nothing else: the job that was uploaded under it",
+}
+_CHILDREN: Final = {name: _LIST[name] for name in ("state", "limit", "cursor")}
+_PARENTS: Final = {name: _LIST[name] for name in ("user", "service", *_CHILDREN)}
+
+ROUTES: Final = (
+    Route("GET", "/api/v1/batches", Area.JOBS, page, {200: wire.JobPage}, (400,), _PARENTS),
+    Route("GET", BATCH, Area.JOBS, read, {200: wire.JobDoc}, (404,)),
+    Route(
+        "GET",
+        f"{BATCH}/children",
+        Area.JOBS,
+        children,
+        {200: wire.JobPage},
+        (400, 404),
+        _CHILDREN,
+    ),
+    Route("GET", f"{BATCH}/result", Area.JOBS, result, {200: _ZIP}, (404, 410)),
+)

@@ -10,10 +10,13 @@ from aiohttp import web
 from server.api.context import Context
 from server.api.filters import FILTERS, job_filter
 from server.api.params import json_body
+from server.api.route import Route
 from server.domain import field_values
+from server.domain.access import Area
 from server.domain.bulk import BulkAction
 from server.domain.errors import BadField
 from server.ports import Filter
+from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
 from shared.wire import BulkAnswer, BulkItem
@@ -119,3 +122,15 @@ def _filter(asked: Mapping[str, Any], context: Context) -> Filter:
     if bool(given) is (asked.get("all") is True):
         raise _bad("filter", 'give ids, or choose jobs by a filter, or say "all": true')
     return job_filter(texts, context.clock.now())
+
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/api/v1/jobs/bulk",
+        Area.JOBS,
+        bulk,
+        {200: wire.BulkAnswer},
+        (400, 413),
+    ),
+)

@@ -7,19 +7,23 @@ import io
 import json
 import zipfile
 from http import HTTPStatus
+from typing import Final
 
 from aiohttp import web
 
 from server.api import documents
 from server.api.batch_result import send_batch
 from server.api.context import Context
+from server.api.paths import JOB
 from server.api.problems import Refusal
 from server.api.requested_job import requested_job, wait_for_job
-from server.api.route import json_answer
+from server.api.route import Route, json_answer
 from server.domain import states
+from server.domain.access import Area
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Result
 from server.ports import AgentError, ScratchFile
+from shared import wire
 from shared.http.file_response import send_file
 from shared.ids import AttemptKey
 from shared.wire import JobState
@@ -123,3 +127,22 @@ def _only_the_document(job: Job, context: Context) -> bytes:
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("ferryman.json", json.dumps({"job": document}, indent=1))
     return packed.getvalue()
+
+
+_ZIP: Final = "application/zip"
+_ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP}
+_WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
+
+ROUTES: Final = (
+    Route("GET", "/download/{id}", Area.JOBS, download, _ZIP_OR_PART, (404,), _WAIT),
+    Route("GET", "/download_partial/{id}", Area.JOBS, partial, {200: _ZIP}, (404, 410)),
+    Route(
+        "GET",
+        f"{JOB}/result",
+        Area.JOBS,
+        result,
+        _ZIP_OR_PART | {202: wire.JobDoc},
+        (404, 409, 410),
+        _WAIT,
+    ),
+)

@@ -11,11 +11,15 @@ from server.api import documents, event_stream
 from server.api.context import Context
 from server.api.event_stream import Messages
 from server.api.params import int_param, job_id
+from server.api.paths import JOB
 from server.api.requested_job import wait_until
+from server.api.route import Route
+from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.jobs import Event
 from server.ports import EventsPage, Filter
 from server.stages.read import list_events, read_events, read_job
+from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.wire import EventPage
 
@@ -117,3 +121,36 @@ def _messages(events: Sequence[Event]) -> bytes:
         event_stream.message(one.seq, one.event, documents.event_doc(one).model_dump_json())
         for one in events
     )
+
+
+_EVENTS: Final = {
+    "after": "only events with a higher seq",
+    "limit": "1 to 1000, default 500",
+    "wait": "seconds to wait for one",
+}
+_ALL_EVENTS: Final = {
+    "after": "only events with a higher seq; now: those that are still to come",
+    "user": "only of this user's jobs",
+    "service": "only of this service's jobs",
+}
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        f"{JOB}/events",
+        Area.JOBS,
+        of_job,
+        {200: wire.EventPage, 204: None},
+        (400, 404, 429),
+        _EVENTS,
+    ),
+    Route(
+        "GET",
+        "/api/v1/events",
+        Area.JOBS,
+        of_all,
+        {200: wire.EventPage},
+        (400, 429),
+        _EVENTS | _ALL_EVENTS,
+    ),
+)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from aiohttp import web
 
 from server.api.context import Context
 from server.api.documents import child_counts, shown
 from server.api.params import job_id
-from server.api.route import json_answer
+from server.api.paths import JOB
+from server.api.route import Route, json_answer
+from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.graph import Node, mermaid
 from server.stages.graph import graph_of
+from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.wire import GraphDoc, GraphEdge, GraphNode
 
@@ -41,3 +46,16 @@ def _node(node: Node) -> GraphNode:
     if node.batch is not None and node.batch.total:
         counts = child_counts(node.batch, node.active)
     return GraphNode(status=node.job.state, counts=counts, **shown(node.job, GraphNode))
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        f"{JOB}/graph",
+        Area.JOBS,
+        read,
+        {200: wire.GraphDoc},
+        (400, 404),
+        {"format": "json, or mermaid for a diagram as text"},
+    ),
+)

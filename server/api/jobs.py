@@ -12,13 +12,16 @@ from server.api import documents
 from server.api.context import Context
 from server.api.filters import FILTERS, job_filter
 from server.api.params import check_parameters, int_param, job_id
+from server.api.paths import JOB
 from server.api.requested_job import wait_for_job
-from server.api.route import json_answer
+from server.api.route import Route, json_answer
+from server.domain.access import Area
 from server.domain.errors import AlreadyEnded, BadField
 from server.domain.history import history
 from server.domain.jobs import Job
 from server.ports import Filter
 from server.stages.read import job_of_key, list_ids, list_jobs
+from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.wire import JobPage, TagPage
 
@@ -143,3 +146,55 @@ def _why_not_yet(context: Context, job: Job) -> str:
             "confirmed until it is back, or given up as lost (agent_lost_after)"
         )
     return f"the job will be terminated as soon as agent {job.agent} can be reached"
+
+
+_STATUS: Final = {200: wire.StatusBody, 202: wire.StatusBody}
+_WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
+_SEEN: Final = {"seen": "return as soon as the state is another than this"}
+_PAGES: Final = {"limit": "1 to 1000, default 500", "cursor": "next of the page before"}
+_LIST: Final = {
+    "user": "only this user's",
+    "service": "only this service's",
+    "state": "only in this state",
+    "tag": "only with this tag",
+    "name": "only with this name",
+    "reason": "only failed for this reason",
+    "dead_letter": "true: only dead letters",
+    "since": "only uploaded then or later: a time, or 2h for two hours ago",
+    "until": "only uploaded before",
+    "parent": "only children of this job",
+    "schedule": "only made by this schedule",
+    "limit": "1 to 500, default 50",
+    "cursor": "next of the page before",
+    "idempotency_key": "with user, and nothing else: the job that was uploaded under it",
+}
+_DEAD_LETTERS: Final = {
+    name: _LIST[name]
+    for name in ("user", "service", "reason", "tag", "since", "until", "limit", "cursor")
+}
+
+ROUTES: Final = (
+    Route("POST", "/terminate/{id}", Area.JOBS, terminate, _STATUS, (404, 409)),
+    Route("GET", "/api/v1/jobs", Area.JOBS, page, {200: wire.JobPage}, (400,), _LIST),
+    Route("GET", "/api/v1/tags/{tag}", Area.JOBS, tagged, {200: wire.TagPage}, (400,), _PAGES),
+    Route("GET", JOB, Area.JOBS, read, {200: wire.JobDoc}, (404,), _WAIT | _SEEN),
+    Route("DELETE", JOB, Area.JOBS, delete, {204: None, 202: wire.JobDoc}, (404, 409)),
+    Route(
+        "POST",
+        f"{JOB}/cancel",
+        Area.JOBS,
+        cancel,
+        {200: wire.JobDoc, 202: wire.JobDoc},
+        (404,),
+    ),
+    Route("POST", f"{JOB}/retry", Area.JOBS, retry, {200: wire.JobDoc}, (404, 409, 429)),
+    Route(
+        "GET",
+        "/api/v1/dead-letters",
+        Area.JOBS,
+        dead_letters,
+        {200: wire.JobPage},
+        (400,),
+        _DEAD_LETTERS,
+    ),
+)

@@ -23,9 +23,12 @@ from server.api.log_source import (
     opened_log,
 )
 from server.api.params import check_parameters, int_param
+from server.api.paths import JOB
 from server.api.problems import Refusal
 from server.api.requested_job import requested_job
+from server.api.route import Route
 from server.api.stored_log import LOG_HEADERS, STREAMS
+from server.domain.access import Area
 from server.domain.attempts import Attempt
 from server.domain.errors import BadField
 from server.domain.jobs import Job
@@ -240,3 +243,24 @@ def _log_headers(attempt: Attempt | None, start: int) -> dict[str, str]:
         attempt is not None and attempt.ended_at is not None
     ).lower()
     return headers
+
+
+_LOGS: Final = {
+    "stream": "stdout or stderr; default stdout",
+    "attempt": "its number; default the latest",
+    "offset": "from this byte on",
+    "tail": "in place of offset: the last so many bytes",
+    "follow": "1: go on with what it writes, until it has ended or wrote nothing for 15 s",
+}
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        f"{JOB}/logs",
+        Area.JOBS,
+        read,
+        {200: "text/plain", 206: "text/plain"},
+        (400, 404, 409, 410, 416, 429, 503),
+        _LOGS,
+    ),
+)

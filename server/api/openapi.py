@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 from server.api.context import Context
 from server.api.problems import Refusal
 from server.api.route import Route
+from server.domain.access import Area
 from server.domain.bulk import BulkAction
 from server.domain.schedules import NOT_REPEATED
 from shared.http.file_response import send_bytes
@@ -259,3 +260,9 @@ _BODIES: Final = {
         },
     ),
 }
+
+ROUTES: Final = (
+    Route("GET", "/json", Area.OPEN, document, {200: None}),
+    Route("GET", "/swagger", Area.OPEN, page, {200: "text/html"}),
+    Route("GET", "/swagger/{file}", Area.OPEN, asset, {200: None}, (404,)),
+)

@@ -10,9 +10,12 @@ from aiohttp import web
 from server.api.context import Context
 from server.api.forms import check_head, received_form
 from server.api.params import check_parameters, int_param
+from server.api.paths import SCHEDULE
 from server.api.problems import Refusal
-from server.api.route import json_answer
+from server.api.route import Route, json_answer
+from server.domain.access import Area
 from server.domain.schedules import Outcome, Schedule, check_schedule_field
+from shared import wire
 from shared.clock import iso
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
@@ -116,3 +119,38 @@ def _document(context: Context, schedule: Schedule) -> ScheduleDoc:
             self=f"{here}/schedules/{schedule.id}", jobs=f"{here}/jobs?schedule={schedule.id}"
         ),
     )
+
+
+_PAGES: Final = {"limit": "1 to 1000, default 500", "cursor": "next of the page before"}
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/api/v1/schedules",
+        Area.JOBS,
+        create,
+        {201: wire.ScheduleDoc},
+        (400, 409, 413, 415, 429, 503, 507),
+    ),
+    Route(
+        "GET",
+        "/api/v1/schedules",
+        Area.JOBS,
+        page,
+        {200: wire.SchedulePage},
+        (400,),
+        {"user": "only this user's", **_PAGES},
+    ),
+    Route("GET", SCHEDULE, Area.JOBS, read, {200: wire.ScheduleDoc}, (404,)),
+    Route("DELETE", SCHEDULE, Area.JOBS, delete, {204: None}, (404,)),
+    Route("POST", f"{SCHEDULE}/pause", Area.JOBS, pause, {200: wire.ScheduleDoc}, (404,)),
+    Route("POST", f"{SCHEDULE}/resume", Area.JOBS, resume, {200: wire.ScheduleDoc}, (404,)),
+    Route(
+        "POST",
+        f"{SCHEDULE}/run",
+        Area.JOBS,
+        run,
+        {201: wire.JobDoc, 202: wire.ScheduleDoc},
+        (404, 409),
+    ),
+)

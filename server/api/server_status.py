@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
 from server.api.context import Context
+from server.api.route import Route
+from server.domain.access import Area
 from shared.http.authentication import PRINCIPAL
 
 
@@ -31,3 +33,9 @@ async def health(request: web.Request, context: Context) -> web.StreamResponse:
     return web.json_response(
         body, status=HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
     )
+
+
+ROUTES: Final = (
+    Route("GET", "/", Area.OPEN, ping, {200: None}),
+    Route("GET", "/health", Area.OPEN, health, {200: None, 503: None}),
+)

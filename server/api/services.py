@@ -12,9 +12,12 @@ from aiohttp import web
 from server.api.context import Context
 from server.api.documents import retry_doc
 from server.api.params import json_body, message_param
-from server.api.route import json_answer
+from server.api.paths import SERVICE, SERVICES
+from server.api.route import Route, json_answer
+from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.service import Service
+from shared import wire
 from shared.clock import iso
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
@@ -138,3 +141,38 @@ _SAME: Final = (
     "max_children",
 )
 """What a document shows under the names that the service has for it."""
+
+
+_ALL_SERVICES: Final = {"all": "1: also those that were retired"}
+_SERVICE_MESSAGE: Final = {"message": "why; shown with the service and its jobs, one line"}
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        SERVICES,
+        Area.STATUS,
+        listing,
+        {200: wire.ServicePage},
+        query=_ALL_SERVICES,
+    ),
+    Route("GET", SERVICE, Area.STATUS, read, {200: wire.ServiceDoc}, (404,)),
+    Route(
+        "PUT",
+        SERVICE,
+        Area.SERVICES,
+        put,
+        {200: wire.ServiceDoc, 201: wire.ServiceDoc},
+        (400, 409, 413),
+    ),
+    Route("DELETE", SERVICE, Area.SERVICES, retire, {200: wire.ServiceDoc}, (404, 409)),
+    Route(
+        "POST",
+        f"{SERVICE}/pause",
+        Area.SERVICES,
+        pause,
+        {200: wire.ServiceDoc},
+        (400, 404),
+        _SERVICE_MESSAGE,
+    ),
+    Route("POST", f"{SERVICE}/resume", Area.SERVICES, resume, {200: wire.ServiceDoc}, (404,)),
+)

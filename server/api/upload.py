@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Final
 
 from aiohttp import web
 
 from server.api.context import Context
 from server.api.forms import check_head, received_form
-from server.api.route import json_answer
+from server.api.route import Route, json_answer
+from server.domain.access import Area
 from server.domain.upload_fields import HEADER, check_field, upload_request
+from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.http.middleware import UPLOADED_ID
 from shared.wire import StatusBody
@@ -42,3 +45,21 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
         headers["Idempotent-Replayed"] = "true"
     body = StatusBody(id=job.id, status=job.state, message="Job successfully uploaded")
     return json_answer(body, HTTPStatus.CREATED, headers)
+
+
+_UPLOAD: Final = {
+    "service": "so that it can be refused before the body is read",
+    "user_id": "likewise",
+}
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/upload",
+        Area.JOBS,
+        upload,
+        {201: wire.StatusBody, 303: None},
+        (400, 413, 415, 422, 429, 503, 507),
+        _UPLOAD,
+    ),
+)

@@ -1,0 +1,13 @@
+"""Paths of which several routes are made."""
+
+from __future__ import annotations
+
+from typing import Final
+
+JOB: Final = "/api/v1/jobs/{id}"
+BATCH: Final = "/api/v1/batches/{id}"
+ATTEMPT: Final = f"{JOB}/attempts/{{attempt}}"
+SCHEDULE: Final = "/api/v1/schedules/{schedule}"
+AGENT: Final = "/api/v1/agents/{name}"
+SERVICES: Final = "/api/v1/services"
+SERVICE: Final = f"{SERVICES}/{{name}}"
