@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Final
 
 
@@ -20,6 +22,29 @@ class Role(StrEnum):
     """A compute host."""
 
 
+class Scope(StrEnum):
+    """What a token may be used for. A role has some of them, a token all or fewer of its role's."""
+
+    READ = "read"
+    """See jobs and what they left; services."""
+    SUBMIT = "submit"
+    """Upload; make schedules and upload tickets."""
+    MANAGE = "manage"
+    """Cancel, retry, delete and tag jobs; change schedules."""
+    OPERATE = "operate"
+    """See and change agents, change services."""
+    ADMIN = "admin"
+    """Tokens and the audit trail."""
+
+
+SCOPES: Final[Mapping[Role, frozenset[Scope]]] = {
+    Role.USER: frozenset({Scope.READ, Scope.SUBMIT, Scope.MANAGE}),
+    Role.PORTAL: frozenset({Scope.READ, Scope.SUBMIT, Scope.MANAGE}),
+    Role.OPERATOR: frozenset(Scope),
+    Role.AGENT: frozenset({Scope.READ}),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who makes a request.
@@ -28,15 +53,38 @@ class Principal:
         name: one principal's only; for logs, and kept with the jobs that it submits.
         role: None: not authenticated.
         user_id: whose jobs a ``user`` has; no other role has one.
+        scopes: what it may do; None: all that its role may.
+        users: patterns as of ``fnmatch``: the users for whom a ``portal`` may act; empty: any.
+        acts_as: the user for whom a portal makes this request; None: for all of its users.
+        token_id: of the token that was sent; None: it has no id.
+        why: not authenticated: why, for the answer.
     """
 
     name: str
     role: Role | None
     user_id: str | None = None
+    scopes: frozenset[Scope] | None = None
+    users: tuple[str, ...] = ()
+    acts_as: str | None = None
+    token_id: str | None = None
+    why: str = ""
 
     def __post_init__(self) -> None:
         if (self.role is Role.USER) != bool(self.user_id):
             raise ValueError(f"principal {self.name}: a user has a user_id, nobody else has one")
+
+    def may(self, scope: Scope) -> bool:
+        """Whether its token is good for this."""
+        if self.role is None:
+            return False
+        allowed = SCOPES[self.role]
+        return scope in (allowed if self.scopes is None else self.scopes & allowed)
+
+    def may_act_for(self, user_id: str) -> bool:
+        """Whether it is a portal of this user's."""
+        if self.role is not Role.PORTAL:
+            return False
+        return not self.users or any(fnmatchcase(user_id, one) for one in self.users)
 
     @property
     def authenticated(self) -> bool:

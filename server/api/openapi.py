@@ -262,7 +262,7 @@ _BODIES: Final = {
 }
 
 ROUTES: Final = (
-    Route("GET", "/json", Area.OPEN, document, {200: None}),
+    Route("GET", "/openapi.json", Area.OPEN, document, {200: None}),
     Route("GET", "/swagger", Area.OPEN, page, {200: "text/html"}),
     Route("GET", "/swagger/{file}", Area.OPEN, asset, {200: None}, (404,)),
 )

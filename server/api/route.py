@@ -11,6 +11,7 @@ from aiohttp import web
 
 from server.api.context import Context
 from server.domain.access import Area
+from shared.principals import Scope
 from shared.wire import StatusBody, Wire
 
 Handler: TypeAlias = Callable[[web.Request, Context], Awaitable[web.StreamResponse | Wire]]
@@ -31,6 +32,19 @@ class Route:
     """Further statuses, whose bodies are as ``problems.answer`` makes them."""
     query: Mapping[str, str] = field(default_factory=dict)
     """parameter -> what it means"""
+    needs: Scope | None = None
+    """Scope that a token needs; None: what its area and its method ask for."""
+
+    @property
+    def scope(self) -> Scope | None:
+        """Scope that a token needs; None: none."""
+        if self.needs is not None or self.area is Area.OPEN:
+            return self.needs
+        if self.area is Area.ADMIN:
+            return Scope.ADMIN
+        if self.method == "GET":
+            return Scope.OPERATE if self.area is Area.AGENTS else Scope.READ
+        return {Area.JOBS: Scope.MANAGE, Area.TICKETS: Scope.SUBMIT}.get(self.area, Scope.OPERATE)
 
     @property
     def summary(self) -> str:

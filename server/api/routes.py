@@ -25,7 +25,9 @@ from server.api import (
 )
 from server.api.context import Context
 from server.api.route import Route, json_answer
-from server.domain.access import Area, check_area
+from server.domain.access import Area, acting_as, check_area
+from server.domain.errors import BadField
+from server.domain.upload_fields import USER_ID
 from shared.http.authentication import PRINCIPAL
 
 ROUTES: Final = (
@@ -45,6 +47,8 @@ ROUTES: Final = (
     *openapi.ROUTES,
 )
 
+ACT_AS: Final = "Ferryman-Act-As"
+"""Header of a portal's request for one of its users."""
 OPEN_PATHS: Final = frozenset(route.path for route in ROUTES if route.area is Area.OPEN)
 """Answered without a token, too: what can be called is no secret, and a page cannot send one."""
 
@@ -62,7 +66,13 @@ def _serve(route: Route, context: Context) -> Handler:
     """The route's handler, for callers whose role may use it."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
-        check_area(request[PRINCIPAL], route.area)
+        principal = request[PRINCIPAL]
+        check_area(principal, route.area, route.scope)
+        user = request.headers.get(ACT_AS)
+        if user is not None:
+            if not USER_ID.fullmatch(user):
+                raise BadField(ACT_AS, "invalid_user_id", f"Invalid {ACT_AS}: no user is called so")
+            request[PRINCIPAL] = acting_as(principal, user)
         answer = await route.handler(request, context)
         return answer if isinstance(answer, web.StreamResponse) else json_answer(answer)
 

@@ -19,6 +19,7 @@ from shared import wire
 from shared.clock import iso
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
+from shared.principals import Scope
 from shared.wire import ScheduleDoc, ScheduleLinks, SchedulePage
 
 _MAX_ID: Final = 2**63 - 1
@@ -131,6 +132,7 @@ ROUTES: Final = (
         create,
         {201: wire.ScheduleDoc},
         (400, 409, 413, 415, 429, 503, 507),
+        needs=Scope.SUBMIT,
     ),
     Route(
         "GET",
@@ -152,5 +154,6 @@ ROUTES: Final = (
         run,
         {201: wire.JobDoc, 202: wire.ScheduleDoc},
         (404, 409),
+        needs=Scope.SUBMIT,
     ),
 )

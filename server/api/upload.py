@@ -15,6 +15,7 @@ from server.domain.upload_fields import HEADER, check_field, upload_request
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.http.middleware import UPLOADED_ID
+from shared.principals import Scope
 from shared.wire import StatusBody
 
 
@@ -61,5 +62,6 @@ ROUTES: Final = (
         {201: wire.StatusBody, 303: None},
         (400, 413, 415, 422, 429, 503, 507),
         _UPLOAD,
+        Scope.SUBMIT,
     ),
 )

@@ -1,19 +1,19 @@
 """Who may do what: all the rules.
 
-A ``user`` sees, makes and changes the jobs of its own ``user_id``. A ``portal`` makes jobs for any
-user, and sees and changes those that it submitted. An ``operator`` does everything. An ``agent``
-has nothing to do with jobs.
+A ``user`` sees, makes and changes the jobs of its own ``user_id``. A ``portal`` makes jobs for its
+users, and sees and changes those that it submitted; a request in which it acts as one of them, only
+that user's. An ``operator`` does everything. An ``agent`` has nothing to do with jobs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final, Protocol
 
 from server.domain.errors import NotAllowed
-from shared.principals import Principal, Role
+from shared.principals import Principal, Role, Scope
 
 
 class Area(Enum):
@@ -27,6 +27,10 @@ class Area(Enum):
     AGENTS = auto()
     SERVICES = auto()
     """Changing what the server offers."""
+    TICKETS = auto()
+    """Permissions that a portal hands to a browser."""
+    ADMIN = auto()
+    """Who has access, and who did what."""
 
 
 _ROLES: Final[Mapping[Area, frozenset[Role | None]]] = {
@@ -35,11 +39,14 @@ _ROLES: Final[Mapping[Area, frozenset[Role | None]]] = {
     Area.JOBS: frozenset({Role.USER, Role.PORTAL, Role.OPERATOR}),
     Area.AGENTS: frozenset({Role.OPERATOR}),
     Area.SERVICES: frozenset({Role.OPERATOR}),
+    Area.TICKETS: frozenset({Role.PORTAL, Role.OPERATOR}),
+    Area.ADMIN: frozenset({Role.OPERATOR}),
 }
 
 
-def check_area(principal: Principal, area: Area) -> None:
-    """Refuse a role that has nothing to do with the routes of an area.
+def check_area(principal: Principal, area: Area, scope: Scope | None) -> None:
+    """Refuse a role that has nothing to do with the routes of an area, and a token without the
+    scope that the route asks for.
 
     Raises:
         NotAllowed
@@ -47,6 +54,8 @@ def check_area(principal: Principal, area: Area) -> None:
     if principal.role not in _ROLES[area]:
         roles = ", ".join(sorted(role or "anybody" for role in _ROLES[area]))
         raise NotAllowed(f"{principal.name} may not do this: it is for the roles {roles}")
+    if scope is not None and not principal.may(scope):
+        raise NotAllowed(f"{principal.name} may not do this: its token lacks the scope {scope}")
 
 
 class Owned(Protocol):
@@ -60,7 +69,7 @@ class Owned(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class Visible:
     """The jobs and schedules that a principal may see and change; None: any."""
 
     user_id: str | None = None
@@ -73,7 +82,7 @@ class Scope:
         )
 
 
-def scope(principal: Principal) -> Scope:
+def visible(principal: Principal) -> Visible:
     """The jobs that the principal may see and change.
 
     Raises:
@@ -81,11 +90,11 @@ def scope(principal: Principal) -> Scope:
     """
     match principal.role:
         case Role.USER:
-            return Scope(user_id=principal.user_id)
+            return Visible(user_id=principal.user_id)
         case Role.PORTAL:
-            return Scope(submitted_by=principal.name)
+            return Visible(user_id=principal.acts_as, submitted_by=principal.name)
         case Role.OPERATOR:
-            return Scope()
+            return Visible()
         case _:
             raise NotAllowed(f"{principal.name} has no jobs")
 
@@ -96,7 +105,25 @@ def check_upload(principal: Principal, user_id: str) -> None:
     Raises:
         NotAllowed
     """
-    if scope(principal).user_id not in (None, user_id):
+    own = visible(principal).user_id
+    if own not in (None, user_id):
+        raise NotAllowed(f"{principal.name} may upload for user {own} only, not for {user_id}")
+    if principal.role is Role.PORTAL and not principal.may_act_for(user_id):
+        patterns = ", ".join(principal.users)
         raise NotAllowed(
-            f"{principal.name} may upload for user {principal.user_id} only, not for {user_id}"
+            f"{principal.name} may not upload for user {user_id}: its token is for {patterns}"
         )
+
+
+def acting_as(principal: Principal, user_id: str) -> Principal:
+    """The principal for a request that a portal makes for one of its users.
+
+    Raises:
+        NotAllowed: it is no portal, or not of this user.
+    """
+    if principal.role is not Role.PORTAL:
+        raise NotAllowed(f"{principal.name} is no portal, so it acts for nobody else")
+    if not principal.may_act_for(user_id):
+        patterns = ", ".join(principal.users)
+        raise NotAllowed(f"{principal.name} may not act as {user_id}: its token is for {patterns}")
+    return replace(principal, acts_as=user_id)

@@ -122,7 +122,7 @@ class Accept(Stage):
             return (job, is_new), refers
 
         job, is_new = await self.store(content, bundle, insert)
-        if not is_new and not access.scope(principal).has(job):
+        if not is_new and not access.visible(principal).has(job):
             raise KeyReused(None)
         if not is_new and (
             (job.bundle and job.bundle.digest != bundle.digest)
@@ -153,7 +153,7 @@ class Accept(Stage):
         """Refuse to wait for jobs of others. The insert looks again, in its transaction, whether
         they are there, and what has become of them.
         """
-        refusal = await self._no_such_dependency(access.scope(principal), request)
+        refusal = await self._no_such_dependency(access.visible(principal), request)
         if refusal is not None and not (
             request.idempotency_key  # a repeat of an accepted upload is no new job
             and await self._jobs.by_idempotency_key(request.user_id, request.idempotency_key)
@@ -161,7 +161,7 @@ class Accept(Stage):
             raise refusal
 
     async def _no_such_dependency(
-        self, scope: access.Scope, request: UploadRequest
+        self, visible: access.Visible, request: UploadRequest
     ) -> BadField | None:
         for field, ids in (("after", request.after), ("inputs_from", request.inputs_from)):
             for job_id in ids:
@@ -169,7 +169,7 @@ class Accept(Stage):
                     job = await self._jobs.get(job_id)
                 except NoSuchJob:
                     return no_such_dependency(field, job_id)
-                if job.user_id != request.user_id or not scope.has(job):
+                if job.user_id != request.user_id or not visible.has(job):
                     return no_such_dependency(field, job_id)
         return None
 

@@ -23,7 +23,7 @@ async def graph_of(jobs: Jobs, principal: Principal, job_id: int) -> Graph:
     Raises:
         NotAllowed, NoSuchJob
     """
-    scope = access.scope(principal)
+    visible = access.visible(principal)
     first = await read_job(jobs, principal, job_id)
     found = {job_id: first}
     links = set[Link]()
@@ -39,7 +39,7 @@ async def graph_of(jobs: Jobs, principal: Principal, job_id: int) -> Graph:
         unknown = sorted(ends - found.keys())
         room = MAX_NODES - len(found)
         truncated |= len(unknown) > room
-        seen = [job for job in await jobs.several(unknown[:room]) if scope.has(job)]
+        seen = [job for job in await jobs.several(unknown[:room]) if visible.has(job)]
         found |= {job.id: job for job in seen}
         frontier = [job.id for job in seen]
         links = _within(links, found)

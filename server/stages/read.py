@@ -19,9 +19,9 @@ async def read_job(jobs: Jobs, principal: Principal, job_id: int) -> Job:
     Raises:
         NotAllowed, NoSuchJob
     """
-    scope = access.scope(principal)
+    visible = access.visible(principal)
     job = await jobs.get(job_id)
-    if not scope.has(job):
+    if not visible.has(job):
         raise NoSuchJob(job_id)
     return job
 
@@ -96,12 +96,12 @@ def _visible(principal: Principal, where: Filter) -> Filter | None:
     Raises:
         NotAllowed
     """
-    scope = access.scope(principal)
-    if scope.user_id is not None:
-        if where.user_id not in (None, scope.user_id):
+    visible = access.visible(principal)
+    if visible.user_id is not None:
+        if where.user_id not in (None, visible.user_id):
             return None
-        where = replace(where, user_id=scope.user_id)
-    return replace(where, submitted_by=scope.submitted_by)
+        where = replace(where, user_id=visible.user_id)
+    return replace(where, submitted_by=visible.submitted_by)
 
 
 async def job_of_key(jobs: Jobs, principal: Principal, user_id: str, key: str) -> Job | None:
@@ -110,6 +110,6 @@ async def job_of_key(jobs: Jobs, principal: Principal, user_id: str, key: str) -
     Raises:
         NotAllowed
     """
-    scope = access.scope(principal)
+    visible = access.visible(principal)
     job = await jobs.by_idempotency_key(user_id, key)
-    return job if job is not None and scope.has(job) else None
+    return job if job is not None and visible.has(job) else None

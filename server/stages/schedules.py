@@ -199,9 +199,9 @@ class Schedules(Stage):
         Raises:
             NotAllowed, NoSuchSchedule
         """
-        scope = access.scope(principal)
+        visible = access.visible(principal)
         schedule = await self._store.get(number)
-        if not scope.has(schedule):
+        if not visible.has(schedule):
             raise NoSuchSchedule(number)
         return schedule
 
@@ -213,11 +213,11 @@ class Schedules(Stage):
         Raises:
             NotAllowed
         """
-        scope = access.scope(principal)
-        if scope.user_id is not None and user_id not in (None, scope.user_id):
+        visible = access.visible(principal)
+        if visible.user_id is not None and user_id not in (None, visible.user_id):
             return [], None
-        user_id = scope.user_id or user_id
-        return await self._store.page(user_id, scope.submitted_by, before_id, limit)
+        user_id = visible.user_id or user_id
+        return await self._store.page(user_id, visible.submitted_by, before_id, limit)
 
     async def delete(self, principal: Principal, number: int) -> None:
         """Delete it; its jobs stay.

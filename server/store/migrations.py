@@ -177,4 +177,98 @@ _6: Migration = (
     """,
 )
 
-MIGRATIONS: Final = (*RELEASED, _6)
+_7: Migration = (
+    # What an upload may ask for.
+    "ALTER TABLE jobs ADD COLUMN outputs TEXT NOT NULL DEFAULT '[]'",
+    "ALTER TABLE jobs ADD COLUMN result_files TEXT NOT NULL DEFAULT 'all'",
+    "ALTER TABLE jobs ADD COLUMN callback_url TEXT",
+    # Who may call.
+    """
+    CREATE TABLE tokens (
+        id TEXT PRIMARY KEY,
+        digest TEXT NOT NULL,
+        name TEXT NOT NULL,
+        role TEXT NOT NULL,
+        user_id TEXT,
+        users TEXT NOT NULL DEFAULT '[]',
+        scopes TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        created_by TEXT NOT NULL,
+        expires_at INTEGER,
+        last_used_at INTEGER,
+        last_used_from TEXT,
+        revoked_at INTEGER
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX tokens_by_name ON tokens (name)",
+    # Upload tickets that were used; the tickets themselves are signed, and not stored.
+    """
+    CREATE TABLE used_tickets (
+        id TEXT PRIMARY KEY,
+        expires_at INTEGER NOT NULL,
+        job_id INTEGER
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX used_tickets_by_end ON used_tickets (expires_at)",
+    # Bytes that were uploaded for a user on a day, counted from 1970-01-01 UTC.
+    """
+    CREATE TABLE uploaded (
+        user_id TEXT NOT NULL,
+        day INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        PRIMARY KEY (user_id, day)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX uploaded_by_day ON uploaded (day)",
+    # Who did what.
+    """
+    CREATE TABLE audit (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        at INTEGER NOT NULL,
+        principal TEXT NOT NULL,
+        role TEXT,
+        token_id TEXT,
+        acts_as TEXT,
+        action TEXT NOT NULL,
+        target TEXT NOT NULL DEFAULT '',
+        status INTEGER NOT NULL,
+        code TEXT,
+        peer TEXT NOT NULL DEFAULT '',
+        request_id TEXT NOT NULL DEFAULT ''
+    ) STRICT
+    """,
+    "CREATE INDEX audit_by_time ON audit (at)",
+    "CREATE INDEX audit_by_principal ON audit (principal, seq)",
+    # Webhooks: what has to be delivered, and how the tries went.
+    """
+    CREATE TABLE deliveries (
+        id TEXT PRIMARY KEY,
+        job_id INTEGER NOT NULL,
+        service TEXT NOT NULL,
+        url TEXT NOT NULL,
+        event TEXT NOT NULL,
+        body TEXT NOT NULL,
+        state TEXT NOT NULL,
+        tries INTEGER NOT NULL DEFAULT 0,
+        next_at INTEGER,
+        created_at INTEGER NOT NULL,
+        ended_at INTEGER
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX deliveries_due ON deliveries (next_at) WHERE next_at IS NOT NULL",
+    "CREATE INDEX deliveries_of_job ON deliveries (job_id, id)",
+    "CREATE INDEX deliveries_by_end ON deliveries (ended_at) WHERE ended_at IS NOT NULL",
+    """
+    CREATE TABLE delivery_tries (
+        delivery_id TEXT NOT NULL REFERENCES deliveries (id),
+        number INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        seconds REAL NOT NULL,
+        status INTEGER,
+        problem TEXT,
+        PRIMARY KEY (delivery_id, number)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: Final = (*RELEASED, _6, _7)

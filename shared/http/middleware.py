@@ -238,10 +238,11 @@ class Gate:
             path = resource.canonical if resource is not None else request.path
             if path not in self._open or request.method not in SAFE_METHODS:
                 wrong = "is wrong" if hdrs.AUTHORIZATION in request.headers else "is missing"
+                why = request[PRINCIPAL].why or f"the token {wrong}"
                 raise Denied(
                     HTTPStatus.UNAUTHORIZED,
                     "not_allowed",
-                    f"a valid token is needed, the token {wrong}: Authorization: Bearer TOKEN",
+                    f"a valid token is needed, {why}: Authorization: Bearer TOKEN",
                     {"WWW-Authenticate": "Bearer"},
                 )
 

@@ -377,3 +377,34 @@ async def test_the_log_says_who_made_a_request(world) -> None:
         ("admin", 421),
     ]
     assert "the-token-of" not in str(lines)
+
+
+# -- a portal that acts as one of its users
+
+
+async def test_a_portal_that_acts_as_a_user_sees_that_user_only(world) -> None:
+    anns = await world.job("portal", "ann")
+    bobs = await world.job("portal", "bob")
+    own = await world.job("ann-laptop", "ann")
+    acting = {"Ferryman_Act_As": "ann"}
+    for job_id, status in ((anns, 200), (bobs, 404), (own, 404)):
+        answer = await world.ask("portal", "GET", f"/api/v1/jobs/{job_id}", **acting)
+        assert answer.status == status
+    listed = await world.ask("portal", "GET", "/api/v1/jobs", **acting)
+    assert [item["id"] for item in listed.document["items"]] == [anns]
+    refused = await world.upload("portal", "bob", **acting)
+    assert (refused.status, "for user ann only" in refused.document["message"]) == (403, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "user", "status"),
+    [
+        ("ann-laptop", "bob", 403),
+        ("admin", "ann", 403),
+        ("portal", "a b", 400),
+        ("portal", "", 400),
+    ],
+)
+async def test_nobody_else_acts_for_a_user(world, name, user, status) -> None:
+    answer = await world.ask(name, "GET", "/api/v1/jobs", Ferryman_Act_As=user)
+    assert answer.status == status

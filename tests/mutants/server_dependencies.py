@@ -119,7 +119,7 @@ MUTANTS: Final = (
     _of(
         "a graph has what its reader may see",
         "server/stages/graph.py",
-        "await jobs.several(unknown[:room]) if scope.has(job)]",
+        "await jobs.several(unknown[:room]) if visible.has(job)]",
         "await jobs.several(unknown[:room])]",
         "tests/contract/test_dependencies_http.py::test_a_graph_shows_what_the_caller_may_see",
     ),
@@ -140,7 +140,7 @@ MUTANTS: Final = (
     _of(
         "dependencies are the caller's to see",
         "server/stages/accept.py",
-        "if job.user_id != request.user_id or not scope.has(job):",
+        "if job.user_id != request.user_id or not visible.has(job):",
         "if job.user_id != request.user_id:",
         "tests/contract/test_dependencies_http.py::test_jobs_of_others_are_as_if_there_were_none",
     ),

@@ -101,7 +101,7 @@ MUTANTS: Final = (
     _of(
         "a schedule is its user's alone",
         _STAGE,
-        "if not scope.has(schedule):",
+        "if not visible.has(schedule):",
         "if False:",
         "a_schedule_is_its_users_alone",
     ),
