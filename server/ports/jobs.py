@@ -12,7 +12,7 @@ from server.domain.live import Report
 from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports.batches import Batches
-from server.ports.dependent import Dependent
+from server.ports.dependencies import Dependencies
 from server.ports.lists import EventsPage, Filter, Held
 from server.ports.retention import Retained
 from shared.clock import Micros
@@ -20,7 +20,7 @@ from shared.ids import AttemptKey
 from shared.wire import JobState
 
 
-class Jobs(Batches, Dependent, Retained, Protocol):
+class Jobs(Batches, Dependencies, Retained, Protocol):
     """The jobs and their histories; every change is durable when the call returns."""
 
     async def insert(

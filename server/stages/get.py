@@ -28,9 +28,9 @@ from server.ports import (
 )
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
-from server.stages.endings import Endings
 from server.stages.progress import Progress
 from server.stages.results import Results
+from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
@@ -60,7 +60,7 @@ class Get(Stage):
         self._deferral = deferral or Deferral(resources)
         self.results = Results(resources.scratch, on_slot)
         self.progress = Progress(resources)
-        self._endings = Endings(resources, self.results)
+        self._small_results = SmallResults(resources, self.results)
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> its latest document that was not processed yet; one task each."""
         self._tasks = AgentTasks[tuple[str, int]]("payload.failed")
@@ -150,7 +150,7 @@ class Get(Stage):
         with self.results.slot_released(job.key):
             moved: Job | bool | None
             if have is None and not _left_children(payload):
-                moved = await self._endings.end(
+                moved = await self._small_results.end(
                     agent, payload, move, child=job.parent_id is not None
                 )
             else:

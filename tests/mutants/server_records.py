@@ -72,7 +72,7 @@ MUTANTS: Final = (
     Mutant(
         "bulk",
         "results that are stored together are committed when a job refers to them",
-        "server/stages/endings.py",
+        "server/stages/small_results.py",
         "            if any(moved):\n                pending.commit()\n",
         "",
         (_CRASHES,),
@@ -80,7 +80,7 @@ MUTANTS: Final = (
     Mutant(
         "bulk",
         "each of several results has its own place in the file",
-        "server/stages/endings.py",
+        "server/stages/small_results.py",
         "fetched.sha256, offset)",
         "fetched.sha256, 0)",
         (_CRASHES,),

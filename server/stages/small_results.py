@@ -39,7 +39,7 @@ class _Alone(Exception):
     """It did not come with the others: it is fetched by itself."""
 
 
-class Endings(Stage):
+class SmallResults(Stage):
     """Ends jobs whose attempts have ended, with their results."""
 
     def __init__(self, resources: Resources, results: Results) -> None:

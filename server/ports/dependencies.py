@@ -10,7 +10,7 @@ from server.domain.jobs import Job
 from shared.clock import Micros
 
 
-class Dependent(Protocol):
+class Dependencies(Protocol):
     """The part of :class:`Jobs` about dependencies."""
 
     async def unmet(self, job_id: int) -> list[int]:
