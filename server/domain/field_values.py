@@ -43,7 +43,7 @@ class Later:
 def _above_0(text: str) -> float:
     seconds = parse_duration(text)
     if not seconds:
-        raise ValueError("it must be above 0")
+        raise ValueError(f"{text!r} is no time at all; write a duration such as 90s, 1h30m or 10d")
     return seconds
 
 

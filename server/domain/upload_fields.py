@@ -195,6 +195,15 @@ def _policy(values: Mapping[str, Any], service: Service) -> RetryPolicy | None:
         message = "Invalid backoff: give retry_delays or backoff, not both"
         raise BadField("backoff", "invalid_backoff", message)
     rules = service.retry
+    for name in ("retry_delay", "max_retry_delay"):
+        if name in values and (
+            "retry_delays" in values or not values.get("backoff", rules.backoff)
+        ):
+            message = (
+                f"Invalid {name}: it belongs to a backoff, and this job has none; "
+                "give backoff, too, such as exponential"
+            )
+            raise BadField(name, f"invalid_{name}", message)
     start = {name: getattr(rules, name) for name in _POLICY.values()}
     if "retry_delays" in values:
         start["backoff"] = None

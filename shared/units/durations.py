@@ -33,7 +33,7 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text)
     if match is None or not text:
         if text.startswith("-") and _DURATION.fullmatch(text[1:]):
-            raise ValueError(f"{text!r} is negative")
+            raise ValueError(f"{text!r} is negative; write a duration such as 90s, 1h30m or 10d")
         raise ValueError(f"{text!r} is not a duration such as 90s, 1h30m or 10d")
     numbers = zip(match.groups(), _UNITS.values(), strict=True)
     return _bounded(math.fsum(float(number) * unit for number, unit in numbers if number), text)

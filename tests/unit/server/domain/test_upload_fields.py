@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.domain.errors import BadField
+from server.domain.retry_policy import BackoffKind, RetryPolicy
 from server.domain.service import Service
 from server.domain.upload_fields import check_field, given, upload_request
 from shared.principals import LOCAL
@@ -88,3 +89,20 @@ def test_what_is_more_than_the_service_allows_is_cut_with_a_warning():
 def test_what_is_less_is_no_matter_for_a_warning():
     request = upload_request(NEEDED | {"timeout": "5s", "memory": "64MiB"}, SERVICES, LOCAL)
     assert (request.timeout_s, request.limits.memory, request.warnings) == (5, 64 << 20, ())
+
+
+@pytest.mark.parametrize("name", ["retry_delay", "max_retry_delay"])
+@pytest.mark.parametrize("other", [{}, {"retry_delays": "5s"}])
+def test_the_delays_of_a_backoff_are_refused_where_there_is_none(name, other):
+    with pytest.raises(BadField, match="belongs to a backoff") as caught:
+        upload_request({**NEEDED, **other, name: "5s"}, SERVICES, LOCAL)
+    assert caught.value.code == f"invalid_{name}"
+
+
+@pytest.mark.parametrize("own", [None, BackoffKind.CONSTANT])
+def test_the_delays_of_a_backoff_are_taken_where_there_is_one(own):
+    services = {"s": Service("s", retry=RetryPolicy(backoff=own))}
+    fields = NEEDED | {"retry_delay": "5s"} | ({} if own else {"backoff": "linear"})
+    asked = upload_request(fields, services, LOCAL)
+    assert asked.retry is not None
+    assert asked.retry.delay_s == 5
