@@ -44,14 +44,9 @@ if TYPE_CHECKING:
         Unreachable,
         WaitedTooLong,
     )
-    from ferryman.models import (
-        AttemptDoc,
-        EventDoc,
-        JobDoc,
-        JobState,
-        Reason,
-        Usage,
-    )
+    from ferryman.event_models import EventDoc
+    from ferryman.models import AttemptDoc, JobDoc, Usage
+    from ferryman.states import JobState, Reason
     from ferryman.sync import SyncClient
 
     __version__: str

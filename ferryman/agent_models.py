@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from ferryman.models import Wire
 
@@ -52,8 +52,8 @@ class AgentDoc(Wire):
     resources: dict[str, Any] = Field(default_factory=dict)
     health: dict[str, Any] | None = None
     """What it said of itself last."""
-    created_at: str
-    last_heard_at: str | None = None
+    created_at: AwareDatetime
+    last_heard_at: AwareDatetime | None = None
     unreachable_s: float | None = None
     """Seconds since it could be reached, as far as a server was running; None: it can be."""
 

@@ -14,21 +14,16 @@ from ferryman.bundle import Files
 from ferryman.clock import Clock, RealClock
 from ferryman.defaults import DEFAULT_URL
 from ferryman.download import Download, Downloaded, target_path
+from ferryman.event_models import EventDoc
 from ferryman.fields import JobOptions, upload_fields
 from ferryman.form import ProgressCallback
 from ferryman.job_calls import JobCalls
 from ferryman.logs import Stream, fetch_log, follow_log
-from ferryman.models import (
-    AttemptDoc,
-    AttemptPage,
-    EventDoc,
-    JobDoc,
-    JobPage,
-    JobState,
-)
+from ferryman.models import AttemptDoc, AttemptPage, JobDoc, JobPage
 from ferryman.operator_calls import OperatorCalls
 from ferryman.polling import follow_events, wait_for_end
 from ferryman.schedule_calls import ScheduleCalls
+from ferryman.states import JobState
 from ferryman.transport import Transport
 from ferryman.upload import submit
 

@@ -6,7 +6,9 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from ferryman import errors
-from ferryman.models import BulkAnswer, BulkItem, JobDoc, JobPage, JobState
+from ferryman.bulk_models import BulkAnswer, BulkItem
+from ferryman.models import JobDoc, JobPage
+from ferryman.states import JobState
 from ferryman.transport import Transport
 
 BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "tag", "untag"]

@@ -6,71 +6,11 @@ never a silent "Unknown". This is the one definition: the server reads it throug
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat
 
-
-class JobState(StrEnum):
-    """States of a job on the server. What may follow what: ``server.domain.states``."""
-
-    QUEUED = "Queued"
-    PROCESSING = "Processing"
-    SUBMITTED = "Submitted"
-    RUNNING = "Running"
-    COMPLETED = "Completed"
-    FAILED = "Failed"
-    UNKNOWN = "Unknown"
-    CANCELLED = "Cancelled"
-    CLEANED = "Cleaned"
-
-
-class Reason(StrEnum):
-    """Why a job failed, for programs; a sentence for people stands beside it."""
-
-    EXIT_CODE = "exit_code"
-    TIMEOUT = "timeout"
-    HEARTBEAT_TIMEOUT = "heartbeat_timeout"
-    QUEUE_TIMEOUT = "queue_timeout"
-    MEMORY_LIMIT = "memory_limit"
-    PIDS_LIMIT = "pids_limit"
-    CPU_LIMIT = "cpu_limit"
-    DISK_LIMIT = "disk_limit"
-    LOG_LIMIT = "log_limit"
-    RESULTS_LIMIT = "results_limit"
-    SANDBOX_ERROR = "sandbox_error"
-    AGENT_ERROR = "agent_error"
-    AGENT_UNREACHABLE = "agent_unreachable"
-    AGENT_LOST = "agent_lost"
-    NOT_OFFERED = "not_offered"
-    SHUTDOWN = "shutdown"
-    INVALID_BUNDLE = "invalid_bundle"
-    CHILD_FAILED = "child_failed"
-    DEPENDENCY_FAILED = "dependency_failed"
-
-
-class WaitReason(StrEnum):
-    """Why a job is not running yet, for programs; a sentence for people stands beside it."""
-
-    NEXT = "next"
-    """Nothing is in its way: it is sent in a moment."""
-    EARLIER_JOBS = "earlier_jobs"
-    """Jobs of the same user come first."""
-    USER_QUOTA = "user_quota"
-    SERVICE_QUOTA = "service_quota"
-    NOT_BEFORE = "not_before"
-    DEPENDENCY = "dependency"
-    MAX_PARALLEL = "max_parallel"
-    CHILDREN = "children"
-    """A parent: for its children to end."""
-    PAUSED = "paused"
-    NO_AGENT = "no_agent"
-    AGENTS_BUSY = "agents_busy"
-    NO_SERVICE = "no_service"
-
-
-Level: TypeAlias = Literal["debug", "info", "notice", "warning", "error"]
+from ferryman.states import JobState, Reason, WaitReason
 
 
 class Wire(BaseModel):
@@ -127,7 +67,7 @@ class QueueInfo(Wire):
     used: int | None = None
     """Of a quota: how many of ``limit`` are in use."""
     limit: int | None = None
-    until: str | None = None
+    until: AwareDatetime | None = None
     """``not_before``: when it may be sent."""
     waits_for: list[int] = Field(default_factory=list)
     """``dependency``: the jobs that have not completed yet, the first hundred."""
@@ -137,7 +77,7 @@ class HistoryEntry(Wire):
     """A state that a job had, or has."""
 
     status: JobState
-    at: str
+    at: AwareDatetime
     seconds: float
     """How long it was in it; up to now for the last one."""
     attempt: int
@@ -212,14 +152,14 @@ class JobDoc(Wire):
     enforcement: dict[str, str] = Field(default_factory=dict)
     parent_id: int | None = None
     queue: QueueInfo | None = None
-    created_at: str
-    submitted_at: str | None = None
-    started_at: str | None = None
-    ended_at: str | None = None
-    heartbeat_at: str | None = None
-    not_before: str | None = None
-    expires_at: str | None = None
-    cancel_requested_at: str | None = None
+    created_at: AwareDatetime
+    submitted_at: AwareDatetime | None = None
+    started_at: AwareDatetime | None = None
+    ended_at: AwareDatetime | None = None
+    heartbeat_at: AwareDatetime | None = None
+    not_before: AwareDatetime | None = None
+    expires_at: AwareDatetime | None = None
+    cancel_requested_at: AwareDatetime | None = None
     usage: Usage | None = None
     run: int = 1
     """Which run of its life; one more each time that it is retried by hand."""
@@ -247,37 +187,6 @@ class JobDoc(Wire):
     links: Links
 
 
-class GraphNode(Wire):
-    """A job in a graph."""
-
-    id: int
-    name: str | None = None
-    status: JobState
-    user_id: str
-    service: str
-    reason: Reason | None = None
-    counts: ChildCounts | None = None
-    """Of a parent: its children."""
-
-
-class GraphEdge(Wire):
-    """The target waits, or has waited, for the source; or it is its child."""
-
-    source: int
-    target: int
-    kind: Literal["after", "inputs", "child"]
-    """``inputs``: the target gets the result files of the source."""
-
-
-class GraphDoc(Wire):
-    """The jobs that are connected with a job by what they wait for."""
-
-    nodes: list[GraphNode]
-    edges: list[GraphEdge]
-    truncated: bool = False
-    """There are more."""
-
-
 class AttemptLinks(Wire):
     result: str | None = None
     """A ZIP of what it left; None: nothing, or not yet."""
@@ -303,10 +212,10 @@ class AttemptDoc(Wire):
     limits: Limits
     enforcement: dict[str, str] = Field(default_factory=dict)
     usage: Usage | None = None
-    claimed_at: str
-    submitted_at: str | None = None
-    started_at: str | None = None
-    ended_at: str | None = None
+    claimed_at: AwareDatetime
+    submitted_at: AwareDatetime | None = None
+    started_at: AwareDatetime | None = None
+    ended_at: AwareDatetime | None = None
     result_size: int | None = None
     """Bytes of the ZIP."""
     stdout_bytes: int | None = None
@@ -327,58 +236,3 @@ class JobPage(Wire):
     items: list[JobDoc]
     next: str | None
     """Cursor of the next page; None on the last."""
-
-
-class TagPage(Wire):
-    """``GET /api/v1/tags/{tag}``."""
-
-    tag: str
-    ids: list[int]
-    """The newest first."""
-    next: str | None
-    """Cursor of the next page; None on the last."""
-
-
-class BulkItem(Wire):
-    """What became of one job."""
-
-    id: int
-    ok: bool
-    code: str
-    """``requested``, ``queued``, ``deleted``, ``tagged``, ``already_ended``; or why not."""
-    message: str
-
-
-class BulkAnswer(Wire):
-    """``POST /api/v1/jobs/bulk``."""
-
-    items: list[BulkItem]
-    more: bool
-    """There may be further jobs that fit: ask again with ``next`` as ``cursor``."""
-    next: str | None = None
-
-
-class EventDoc(Wire):
-    """One line of a job's history."""
-
-    seq: int
-    at: str
-    attempt: int
-    before: JobState | None
-    status: JobState
-    reason: Reason | None = None
-    message: str = ""
-    event: str = ""
-    """What happened, as a dotted name: ``job.running``, ``job.progress``, ``job.retry_later``."""
-    level: Level = "info"
-    agent: str | None = None
-    fields: dict[str, Any] = Field(default_factory=dict)
-    job_id: int | None = None
-
-
-class EventPage(Wire):
-    items: list[EventDoc]
-    next: str | None = None
-    """Cursor (``after``) of what follows; None: there is no more now."""
-    reached: int = 0
-    """Every event up to this seq was looked at: ``after`` for who asks again later."""

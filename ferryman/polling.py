@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from ferryman.errors import WaitedTooLong
-from ferryman.models import EventDoc, EventPage, JobDoc
+from ferryman.event_models import EventDoc, EventPage
+from ferryman.models import JobDoc
 from ferryman.transport import Transport
 
 LONG_POLL_S: Final = 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from ferryman.models import Wire
 
@@ -38,14 +38,14 @@ class ScheduleDoc(Wire):
     paused: bool
     pending: bool = False
     """It was due, and its job is made as soon as the one before is cancelled."""
-    next_at: str | None = None
+    next_at: AwareDatetime | None = None
     """When it is due next; None: it is paused."""
-    last_at: str | None = None
+    last_at: AwareDatetime | None = None
     """When it made a job last."""
     last_job_id: int | None = None
     message: str = ""
     """Why the latest time made no job; empty: it did."""
-    created_at: str
+    created_at: AwareDatetime
     links: ScheduleLinks
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ferryman.models import JobState, Limits, RetryDoc, Wire
+from pydantic import AwareDatetime
+
+from ferryman.models import Limits, RetryDoc, Wire
+from ferryman.states import JobState
 
 
 class ServiceDoc(Wire):
@@ -25,7 +28,7 @@ class ServiceDoc(Wire):
     counts: dict[JobState, int]
     """Its jobs by state; ``counts_up_to`` stands for that many or more."""
     counts_up_to: int
-    oldest_queued_at: str | None = None
+    oldest_queued_at: AwareDatetime | None = None
     """When the job was queued that has waited longest."""
     runs_per_user: int
     max_runs: int
@@ -51,7 +54,7 @@ class ServiceDoc(Wire):
     """Names of the variables that its jobs get; for operators. Values are never shown."""
     secrets: list[str] | None = None
     """Likewise."""
-    changed_at: str | None = None
+    changed_at: AwareDatetime | None = None
     """When an operator changed, paused or resumed it last."""
 
 

@@ -1,7 +1,7 @@
 """Time, passed in: the only file that reads the machine's clocks or sleeps.
 
 Wall-clock times are integers, microseconds since 1970-01-01 UTC, everywhere but on the wire,
-where they are ISO 8601 with a ``Z``. Tests run on ``tests.support.sim_clock.SimClock``.
+where they are RFC 3339 with a ``Z``. Tests run on ``tests.support.sim_clock.SimClock``.
 """
 
 from __future__ import annotations
@@ -57,9 +57,14 @@ class RealClock:
         await asyncio.sleep(seconds)
 
 
+def utc(at: Micros) -> datetime:
+    """As the documents of the API have it."""
+    return datetime.fromtimestamp(at / SECOND, UTC)
+
+
 def iso(at: Micros) -> str:
-    """ISO 8601 in UTC with microseconds and ``Z``, as on the wire."""
-    return datetime.fromtimestamp(at / SECOND, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    """ISO 8601 in UTC with microseconds and ``Z``, for sentences and manifests."""
+    return utc(at).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def from_iso(text: str) -> Micros:

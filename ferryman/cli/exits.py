@@ -54,7 +54,7 @@ def exit_code_for(problem: Exception) -> int:
 
 def exit_code_of_job(job: JobDoc) -> int:
     """The exit code of ``--wait`` for a job that has ended."""
-    from ferryman.models import JobState, Reason
+    from ferryman.states import JobState, Reason
 
     if job.status is JobState.COMPLETED:
         return 0

@@ -13,8 +13,8 @@ from ferryman.cli.options import Json, Quiet, Server, on_server, run, state_name
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
+    from ferryman.bulk_models import BulkItem
     from ferryman.job_calls import BulkAction
-    from ferryman.models import BulkItem
 
 JobIds: TypeAlias = Annotated[
     list[int] | None,

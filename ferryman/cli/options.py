@@ -163,7 +163,7 @@ def state_named(text: str | None) -> str | None:
     Raises:
         BadArgument: there is none.
     """
-    from ferryman.models import JobState
+    from ferryman.states import JobState
 
     for state in JobState:
         if text is None or text.lower() == state.lower():

@@ -95,7 +95,7 @@ def _say(service: ServiceDoc, what: str, *, quiet: bool, json: bool) -> None:
 
 
 def _row(service: ServiceDoc) -> tuple[str, ...]:
-    from ferryman.models import JobState
+    from ferryman.states import JobState
 
     state = "retired" if service.retired else "paused" if service.paused else "active"
     no_agent = "" if service.offered else "no agent offers it"

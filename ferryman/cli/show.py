@@ -13,8 +13,9 @@ import typer
 from ferryman.units import say_duration, say_size
 
 if TYPE_CHECKING:
+    from ferryman.event_models import EventDoc
     from ferryman.form import ProgressCallback
-    from ferryman.models import AttemptDoc, EventDoc, JobDoc
+    from ferryman.models import AttemptDoc, JobDoc
 
 _STYLE: Final = {
     "Running": "cyan",
@@ -50,17 +51,17 @@ def printable(text: str) -> str:
     )
 
 
-def since(start: str, end: str) -> float:
-    """Seconds between two times of the wire; never negative."""
-    return max(0.0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
+def since(start: datetime, end: datetime) -> float:
+    """Seconds between two times; never negative."""
+    return max(0.0, (end - start).total_seconds())
 
 
-def local(at: str) -> str:
-    """A time of the wire in local time."""
-    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def local(at: datetime) -> str:
+    """In local time, to the second."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def event_line(event: EventDoc, start: str) -> str:
+def event_line(event: EventDoc, start: datetime) -> str:
     """``+0.25s  Running  run.sh started``: since the job was accepted."""
     passed = f"+{since(start, event.at):.2f}s"
     attempt = f"(attempt {event.attempt}) " if event.attempt > 1 else ""

@@ -11,7 +11,7 @@ from server.domain.batch import Batch
 from server.domain.jobs import Event, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
-from shared.clock import iso
+from shared.clock import utc
 from shared.wire import (
     AttemptDoc,
     AttemptLinks,
@@ -123,14 +123,14 @@ def event_doc(event: Event) -> EventDoc:
 
 
 def shown(record: Job | Attempt | Event | AgentRecord, model: type[Wire]) -> dict[str, Any]:
-    """What a document shows under the names that the record has for it; times as text."""
+    """What a document shows under the names that the record has for it."""
     names = [name for name in model.model_fields if hasattr(record, name)]
     return {name: _shown(name, getattr(record, name)) for name in names}
 
 
 def _shown(name: str, value: Any) -> Any:
     is_time = value is not None and (name in _TIMES or name.endswith("_at"))
-    return iso(value) if is_time else value
+    return utc(value) if is_time else value
 
 
 def when_to_ask_again(job: Job) -> dict[str, str]:

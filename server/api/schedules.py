@@ -16,7 +16,7 @@ from server.api.route import Route, json_answer
 from server.domain.access import Area
 from server.domain.schedules import Outcome, Schedule, check_schedule_field
 from shared import wire
-from shared.clock import iso
+from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
 from shared.principals import Scope
@@ -111,11 +111,11 @@ def _document(context: Context, schedule: Schedule) -> ScheduleDoc:
         bundle_size=schedule.bundle.size,
         paused=schedule.paused,
         pending=schedule.pending,
-        next_at=None if schedule.paused else iso(schedule.next_at),
-        last_at=None if schedule.last_at is None else iso(schedule.last_at),
+        next_at=None if schedule.paused else utc(schedule.next_at),
+        last_at=None if schedule.last_at is None else utc(schedule.last_at),
         last_job_id=schedule.last_job_id,
         message=schedule.message,
-        created_at=iso(schedule.created_at),
+        created_at=utc(schedule.created_at),
         links=ScheduleLinks(
             self=f"{here}/schedules/{schedule.id}", jobs=f"{here}/jobs?schedule={schedule.id}"
         ),

@@ -18,7 +18,7 @@ from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.service import Service
 from shared import wire
-from shared.clock import iso
+from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
 from shared.wire import ServiceDoc, ServicePage
@@ -113,10 +113,10 @@ async def _document(
         in_work=held.get(service.name, 0),
         counts=dict(load.by_state),
         counts_up_to=_COUNTED,
-        oldest_queued_at=iso(load.oldest_queued_at) if load.oldest_queued_at is not None else None,
+        oldest_queued_at=utc(load.oldest_queued_at) if load.oldest_queued_at is not None else None,
         retry=retry_doc(service.retry),
         limits=service.limits,
-        changed_at=iso(record.changed_at) if record is not None and record.changed_at else None,
+        changed_at=utc(record.changed_at) if record is not None and record.changed_at else None,
         **{name: getattr(service, name) for name in _SAME},
         **own,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from server.domain.jobs import Event
-from shared.clock import SECOND, Micros, iso
+from shared.clock import SECOND, Micros, utc
 from shared.wire import HistoryEntry
 
 
@@ -23,7 +23,7 @@ def history(moves: Sequence[Event], now: Micros) -> list[HistoryEntry]:
     return [
         HistoryEntry(
             status=move.state,
-            at=iso(move.at),
+            at=utc(move.at),
             seconds=max(0, end - move.at) / SECOND,
             attempt=move.attempt,
             agent=move.agent,

@@ -10,7 +10,7 @@ from server.domain.batch import Batch
 from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from server.ports import Fleet, Held, Jobs
-from shared.clock import Micros, iso
+from shared.clock import Micros, iso, utc
 from shared.wire import JobState, QueueInfo, WaitReason
 
 _NAMED: Final = 5
@@ -111,7 +111,7 @@ def _not_sent(job: Job, service: Service, now: Micros) -> dict[str, Any] | None:
             if job.attempt
             else f"to be sent at {at}, as it was asked for"
         )
-        return _why(WaitReason.NOT_BEFORE, reason, until=at)
+        return _why(WaitReason.NOT_BEFORE, reason, until=utc(job.not_before))
     if service.paused:
         said = f": {service.paused_message}" if service.paused_message else ""
         return _why(WaitReason.PAUSED, f"service {service.name} is paused{said}")

@@ -15,7 +15,7 @@ from server.domain.jobs import Hold, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.stages.waiting import why_waiting
-from shared.clock import iso
+from shared.clock import iso, utc
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
 from tests.support.simulation import World
 
@@ -205,7 +205,7 @@ async def test_a_job_shows_its_place_by_priority_and_when_it_may_be_sent(world) 
         position=3,
         reason=f"to be sent at {at}, as it was asked for",
         code=WaitReason.NOT_BEFORE,
-        until=at,
+        until=utc(listed[-1].not_before),
     )
 
 

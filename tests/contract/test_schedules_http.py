@@ -58,7 +58,7 @@ async def test_a_schedule_is_added_read_paused_run_and_deleted(tmp_path):
         }
         fields = {"user_id": "7", "service": "my_service", "name": "nightly", "tags": "a"}
         assert added["fields"] == fields
-        assert added["next_at"].endswith("30:00.000000Z")
+        assert added["next_at"].endswith(":30:00Z")
         _, page = await ask(caller, "GET", f"{SCHEDULES}?user=7")
         assert page == {"items": [added], "next": None}
         _, paused = await ask(caller, "POST", f"{here}/pause")

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ class Host:
         items = [
             EventDoc(
                 seq=n + 1,
-                at=f"2026-11-20T10:00:0{n}.500000Z",
+                at=datetime(2026, 11, 20, 10, 0, n, 500_000, UTC),
                 attempt=1,
                 before=None,
                 status=state,

@@ -218,7 +218,8 @@ async def test_attempts_are_lines_with_tabs_where_nobody_looks(ferryman):
         listed = await ferryman("attempts", 17, "--url", url)
         as_json = await ferryman("attempts", 17, "--url", url, "--json")
     assert (listed.code, listed.err) == (0, "")
-    started = show.local(RUNNING.started_at or "")
+    assert RUNNING.started_at is not None
+    started = show.local(RUNNING.started_at)
     assert listed.out.splitlines() == [
         "ATTEMPT\tSTATUS\tAGENT\tSTARTED\tTOOK\tEXIT\tREASON",
         f"1\tFailed\tnode-3\t{started}\t1m 30s\t3\texit_code",

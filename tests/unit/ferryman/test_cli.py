@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from datetime import UTC, datetime
 
 import pytest
 from aiohttp import web
@@ -389,7 +390,7 @@ class Stuck(Host):
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         if int(request.query["after"]) == 0:
-            at = "2026-11-20T10:00:00.500000Z"
+            at = datetime(2026, 11, 20, 10, 0, 0, 500_000, UTC)
             queued = EventDoc(
                 seq=1, at=at, attempt=1, before=None, status=JobState.QUEUED, message="m"
             )
@@ -446,7 +447,7 @@ def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
 
 
 def test_a_message_of_several_lines_stays_on_one():
-    at = "2026-11-20T10:00:01.000000Z"
+    at = datetime(2026, 11, 20, 10, 0, 1, tzinfo=UTC)
     shown = EventDoc(
         seq=1, at=at, attempt=2, before=None, status=JobState.QUEUED, message="one\n\ntwo"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from datetime import UTC, datetime
 
 import pytest
 from aiohttp import web
@@ -23,7 +24,7 @@ from tests.unit.ferryman.fake_server import InstantClock, answer, hang_up, job, 
 
 def event(seq: int, status: JobState, before: JobState | None) -> EventDoc:
     return EventDoc(
-        seq=seq, at="2026-11-20T10:00:00.000000Z", attempt=1, before=before, status=status
+        seq=seq, at=datetime(2026, 11, 20, 10, tzinfo=UTC), attempt=1, before=before, status=status
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ async def test_children_and_dead_letters_are_listed_page_by_page(ferryman) -> No
 
 
 def test_what_happens_in_a_state_is_called_by_its_own_name() -> None:
-    at = "2026-11-20T10:00:00.500000Z"
+    at = datetime(2026, 11, 20, 10, tzinfo=UTC)
     event = EventDoc(
         seq=3,
         at=at,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from server.domain.history import history
 from server.domain.jobs import Event
-from shared.clock import SECOND
+from shared.clock import SECOND, utc
 from shared.wire import JobState
 
 
@@ -18,7 +18,7 @@ def test_each_state_lasts_until_the_next_and_the_last_one_until_now() -> None:
     one, two = history(moves, 20 * SECOND)
     assert (one.status, one.at, one.seconds, one.attempt, one.agent) == (
         JobState.QUEUED,
-        "1970-01-01T00:00:10.000000Z",
+        utc(10 * SECOND),
         2.5,
         0,
         None,
