@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import ssl
+from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
@@ -54,8 +56,18 @@ def no_result(problem: Refused) -> Refused:
     """The refusal of a result or a log; its class says whether there will be one."""
     if problem.status not in {409, 410}:
         return problem
-    kind = NotReady if problem.code == "not_ended" else NoResult
-    return kind(problem.status, problem.code, problem.message, request_id=problem.request_id)
+    return problem.as_kind(NotReady if problem.code == "not_ended" else NoResult)
+
+
+@contextlib.contextmanager
+def conflict_as(kind: type[Refused]) -> Iterator[None]:
+    """A 409 of what is done within is raised as this class."""
+    try:
+        yield
+    except Refused as problem:
+        if problem.status == HTTPStatus.CONFLICT:
+            raise problem.as_kind(kind) from None
+        raise
 
 
 def error_of_body(problem: BaseException) -> FerrymanError | None:

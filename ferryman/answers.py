@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,9 +26,3 @@ class Health(BaseModel):
     status: str
     database: str = ""
     message: str = ""
-
-
-class Listed(BaseModel):
-    """A list that is not of jobs."""
-
-    items: list[dict[str, Any]]

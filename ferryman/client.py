@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from ferryman import errors
+from ferryman.answer_errors import conflict_as
 from ferryman.answers import Accepted
 from ferryman.bundle import Files
 from ferryman.clock import Clock, RealClock
@@ -274,12 +275,8 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls):
             AlreadyEnded: too late, it ended by itself.
             NotFound, and as :meth:`submit`
         """
-        try:
+        with conflict_as(errors.AlreadyEnded):
             status, job = await self._transport.post(f"api/v1/jobs/{job_id}/cancel", JobDoc)
-        except errors.Refused as problem:
-            if problem.status == 409:
-                raise errors.AlreadyEnded(409, problem.code, problem.message) from problem
-            raise
         if status == 202 or not job.ended:
             job = await self.wait(job_id)
         if job.status is not JobState.CANCELLED:

@@ -198,6 +198,6 @@ async def _first_service(url: str) -> str:
     try:
         async with Client(url, patience=0) as client:
             offered = await client.services()
-        return str(offered[0]["name"])
+        return offered[0].name
     except (FerrymanError, LookupError):
         return "example"  # it needs a token, or answers otherwise

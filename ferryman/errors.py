@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from ferryman.models import JobDoc
 
 
+R = TypeVar("R", bound="Refused")
+
+
 class FerrymanError(Exception):
-    """Base of everything that the SDK raises on purpose. All can be pickled."""
+    """Base of everything that the SDK raises on purpose. All can be pickled.
+
+    Attributes:
+        code: for programs: the server's, such as ``unknown_service``, or the SDK's own.
+        request_id: to find the request in the server's log, where a server answered.
+    """
+
+    code: str = "error"
+    request_id: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own calls the class with the text alone.
@@ -20,6 +31,8 @@ class FerrymanError(Exception):
 class BadArgument(FerrymanError, ValueError):
     """The caller asked for something that cannot be right. There is no job."""
 
+    code = "bad_argument"
+
 
 class BadBundle(FerrymanError):
     """What was to be sent cannot be a bundle. Nothing has been sent.
@@ -28,6 +41,8 @@ class BadBundle(FerrymanError):
         path: the file or name at fault; None where it is the bundle as a whole.
     """
 
+    code = "bad_bundle"
+
     def __init__(self, message: str, path: str | Path | None = None) -> None:
         super().__init__(message)
         self.path = path
@@ -35,6 +50,8 @@ class BadBundle(FerrymanError):
 
 class FileChanged(BadBundle):
     """A file changed while it was being sent; the server has thrown the upload away."""
+
+    code = "file_changed"
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -50,6 +67,8 @@ class Unreachable(FerrymanError):
         why: what the network reported.
     """
 
+    code = "unreachable"
+
     def __init__(self, url: str, why: str) -> None:
         super().__init__(f"cannot reach {url}: {why}")
         self.url, self.why = url, why
@@ -57,6 +76,8 @@ class Unreachable(FerrymanError):
 
 class NotUnderstood(FerrymanError):
     """The answer is not one that a Ferryman server gives: a proxy's page, or an unknown version."""
+
+    code = "not_understood"
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(f"{url} does not answer like a Ferryman server: {why}")
@@ -68,10 +89,9 @@ class Refused(FerrymanError):
 
     Attributes:
         status: HTTP status.
-        code: for programs, such as ``unknown_service``; empty where the server gives none.
+        code: empty where the answer has none, as that of a proxy.
         message: for people.
         part: the field or file of an upload that is wrong, where the server names one.
-        request_id: to find the request in the server's log.
         retry_after: seconds after which it may be tried again, where the server says so.
     """
 
@@ -88,6 +108,17 @@ class Refused(FerrymanError):
         super().__init__(message)
         self.status, self.code, self.message, self.part = status, code, message, part
         self.request_id, self.retry_after = request_id, retry_after
+
+    def as_kind(self, kind: type[R]) -> R:
+        """The same refusal as one of another class."""
+        return kind(
+            self.status,
+            self.code,
+            self.message,
+            part=self.part,
+            request_id=self.request_id,
+            retry_after=self.retry_after,
+        )
 
 
 class NotFound(Refused):
@@ -107,7 +138,7 @@ class AlreadyEnded(Refused):
 
 
 class Conflict(Refused):
-    """409: an agent is in a state that does not allow it, such as one that still has jobs."""
+    """409: the state of the job, agent or schedule does not allow it; the text says why."""
 
 
 class NotReady(Refused):
@@ -127,6 +158,8 @@ class BadDownload(FerrymanError):
         got: SHA-256 of what arrived, hex.
     """
 
+    code = "bad_download"
+
     def __init__(self, what: str, expected: str, got: str) -> None:
         super().__init__(
             f"{what} arrived damaged: its SHA-256 is {got}, the server says {expected}"
@@ -140,6 +173,8 @@ class WaitedTooLong(FerrymanError):
     Attributes:
         job: as it was last seen.
     """
+
+    code = "waited_too_long"
 
     def __init__(self, job: JobDoc, seconds: float) -> None:
         super().__init__(f"job {job.id} is still {job.status} after {seconds:g}s; it goes on")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-from ferryman import errors
+from ferryman.answer_errors import conflict_as
 from ferryman.bulk_models import BulkAnswer, BulkItem
+from ferryman.errors import Conflict
 from ferryman.models import JobDoc, JobPage
 from ferryman.states import JobState
 from ferryman.transport import Transport
@@ -29,12 +30,8 @@ class JobCalls:
             Conflict: it cannot be retried; the text says why.
             NotFound, and as :meth:`submit`
         """
-        try:
+        with conflict_as(Conflict):
             return (await self._transport.post(f"api/v1/jobs/{job_id}/retry", JobDoc))[1]
-        except errors.Refused as problem:
-            if problem.status == 409:
-                raise errors.Conflict(409, problem.code, problem.message) from problem
-            raise
 
     async def delete(self, job_id: int) -> bool:
         """Cancel the job if it has not ended, and delete it, with all that it left.
@@ -51,12 +48,8 @@ class JobCalls:
             async with self._transport.answer("DELETE", f"api/v1/jobs/{job_id}") as answer:
                 return answer.status != 202
 
-        try:
+        with conflict_as(Conflict):
             return await self._transport.retry(once)
-        except errors.Refused as problem:
-            if problem.status == 409:
-                raise errors.Conflict(409, problem.code, problem.message) from problem
-            raise
 
     async def bulk(
         self,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
 
-from ferryman import errors
-from ferryman.agent_models import AgentAction, AgentDoc
-from ferryman.answers import Health, Listed
-from ferryman.service_models import ServiceDoc
+from ferryman.agent_models import AgentAction, AgentDoc, AgentPage
+from ferryman.answer_errors import conflict_as
+from ferryman.answers import Health
+from ferryman.errors import Conflict
+from ferryman.service_models import ServiceDoc, ServicePage
 from ferryman.transport import Transport
 
 
@@ -25,9 +25,9 @@ class OperatorCalls:
         """
         return await self._transport.get("health", Health)
 
-    async def services(self) -> list[dict[str, Any]]:
-        """The services that the server offers: names, quotas, limits."""
-        return (await self._transport.get("api/v1/services", Listed)).items
+    async def services(self) -> list[ServiceDoc]:
+        """The services that the server offers: what they allow, and how busy they are."""
+        return (await self._transport.get("api/v1/services", ServicePage)).items
 
     async def service(self, name: str) -> ServiceDoc:
         """One service: what it allows, and how busy it is.
@@ -59,7 +59,7 @@ class OperatorCalls:
         path = f"api/v1/services/{quote(name, safe='')}/resume"
         return (await self._transport.post(path, ServiceDoc))[1]
 
-    async def agents(self, *, every: bool = False) -> list[dict[str, Any]]:
+    async def agents(self, *, every: bool = False) -> list[AgentDoc]:
         """The agents that the server sends jobs to, and how they are. For operators, as what
         follows.
 
@@ -67,7 +67,7 @@ class OperatorCalls:
             every: those, too, that were retired and are not in the settings any more.
         """
         query = {"all": "1"} if every else None
-        return (await self._transport.get("api/v1/agents", Listed, query=query)).items
+        return (await self._transport.get("api/v1/agents", AgentPage, query=query)).items
 
     async def agent(self, name: str) -> AgentDoc:
         """One agent, by its name or id.
@@ -94,12 +94,8 @@ class OperatorCalls:
         """
         path = f"{_agent_path(name)}/{action}"
         query = {"message": message} if message else None
-        try:
+        with conflict_as(Conflict):
             return (await self._transport.post(path, AgentDoc, query=query))[1]
-        except errors.Refused as problem:
-            if problem.status == 409:
-                raise errors.Conflict(409, problem.code, problem.message) from problem
-            raise
 
 
 def _agent_path(name: str) -> str:

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from typing import Unpack
 
-from ferryman import errors
+from ferryman.answer_errors import conflict_as
 from ferryman.bundle import Files, gather
+from ferryman.errors import Conflict
 from ferryman.fields import JobOptions, upload_fields
 from ferryman.form import FormBody
 from ferryman.models import JobDoc
@@ -98,15 +99,11 @@ class ScheduleCalls:
             NotFound
         """
         path = f"api/v1/schedules/{schedule_id}/run"
-        try:
+        with conflict_as(Conflict):
             async with self._transport.answer("POST", path) as answer:
                 if answer.status == 202:
                     return None
                 return await self._transport.read(answer, JobDoc)
-        except errors.Refused as problem:
-            if problem.status == 409:
-                raise errors.Conflict(409, problem.code, problem.message) from problem
-            raise
 
     async def delete_schedule(self, schedule_id: int) -> None:
         """Delete it; its jobs stay. Raises NotFound."""

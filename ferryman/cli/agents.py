@@ -46,11 +46,8 @@ def list_agents(
     """List the agents, and why those that get no jobs get none."""
 
     async def work() -> int:
-        from ferryman.agent_models import AgentDoc
-
         async with server.client() as client:
-            documents = await client.agents(every=every)
-        listed = [AgentDoc.model_validate(document) for document in documents]
+            listed = await client.agents(every=every)
         if json:
             show.print_json_list(listed)
         elif not listed:

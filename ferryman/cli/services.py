@@ -32,10 +32,8 @@ def list_services(
     """List the services, and how busy they are."""
 
     async def work() -> int:
-        from ferryman.service_models import ServiceDoc
-
         async with server.client() as client:
-            listed = [ServiceDoc.model_validate(one) for one in await client.services()]
+            listed = await client.services()
         if json:
             show.print_json_list(listed)
         else:

@@ -157,8 +157,8 @@ def test_settings_come_from_a_file(tmp_path):
     for module in ("server", "client_agent", "shared"):  # a user's own, where it is started
         (tmp_path / f"{module}.py").write_text("raise SystemExit('not this one')\n")
     with started(tmp_path, "--config", str(config)) as system, SyncClient(system.url) as client:
-        assert {service["name"] for service in client.services()} == {"dock", "fold"}
-        assert client.services()[0]["timeout_s"] in {300.0, 3600.0}
+        assert {service.name for service in client.services()} == {"dock", "fold"}
+        assert client.services()[0].timeout_s in {300.0, 3600.0}
 
 
 def test_an_unknown_setting_is_refused_and_the_nearest_one_suggested(tmp_path):

@@ -24,10 +24,10 @@ from tests.support.dev_program import DevProgram, descendants
 def test_the_synchronous_client_does_it_all(system: DevProgram, tmp_path):
     with SyncClient(system.url, user="ada") as client:
         assert client.health().status == "ok"
-        assert "example" in [service["name"] for service in client.services()]
+        assert "example" in [service.name for service in client.services()]
         job = client.submit({"run.sh": b"echo hi > hi.txt"}, service="example", name="sync")
         assert client.wait(job.id, timeout=60).status is JobState.COMPLETED
-        assert [agent["up"] for agent in client.agents()] == [True]  # not before its first contact
+        assert [agent.up for agent in client.agents()] == [True]  # not before its first contact
         states = [event.status for event in client.events(job.id)]
         assert states == [
             JobState.QUEUED,

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from ferryman import errors
-from tests.unit.ferryman.fake_server import job
+from ferryman import Client, errors
+from tests.unit.ferryman.fake_server import job, problem, serving
 
 REFUSED: Any = (409, "a_code", "a sentence")
 ARGUMENTS: dict[type[errors.FerrymanError], Any] = {
@@ -40,6 +41,25 @@ def test_every_error_comes_back_from_pickle_as_it_was(kind):
         assert type(again) is kind
         assert str(again) == str(error)
         assert again.__dict__ == error.__dict__
+
+
+def test_every_error_has_a_code_of_its_own_where_the_server_gave_none():
+    kinds = [kind for kind in family(errors.FerrymanError) if not issubclass(kind, errors.Refused)]
+    assert len({kind.code for kind in kinds}) == len(kinds)
+
+
+async def test_a_conflict_keeps_what_the_server_said():
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        return problem(409, "not_retryable", "it runs", Retry_After="3")
+
+    routes = [("POST", f"/api/v1/jobs/1/{what}", refuse) for what in ("retry", "cancel")]
+    async with serving(*routes) as url, Client(url) as client:
+        with pytest.raises(errors.Conflict) as conflict:
+            await client.retry(1)
+        with pytest.raises(errors.AlreadyEnded) as ended:
+            await client.cancel(1)
+    for caught in (conflict.value, ended.value):
+        assert (caught.code, caught.request_id, caught.retry_after) == ("not_retryable", "r-1", 3)
 
 
 def refuse() -> None:
