@@ -10,7 +10,8 @@ from aiohttp import web
 
 from server.api.context import Context
 from server.api.documents import shown
-from server.api.params import message_param
+from server.api.parameter_types import flag, word
+from server.api.params import MAX_MESSAGE, flag_param, message_param
 from server.api.paths import AGENT
 from server.api.route import Route
 from server.domain.access import Area
@@ -23,7 +24,7 @@ from shared.wire import AgentDoc, AgentPage, AgentState
 
 async def listing(request: web.Request, context: Context) -> AgentPage:
     """The agents, and what each does now."""
-    every = request.query.get("all") in ("1", "true")
+    every = flag_param(request, "all")
     shown = [one for one in await context.agents.all() if every or _in_use(context, one)]
     return AgentPage(items=await _documents(context, *shown))
 
@@ -105,8 +106,8 @@ def _health(agent: Agent) -> dict[str, Any] | None:
     return agent.health.model_dump(exclude_none=True, exclude={"labels", "running"})
 
 
-_AGENT_MESSAGE: Final = {"message": "why; shown with the agent, one line"}
-_ALL_AGENTS: Final = {"all": "1: also those that were retired and are not in the settings"}
+_AGENT_MESSAGE: Final = {"message": word("why; shown with the agent, one line", MAX_MESSAGE)}
+_ALL_AGENTS: Final = {"all": flag("1: also those that were retired and are not in the settings")}
 
 ROUTES: Final = (
     Route(

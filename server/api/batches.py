@@ -12,9 +12,10 @@ from server.api.context import Context
 from server.api.downloads import cleaned
 from server.api.filters import job_filter
 from server.api.jobs import job_answer
-from server.api.params import check_parameters, int_param
+from server.api.params import int_param
 from server.api.paths import BATCH
 from server.api.problems import Refusal
+from server.api.query import STATE, filters, paging
 from server.api.requested_job import requested_job
 from server.api.route import Route
 from server.domain.access import Area
@@ -25,13 +26,9 @@ from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.wire import JobPage, JobState
 
-PARENT_FILTERS: Final = ("user", "user_id", "service", "state", "status")
-_PAGING: Final = ("limit", "cursor")
-
 
 async def page(request: web.Request, context: Context) -> JobPage:
     """Parents, newest first."""
-    check_parameters(request, (*PARENT_FILTERS, *_PAGING))
     where = job_filter(request.query, context.clock.now())
     limit, before = _paging(request)
     jobs, following = await list_parents(context.jobs, request[PRINCIPAL], where, before, limit)
@@ -45,7 +42,6 @@ async def read(request: web.Request, context: Context) -> web.StreamResponse:
 
 async def children(request: web.Request, context: Context) -> JobPage:
     """The children of a batch, the last one first."""
-    check_parameters(request, ("state", "status", *_PAGING))
     parent = await _parent(request, context)
     chosen = job_filter(request.query, context.clock.now())
     where = Filter(parent_id=parent.id, state=chosen.state)
@@ -82,24 +78,8 @@ async def _page(context: Context, jobs: list[Job], following: int | None) -> Job
 
 
 _ZIP: Final = "application/zip"
-_LIST: Final = {
-    "user": "only this user's",
-    "service": "only this service's",
-    "state": "only in this state",
-    "tag": "only with this tag",
-    "name": "only with this name",
-    "reason": "only failed for this reason",
-    "dead_letter": "true: only dead letters",
-    "since": "only uploaded then or later: a time, or 2h for two hours ago",
-    "until": "only uploaded before",
-    "parent": "only children of this job",
-    "schedule": "only made by this schedule",
-    "limit": "1 to 500, default 50",
-    "cursor": "next of the page before",
-    "idempotency_key": "with user, and nothing else: the job that was uploaded under it",
-}
-_CHILDREN: Final = {name: _LIST[name] for name in ("state", "limit", "cursor")}
-_PARENTS: Final = {name: _LIST[name] for name in ("user", "service", *_CHILDREN)}
+_PAGING: Final = paging(50, 500)
+_PARENTS: Final = filters("user", "user_id", "service", "state", "status") | _PAGING
 
 ROUTES: Final = (
     Route("GET", "/api/v1/batches", Area.JOBS, page, {200: wire.JobPage}, (400,), _PARENTS),
@@ -111,7 +91,7 @@ ROUTES: Final = (
         children,
         {200: wire.JobPage},
         (400, 404),
-        _CHILDREN,
+        STATE | _PAGING,
     ),
     Route("GET", f"{BATCH}/result", Area.JOBS, result, {200: _ZIP}, (404, 410)),
 )

@@ -16,6 +16,7 @@ from server.api.batch_result import send_batch
 from server.api.context import Context
 from server.api.paths import JOB
 from server.api.problems import Refusal
+from server.api.query import WAIT
 from server.api.requested_job import requested_job, wait_for_job
 from server.api.route import Route, json_answer
 from server.domain import states
@@ -131,10 +132,9 @@ def _only_the_document(job: Job, context: Context) -> bytes:
 
 _ZIP: Final = "application/zip"
 _ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP}
-_WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
 
 ROUTES: Final = (
-    Route("GET", "/download/{id}", Area.JOBS, download, _ZIP_OR_PART, (404,), _WAIT),
+    Route("GET", "/download/{id}", Area.JOBS, download, _ZIP_OR_PART, (404,), WAIT),
     Route("GET", "/download_partial/{id}", Area.JOBS, partial, {200: _ZIP}, (404, 410)),
     Route(
         "GET",
@@ -143,6 +143,6 @@ ROUTES: Final = (
         result,
         _ZIP_OR_PART | {202: wire.JobDoc},
         (404, 409, 410),
-        _WAIT,
+        WAIT,
     ),
 )

@@ -10,12 +10,13 @@ from aiohttp import web
 from server.api import documents, event_stream
 from server.api.context import Context
 from server.api.event_stream import Messages
+from server.api.parameter_types import Param, seconds, whole
 from server.api.params import int_param, job_id
 from server.api.paths import JOB
+from server.api.query import SERVICE, USER
 from server.api.requested_job import wait_until
 from server.api.route import Route
 from server.domain.access import Area
-from server.domain.errors import BadField
 from server.domain.jobs import Event
 from server.ports import EventsPage, Filter
 from server.stages.read import list_events, read_events, read_job
@@ -60,11 +61,6 @@ async def of_job(request: web.Request, context: Context) -> web.StreamResponse |
 
 async def of_all(request: web.Request, context: Context) -> web.StreamResponse | EventPage:
     """What happened to all jobs that the caller may see."""
-    known = ("after", "limit", "wait", "service", "user")
-    for name in request.query:
-        if name not in known:
-            there = ", ".join(known)
-            raise BadField(name, "unknown_parameter", f"no parameter {name!r}; there are {there}")
     limit = int_param(request, "limit", _PAGE, 1, 1_000)
     where = Filter(request.query.get("user"), request.query.get("service"))
     streamed = event_stream.is_wanted(request)
@@ -124,14 +120,17 @@ def _messages(events: Sequence[Event]) -> bytes:
 
 
 _EVENTS: Final = {
-    "after": "only events with a higher seq",
-    "limit": "1 to 1000, default 500",
-    "wait": "seconds to wait for one",
+    "after": whole("only events with a higher seq", 0, _LAST),
+    "limit": whole("items of a page", 1, 1_000, _PAGE),
+    "wait": seconds("where there is none yet, wait for one, at most so many seconds"),
 }
 _ALL_EVENTS: Final = {
-    "after": "only events with a higher seq; now: those that are still to come",
-    "user": "only of this user's jobs",
-    "service": "only of this service's jobs",
+    "after": Param(
+        "only events with a higher seq; now: those that are still to come",
+        {"anyOf": [_EVENTS["after"].schema, {"type": "string", "enum": [_NOW]}]},
+    ),
+    "user": USER,
+    "service": SERVICE,
 }
 
 ROUTES: Final = (

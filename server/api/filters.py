@@ -13,7 +13,8 @@ from shared.http.numbers import whole_number
 from shared.wire import JobState, Reason
 
 _MAX_ID: Final = 2**63 - 1
-_MAX_TEXT: Final = 200
+MAX_TEXT: Final = 200
+"""Characters of a name in a filter."""
 
 
 def job_filter(given: Mapping[str, str], now: Micros) -> Filter:
@@ -35,8 +36,8 @@ def job_filter(given: Mapping[str, str], now: Micros) -> Filter:
 
 
 def _text(text: str) -> str:
-    if len(text) > _MAX_TEXT:
-        raise ValueError(f"it is longer than {_MAX_TEXT} characters")
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"it is longer than {MAX_TEXT} characters")
     return text
 
 

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from server.api.context import Context
 from server.api.documents import child_counts, shown
+from server.api.parameter_types import choice
 from server.api.params import job_id
 from server.api.paths import JOB
 from server.api.route import Route, json_answer
@@ -19,11 +20,13 @@ from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.wire import GraphDoc, GraphEdge, GraphNode
 
+_FORMATS: Final = ("json", "mermaid")
+
 
 async def read(request: web.Request, context: Context) -> web.StreamResponse:
     """The jobs that a job waits for, and those that wait for it."""
-    form = request.query.get("format", "json")
-    if form not in ("json", "mermaid"):
+    form = request.query.get("format", _FORMATS[0])
+    if form not in _FORMATS:
         message = f"format should be json or mermaid, not {form[:32]!r}"
         raise BadField("format", "invalid_format", message)
     graph = await graph_of(context.jobs, request[PRINCIPAL], job_id(request))
@@ -56,6 +59,6 @@ ROUTES: Final = (
         read,
         {200: wire.GraphDoc},
         (400, 404),
-        {"format": "json, or mermaid for a diagram as text"},
+        {"format": choice("mermaid: a diagram as text", _FORMATS, _FORMATS[0])},
     ),
 )

@@ -10,9 +10,11 @@ from aiohttp import web
 
 from server.api import documents
 from server.api.context import Context
-from server.api.filters import FILTERS, job_filter
-from server.api.params import check_parameters, int_param, job_id
+from server.api.filters import job_filter
+from server.api.parameter_types import choice, word
+from server.api.params import int_param, job_id
 from server.api.paths import JOB
+from server.api.query import FILTERS, WAIT, filters, paging
 from server.api.requested_job import wait_for_job
 from server.api.route import Route, json_answer
 from server.domain.access import Area
@@ -23,10 +25,8 @@ from server.ports import Filter
 from server.stages.read import job_of_key, list_ids, list_jobs
 from shared import wire
 from shared.http.authentication import PRINCIPAL
-from shared.wire import JobPage, TagPage
+from shared.wire import JobPage, JobState, TagPage
 
-_PAGING: Final = ("limit", "cursor")
-_OF_DEAD_LETTERS: Final = ("user", "user_id", "service", "reason", "tag", "since", "until")
 _KEY: Final = "idempotency_key"
 _MOST: Final = 200
 """Newest states, and newest attempts, that the document of a job shows."""
@@ -54,7 +54,6 @@ async def read(request: web.Request, context: Context) -> web.StreamResponse:
 
 async def page(request: web.Request, context: Context) -> JobPage:
     """Jobs, newest first."""
-    check_parameters(request, (*FILTERS, *_PAGING, _KEY))
     where = job_filter(request.query, context.clock.now())
     if _KEY in request.query:
         return await _page_of_key(request, context, where.user_id, request.query[_KEY])
@@ -71,14 +70,12 @@ async def _page(request: web.Request, context: Context, where: Filter) -> JobPag
 
 async def dead_letters(request: web.Request, context: Context) -> JobPage:
     """Jobs that failed for good and are kept until somebody retries or drops them, newest first."""
-    check_parameters(request, (*_OF_DEAD_LETTERS, *_PAGING))
     where = replace(job_filter(request.query, context.clock.now()), dead_letter=True)
     return await _page(request, context, where)
 
 
 async def tagged(request: web.Request, context: Context) -> TagPage:
     """The numbers of the jobs with a tag, newest first."""
-    check_parameters(request, _PAGING)
     limit = int_param(request, "limit", 500, 1, 1_000)
     before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
     tag = request.match_info["tag"]
@@ -149,35 +146,34 @@ def _why_not_yet(context: Context, job: Job) -> str:
 
 
 _STATUS: Final = {200: wire.StatusBody, 202: wire.StatusBody}
-_WAIT: Final = {"wait": "seconds to hold the request until the job has ended; at most 120"}
-_SEEN: Final = {"seen": "return as soon as the state is another than this"}
-_PAGES: Final = {"limit": "1 to 1000, default 500", "cursor": "next of the page before"}
-_LIST: Final = {
-    "user": "only this user's",
-    "service": "only this service's",
-    "state": "only in this state",
-    "tag": "only with this tag",
-    "name": "only with this name",
-    "reason": "only failed for this reason",
-    "dead_letter": "true: only dead letters",
-    "since": "only uploaded then or later: a time, or 2h for two hours ago",
-    "until": "only uploaded before",
-    "parent": "only children of this job",
-    "schedule": "only made by this schedule",
-    "limit": "1 to 500, default 50",
-    "cursor": "next of the page before",
-    "idempotency_key": "with user, and nothing else: the job that was uploaded under it",
+_SEEN: Final = {"seen": choice("return as soon as the state is another than this", JobState)}
+_PAGING: Final = paging(50, 500)
+_OF_KEY: Final = {
+    _KEY: word("with user, and nothing else: the job that was uploaded under this key", 255)
 }
-_DEAD_LETTERS: Final = {
-    name: _LIST[name]
-    for name in ("user", "service", "reason", "tag", "since", "until", "limit", "cursor")
-}
+_DEAD_LETTERS: Final = filters("user", "user_id", "service", "reason", "tag", "since", "until")
 
 ROUTES: Final = (
     Route("POST", "/terminate/{id}", Area.JOBS, terminate, _STATUS, (404, 409)),
-    Route("GET", "/api/v1/jobs", Area.JOBS, page, {200: wire.JobPage}, (400,), _LIST),
-    Route("GET", "/api/v1/tags/{tag}", Area.JOBS, tagged, {200: wire.TagPage}, (400,), _PAGES),
-    Route("GET", JOB, Area.JOBS, read, {200: wire.JobDoc}, (404,), _WAIT | _SEEN),
+    Route(
+        "GET",
+        "/api/v1/jobs",
+        Area.JOBS,
+        page,
+        {200: wire.JobPage},
+        (400,),
+        FILTERS | _PAGING | _OF_KEY,
+    ),
+    Route(
+        "GET",
+        "/api/v1/tags/{tag}",
+        Area.JOBS,
+        tagged,
+        {200: wire.TagPage},
+        (400,),
+        paging(500, 1_000),
+    ),
+    Route("GET", JOB, Area.JOBS, read, {200: wire.JobDoc}, (404,), WAIT | _SEEN),
     Route("DELETE", JOB, Area.JOBS, delete, {204: None, 202: wire.JobDoc}, (404, 409)),
     Route(
         "POST",
@@ -195,6 +191,6 @@ ROUTES: Final = (
         dead_letters,
         {200: wire.JobPage},
         (400,),
-        _DEAD_LETTERS,
+        _DEAD_LETTERS | _PAGING,
     ),
 )

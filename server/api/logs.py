@@ -22,7 +22,8 @@ from server.api.log_source import (
     not_started,
     opened_log,
 )
-from server.api.params import check_parameters, int_param
+from server.api.parameter_types import choice, flag, whole
+from server.api.params import flag_param, int_param
 from server.api.paths import JOB
 from server.api.problems import Refusal
 from server.api.requested_job import requested_job
@@ -33,8 +34,8 @@ from server.domain.attempts import Attempt
 from server.domain.errors import BadField
 from server.domain.jobs import Job
 
-_QUERY: Final = ("stream", "attempt", "offset", "tail", "follow")
 _LAST: Final = 2**62
+_MAX_ATTEMPT: Final = 2**31 - 1
 _AGAIN_S: Final = 1.0
 """After an agent had nothing to say, or could not be reached."""
 
@@ -75,7 +76,6 @@ async def read(request: web.Request, context: Context) -> web.StreamResponse:
 
 
 def _wanted(request: web.Request) -> _Wanted:
-    check_parameters(request, _QUERY)
     query = request.query
     stream = query.get("stream", STREAMS[0])
     if stream not in STREAMS:
@@ -85,15 +85,12 @@ def _wanted(request: web.Request) -> _Wanted:
         )
     if "offset" in query and "tail" in query:
         raise BadField("tail", "invalid_tail", "tail: there is an offset, too; give one of them")
-    follow = query.get("follow", "0")
-    if follow not in ("0", "1", "true", "false"):
-        raise BadField("follow", "invalid_follow", f"follow should be 0 or 1, not {follow[:32]!r}")
     return _Wanted(
         stream,
-        int_param(request, "attempt", 1, 1, 2**31 - 1) if "attempt" in query else None,
+        int_param(request, "attempt", 1, 1, _MAX_ATTEMPT) if "attempt" in query else None,
         int_param(request, "offset", 0, 0, _LAST) if "offset" in query else None,
         int_param(request, "tail", 0, 0, _LAST) if "tail" in query else None,
-        follow in ("1", "true"),
+        flag_param(request, "follow"),
     )
 
 
@@ -246,11 +243,11 @@ def _log_headers(attempt: Attempt | None, start: int) -> dict[str, str]:
 
 
 _LOGS: Final = {
-    "stream": "stdout or stderr; default stdout",
-    "attempt": "its number; default the latest",
-    "offset": "from this byte on",
-    "tail": "in place of offset: the last so many bytes",
-    "follow": "1: go on with what it writes, until it has ended or wrote nothing for 15 s",
+    "stream": choice("which of the two", STREAMS, STREAMS[0]),
+    "attempt": whole("its number; the latest where it is missing", 1, _MAX_ATTEMPT),
+    "offset": whole("from this byte on", 0, _LAST),
+    "tail": whole("in place of offset: the last so many bytes", 0, _LAST),
+    "follow": flag("1: go on with what it writes, until it has ended or wrote nothing for 15 s"),
 }
 
 ROUTES: Final = (

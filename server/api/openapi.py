@@ -14,13 +14,14 @@ from aiohttp import web
 from pydantic.json_schema import models_json_schema
 
 from server.api.context import Context
+from server.api.parameter_types import Param
 from server.api.problems import Refusal
-from server.api.route import Route
+from server.api.route import Answer, Body, Route
 from server.domain.access import Area
 from server.domain.bulk import BulkAction
 from server.domain.schedules import NOT_REPEATED
 from shared.http.file_response import send_bytes
-from shared.wire import Problem, StatusBody, Wire
+from shared.wire import Problem, StatusBody
 
 DOCUMENT: Final = web.AppKey("openapi", bytes)
 _REF: Final = "#/components/schemas/{model}"
@@ -89,7 +90,8 @@ def describe(routes: Sequence[Route], version: str) -> bytes:
     models = {
         answer
         for route in routes
-        for answer in _answers(route).values()
+        for answers in _answers(route).values()
+        for answer in answers
         if isinstance(answer, type)
     }
     _, schemas = models_json_schema(
@@ -123,21 +125,21 @@ def _operation(route: Route) -> dict[str, Any]:
             "schema": {"type": "integer", "minimum": 1} if name == "id" else {"type": "string"},
         }
         for name in re.findall(r"{(\w+)}", route.path)
-    ] + [
-        {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
-        for name, text in route.query.items()
     ]
+    parameters += [_parameter(name, "query", param) for name, param in route.query.items()]
+    parameters += [_parameter(name, "header", param) for name, param in route.headers.items()]
     name = f"{route.handler.__module__.rsplit('.', 1)[-1]}_{route.handler.__name__}"
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": _KEPT_IDS.get(name, name),
         "responses": {
-            str(status): {"description": HTTPStatus(status).phrase} | _content(status, answer)
-            for status, answer in _answers(route).items()
+            str(status): {"description": HTTPStatus(status).phrase} | _content(status, answers)
+            for status, answers in _answers(route).items()
         },
     }
-    if (route.method, route.path) in _BODIES:
-        operation["requestBody"] = _BODIES[route.method, route.path]
+    body = route.body or _BODIES.get((route.method, route.path))
+    if body is not None:
+        operation["requestBody"] = _body(body)
     if route.path == "/upload":
         parameters.append(_KEY)
     if parameters:
@@ -145,21 +147,40 @@ def _operation(route: Route) -> dict[str, Any]:
     return operation
 
 
-def _answers(route: Route) -> dict[int, type[Wire] | str | None]:
+def _parameter(name: str, where: str, param: Param | str) -> dict[str, Any]:
+    param = Param(param) if isinstance(param, str) else param
+    more = {} if param.example is None else {"example": param.example}
+    return {"name": name, "in": where, "description": param.text, "schema": param.schema} | more
+
+
+def _body(body: Body) -> dict[str, Any]:
+    more = {} if body.example is None else {"example": body.example}
+    return {"required": True, "content": {body.media: {"schema": body.schema} | more}}
+
+
+def _answers(route: Route) -> dict[int, tuple[Answer, ...]]:
     refusal = Problem if route.path.startswith("/api/") else StatusBody
-    return {**route.answers, **dict.fromkeys(route.refusals, refusal)}
+    answers: dict[int, Any] = {**route.answers, **dict.fromkeys(route.refusals, refusal)}
+    return {
+        status: answer if isinstance(answer, tuple) else (answer,)
+        for status, answer in answers.items()
+    }
 
 
-def _content(status: int, answer: type[Wire] | str | None) -> dict[str, Any]:
-    if isinstance(answer, str):
-        schema: dict[str, Any] = {"type": "string", "format": "binary"}
-        return {"content": {answer: {"schema": schema}}}
+def _content(status: int, answers: tuple[Answer, ...]) -> dict[str, Any]:
     if status == HTTPStatus.NO_CONTENT:
         return {}
+    return {"content": dict(map(_media, answers))}
+
+
+def _media(answer: Answer) -> tuple[str, dict[str, Any]]:
+    if isinstance(answer, str):
+        schema = {"type": "string"} | ({} if answer.startswith("text/") else {"format": "binary"})
+        return answer, {"schema": schema}
     if answer is None:
-        return {"content": {"application/json": {"schema": {"type": "object"}}}}
+        return "application/json", {"schema": {"type": "object"}}
     media = "application/problem+json" if answer is Problem else "application/json"
-    return {"content": {media: {"schema": {"$ref": _REF.format(model=answer.__name__)}}}}
+    return media, {"schema": {"$ref": _REF.format(model=answer.__name__)}}
 
 
 _FIELDS: Final[dict[str, tuple[str, str]]] = {
@@ -207,7 +228,7 @@ _TIMES: Final[dict[str, tuple[str, str]]] = {
 """Of a schedule."""
 
 
-def _form(needed: Sequence[str], fields: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+def _form(needed: Sequence[str], fields: Mapping[str, tuple[str, str]]) -> Body:
     properties = {
         "user_id": {"type": "string", "example": "1", "pattern": "^[A-Za-z0-9._@-]{1,64}$"},
         "service": {"type": "string", "example": "example"},
@@ -232,12 +253,11 @@ def _form(needed: Sequence[str], fields: Mapping[str, tuple[str, str]]) -> dict[
         },
     }
     required = ["user_id", "service", *needed]
-    return _body("multipart/form-data", required, properties)
+    return _object("multipart/form-data", required, properties)
 
 
-def _body(media: str, required: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object", "required": required, "properties": properties}
-    return {"required": True, "content": {media: {"schema": schema}}}
+def _object(media: str, required: Sequence[str], properties: Mapping[str, Any]) -> Body:
+    return Body(media, {"type": "object", "required": required, "properties": properties})
 
 
 _BODIES: Final = {
@@ -246,7 +266,7 @@ _BODIES: Final = {
         ["file", "name", "cron"],
         {name: said for name, said in _FIELDS.items() if name not in NOT_REPEATED} | _TIMES,
     ),
-    ("POST", "/api/v1/jobs/bulk"): _body(
+    ("POST", "/api/v1/jobs/bulk"): _object(
         "application/json",
         ["action"],
         {

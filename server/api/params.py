@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import math
 from typing import Any, Final
 
 from aiohttp import web
 
+from server.api.parameter_types import MAX_ID, MAX_WAIT_S
 from server.api.problems import Refusal
 from server.domain.errors import BadField
 from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
 
-MAX_WAIT_S: Final = 120.0
-_MAX_ID: Final = 2**63 - 1
-_MAX_MESSAGE: Final = 200
+MAX_MESSAGE: Final = 200
 _MAX_LENGTH: Final = 32
 """Characters of a number of seconds."""
 
@@ -27,7 +26,7 @@ def job_id(request: web.Request) -> int:
         Refusal: no number, or none that a job can have.
     """
     text = request.match_info["id"]
-    number = whole_number(text, most=_MAX_ID)
+    number = whole_number(text, most=MAX_ID)
     if number is None:
         shown = text if len(text) <= 20 else f"{text[:20]}…"
         raise Refusal(404, "job_not_found", f"{shown!r} is not the number of a job")
@@ -41,7 +40,7 @@ def attempt_number(request: web.Request) -> int:
         Refusal: no number.
     """
     text = request.match_info["attempt"]
-    number = whole_number(text, least=1, most=_MAX_ID)
+    number = whole_number(text, least=1, most=MAX_ID)
     if number is None:
         raise Refusal(404, "attempt_not_found", f"{text[:20]!r} is not the number of an attempt")
     return number
@@ -54,7 +53,7 @@ def seconds_param(request: web.Request, name: str) -> float:
         value = float(text.removesuffix("s")) if len(text) <= _MAX_LENGTH else -1.0
     except ValueError:
         value = -1.0
-    if not value >= 0:  # also refuses nan
+    if not 0 <= value < math.inf or "_" in text:  # also refuses nan
         raise BadField(name, f"invalid_{name}", f"{name} should be seconds, not {text[:32]!r}")
     return min(value, MAX_WAIT_S)
 
@@ -62,8 +61,8 @@ def seconds_param(request: web.Request, name: str) -> float:
 def message_param(request: web.Request, default: str) -> str:
     """An operator's word for people, on one line."""
     text = request.query.get("message", "").strip() or default
-    if len(text) > _MAX_MESSAGE or not text.isprintable():
-        why = f"message should be at most {_MAX_MESSAGE} characters on one line"
+    if len(text) > MAX_MESSAGE or not text.isprintable():
+        why = f"message should be at most {MAX_MESSAGE} characters on one line"
         raise BadField("message", "invalid_message", why)
     return text
 
@@ -110,13 +109,9 @@ def int_param(request: web.Request, name: str, default: int, least: int, most: i
     return number
 
 
-def check_parameters(request: web.Request, known: Collection[str]) -> None:
-    """Refuse a parameter of the query that means nothing here, which may be misspelt.
-
-    Raises:
-        BadField
-    """
-    for name in request.query:
-        if name not in known:
-            message = f"no parameter {name[:32]!r}; there are {', '.join(known)}"
-            raise BadField(name[:32], "unknown_parameter", message)
+def flag_param(request: web.Request, name: str) -> bool:
+    """A query parameter that is yes or no; no if missing."""
+    text = request.query.get(name, "0")
+    if text not in ("1", "true", "0", "false"):
+        raise BadField(name, f"invalid_{name}", f"{name} should be 1 or 0, not {text[:32]!r}")
+    return text in ("1", "true")

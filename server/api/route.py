@@ -5,16 +5,35 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from aiohttp import web
 
 from server.api.context import Context
+from server.api.parameter_types import Param
 from server.domain.access import Area
+from server.domain.errors import BadField
+from server.domain.names import hint
 from shared.principals import Scope
 from shared.wire import StatusBody, Wire
 
 Handler: TypeAlias = Callable[[web.Request, Context], Awaitable[web.StreamResponse | Wire]]
+Answer: TypeAlias = type[Wire] | str | None
+"""Of a body: the model, or the media type; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body that a route takes.
+
+    Attributes:
+        schema: JSON schema of the whole.
+        example: one that the server takes as it is.
+    """
+
+    media: str
+    schema: Mapping[str, Any]
+    example: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +45,21 @@ class Route:
     area: Area
     """Who may call it, see :mod:`server.domain.access`."""
     handler: Handler
-    answers: Mapping[int, type[Wire] | str | None]
-    """status -> the model, or the media type, of the body."""
+    answers: Mapping[int, Answer | tuple[Answer, ...]]
+    """status -> the body, or the bodies that it may have."""
     refusals: tuple[int, ...] = ()
     """Further statuses, whose bodies are as ``problems.answer`` makes them."""
-    query: Mapping[str, str] = field(default_factory=dict)
-    """parameter -> what it means"""
+    query: Mapping[str, Param | str] = field(default_factory=dict)
+    """parameter -> what it means and may be; any other one is refused. A text: any text will do."""
     needs: Scope | None = None
     """Scope that a token needs; None: what its area and its method ask for."""
+    body: Body | None = None
+    headers: Mapping[str, Param] = field(default_factory=dict)
+    """Headers of the request that mean something here, beside those that do everywhere."""
+    sends: tuple[str, ...] = ()
+    """Headers of its answers, beside those of every answer."""
+    fields_in_query: bool = False
+    """The fields of its form may stand in the query, and are checked there as in the form."""
 
     @property
     def scope(self) -> Scope | None:
@@ -49,6 +75,20 @@ class Route:
     @property
     def summary(self) -> str:
         return (self.handler.__doc__ or "").strip().splitlines()[0]
+
+    def check_query(self, request: web.Request) -> None:
+        """Refuse a parameter that means nothing here, which may be misspelt, or is there twice.
+
+        Raises:
+            BadField
+        """
+        for name in request.query:
+            if len(request.query.getall(name)) > 1:
+                message = f"the parameter {name[:32]!r} is there twice; give it once"
+                raise BadField(name[:32], "repeated_parameter", message)
+            if name not in self.query and not self.fields_in_query:
+                message = f"no parameter {name[:32]!r} here; {hint(name, self.query)}"
+                raise BadField(name[:32], "unknown_parameter", message)
 
 
 def json_answer(

@@ -68,6 +68,7 @@ def _serve(route: Route, context: Context) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         principal = request[PRINCIPAL]
         check_area(principal, route.area, route.scope)
+        route.check_query(request)
         user = request.headers.get(ACT_AS)
         if user is not None:
             if not USER_ID.fullmatch(user):

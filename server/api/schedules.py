@@ -9,9 +9,10 @@ from aiohttp import web
 
 from server.api.context import Context
 from server.api.forms import check_head, received_form
-from server.api.params import check_parameters, int_param
+from server.api.params import int_param
 from server.api.paths import SCHEDULE
 from server.api.problems import Refusal
+from server.api.query import USER, paging
 from server.api.route import Route, json_answer
 from server.domain.access import Area
 from server.domain.schedules import Outcome, Schedule, check_schedule_field
@@ -41,7 +42,6 @@ async def create(request: web.Request, context: Context) -> web.StreamResponse:
 
 async def page(request: web.Request, context: Context) -> SchedulePage:
     """Schedules, newest first."""
-    check_parameters(request, ("user", "limit", "cursor"))
     limit = int_param(request, "limit", 500, 1, 1_000)
     before = int_param(request, "cursor", 0, 0, _MAX_ID) or None
     found, following = await context.schedules.page(
@@ -122,8 +122,6 @@ def _document(context: Context, schedule: Schedule) -> ScheduleDoc:
     )
 
 
-_PAGES: Final = {"limit": "1 to 1000, default 500", "cursor": "next of the page before"}
-
 ROUTES: Final = (
     Route(
         "POST",
@@ -133,6 +131,7 @@ ROUTES: Final = (
         {201: wire.ScheduleDoc},
         (400, 409, 413, 415, 429, 503, 507),
         needs=Scope.SUBMIT,
+        fields_in_query=True,
     ),
     Route(
         "GET",
@@ -141,7 +140,7 @@ ROUTES: Final = (
         page,
         {200: wire.SchedulePage},
         (400,),
-        {"user": "only this user's", **_PAGES},
+        {"user": USER, **paging(500, 1_000)},
     ),
     Route("GET", SCHEDULE, Area.JOBS, read, {200: wire.ScheduleDoc}, (404,)),
     Route("DELETE", SCHEDULE, Area.JOBS, delete, {204: None}, (404,)),

@@ -11,7 +11,8 @@ from aiohttp import web
 
 from server.api.context import Context
 from server.api.documents import retry_doc
-from server.api.params import json_body, message_param
+from server.api.parameter_types import flag, word
+from server.api.params import MAX_MESSAGE, flag_param, json_body, message_param
 from server.api.paths import SERVICE, SERVICES
 from server.api.route import Route, json_answer
 from server.domain.access import Area
@@ -31,7 +32,7 @@ _VARIABLES: Final = ("env", "secrets")
 
 async def listing(request: web.Request, context: Context) -> ServicePage:
     """The services: what may be asked for, and how busy each is."""
-    every = request.query.get("all") in ("1", "true")
+    every = flag_param(request, "all")
     shown = [one for one in context.services.values() if every or not one.retired]
     held = await _held(context)
     items = [await _document(request, context, service, held) for service in shown]
@@ -143,8 +144,10 @@ _SAME: Final = (
 """What a document shows under the names that the service has for it."""
 
 
-_ALL_SERVICES: Final = {"all": "1: also those that were retired"}
-_SERVICE_MESSAGE: Final = {"message": "why; shown with the service and its jobs, one line"}
+_ALL_SERVICES: Final = {"all": flag("1: also those that were retired")}
+_SERVICE_MESSAGE: Final = {
+    "message": word("why; shown with the service and its jobs, one line", MAX_MESSAGE)
+}
 
 ROUTES: Final = (
     Route(

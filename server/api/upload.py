@@ -48,11 +48,6 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
     return json_answer(body, HTTPStatus.CREATED, headers)
 
 
-_UPLOAD: Final = {
-    "service": "so that it can be refused before the body is read",
-    "user_id": "likewise",
-}
-
 ROUTES: Final = (
     Route(
         "POST",
@@ -61,7 +56,7 @@ ROUTES: Final = (
         upload,
         {201: wire.StatusBody, 303: None},
         (400, 413, 415, 422, 429, 503, 507),
-        _UPLOAD,
-        Scope.SUBMIT,
+        needs=Scope.SUBMIT,
+        fields_in_query=True,
     ),
 )

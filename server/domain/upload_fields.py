@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from server.domain.access import check_upload
 from server.domain.errors import BadField
 from server.domain.field_values import VALUES, Later
 from server.domain.jobs import BatchRequest
+from server.domain.names import hint
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.principals import Principal
@@ -110,9 +110,8 @@ def check_field(
             )
         case _ if name not in (*NEEDED, HEADER):
             known = (*NEEDED, *OPTIONAL)
-            near = difflib.get_close_matches(name[:32], known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise BadField(name[:64], "unknown_field", f"Unknown field {name[:64]!r}; {hint}")
+            message = f"Unknown field {name[:64]!r}; {hint(name, known)}"
+            raise BadField(name[:64], "unknown_field", message)
 
 
 def _value(name: str, text: str) -> Any:

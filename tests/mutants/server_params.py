@@ -23,7 +23,7 @@ def wait(protection: str, old: str, new: str, *tests: str) -> Mutant:
 _NO_TIME: Final = "what_is_no_time_is_refused_by_its_name"
 
 MUTANTS: Final = (
-    of("nan is no time", "if not value >= 0:", "if value < 0:", _NO_TIME),
+    of("nan is no time", "if not 0 <= value < math.inf", "if value < 0", _NO_TIME),
     of("a time is bounded in length", "if len(text) <= _MAX_LENGTH else -1.0", "", _NO_TIME),
     of(
         "nobody waits longer than two minutes",
@@ -33,8 +33,8 @@ MUTANTS: Final = (
     ),
     of(
         "an id is one that a job can have",
-        "whole_number(text, most=_MAX_ID)",
-        "whole_number(text, most=_MAX_ID + 1)",
+        "whole_number(text, most=MAX_ID)",
+        "whole_number(text, most=MAX_ID + 1)",
         "what_is_no_job_is_not_found",
     ),
     wait(
