@@ -16,7 +16,8 @@ from ferryman.states import JobState, Reason, WaitReason
 class Wire(BaseModel):
     """Base of everything on the wire: immutable, tolerant of newer fields."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    # Each model is built at its first use: a program that starts needs few of them.
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 class Limits(Wire):

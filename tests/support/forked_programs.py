@@ -22,9 +22,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
+from pydantic import BaseModel
 
 import client_agent.__main__  # noqa: F401
 import server.__main__  # noqa: F401  # both: for the children
+from shared.wire import Wire
+
+
+def _build(model: type[BaseModel]) -> None:
+    """Models are built at their first use: here, so that no child has to."""
+    model.model_rebuild()
+    for below in model.__subclasses__():
+        _build(below)
+
+
+_build(Wire)
 
 
 def start(
