@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import re
@@ -23,7 +24,6 @@ from server.domain.schedules import NOT_REPEATED
 from shared.http.file_response import send_bytes
 from shared.wire import Problem, StatusBody
 
-DOCUMENT: Final = web.AppKey("openapi", bytes)
 _REF: Final = "#/components/schemas/{model}"
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Ferryman API</title>
@@ -49,9 +49,28 @@ _ASSETS: Final = {
 }
 
 
+class Description:
+    """The document of these routes, made when it is first asked for.
+
+    That takes as long as everything else at the start of a server.
+    """
+
+    def __init__(self, routes: Sequence[Route], version: str) -> None:
+        self._routes, self._version = routes, version
+
+    @functools.cached_property
+    def text(self) -> bytes:
+        return describe(self._routes, self._version)
+
+
+DESCRIPTION: Final = web.AppKey("description", Description)
+
+
 async def document(request: web.Request, _: Context) -> web.StreamResponse:
     """This description."""
-    return web.Response(body=request.app[DOCUMENT], content_type="application/json")
+    description = request.app[DESCRIPTION]
+    body = await asyncio.to_thread(lambda: description.text)
+    return web.Response(body=body, content_type="application/json")
 
 
 async def page(_: web.Request, __: Context) -> web.StreamResponse:
