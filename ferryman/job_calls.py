@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from ferryman.answer_errors import conflict_as
 from ferryman.bulk_models import BulkAnswer, BulkItem
-from ferryman.errors import Conflict
+from ferryman.errors import BadArgument, Conflict
 from ferryman.models import JobDoc, JobPage
 from ferryman.states import JobState
 from ferryman.transport import Transport
@@ -62,7 +62,7 @@ class JobCalls:
         """Do the same to many jobs.
 
         Args:
-            ids: which ones; None: those that fit ``where``.
+            ids: which ones; None: those that fit ``where``; all where that is empty.
             tags: to add or take away.
             where: ``user``, ``service``, ``state``, ``tag``, ``reason``, ``dead_letter``,
                 ``since``, ``until``.
@@ -74,7 +74,9 @@ class JobCalls:
         if tags:
             body["tags"] = list(tags)
         if ids is None:
-            body["filter"] = dict(where or {})
+            if where is None:
+                raise BadArgument("say which jobs: ids, or where; where={} is all of them")
+            body |= {"filter": dict(where)} if where else {"all": True}
             more = True
             while more:
                 answer = await self._bulk(body)
@@ -97,6 +99,15 @@ class JobCalls:
         """The children of a parent, fetched page by page as they are asked for."""
         query = {"limit": str(PAGE_SIZE)} | ({"state": str(state)} if state else {})
         async for job in self._pages(f"api/v1/batches/{job_id}/children", query):
+            yield job
+
+    async def batches(self, where: Mapping[str, str] | None = None) -> AsyncGenerator[JobDoc, None]:
+        """The parents of batches, newest first.
+
+        Args:
+            where: ``user``, ``service``, ``state``, ``tag``, ``since``, ``until``.
+        """
+        async for job in self._pages("api/v1/batches", dict(where or {})):
             yield job
 
     async def dead_letters(

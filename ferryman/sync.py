@@ -141,6 +141,7 @@ class SyncClient:
     delete = _blocking(Client.delete)
     bulk = _iterating(Client.bulk)
     children = _iterating(Client.children)
+    batches = _iterating(Client.batches)
     dead_letters = _iterating(Client.dead_letters)
     graph = _blocking(Client.graph)
     add_schedule = _blocking(Client.add_schedule)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="For operators: show agents, drain or retire one, or declare one lost.",
+    help="List agents; drain, retire or give one up.",
 )
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
@@ -43,7 +43,7 @@ def list_agents(
     *,
     server: Server,
 ) -> None:
-    """List the agents, and why those that get no jobs get none."""
+    """List the agents, and why some get no jobs."""
 
     async def work() -> int:
         async with server.client() as client:
@@ -92,7 +92,10 @@ def drain(
     *,
     server: Server,
 ) -> None:
-    """Give an agent no new jobs; those that it has go on to their end."""
+    """Give an agent no new jobs.
+
+    Those that it has go on to their end. `ferryman agents resume NAME` uses it again.
+    """
     _change(server, name, "drain", message, json=json)
 
 
@@ -104,7 +107,7 @@ def resume(
     *,
     server: Server,
 ) -> None:
-    """Use an agent again that was drained, retired or declared lost."""
+    """Use an agent again that was drained, retired or lost."""
     _change(server, name, "resume", None, json=json)
 
 
@@ -118,7 +121,10 @@ def retire(
     *,
     server: Server,
 ) -> None:
-    """Stop using an agent; it must have no jobs (drain it, and wait)."""
+    """Stop using an agent that has no jobs.
+
+    Drain it before, and wait.
+    """
     ask = None if yes else "retire agent {}? It gets no jobs, and the server does not contact it"
     _change(server, name, "retire", message, json=json, ask=ask)
 
@@ -133,7 +139,7 @@ def lost(
     *,
     server: Server,
 ) -> None:
-    """Declare an agent lost: its jobs are tried again at once."""
+    """Give an agent up: its jobs are tried again at once."""
     ask = "declare agent {} lost? Its attempts end now ({}), though they may still run there"
     _change(server, name, "lost", message, json=json, ask=None if yes else ask)
 

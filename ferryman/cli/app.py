@@ -17,6 +17,7 @@ from ferryman.cli import (
     schedules,
     services,
 )
+from ferryman.cli.sections import FOR_OPERATORS, PROGRAMS, Sections
 from ferryman.cli.submit import submit
 
 _PASSED_ON: Final = {
@@ -26,6 +27,7 @@ _PASSED_ON: Final = {
 }
 
 app = typer.Typer(
+    cls=Sections,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain text: server and agent look the same, and rich is slow to load
@@ -37,24 +39,25 @@ app = typer.Typer(
 
 app.command("submit")(submit)
 app.command("status")(jobs.status)
-app.command("attempts")(attempts.attempts)
+app.command("list")(jobs.list_jobs)
 app.command("logs")(attempts.logs)
+app.command("attempts")(attempts.attempts)
 app.command("download")(results.download)
 app.command("cancel")(many.cancel)
 app.command("retry", help=many.RETRY_HELP)(many.retry_or_delete)
 app.command("delete", help=many.DELETE_HELP)(many.retry_or_delete)
-app.command("list")(jobs.list_jobs)
-app.command("children")(batches.children)
-app.command("graph")(batches.graph)
 app.command("dead-letters")(batches.dead_letters)
-app.add_typer(schedules.app, name="schedules")
+app.command("graph")(batches.graph)
+app.add_typer(batches.app, name="batch")
+app.add_typer(schedules.app, name="schedule")
 app.add_typer(services.app, name="services")
-app.add_typer(agents.app, name="agents")
-app.command("dev")(programs.dev)
-app.command("server", context_settings=_PASSED_ON)(programs.server)
-app.command("agent", context_settings=_PASSED_ON)(programs.agent)
-app.command("backup", context_settings=_PASSED_ON)(programs.backup)
-app.command("restore", context_settings=_PASSED_ON)(programs.restore)
+app.add_typer(agents.app, name="agents", rich_help_panel=FOR_OPERATORS)
+app.command("drain", rich_help_panel=FOR_OPERATORS)(agents.drain)
+app.command("dev", rich_help_panel=PROGRAMS)(programs.dev)
+app.command("server", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.server)
+app.command("agent", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.agent)
+app.command("backup", rich_help_panel=FOR_OPERATORS, context_settings=_PASSED_ON)(programs.backup)
+app.command("restore", rich_help_panel=FOR_OPERATORS, context_settings=_PASSED_ON)(programs.restore)
 
 
 def _version(wanted: bool) -> None:
@@ -76,6 +79,7 @@ def _root(
 
     A bundle is any files plus a run.sh. See `ferryman submit --help`.
 
-    --url, --token and --token-file say which server, before or behind the command; so do the
-    variables FERRYMAN_URL and FERRYMAN_TOKEN.
+    --url, --token and --token-file say which server; so do the variables FERRYMAN_URL and
+    FERRYMAN_TOKEN. Options may stand before or behind the command. --json is for programs: it
+    prints documents, and errors as one line of JSON on stderr.
     """

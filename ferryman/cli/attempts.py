@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Attempt, JobId, Json, Quiet, Server, on_server, run
-from ferryman.cli.results import explain, partial_hint
+from ferryman.cli.options import Attempt, JobId, Json, Quiet, Server, on_server, run, whole
+from ferryman.cli.results import explained, partial_hint
 from ferryman.errors import BadArgument, NoResult, NotReady
 
 if TYPE_CHECKING:
@@ -58,15 +58,17 @@ def logs(
     ] = False,
     tail: Annotated[
         int | None,
-        typer.Option("--tail", min=0, metavar="BYTES", help="With --follow: begin so far back."),
+        typer.Option(
+            "--tail", parser=whole(0), metavar="BYTES", help="With --follow: begin so far back."
+        ),
     ] = None,
     quiet: Quiet = False,
     *,
     server: Server,
 ) -> None:
-    """Print what a job writes to stdout or stderr, while it runs, too.
+    """Print what a job writes, while it runs, too.
 
-    Without --attempt: of the latest attempt that has logs.
+    To stdout, or with --stderr to stderr. Without --attempt: of the latest attempt that has logs.
     """
     from ferryman.logs import latest_with_logs
 
@@ -89,7 +91,7 @@ def logs(
                             _say_which(server, job_id, number, attempts[-1])
                 text = await client.log(job_id, number, "stderr" if stderr else "stdout")
             except (NoResult, NotReady) as problem:
-                return explain(problem, server, job_id, number)
+                raise explained(problem, server, job_id, number) from None
         # Bytes, because typer takes escape sequences out of text that goes to a file.
         typer.echo(show.printable(text) if sys.stdout.isatty() else text.encode(), nl=False)
         return 0
@@ -108,7 +110,7 @@ def _follow(
                     text = show.printable(decoder.decode(chunk))
                     typer.echo(text if sys.stdout.isatty() else chunk, nl=False)
             except NoResult as problem:
-                return explain(problem, server, job_id, attempt)
+                raise explained(problem, server, job_id, attempt) from None
         return 0
 
     run(work())

@@ -9,7 +9,51 @@ import typer
 from ferryman.cli import show
 from ferryman.cli.options import JobId, Json, Server, on_server, run, state_named
 
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List batches, and the children of one.",
+)
 
+
+@app.command("list")
+@on_server
+def list_batches(
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
+    ] = None,
+    service: Annotated[
+        str | None, typer.Option("--service", "-s", metavar="NAME", help="Those of this service.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="STATE", help="Those in this state.")
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="TAG", help="Those with this tag.")
+    ] = None,
+    json: Json = False,
+    *,
+    server: Server,
+) -> None:
+    """List batches, newest first: the parents of arrays."""
+    given = {"user": user, "service": service, "state": state_named(state), "tag": tag}
+    where = {name: value for name, value in given.items() if value}
+
+    async def work() -> int:
+        async with server.client() as client:
+            listed = [job async for job in client.batches(where)]
+        if json:
+            show.print_json_list(listed)
+        elif not listed:
+            show.print_message("there are no batches")
+        else:
+            show.print_jobs(listed)
+        return 0
+
+    run(work())
+
+
+@app.command("children")
 @on_server
 def children(
     job_id: JobId,
@@ -41,7 +85,10 @@ def graph(
     *,
     server: Server,
 ) -> None:
-    """Print what hangs on a job, and on what it hangs, as a Mermaid diagram."""
+    """Draw what depends on a job, and on what it depends.
+
+    As a Mermaid diagram.
+    """
 
     async def work() -> int:
         async with server.client() as client:
@@ -70,7 +117,10 @@ def dead_letters(
     *,
     server: Server,
 ) -> None:
-    """List the jobs that failed for good and are kept until somebody retries or deletes them."""
+    """List the jobs that failed for good and are kept.
+
+    They stay until somebody retries or deletes them.
+    """
     given = {"user": user, "service": service, "reason": reason, "tag": tag}
     where = {name: value for name, value in given.items() if value}
 

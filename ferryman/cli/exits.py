@@ -28,6 +28,11 @@ INTERRUPTED: Final = 130
 CANCELLED: Final = 143
 """As of a process that was sent SIGTERM."""
 
+
+class Interrupted(Exception):
+    """Ctrl-C, after what it means for the job was said."""
+
+
 _EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (  # the first class that matches
     (errors.BadArgument, USAGE),
     (errors.BadBundle, BAD_BUNDLE),
@@ -44,6 +49,7 @@ _EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (  # the first cla
     (errors.BadDownload, DAMAGED),
     (errors.WaitedTooLong, TIMEOUT),
     (OSError, CANNOT_WRITE),
+    (Interrupted, INTERRUPTED),
 )
 
 

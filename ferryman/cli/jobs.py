@@ -8,7 +8,7 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import exit_code_of_job
-from ferryman.cli.options import JobId, Json, Quiet, Server, on_server, run, state_named
+from ferryman.cli.options import JobId, Json, Quiet, Server, on_server, run, state_named, whole
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -98,7 +98,10 @@ def list_jobs(
     ] = None,
     tag: Annotated[str | None, typer.Option("--tag", metavar="TAG", help="With this tag.")] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, metavar="N", help="At most so many; 0: all.")
+        int,
+        typer.Option(
+            "--limit", "-n", parser=whole(0), metavar="N", help="At most so many; 0: all."
+        ),
     ] = 50,
     every: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
     json: Json = False,

@@ -54,9 +54,10 @@ def cancel(
     *,
     server: Server,
 ) -> None:
-    """Cancel jobs; of a single one it returns when none of its processes is left.
+    """Cancel jobs.
 
-    Give IDs, or say which jobs by the options: all that have not ended and fit.
+    Give IDs, or say which jobs by the options: all that have not ended and fit. Of a single one it
+    returns when none of its processes is left.
     """
     if job_ids is not None and len(job_ids) == 1:
         from ferryman.cli.jobs import cancel_one
@@ -67,13 +68,13 @@ def cancel(
     _do(server, "cancel", job_ids, where, yes=yes, quiet=quiet, json=json)
 
 
-RETRY_HELP: Final = """Begin a new run of jobs that failed or were cancelled, with fresh retries.
+RETRY_HELP: Final = """Run jobs again that failed or were cancelled.
 
-Give IDs, or say which jobs by the options.
+They get fresh retries. Give IDs, or say which jobs by the options.
 """
-DELETE_HELP: Final = """Delete jobs with all that they left; what has not ended is cancelled first.
+DELETE_HELP: Final = """Delete jobs with all that they left.
 
-Give IDs, or say which jobs by the options.
+What has not ended is cancelled first. Give IDs, or say which jobs by the options.
 """
 
 

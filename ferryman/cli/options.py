@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from ferryman.cli.exits import INTERRUPTED
+from ferryman.cli.exits import Interrupted
+from ferryman.cli.hints import hint_for
 from ferryman.defaults import DEFAULT_URL
-from ferryman.errors import BadArgument
+from ferryman.errors import BadArgument, FerrymanError
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -74,10 +75,28 @@ JobId: TypeAlias = Annotated[
     typer.Argument(metavar="ID", parser=job_id, hidden=True),
 ]
 
+
+def whole(least: int, most: int | None = None) -> Callable[[str | int], int]:
+    """Reads a whole number in a range; typer's own ranges are shown as formulas in the help."""
+
+    def read(given: str | int) -> int:  # a default comes as it is
+        text = str(given)
+        number = int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
+        if number is None or number < least or (most is not None and number > most):
+            range_ = f"at least {least}" if most is None else f"{least} to {most}"
+            raise typer.BadParameter(f"{text!r} should be a number, {range_}")
+        return number
+
+    return read
+
+
 Attempt: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        "--attempt", min=1, metavar="N", help="The attempt with this number, failed ones too."
+        "--attempt",
+        parser=whole(1),
+        metavar="N",
+        help="The attempt with this number, failed ones too.",
     ),
 ]
 
@@ -126,8 +145,14 @@ def on_server(command: Callable[..., None]) -> Callable[..., None]:
     own = [one for one in signature.parameters.values() if one.name != "server"]
 
     def run_command(**given: Any) -> None:
-        which = [given.pop(option.name) for option in _WHICH]
-        command(**given, server=Server.from_options(*which))
+        server = Server.from_options(*(given.pop(option.name) for option in _WHICH))
+        try:
+            command(**given, server=server)
+        except FerrymanError as problem:
+            hint = hint_for(problem, server.command, has_token=server.token is not None)
+            if hint is not None:
+                problem.add_note(hint)
+            raise
 
     run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
     run_command.__signature__ = inspect.Signature([*own, *_WHICH])  # type: ignore[attr-defined]
@@ -146,13 +171,18 @@ def login_name() -> str | None:
 
 
 def run(work: Coroutine[Any, Any, int]) -> None:
-    """Run a command to its end; raises typer.Exit with its code."""
+    """Run a command to its end.
+
+    Raises:
+        typer.Exit: with its code.
+        Interrupted: by Ctrl-C.
+    """
     import asyncio
 
     try:
         code = asyncio.run(work)
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise Interrupted from None
     if code:
         raise typer.Exit(code)
 

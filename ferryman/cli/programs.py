@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ferryman.cli.exits import UNAVAILABLE
+from ferryman.cli.options import whole
 from ferryman.cli.show import print_error
 
 
@@ -42,13 +43,16 @@ def dev(
     port: Annotated[
         int,
         typer.Option(
-            "--port", min=0, max=65535, metavar="PORT", help="The server's; 0: a free one."
+            "--port", parser=whole(0, 65535), metavar="PORT", help="The server's; 0: a free one."
         ),
     ] = 5000,
     agent_port: Annotated[
         int,
         typer.Option(
-            "--agent-port", min=0, max=65535, metavar="PORT", help="The agent's; 0: a free one."
+            "--agent-port",
+            parser=whole(0, 65535),
+            metavar="PORT",
+            help="The agent's; 0: free.",
         ),
     ] = 9000,
     data_dir: Annotated[
@@ -67,7 +71,7 @@ def dev(
         ),
     ] = None,
 ) -> None:
-    """Run a server and an agent on this machine, to try things out."""
+    """Run server and agent on this machine, to try them."""
     _require_server_extra()
     import asyncio
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.exits import exit_code_for
 from ferryman.cli.options import Attempt, JobId, Output, Quiet, Server, on_server, run
 from ferryman.errors import BadArgument, NoResult, NotReady
 from ferryman.units import say_size
@@ -63,26 +62,25 @@ def download(
                     done = await fetch(client, job_id, to, partial, attempt, children, quiet=quiet)
                     typer.echo(done)
             except (NoResult, NotReady) as problem:
-                return explain(problem, server, job_id, attempt)
+                raise explained(problem, server, job_id, attempt) from None
             return 0
 
     run(work())
 
 
-def explain(problem: NoResult | NotReady, server: Server, job_id: int, attempt: int | None) -> int:
-    """Say why there is no result or log, and which command shows what there is.
-
-    Returns:
-        The exit code.
-    """
-    show.print_error(_HTTP_PATH.sub("", str(problem)))
+def explained(
+    problem: NoResult | NotReady, server: Server, job_id: int, attempt: int | None
+) -> NoResult | NotReady:
+    """Why there is no result or log, with the command that shows what there is."""
+    text = _HTTP_PATH.sub("", str(problem))
+    better = type(problem)(problem.status, problem.code, text, request_id=problem.request_id)
     if problem.code == "no_attempt":
-        show.print_message(f"its state: {server.command(f'status {job_id}')}")
+        better.add_note(f"its state: {server.command(f'status {job_id}')}")
     elif isinstance(problem, NotReady):
-        show.print_message(partial_hint(server, job_id, "what there is now"))
+        better.add_note(partial_hint(server, job_id, "what there is now"))
     elif problem.status == 409 and attempt is None:
-        show.print_message(partial_hint(server, job_id))
-    return exit_code_for(problem)
+        better.add_note(partial_hint(server, job_id))
+    return better
 
 
 async def fetch(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make a job of a bundle again and again, at the times of a cron line.",
+    help="Have a job made at each time of a cron line.",
 )
 
 ScheduleId: TypeAlias = Annotated[
@@ -78,7 +78,9 @@ def add(
     *,
     server: Server,
 ) -> None:
-    """Store a bundle, and have a job made of it at each time; print the schedule's number.
+    """Store a bundle, and have a job made of it at each time.
+
+    Prints the schedule's number.
 
     PATH is what `ferryman submit` takes.
     """

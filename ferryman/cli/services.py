@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show services; for operators: pause or resume one.",
+    help="List services; operators pause and resume them.",
 )
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]

@@ -1,4 +1,4 @@
-"""``ferryman schedules`` and the SDK's methods behind it, against a real server."""
+"""``ferryman schedule`` and the SDK's methods behind it, against a real server."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ async def test_a_schedule_is_added_run_paused_resumed_and_deleted(tmp_path) -> N
 
         what = ("--service", "my_service", "--name", "nightly", "--user", "ann", "--tag", "n")
         added = await ferryman(
-            *("schedules", "add", str(tmp_path / "run.sh"), "--cron", "0 3 * * *"), *what
+            *("schedule", "add", str(tmp_path / "run.sh"), "--cron", "0 3 * * *"), *what
         )
         assert added[:2] == (0, "1\n")
         assert added[2].startswith("its first job comes at ")
 
-        code, out, err = await ferryman("schedules", "run", "1")
+        code, out, err = await ferryman("schedule", "run", "1")
         assert (code, err) == (0, "")
         job = await caller.job(int(out), until="Completed")
         assert (job["name"], job["tags"], job["schedule_id"]) == ("nightly", ["n"], 1)
 
-        assert (await ferryman("schedules", "pause", "1"))[2] == "schedule 1 is paused\n"
-        code, out, err = await ferryman("schedules", "list")
+        assert (await ferryman("schedule", "pause", "1"))[2] == "schedule 1 is paused\n"
+        code, out, err = await ferryman("schedule", "list")
         assert (code, err) == (0, "")
         assert out.splitlines()[1].split("\t")[:5] == ["1", "paused", "nightly", "0 3 * * *", "UTC"]
-        assert (await ferryman("schedules", "resume", "1"))[0] == 0
-        assert (await ferryman("schedules", "delete", "1"))[2] == "schedule 1 is deleted\n"
+        assert (await ferryman("schedule", "resume", "1"))[0] == 0
+        assert (await ferryman("schedule", "delete", "1"))[2] == "schedule 1 is deleted\n"
         async with Client(caller.url, user="ann") as client:
             assert [one async for one in client.schedules()] == []
             with pytest.raises(NotFound):

@@ -273,8 +273,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _of(
         "the server may be named before the command",
         "cli/__init__.py",
-        "app(command_first(sys.argv[1:])",
-        "app(sys.argv[1:]",
+        "words = command_first(sys.argv[1:], root)",
+        "words = sys.argv[1:]",
         "cli.py::test_which_server_may_be_said_before_the_command",
     ),
     _of(

@@ -56,7 +56,7 @@ async def test_states_are_taken_in_any_case(ferryman) -> None:
     host = Bulk()
     async with host.serving() as url:
         await ferryman("retry", "--state", "failed", "--yes", "--url", url)
-        wrong = await ferryman("children", 1, "--state", "broken", "--url", url)
+        wrong = await ferryman("batch", "children", 1, "--state", "broken", "--url", url)
     assert host.asked[0]["filter"] == {"state": "Failed"}
     assert wrong.code == 2
     assert "--state broken: there are Queued, " in wrong.err
@@ -76,7 +76,7 @@ async def test_a_filter_without_a_terminal_needs_a_yes(ferryman, monkeypatch) ->
     assert "cancel all jobs with user ann? --yes says so" in done.err
 
 
-async def test_children_and_dead_letters_are_listed_page_by_page(ferryman) -> None:
+async def test_batches_children_and_dead_letters_are_listed_page_by_page(ferryman) -> None:
     pages = {
         "": JobPage(items=[job(id=3)], next="3"),
         "3": JobPage(items=[job(JobState.FAILED, id=2)], next=None),
@@ -85,9 +85,9 @@ async def test_children_and_dead_letters_are_listed_page_by_page(ferryman) -> No
     async def page(request: web.Request) -> web.StreamResponse:
         return answer(pages[request.query.get("cursor", "")])
 
-    routes = (("GET", "/api/v1/batches/1/children", page), ("GET", "/api/v1/dead-letters", page))
-    async with serving(*routes) as url:
-        for words in (("children", 1), ("dead-letters",)):
+    paths = ("/api/v1/batches/1/children", "/api/v1/batches", "/api/v1/dead-letters")
+    async with serving(*(("GET", path, page) for path in paths)) as url:
+        for words in (("batch", "children", 1), ("batch",), ("dead-letters",)):
             done = await ferryman(*words, "--url", url)
             lines = [line.split("\t")[:2] for line in done.out.splitlines()]
             assert lines == [["ID", "STATUS"], ["3", "Running"], ["2", "Failed"]]
