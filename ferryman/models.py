@@ -118,6 +118,7 @@ class Links(Wire):
     result: str | None = None
     partial: str | None = None
     attempts: str | None = None
+    files: str | None = None
     parent: str | None = None
     children: str | None = None
     batch: str | None = None

@@ -22,6 +22,8 @@ from ferryman.bulk_models import TagPage as TagPage
 from ferryman.event_models import EventDoc as EventDoc
 from ferryman.event_models import EventPage as EventPage
 from ferryman.event_models import Level as Level
+from ferryman.file_models import FileDoc as FileDoc
+from ferryman.file_models import FilePage as FilePage
 from ferryman.graph_models import GraphDoc as GraphDoc
 from ferryman.graph_models import GraphEdge as GraphEdge
 from ferryman.graph_models import GraphNode as GraphNode

@@ -57,6 +57,8 @@ class Context:
     """Around a request's wait; refuses where too many wait."""
     url_prefix: str = ""
     """Path below which a proxy shows us."""
+    unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    """Threads that read in results for those who want single files."""
     log_openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
     """Followers of logs that begin at once: each asks the store and an agent."""
 

@@ -59,6 +59,7 @@ def job_doc(
             logs=None if cleaned or not job.attempt else f"{here}/logs",
             result=f"{here}/result" if job.state is JobState.COMPLETED else None,
             attempts=f"{here}/attempts",
+            files=None if cleaned or not job.attempt or job.deferred else f"{here}/files",
             graph=f"{here}/graph",
             partial=None if cleaned else f"{prefix}/download_partial/{job.id}",
             parent=None if job.parent_id is None else f"{prefix}/api/v1/jobs/{job.parent_id}",

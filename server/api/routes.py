@@ -14,6 +14,7 @@ from server.api import (
     bulk,
     downloads,
     events,
+    files,
     graph,
     jobs,
     logs,
@@ -38,6 +39,7 @@ ROUTES: Final = (
     *bulk.ROUTES,
     *events.ROUTES,
     *logs.ROUTES,
+    *files.ROUTES,
     *batches.ROUTES,
     *graph.ROUTES,
     *attempts.ROUTES,
@@ -59,7 +61,8 @@ def add_routes(application: web.Application, context: Context) -> None:
     for route in ROUTES:
         methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
         for method in methods:
-            application.router.add_route(method, route.path, _serve(route, context))
+            path = route.path.replace("{path}", "{path:.+}")  # of a file, with its folders
+            application.router.add_route(method, path, _serve(route, context))
 
 
 def _serve(route: Route, context: Context) -> Handler:

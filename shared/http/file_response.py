@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from aiohttp import ETag, web
+from aiohttp import web
+
+from shared.http.ranges import Part, requested_part
 
 _CHUNK: Final = 1 << 18
 """Memory for each answer, however slowly it is read."""
@@ -49,28 +50,18 @@ async def send_file(
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "private, no-cache" if sha256 else "no-store",
     }
-    start, stop = 0, size
-    status = HTTPStatus.OK
+    part = Part(HTTPStatus.OK, 0, size, {})
     if sha256 is not None:
         headers["ETag"] = f'"{sha256}"'
         headers["Accept-Ranges"] = "bytes"
         digest = base64.b64encode(bytes.fromhex(sha256)).decode()
         headers["Repr-Digest"] = f"sha-256=:{digest}:"
-        if _matches(request.if_none_match, sha256):
-            return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)
-        if request.if_match is not None and not _matches(request.if_match, sha256):
-            return web.Response(status=HTTPStatus.PRECONDITION_FAILED)
-        wanted = _range(request, size, sha256)
-        if wanted is not None:
-            start, stop = wanted
-            if start >= stop:
-                headers["Content-Range"] = f"bytes */{size}"
-                return web.Response(
-                    status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-                    headers={"Content-Range": f"bytes */{size}"},
-                )
-            status = HTTPStatus.PARTIAL_CONTENT
-            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+        found = requested_part(request, size, sha256, headers)
+        if isinstance(found, web.Response):
+            return found
+        part = found
+    headers |= part.headers
+    start, stop, status = part.start, part.stop, part.status
     if content is not None and request.method != "HEAD":
         return web.Response(status=status, body=content[start:stop], headers=headers)
     response = web.StreamResponse(status=status, headers=headers)
@@ -111,26 +102,3 @@ def _size_and_content(path: Path, offset: int, most: int | None) -> tuple[int, b
         if most is not None:
             size = min(size, most)
         return size, os.pread(file.fileno(), size, offset) if size <= _SMALL else None
-
-
-def _matches(wanted: tuple[ETag, ...] | None, sha256: str) -> bool:
-    return wanted is not None and any(tag.value in (sha256, "*") for tag in wanted)
-
-
-def _range(request: web.Request, size: int, sha256: str) -> tuple[int, int] | None:
-    """Start and stop; an empty range cannot be satisfied; None: send everything."""
-    if_range = request.headers.get("If-Range")
-    if request.method not in ("GET", "HEAD") or (
-        if_range is not None and if_range.strip() != f'"{sha256}"'
-    ):
-        return None
-    if re.fullmatch(r"bytes=-0+", request.headers.get("Range", "").strip()):
-        return size, size  # the last 0 bytes; aiohttp would send all
-    try:
-        wanted = request.http_range
-    except ValueError:
-        return None  # several ranges or nonsense: RFC 9110 lets us ignore the header
-    if wanted.start is None and wanted.stop is None:
-        return None
-    start, stop, _ = wanted.indices(size)
-    return (start, stop) if size else (0, 0)

@@ -115,6 +115,7 @@ def methods(route: Route) -> tuple[str, ...]:
 
 def path_of(route: Route, job_id: int) -> str:
     path = route.path.replace("{id}", str(job_id)).replace("{stream}", "stdout")
+    path = path.replace("{path}", "output.txt")
     return re.sub(r"{\w+}", "1", path)
 
 

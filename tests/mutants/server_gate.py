@@ -243,14 +243,14 @@ MUTANTS: Final = (
     ),
     _of(
         "If-Match is heeded",
-        f"{_HTTP}file_response.py",
-        "if request.if_match is not None and not _matches(request.if_match, sha256):",
+        f"{_HTTP}ranges.py",
+        "if request.if_match is not None and (etag is None or not _matches(request.if_match, etag)):",
         "if False:",
         "tests/unit/shared/http/test_file_response.py::test_conditions_and_ranges",
     ),
     _of(
         "the last nought bytes are none",
-        f"{_HTTP}file_response.py",
+        f"{_HTTP}ranges.py",
         "return size, size  # the last",
         "return None  # the last",
         "tests/unit/shared/http/test_file_response.py::test_conditions_and_ranges",

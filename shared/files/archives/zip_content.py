@@ -87,3 +87,27 @@ def inflate(
         raise BundleError("truncated", "its compressed content is cut short", part)
     if engine.unused_data or next(packed, b""):
         raise BundleError("hidden_data", "something follows its compressed content", part)
+
+
+def read_part(
+    fd: int, entry: ZipEntry, start: int, stop: int, chunk: int = _CHUNK
+) -> Iterator[bytes]:
+    """The unpacked content from ``start`` up to, not including, ``stop``, in pieces. What is
+    compressed has to be unpacked from its beginning: pieces of what is left out are empty.
+
+    Raises:
+        BundleError: as :func:`read_content`; the checksum is known only where all of it is read.
+    """
+    if (start, stop) == (0, entry.size):
+        yield from read_content(fd, entry, chunk)
+        return
+    if entry.method == STORED:
+        yield from read_range(fd, entry.offset + start, stop - start, chunk, entry.name)
+        return
+    packed, at = read_range(fd, entry.offset, entry.packed, _PACKED_CHUNK, entry.name), 0
+    for piece in inflate(packed, -zlib.MAX_WBITS, chunk, entry.name):
+        yield piece[max(0, start - at) : stop - at]
+        at += len(piece)
+        if at >= stop:
+            return
+    raise BundleError("lying_size", "it is shorter than it says", entry.name)

@@ -65,7 +65,7 @@ class ZipEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Archive:
+class Archive:
     """The part of an open file that is the archive."""
 
     fd: int
@@ -83,7 +83,7 @@ class _Archive:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class Listed:
     """An entry as the central directory has it."""
 
     raw: bytes
@@ -118,8 +118,8 @@ def read_entries(
     there = os.fstat(fd).st_size - start
     if size is not None and size > there:
         raise BundleError("truncated", "the archive is cut short or damaged")
-    archive = _Archive(fd, start, there if size is None else size)
-    count, first, length = _find_directory(archive)
+    archive = Archive(fd, start, there if size is None else size)
+    count, first, length = find_directory(archive)
     if count > max_entries or length > max(1, max_entries) * _MEAN_DIRECTORY_ENTRY:
         raise BundleError("too_many_files", f"the archive lists more than {max_entries} entries")
     directory = archive.read(first, length)
@@ -127,14 +127,14 @@ def read_entries(
     entries = []
     position = 0
     for one in listed:
-        entry, position = _locate(archive, one, position, first)
+        entry, position = locate(archive, one, position, first)
         entries.append(entry)
     if position != first:
         raise BundleError("hidden_data", "the archive holds bytes that belong to no entry")
     return entries
 
 
-def _find_directory(archive: _Archive) -> tuple[int, int, int]:
+def find_directory(archive: Archive) -> tuple[int, int, int]:
     """Number of entries, first byte and length of the central directory."""
     size = archive.size
     tail_size = min(size, _END.size + _FULL16)
@@ -169,34 +169,44 @@ def _find_directory(archive: _Archive) -> tuple[int, int, int]:
     return count, start, length
 
 
-def _list(directory: bytes, count: int) -> Iterator[_Listed]:
+def _list(directory: bytes, count: int) -> Iterator[Listed]:
     at = 0
     for _ in range(count):
-        if not directory.startswith(b"PK\1\2", at) or len(directory) - at < _CENTRAL.size:
-            raise BundleError("damaged", "the archive's table of contents is damaged")
-        (
-            _, _, _, flags, method, time, date, crc, packed, size,
-            name_length, extra_length, comment_length, disk, _, attributes, header,
-        ) = _CENTRAL.unpack_from(directory, at)  # fmt: skip
-        name_at = at + _CENTRAL.size
-        extra_at = name_at + name_length
-        at = extra_at + extra_length + comment_length
-        if at > len(directory):
-            raise BundleError("damaged", "the archive's table of contents is damaged")
-        raw = directory[name_at:extra_at]
-        extras = _extras(directory[extra_at : extra_at + extra_length])
-        name = _name(raw, extras)
-        zip64 = _Zip64Fields(extras.get(1, b""), name)
-        size, packed, header = zip64.value(size), zip64.value(packed), zip64.value(header)
-        if disk == _FULL16:
-            disk = 0
-        mode, modified = attributes >> 16, date << 16 | time
-        one = _Listed(raw, name, flags, method, crc, packed, size, header, mode, modified)
-        if disk:
-            raise one.refused("split_archive", "it lies in another volume")
+        one, at = read_listed(directory, at)
         yield one
     if at != len(directory):
         raise BundleError("damaged", "the archive's table of contents is longer than it says")
+
+
+def read_listed(directory: bytes, at: int) -> tuple[Listed, int]:
+    """The entry that the central directory has at a position, and where the next one begins.
+
+    Raises:
+        BundleError
+    """
+    if not directory.startswith(b"PK\1\2", at) or len(directory) - at < _CENTRAL.size:
+        raise BundleError("damaged", "the archive's table of contents is damaged")
+    (
+        _, _, _, flags, method, time, date, crc, packed, size,
+        name_length, extra_length, comment_length, disk, _, attributes, header,
+    ) = _CENTRAL.unpack_from(directory, at)  # fmt: skip
+    name_at = at + _CENTRAL.size
+    extra_at = name_at + name_length
+    after = extra_at + extra_length + comment_length
+    if after > len(directory):
+        raise BundleError("damaged", "the archive's table of contents is damaged")
+    raw = directory[name_at:extra_at]
+    extras = _extras(directory[extra_at : extra_at + extra_length])
+    name = _name(raw, extras)
+    zip64 = _Zip64Fields(extras.get(1, b""), name)
+    size, packed, header = zip64.value(size), zip64.value(packed), zip64.value(header)
+    if disk == _FULL16:
+        disk = 0
+    mode, modified = attributes >> 16, date << 16 | time
+    one = Listed(raw, name, flags, method, crc, packed, size, header, mode, modified)
+    if disk:
+        raise one.refused("split_archive", "it lies in another volume")
+    return one, after
 
 
 class _Zip64Fields:
@@ -246,7 +256,7 @@ def _name(raw: bytes, extras: dict[int, bytes]) -> str:
         raise BundleError("bad_utf8", "its name is not valid UTF-8", shown) from None
 
 
-def _locate(archive: _Archive, one: _Listed, position: int, end: int) -> tuple[ZipEntry, int]:
+def locate(archive: Archive, one: Listed, position: int, end: int) -> tuple[ZipEntry, int]:
     """Check the entry that must begin at ``position``; also returns where the next one must."""
     _check_kind(one)
     if one.header < position:
@@ -288,7 +298,7 @@ def _locate(archive: _Archive, one: _Listed, position: int, end: int) -> tuple[Z
     return ZipEntry(*what, at, one.modified), after
 
 
-def _check_kind(one: _Listed) -> None:
+def _check_kind(one: Listed) -> None:
     if one.flags & (1 | 1 << 6 | 1 << 13) or one.method == 99:
         raise one.refused("encrypted", "it is encrypted")
     if one.method not in {STORED, DEFLATED} or one.flags & 1 << 5:
@@ -302,7 +312,7 @@ def _check_kind(one: _Listed) -> None:
         raise one.refused("special_file", "it is neither a file nor a folder")
 
 
-def _descriptor(archive: _Archive, one: _Listed, at: int, end: int) -> int:
+def _descriptor(archive: Archive, one: Listed, at: int, end: int) -> int:
     """Length of the data descriptor behind the content, which must repeat the listed sizes.
 
     Writers differ: it may have a signature or not, and sizes of 32 or 64 bits.

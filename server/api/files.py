@@ -1,0 +1,190 @@
+"""The files of a job, one by one: of its result, or of the attempt that runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
+from http import HTTPStatus
+from typing import Final, Protocol
+from urllib.parse import quote
+
+from aiohttp import hdrs, web
+
+from server.api import documents
+from server.api.context import Context
+from server.api.log_source import find_attempt
+from server.api.parameter_types import Param, flag, whole, word
+from server.api.params import flag_param, int_param
+from server.api.paths import JOB
+from server.api.problems import Refusal
+from server.api.requested_job import requested_job
+from server.api.route import Route
+from server.api.stored_files import list_stored, stored_file
+from server.domain.access import Area
+from server.domain.attempts import Attempt
+from server.domain.errors import BadField
+from server.domain.jobs import Job
+from server.domain.media_types import media_type, shown_as
+from shared import wire
+from shared.http.numbers import whole_number
+from shared.http.ranges import requested_part
+from shared.wire import FilePage
+
+_MOST: Final = 10_000
+_MAX_ATTEMPT: Final = 2**31 - 1
+_MAX_CURSOR: Final = 2**62
+
+
+class OpenedFile(Protocol):
+    """A file of an attempt.
+
+    Attributes:
+        size: bytes.
+        etag: of its content, without quotes; None: it may change.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def etag(self) -> str | None: ...
+
+    def chunks(self, start: int, stop: int) -> AsyncGenerator[bytes, None]: ...
+
+
+async def page(request: web.Request, context: Context) -> FilePage:
+    """The files of a job: of its result, or, while it runs, those that are there now."""
+    limit = int_param(request, "limit", 1_000, 1, _MOST)
+    number, at = _cursor(request)
+    job = await requested_job(request, context)
+    attempt = await _attempt(request, context, job, number)
+    items, behind = await list_stored(context, job, attempt, at, limit)
+    following = None if behind is None else f"{attempt.number}.{behind}"
+    return FilePage(attempt=attempt.number, running=False, items=items, next=following)
+
+
+def _cursor(request: web.Request) -> tuple[int | None, int]:
+    """Attempt and position from which a page goes on; None, 0: the first page.
+
+    Raises:
+        BadField
+    """
+    text = request.query.get("cursor")
+    if text is None:
+        return None, 0
+    attempt, _, at = text.partition(".")
+    found = whole_number(attempt, least=1), whole_number(at, most=_MAX_CURSOR)
+    if None in found:
+        why = f"cursor should be next of the page before, not {text[:32]!r}"
+        raise BadField("cursor", "invalid_cursor", why)
+    return found[0], found[1] or 0
+
+
+async def _attempt(
+    request: web.Request, context: Context, job: Job, number: int | None = None
+) -> Attempt:
+    """The attempt that is asked for, or the latest one.
+
+    Raises:
+        Refusal: none has started.
+        BadField, NoSuchAttempt
+    """
+    if "attempt" in request.query:
+        number = int_param(request, "attempt", 1, 1, _MAX_ATTEMPT)
+    attempt = await find_attempt(context, job, number)
+    if attempt is not None:
+        return attempt
+    if job.deferred:
+        message = f"job {job.id} is the parent of a batch: its children have the files"
+        raise Refusal(HTTPStatus.CONFLICT, "files_of_children", message)
+    message = f"job {job.id} is {job.state}, and no attempt of it has started: {job.message}"
+    headers = documents.when_to_ask_again(job)
+    raise Refusal(HTTPStatus.CONFLICT, "not_started", message, headers=headers)
+
+
+async def read(request: web.Request, context: Context) -> web.StreamResponse:
+    """One file of a job: of its result, or, while it runs, as it is now."""
+    inline = flag_param(request, "inline")
+    path = request.match_info["path"]
+    job = await requested_job(request, context)
+    attempt = await _attempt(request, context, job)
+    opened: AbstractAsyncContextManager[OpenedFile] = stored_file(context, job, attempt, path)
+    async with opened as file:
+        return await _send(request, file, path, inline=inline)
+
+
+async def _send(
+    request: web.Request, file: OpenedFile, path: str, *, inline: bool
+) -> web.StreamResponse:
+    headers = _headers(path, inline=inline) | {
+        hdrs.ACCEPT_RANGES: "bytes",
+        hdrs.CACHE_CONTROL: "no-store" if file.etag is None else "private, no-cache",
+    }
+    if file.etag is not None:
+        headers[hdrs.ETAG] = f'"{file.etag}"'
+    part = requested_part(request, file.size, file.etag, headers)
+    if isinstance(part, web.Response):
+        return part
+    response = web.StreamResponse(status=part.status, headers={**headers, **part.headers})
+    response.content_length = left = part.stop - part.start
+    if request.method == hdrs.METH_HEAD or not left:
+        await response.prepare(request)
+        return response
+    async with aclosing(file.chunks(part.start, part.stop)) as chunks:
+        chunk = await anext(chunks, b"")  # before the answer begins: it can still be refused
+        await response.prepare(request)
+        while chunk:
+            left -= len(chunk)
+            following = await anext(chunks, b"")  # before the last one is sent: it may be damaged
+            await response.write(chunk)
+            chunk = following
+    if left:
+        raise EOFError(f"{path} ends too early")
+    await response.write_eof()
+    return response
+
+
+def _headers(path: str, *, inline: bool) -> dict[str, str]:
+    """What a browser may do with a file that anybody may have written: save it; or show it, if it
+    is text or an image, without running anything.
+    """
+    name = path.rpartition("/")[2]
+    shown = shown_as(path) if inline else None
+    return {
+        hdrs.CONTENT_TYPE: shown or media_type(path),
+        hdrs.CONTENT_DISPOSITION: f"{'inline' if shown else 'attachment'}; "
+        f"filename*=UTF-8''{quote(name, safe='')}",
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "sandbox; default-src 'none'; img-src 'self'; "
+        "style-src 'unsafe-inline'",
+    }
+
+
+_ATTEMPT: Final = {"attempt": whole("its number; the latest where it is missing", 1, _MAX_ATTEMPT)}
+_PAGES: Final[dict[str, Param]] = {
+    "limit": whole("files on a page", 1, _MOST, 1_000),
+    "cursor": word("what the page before gave as next", 40, r"^[0-9]+\.[0-9]+$"),
+}
+_INLINE: Final = {"inline": flag("1: text and images may be shown, not only saved")}
+_ANY: Final = "application/octet-stream"
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        f"{JOB}/files",
+        Area.JOBS,
+        page,
+        {200: wire.FilePage},
+        (400, 404, 409, 410),
+        _ATTEMPT | _PAGES,
+    ),
+    Route(
+        "GET",
+        f"{JOB}/files/{{path}}",
+        Area.JOBS,
+        read,
+        {200: _ANY, 206: _ANY},
+        (400, 404, 409, 410),
+        _ATTEMPT | _INLINE,
+    ),
+)

@@ -1,0 +1,85 @@
+"""Finds entries of a sealed ZIP without reading its whole table of contents into memory.
+
+Unlike :func:`shared.files.archives.zip_directory.read_entries` it checks only the entries that it
+is asked for: what is read of one entry never depends on another.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+from shared.files.archives.zip_directory import (
+    Archive,
+    Listed,
+    ZipEntry,
+    find_directory,
+    locate,
+    read_listed,
+)
+from shared.files.errors import BundleError
+
+_WINDOW: Final = 1 << 20
+_LONGEST: Final = 46 + 3 * 0xFFFF
+"""Bytes of the longest entry of a central directory."""
+_MAX_SIMILAR: Final = 3
+
+
+class ZipIndex:
+    """The table of contents of a ZIP. Its methods block.
+
+    Args:
+        fd: the file, seekable; its position is neither used nor moved. The caller closes it.
+        start: where the archive begins in the file.
+        size: bytes of the archive.
+
+    Raises:
+        BundleError: it is no ZIP, or cut short.
+    """
+
+    def __init__(self, fd: int, start: int, size: int) -> None:
+        there = os.fstat(fd).st_size - start
+        if size > there:
+            raise BundleError("truncated", "the archive is cut short or damaged")
+        self._archive = Archive(fd, start, size)
+        _, self._first, self._length = find_directory(self._archive)
+
+    def files(self, at: int = 0) -> Iterator[tuple[Listed, int]]:
+        """The files from a position of the table of contents on, as they are listed, and for each
+        the position behind it.
+
+        Raises:
+            BundleError: damaged; or no entry begins at the position.
+        """
+        window, base = b"", at
+        while at < self._length:
+            if at - base + _LONGEST > len(window) and base + len(window) < self._length:
+                base = at
+                count = min(_WINDOW, self._length - at)
+                window = self._archive.read(self._first + at, count)
+            one, behind = read_listed(window, at - base)
+            at = base + behind
+            if not one.name.endswith("/"):
+                yield one, at
+
+    def find(self, path: str) -> tuple[ZipEntry | None, list[str]]:
+        """The file with this path, and if there is none, some with the same name elsewhere.
+
+        Raises:
+            BundleError: the file is damaged, encrypted, or compressed in a way that is not read.
+        """
+        wanted = {path, unicodedata.normalize("NFC", path)}
+        ending = "/" + path.rpartition("/")[2]
+        similar: list[str] = []
+        for one, _ in self.files():
+            if one.name in wanted:
+                return self._located(one), []
+            if len(similar) < _MAX_SIMILAR and f"/{one.name}".endswith(ending):
+                similar.append(one.name)
+        return None, similar
+
+    def _located(self, one: Listed) -> ZipEntry:
+        entry, _ = locate(self._archive, one, one.header, self._first)
+        return entry
