@@ -128,7 +128,8 @@ def _run(settings: AgentSection, ready_fd: int | None) -> None:
     log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
     def ready(port: int) -> None:
-        log.info("agent.listening", url=url_of(settings.host, port), agent=settings.name)
+        url = url_of(settings.host, port, tls=settings.tls_cert is not None)
+        log.info("agent.listening", url=url, agent=settings.name)
         if ready_fd is not None:
             os.write(ready_fd, f"{port}\n".encode())
             os.close(ready_fd)

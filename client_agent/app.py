@@ -57,6 +57,7 @@ from shared.http.listener import Listener
 from shared.http.middleware import Gate, add_middlewares
 from shared.http.protocol import Deadlines
 from shared.http.sockets import check_exposure, listen
+from shared.http.tls import TlsFiles
 from shared.signals import ignore_hangup
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
@@ -117,9 +118,12 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, asked)
     loop.add_signal_handler(signal.SIGUSR1, asked.drain.set)
-    ignore_hangup(loop)
+    ignore_hangup(loop)  # until it is known what to read again
     with open_sandbox(settings, clock, worker_count(settings)) as sandbox:
         async with running(settings, clock, sandbox, asked) as agent:
+            if agent.tls is not None:
+                reload = partial(loop.run_in_executor, None, agent.tls.reload)
+                loop.add_signal_handler(signal.SIGHUP, reload)
             ready(agent.port)
             await asked.stop.wait()
             log.info("agent.stopping")
@@ -139,6 +143,7 @@ class Running:
     """A started agent."""
 
     port: int
+    tls: TlsFiles | None = None
     in_time: bool = True
     """Set when it has stopped. False: some attempt's end could not be stored in time."""
 
@@ -242,14 +247,15 @@ async def running(
             settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
         )
         response_s = settings.shutdown_grace * _RESPONSE_SHARE
-        listener = Listener(app, socket, allowed, deadlines, response_s)
+        tls = settings.tls()
+        listener = Listener(app, socket, allowed, deadlines, response_s, tls)
         stack.push_async_callback(listener.close)
 
         stop = asyncio.Event()
         sweep = RetentionSweep(payloads, folders, bundles, clock, settings.retention)
         background = asyncio.gather(sweep.run(stop), clock.keep_saved(stop))
         runner.start(prepared)
-        agent = Running(socket.getsockname()[1])
+        agent = Running(socket.getsockname()[1], tls)
         await listener.start()
         draining = None
         if asked is not None:

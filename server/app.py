@@ -65,6 +65,7 @@ from shared.files.locks import FolderLock
 from shared.http import connections
 from shared.http.authentication import Tokens
 from shared.http.middleware import Gate, add_middlewares
+from shared.http.tls import TlsFiles
 from shared.multipart.limits import FormLimits
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
@@ -104,6 +105,11 @@ class Server:
     def services(self, services: Mapping[str, Service]) -> None:
         """Use these settings of services for new work."""
         self.context.services.use_file(services)
+
+    def tls(self, listening: TlsFiles | None) -> list[TlsFiles]:
+        """All files of TLS: what we listen with, and what agents are called with."""
+        used = [listening, *(one.tls for one in self.clients.values())]
+        return [files for files in used if files is not None]
 
     def drain(self, agent: str, drain: bool) -> None:
         """Give the agent new jobs, or none."""

@@ -37,6 +37,7 @@ def client(
         "token": agent.secret(),
         "services": frozenset(agent.services),
         "drain": agent.drain,
+        "tls": agent.tls(),
     }
     if agent.url is not None:
         server, former = identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -18,6 +18,7 @@ from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
 from shared.http.sockets import check_exposure, listen, url_of
+from shared.http.tls import TlsFiles
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 ANSWER_S: Final = 1.0
@@ -60,18 +61,19 @@ async def serve(
         )
         server = await compose(settings, stack, limits=limits)
         deadlines = Deadlines(table.head_timeout, table.keepalive_timeout, table.send_timeout)
-        listener = Listener(server.application, sock, limits, deadlines, ANSWER_S)
+        tls = table.tls()
+        listener = Listener(server.application, sock, limits, deadlines, ANSWER_S, tls)
         stack.push_async_callback(listener.close)
         await listener.start()
         server.supervisor.start()
         log.info(
             "server.listening",
-            url=url_of(table.host, port),
+            url=url_of(table.host, port, tls=tls is not None),
             data_dir=str(table.data_dir),
             connections=limits.connections,
         )
         reload = Reload(settings, read or (lambda: settings), server)
-        reloading = asyncio.create_task(_reload_at(hangup, reload))
+        reloading = asyncio.create_task(_reload_at(hangup, reload, server.tls(tls)))
         stack.callback(reloading.cancel)
         if ready is not None:
             os.write(ready, f"{port}\n".encode())
@@ -90,11 +92,13 @@ async def serve(
     log.info("server.stopped")
 
 
-async def _reload_at(hangup: asyncio.Event, reload: Reload) -> None:
+async def _reload_at(hangup: asyncio.Event, reload: Reload, tls: Sequence[TlsFiles]) -> None:
     while True:
         await hangup.wait()
         hangup.clear()
         try:
+            for files in tls:
+                await asyncio.to_thread(files.reload)
             await reload.run_once()
         except Exception:  # a defect must not end what reloads
             log.exception("settings.reload_failed")

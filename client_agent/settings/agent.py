@@ -78,7 +78,7 @@ class AgentSection(HttpSection):
             raise ValueError("a name is 1 to 64 letters, digits, dots, underscores or dashes")
         return value
 
-    @field_validator("data_dir", "database", "tokens_file")
+    @field_validator("data_dir", "database", "tokens_file", "tls_cert", "tls_key", "tls_client_ca")
     @classmethod
     def _make_absolute(cls, value: Path | None) -> Path | None:
         return None if value is None else value.expanduser().absolute()
@@ -103,7 +103,10 @@ class AgentSection(HttpSection):
     @model_validator(mode="after")
     def _check_data_hidden(self) -> AgentSection:
         self.check_hidden(
-            data_dir=self.data_dir, database=self.database, tokens_file=self.tokens_file
+            data_dir=self.data_dir,
+            database=self.database,
+            tokens_file=self.tokens_file,
+            tls_key=self.tls_key or self.tls_cert,
         )
         for source, place in self.sandboxing.binds():
             if source.resolve().is_relative_to(self.data_dir.resolve()):

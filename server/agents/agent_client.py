@@ -16,6 +16,7 @@ from server.agents.forms import Form
 from server.domain.jobs import Job
 from server.ports import Agent, AgentError, Fetched, ScratchFile, Storage, Unreachable
 from shared.clock import Clock, wait_for
+from shared.http.tls import TlsFiles, say_failure
 from shared.wire import AgentHealth, AgentState, PayloadDoc
 
 LONG_CALL: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
@@ -44,6 +45,7 @@ class AgentClient(Agent):
         base: its address, without a slash at the end.
         services: what the operator says it offers; empty: what it says itself.
         drain: it gets no new jobs.
+        tls: what it is called with over https; None: as the system has it.
 
     Attributes:
         health: what it said of itself last.
@@ -68,8 +70,10 @@ class AgentClient(Agent):
         token: str | None = None,
         services: frozenset[str] = frozenset(),
         drain: bool = False,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.name, self.base, self.services, self.drain = name, base, services, drain
+        self.tls = tls
         self._sessions, self._clock = sessions, clock
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.unreachable = self.not_reached_yet
@@ -212,6 +216,7 @@ class AgentClient(Agent):
                 headers=self._headers | (headers or {}),
                 timeout=timeout,
                 allow_redirects=False,
+                ssl=True if self.tls is None else self.tls.context,
                 **how,
             ) as answer:
                 if answer.status not in accepted:
@@ -227,7 +232,12 @@ class AgentClient(Agent):
         return await answers.refusal(answer)
 
     def _say(self, problem: BaseException | str) -> str:
-        if isinstance(problem, aiohttp.ClientConnectorError):
+        if isinstance(problem, aiohttp.ClientConnectorCertificateError):
+            why = f"{problem.host}:{problem.port}: {say_failure(problem.certificate_error)}"
+            why += f" (agents.{self.name}.ca_file names the CAs to trust)"
+        elif isinstance(problem, aiohttp.ClientConnectorSSLError):
+            why = f"{problem.host}:{problem.port}: no TLS: {say_failure(problem.os_error)}"
+        elif isinstance(problem, aiohttp.ClientConnectorError):
             error = problem.os_error  # asyncio says "Connect call failed" in the place of its text
             number = error.errno or 0
             text = os.strerror(number) if number > 0 else error.strerror or str(error)

@@ -13,6 +13,7 @@ from server.domain.retry_policy import BackoffKind, RetryPolicy, is_retry_reason
 from server.domain.service import SERVICE_NAME, Service
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.settings import HttpSection
+from shared.http.tls import TlsFiles
 from shared.settings.base import Section, Settings
 from shared.settings.limits import LimitsTable
 from shared.units.durations import Duration
@@ -211,6 +212,30 @@ class AgentTable(Section):
     """It gets no new jobs; those that it has are followed to their end."""
     token: SecretStr | None = None
     token_file: Path | None = None
+    ca_file: Path | None = None
+    """CAs that its certificate may be of, in PEM format; None: those of the system."""
+    client_cert: Path | None = None
+    """Certificate that the server shows it, where it asks for one."""
+    client_key: Path | None = None
+    """None: the private key is in ``client_cert``, too."""
+
+    def tls(self) -> TlsFiles | None:
+        """What it is called with over https; None: as the system has it.
+
+        Raises:
+            ValueError: a file cannot be used.
+        """
+        if self.client_key is not None and self.client_cert is None:
+            raise ValueError("client_key is of use only with client_cert")
+        if self.ca_file is None and self.client_cert is None:
+            return None
+        return TlsFiles(
+            cert=self.client_cert,
+            key=self.client_key,
+            ca=self.ca_file,
+            called={"cert": "client_cert", "key": "client_key", "ca": "ca_file"},
+            listening=False,
+        )
 
     def secret(self) -> str | None:
         """The token to show, from ``token`` or ``token_file``.
@@ -231,6 +256,13 @@ class AgentTable(Section):
     @model_validator(mode="after")
     def _token_is_there(self) -> AgentTable:
         self.secret()
+        return self
+
+    @model_validator(mode="after")
+    def _tls_is_good(self) -> AgentTable:
+        urls = (self.url, self.upload_url, self.download_url, self.terminate_url)
+        if self.tls() and not any(url and urlsplit(url).scheme == "https" for url in urls):
+            raise ValueError("ca_file and client_cert are of use only with an https:// address")
         return self
 
     @model_validator(mode="after")

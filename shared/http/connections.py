@@ -161,8 +161,18 @@ class Connections:
         oldest.drop()
         return True
 
-    def add(self, connection: Closable, peer: str) -> None:
-        """A connection that was admitted is established."""
+    def add(self, connection: Closable, peer: str, instead_of: Closable | None = None) -> None:
+        """A connection that was admitted is established.
+
+        Args:
+            instead_of: what it was until now. If that was closed for another one a moment ago, so
+                is the connection.
+        """
+        if instead_of is not None:
+            self.busy(instead_of)
+            if self._peers.pop(instead_of, None) is None:
+                connection.drop()
+                return
         self._peers[connection] = peer
         self.idle(connection)
 

@@ -11,8 +11,10 @@ import structlog
 from aiohttp import web
 
 from shared.http.connections import ConnectionLimits, Connections, peer_of
+from shared.http.handshake import Handshake
 from shared.http.protocol import Connection, Deadlines
 from shared.http.request_body import hide_expect
+from shared.http.tls import TlsFiles
 from shared.logs import RateLimiter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -55,6 +57,7 @@ class Listener:
     Args:
         sock: bound and listening; closed by :meth:`stop_accepting`.
         shutdown_timeout_s: for the last bytes of answers when it is closed.
+        tls: None: connections are plain.
     """
 
     def __init__(
@@ -64,14 +67,18 @@ class Listener:
         limits: ConnectionLimits,
         deadlines: Deadlines,
         shutdown_timeout_s: float,
+        tls: TlsFiles | None = None,
     ) -> None:
-        self._sock, self._table = sock, Connections(limits)
+        self._sock, self._table, self._tls = sock, Connections(limits), tls
+        self._handshake_s = deadlines.head_s
         self._max_starting = max(1, min(_MAX_STARTING, (limits.connections - limits.requests) // 2))
         self._runner = _Runner(
             application, self._table, deadlines, shutdown_timeout=shutdown_timeout_s
         )
         self._loop = asyncio.get_running_loop()
         self._starting: set[asyncio.Task[Any]] = set()
+        self._handshakes: set[asyncio.Task[Any]] = set()
+        self._no_tls = RateLimiter(1.0)
         self._retry: asyncio.TimerHandle | None = None
         self._refused = RateLimiter(1.0)
         self._open = False
@@ -94,6 +101,9 @@ class Listener:
     async def close(self) -> None:
         """Close all connections that are left."""
         self.stop_accepting()
+        for task in self._handshakes:
+            task.cancel()
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
         await self._runner.cleanup()
 
     def _start_accepting(self) -> None:
@@ -119,19 +129,33 @@ class Listener:
                     log.warning("connection.refused", peer=peer, why=why, also_refused=count)
                 continue
             connection.setblocking(False)
+            if self._tls is not None:
+                self._start_handshake(connection, peer, self._tls)
+                continue
             task = self._loop.create_task(self._establish(connection, peer))
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
 
-    async def _establish(self, connection: socket.socket, peer: str) -> None:
+    def _start_handshake(self, connection: socket.socket, peer: str, tls: TlsFiles) -> None:
+        # Unlike plain connections these can be closed for others before they are established.
+        task = Handshake(connection, peer, self._no_tls).start(
+            self._table, lambda: self._connection(peer), tls.context, self._handshake_s
+        )
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    def _connection(self, peer: str) -> Connection:
         server = self._runner.server
+        assert isinstance(server, _HttpServer)
+        return server.connection(peer)
+
+    async def _establish(self, connection: socket.socket, peer: str) -> None:
         made = False
 
-        def make() -> web.RequestHandler:
+        def make() -> Connection:
             nonlocal made
-            assert isinstance(server, _HttpServer)
             made = True
-            return server.connection(peer)
+            return self._connection(peer)
 
         try:
             await self._loop.connect_accepted_socket(make, connection)

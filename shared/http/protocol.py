@@ -17,7 +17,7 @@ import structlog
 from aiohttp import web
 
 from shared.http.authentication import PRINCIPAL
-from shared.http.connections import Connections
+from shared.http.connections import Closable, Connections
 from shared.principals import ANONYMOUS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -61,6 +61,7 @@ class Connection(web.RequestHandler):
         "_table",
         "_tcp",
         "_unthrottled",
+        "handshake",
         "peer",
     )
 
@@ -81,6 +82,7 @@ class Connection(web.RequestHandler):
             auto_decompress=False,
         )
         self._table, self._deadlines, self.peer = table, deadlines, peer
+        self.handshake: Closable | None = None  # what it was before, in the table
         self._read_size, self._unthrottled = SMALL, False
         self._reading_pause: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
@@ -96,7 +98,8 @@ class Connection(web.RequestHandler):
         assert isinstance(transport, asyncio.Transport)
         self._tcp = transport
         self._set_read_size(SMALL)
-        self._table.add(self, self.peer)
+        self._table.add(self, self.peer, self.handshake)
+        self.handshake = None
         self._head_timer = self._start_head_timer(begun=False)
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):

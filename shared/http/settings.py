@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from shared.http.origins import normal_host, normal_origin
+from shared.http.tls import TlsFiles
 from shared.settings.base import Section, StringList, split_commas
 from shared.units.durations import Duration
 
@@ -28,6 +29,12 @@ class HttpSection(Section):
     """Names, beside its own, under which it is called; ``*.example.org``, or ``*`` for any."""
     allowed_origins: StringList = None
     """Web pages that may call it from a browser: ``https://portal.example.org``."""
+    tls_cert: Path | None = None
+    """Certificate in PEM format, with those between it and its CA; None: plain HTTP."""
+    tls_key: Path | None = None
+    """None: the private key is in ``tls_cert``, too."""
+    tls_client_ca: Path | None = None
+    """CAs of which every caller needs a certificate; None: callers need none."""
     max_connections: int = Field(0, ge=0)
     """0: as many as the limit of open files allows, at most 4096."""
     connections_per_peer: int = Field(0, ge=0)
@@ -54,6 +61,30 @@ class HttpSection(Section):
             if normal_origin(origin) is None:
                 raise ValueError(f"{origin!r} is not an origin, such as https://portal.example.org")
         return value
+
+    @model_validator(mode="after")
+    def _tls_is_good(self) -> HttpSection:
+        self.tls()
+        return self
+
+    def tls(self) -> TlsFiles | None:
+        """What connections are encrypted with; None: they are plain.
+
+        Raises:
+            ValueError: a file cannot be used.
+        """
+        if self.tls_cert is None:
+            for key, path in (("tls_key", self.tls_key), ("tls_client_ca", self.tls_client_ca)):
+                if path is not None:
+                    raise ValueError(f"{key} is of use only with tls_cert")
+            return None
+        return TlsFiles(
+            cert=self.tls_cert,
+            key=self.tls_key,
+            ca=self.tls_client_ca,
+            called={"cert": "tls_cert", "key": "tls_key", "ca": "tls_client_ca"},
+            listening=True,
+        )
 
     def all_tokens(self) -> list[str]:
         """From ``tokens`` and ``tokens_file``.

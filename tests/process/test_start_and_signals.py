@@ -7,6 +7,7 @@ import http.client
 import json
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import uuid
@@ -21,6 +22,7 @@ from server import lifecycle
 from server.settings.tables import ServerSettings
 from shared.clock import RealClock
 from shared.http.sockets import CannotListen
+from tests.support.certificates import Certificate, authority
 from tests.support.dev_program import environment
 from tests.support.fake_sandbox import FakeSandbox
 from tests.support.programs import Program, until
@@ -83,6 +85,42 @@ def test_a_hangup_makes_the_server_read_its_settings_again(tmp_path: Path) -> No
     reload(changed, '"settings.reloaded"', 2)
     assert service("b")["code"] == "service_not_found"
     assert "hunter" not in program.log
+    assert program.kill(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("name", ["server", "client_agent"])
+def test_a_hangup_makes_a_program_read_its_certificate_again(tmp_path: Path, name: str) -> None:
+    used = Certificate(tmp_path / "used.pem", tmp_path / "used.key")
+    table = "server" if name == "server" else "agent"
+    file = tmp_path / "ferryman.toml"
+    file.write_text(f'[{table}]\ntls_cert = "{used.cert}"\ntls_key = "{used.key}"\n')
+    program = Program(name, tmp_path, uuid.uuid4().hex, "--config", str(file))
+
+    def renew(folder: str) -> ssl.SSLContext:
+        (tmp_path / folder).mkdir()
+        ca = authority(tmp_path / folder)
+        new = ca.issue("host")
+        used.cert.write_bytes(new.cert.read_bytes())
+        used.key.write_bytes(new.key.read_bytes())
+        return ssl.create_default_context(cafile=ca.cert)
+
+    def health(trusted: ssl.SSLContext) -> int:
+        line = http.client.HTTPSConnection("127.0.0.1", program.port, timeout=20, context=trusted)
+        with contextlib.closing(line):
+            line.request("GET", "/")
+            return line.getresponse().status
+
+    first = renew("first")
+    program.start()
+    assert health(first) == 200
+    second = renew("second")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        health(second)
+    assert program.process is not None
+    program.process.send_signal(signal.SIGHUP)
+    until(lambda: '"tls.reloaded"' in program.log, "it says nothing", lambda: program.log)
+    assert health(second) == 200
+    assert '"https://127.0.0.1:' in program.log
     assert program.kill(signal.SIGTERM) == 0
 
 

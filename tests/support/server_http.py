@@ -17,7 +17,7 @@ from shared.http.authentication import Tokens
 from shared.http.connections import connection_limits
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
-from shared.http.sockets import listen
+from shared.http.sockets import listen, url_of
 from shared.principals import Principal
 from tests.support.fake_orchestrator import FakeOrchestrator
 
@@ -125,11 +125,14 @@ async def hosted(
     tokens = None if principals is None else Tokens(principals)
     composed = await compose(found, stack, machine, fits, tokens)
     sock = listen("127.0.0.1", 0)
-    listener = Listener(composed.application, sock, fits, Deadlines(), 1)
+    tls = found.server.tls()
+    listener = Listener(composed.application, sock, fits, Deadlines(), 1, tls)
     await listener.start()
     stack.push_async_callback(composed.supervisor.stop)
     stack.push_async_callback(listener.close)
     stack.callback(composed.wakeups.close)
     composed.supervisor.start()
-    session = await stack.enter_async_context(aiohttp.ClientSession())
-    return ServerClient(f"http://127.0.0.1:{sock.getsockname()[1]}", session, composed)
+    connector = aiohttp.TCPConnector(ssl=tls is None)
+    session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+    url = url_of("127.0.0.1", sock.getsockname()[1], tls=tls is not None)
+    return ServerClient(url, session, composed)
