@@ -164,7 +164,7 @@ async def running(
     Raises: as :func:`serve`.
     """
     tokens = settings.all_tokens()
-    check_exposure(settings.host, tokens, "agent")
+    check_exposure(settings.host, bool(tokens), "agent")
     async with contextlib.AsyncExitStack() as stack:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         stack.callback(FolderLock(settings.data_dir).close)

@@ -25,6 +25,7 @@ from server.api.routes import OPEN_PATHS, add_routes
 from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
+from server.callers import callers
 from server.configured_agents import client, contact
 from server.domain.leases import RENEW_EVERY_S, of_server
 from server.domain.service import Service
@@ -63,10 +64,10 @@ from server.store.services import SqlServices
 from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
 from shared.http import connections
-from shared.http.authentication import Tokens
 from shared.http.middleware import Gate, add_middlewares
 from shared.http.tls import TlsFiles
 from shared.multipart.limits import FormLimits
+from shared.principals import Principal
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
 
@@ -76,6 +77,8 @@ UPLOADS_CHECKED_S: Final = 5.0
 """Between two looks for uploads that are too slow."""
 DECIDED_EVERY_S: Final = 10.0
 """Between two looks at what was decided about agents and services elsewhere."""
+TOKENS_EVERY_S: Final = 2.0
+"""Between two looks at what was decided about tokens elsewhere."""
 PROGRESS_EVERY_S: Final = 0.4
 """Between two writes of what running jobs say. An agent reports it twice a second, and it is to be
 seen within one."""
@@ -123,14 +126,14 @@ async def compose(
     stack: AsyncExitStack,
     machine: Clock | None = None,
     limits: connections.ConnectionLimits | None = None,
-    tokens: Tokens | None = None,
+    principals: Mapping[str, Principal] | None = None,
 ) -> Server:
     """Open everything and put it together; the stack closes it again.
 
     Args:
         machine: the clocks of the machine.
         limits: how many connections and requests fit.
-        tokens: who is known; None: the operators whose tokens are in the settings.
+        principals: token -> whose it is, in place of the operators' in the settings.
 
     Raises:
         FolderInUse, DatabaseUnavailable, OSError, ValueError: why it cannot be opened.
@@ -155,6 +158,7 @@ async def compose(
     async def running_servers() -> set[str]:
         return {owner}  # the lock on the folder proves that there is no other
 
+    who = await callers(table, database, clock, principals)
     sessions = Sessions(
         control=await stack.enter_async_context(_session(0)),
         transfers=await stack.enter_async_context(_session(TRANSFERS_PER_HOST)),
@@ -236,6 +240,7 @@ async def compose(
             Loop("canceller", cancel, CANCEL_AGAIN_S, wakeups.canceller, clock),
             Loop("agents", agents, DECIDED_EVERY_S, asyncio.Event(), clock),
             Loop("services", services, DECIDED_EVERY_S, asyncio.Event(), clock),
+            Loop("tokens", who.tokens, TOKENS_EVERY_S, asyncio.Event(), clock),
             Loop("uploads", upload_limits, UPLOADS_CHECKED_S, asyncio.Event(), clock),
             Loop(
                 "dependencies",
@@ -258,7 +263,16 @@ async def compose(
         [
             clock.keep_saved,
         ],
-        [holder.stop, deliver.stop, cancel.stop, poll.stop, get.stop, agents.stop, leases.release],
+        [
+            holder.stop,
+            deliver.stop,
+            cancel.stop,
+            poll.stop,
+            get.stop,
+            agents.stop,
+            who.tokens.write_uses,
+            leases.release,
+        ],
     )
 
     health = Health(database, scratch, supervisor, table.min_free, clock)
@@ -267,7 +281,7 @@ async def compose(
         limits or connections.connection_limits(1024),
         OPEN_PATHS,
         id_field="job_id",
-        tokens=tokens,
+        tokens=who.known,
     )
     application = web.Application()
     add_middlewares(application, gate, answer_problems)
@@ -283,6 +297,8 @@ async def compose(
         accept=accept,
         cancel=cancel,
         schedules=schedules,
+        tokens=who.tokens,
+        token_needed=who.known.needed,
         delete=delete,
         retry=retry,
         bulk=Bulk(resources, retry, delete),

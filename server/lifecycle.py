@@ -11,13 +11,13 @@ from typing import Final
 
 import structlog
 
-from server.app import compose
+from server.app import Server, compose
 from server.reload import Reload
-from server.settings.tables import ServerSettings
+from server.settings.tables import ServerSettings, ServerTable
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
-from shared.http.sockets import check_exposure, listen, url_of
+from shared.http.sockets import CannotListen, check_exposure, listen, url_of
 from shared.http.tls import TlsFiles
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -42,7 +42,7 @@ async def serve(
         CannotListen, FolderInUse, DatabaseUnavailable, OSError, ValueError
     """
     table = settings.server
-    check_exposure(table.host, table.all_tokens(), "server")
+    check_exposure(table.host, table.needs_token, "server")
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -60,6 +60,7 @@ async def serve(
             own=OWN_FILES * min(16, len(settings.agents)),
         )
         server = await compose(settings, stack, limits=limits)
+        _check_tokens(table, server)
         deadlines = Deadlines(table.head_timeout, table.keepalive_timeout, table.send_timeout)
         tls = table.tls()
         listener = Listener(server.application, sock, limits, deadlines, ANSWER_S, tls)
@@ -90,6 +91,22 @@ async def serve(
         await listener.close()
         await server.supervisor.stop()
     log.info("server.stopped")
+
+
+def _check_tokens(table: ServerTable, server: Server) -> None:
+    """Refuse to start where nobody could do anything.
+
+    Raises:
+        CannotListen
+    """
+    if not table.needs_token or table.all_tokens() or server.context.tokens.operators:
+        return
+    check_exposure(table.host, protected=False, what="server")
+    raise CannotListen(
+        'refusing to start with auth = "token" and without a token: nobody could use it. '
+        "Set server.tokens (or server.tokens_file), and with one of them make others: "
+        "ferryman token create"
+    )
 
 
 async def _reload_at(hangup: asyncio.Event, reload: Reload, tls: Sequence[TlsFiles]) -> None:

@@ -52,6 +52,12 @@ from ferryman.service_models import ServicePage as ServicePage
 from ferryman.states import JobState as JobState
 from ferryman.states import Reason as Reason
 from ferryman.states import WaitReason as WaitReason
+from ferryman.token_models import NewTokenDoc as NewTokenDoc
+from ferryman.token_models import RoleName as RoleName
+from ferryman.token_models import ScopeName as ScopeName
+from ferryman.token_models import TokenDoc as TokenDoc
+from ferryman.token_models import TokenPage as TokenPage
+from ferryman.token_models import WhoAmI as WhoAmI
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """An integer that a database column can hold."""

@@ -23,6 +23,7 @@ from server.stages.delete import Delete
 from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.services import Services
+from server.stages.tokens import Tokens
 from server.stages.waiting import why_waiting
 from shared.clock import Clock
 from shared.multipart.limits import FormLimits
@@ -42,6 +43,9 @@ class Context:
     accept: Accept
     cancel: Cancel
     schedules: Schedules
+    tokens: Tokens
+    token_needed: bool
+    """A request without a token is refused."""
     delete: Delete
     retry: RetryByHand
     bulk: Bulk

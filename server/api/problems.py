@@ -32,6 +32,7 @@ from server.domain.errors import (
     StorageFull,
 )
 from server.domain.schedules import NoSuchSchedule, ScheduleRefusal, TooManySchedules
+from server.domain.tokens import NoSuchToken, TokenRefusal
 from shared.http.middleware import ERROR_CODE, REQUEST_ID, Handler
 from shared.http.refusals import Denied
 from shared.multipart.limits import FormRefused
@@ -50,6 +51,8 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NotAllowed: HTTPStatus.FORBIDDEN,
     BadField: HTTPStatus.BAD_REQUEST,
     NoSuchSchedule: HTTPStatus.NOT_FOUND,
+    NoSuchToken: HTTPStatus.NOT_FOUND,
+    TokenRefusal: HTTPStatus.CONFLICT,
     ScheduleRefusal: HTTPStatus.CONFLICT,
     TooManySchedules: HTTPStatus.TOO_MANY_REQUESTS,
     NotEnded: HTTPStatus.CONFLICT,

@@ -64,7 +64,7 @@ class Route:
     @property
     def scope(self) -> Scope | None:
         """Scope that a token needs; None: none."""
-        if self.needs is not None or self.area is Area.OPEN:
+        if self.needs is not None or self.area in (Area.OPEN, Area.CALLER):
             return self.needs
         if self.area is Area.ADMIN:
             return Scope.ADMIN

@@ -22,6 +22,7 @@ from server.api import (
     schedules,
     server_status,
     services,
+    tokens,
     upload,
 )
 from server.api.context import Context
@@ -46,6 +47,7 @@ ROUTES: Final = (
     *services.ROUTES,
     *schedules.ROUTES,
     *agents.ROUTES,
+    *tokens.ROUTES,
     *openapi.ROUTES,
 )
 

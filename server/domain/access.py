@@ -21,6 +21,8 @@ class Area(Enum):
 
     OPEN = auto()
     """Whether all is well, and what can be called: for everybody, authenticated or not."""
+    CALLER = auto()
+    """About whoever makes the request."""
     STATUS = auto()
     """What the server offers."""
     JOBS = auto()
@@ -35,6 +37,7 @@ class Area(Enum):
 
 _ROLES: Final[Mapping[Area, frozenset[Role | None]]] = {
     Area.OPEN: frozenset({None, *Role}),
+    Area.CALLER: frozenset(Role),
     Area.STATUS: frozenset(Role),
     Area.JOBS: frozenset({Role.USER, Role.PORTAL, Role.OPERATOR}),
     Area.AGENTS: frozenset({Role.OPERATOR}),

@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from server.domain.retry_policy import BackoffKind, RetryPolicy, is_retry_reason
 from server.domain.service import SERVICE_NAME, Service
 from shared.files.bundles.reader import MAX_FILES
+from shared.http.origins import is_loopback
 from shared.http.settings import HttpSection
 from shared.http.tls import TlsFiles
 from shared.settings.base import Section, Settings
@@ -30,6 +31,9 @@ class ServerTable(HttpSection):
     """Table ``[server]``."""
 
     port: int = Field(5000, ge=0, le=65_535)
+    auth: Literal["none", "token"] | None = None
+    """Whether requests need a token; "none" on loopback only. None: "token" if any is set here, or
+    if ``host`` is not loopback."""
     data_dir: Path = Path("data")
     db_path: Path | None = None
     """None: ``ferryman.sqlite`` in ``data_dir``."""
@@ -75,8 +79,16 @@ class ServerTable(HttpSection):
 
     @model_validator(mode="after")
     def _tokens_are_good(self) -> ServerTable:
-        self.all_tokens()
+        if self.all_tokens() and self.auth == "none":
+            raise ValueError('auth = "none", yet tokens are set: remove one of them')
         return self
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a request without a token is refused."""
+        if self.auth is None:
+            return bool(self.all_tokens()) or not is_loopback(self.host)
+        return self.auth == "token"
 
 
 class ServiceTable(Section):

@@ -191,16 +191,21 @@ _7: Migration = (
         role TEXT NOT NULL,
         user_id TEXT,
         users TEXT NOT NULL DEFAULT '[]',
-        scopes TEXT NOT NULL,
+        scopes TEXT,
         created_at INTEGER NOT NULL,
         created_by TEXT NOT NULL,
         expires_at INTEGER,
         last_used_at INTEGER,
         last_used_from TEXT,
-        revoked_at INTEGER
+        revoked_at INTEGER,
+        former_digest TEXT,
+        former_until INTEGER,
+        version INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX tokens_by_name ON tokens (name)",
+    "CREATE INDEX tokens_by_time ON tokens (created_at, id)",
+    "CREATE INDEX tokens_by_version ON tokens (version)",
     # Upload tickets that were used; the tickets themselves are signed, and not stored.
     """
     CREATE TABLE used_tickets (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Final, Protocol
 
 from aiohttp import web
 
@@ -14,40 +15,72 @@ from shared.principals import ANONYMOUS, LOCAL, Principal, Role
 PRINCIPAL: Final = web.RequestKey("principal", Principal)
 
 
+class Issued(Protocol):
+    """Tokens that were made while the program runs."""
+
+    def principal_of(self, text: str, peer: str) -> Principal | None:
+        """Whose token this is; without a role, and with the reason, if it is not good; None: it
+        is none of these tokens.
+
+        Args:
+            peer: address that sent it.
+        """
+        ...
+
+
 class Tokens:
     """``Authorization: Bearer …`` against the tokens that are known.
 
     Args:
-        principals: token -> whose it is; none: everybody is LOCAL.
+        principals: token -> whose it is.
+        issued: further tokens.
+        needed: whether a request without a token is nobody's; otherwise it is LOCAL's. None: if
+            there are principals.
     """
 
-    def __init__(self, principals: Mapping[str, Principal]) -> None:
+    def __init__(
+        self,
+        principals: Mapping[str, Principal],
+        issued: Issued | None = None,
+        *,
+        needed: bool | None = None,
+    ) -> None:
         self._digests = [
             (hashlib.sha256(token.encode()).digest(), principal)
             for token, principal in principals.items()
         ]
+        self._issued = issued
+        self.needed = bool(principals) if needed is None else needed
 
-    def principal(self, request: web.BaseRequest) -> Principal:
+    def principal(self, request: web.BaseRequest, peer: str) -> Principal:
         """The principal of the token in the request, found in constant time.
 
-        LOCAL for everybody where no token is set; ANONYMOUS without a valid token.
+        ANONYMOUS without a valid token, with the reason. Where none is needed, LOCAL for everybody
+        but those who send an issued one.
         """
-        if not self._digests:
+        header = request.headers.get("Authorization")
+        scheme, _, given = (header or "").partition(" ")
+        bearer, given = scheme.lower() == "bearer", given.strip()
+        if bearer and self._issued is not None:
+            found = self._issued.principal_of(given, peer)
+            if found is not None:
+                return found
+        if not self.needed:
             return LOCAL
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        digest = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
+        if header is None:
+            return ANONYMOUS
+        digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
         matching = ANONYMOUS
         for known, principal in self._digests:
             if hmac.compare_digest(digest, known):
                 matching = principal
-        return matching if scheme.lower() == "bearer" else ANONYMOUS
+        if not bearer:
+            return replace(ANONYMOUS, why="the scheme is not Bearer")
+        return matching
 
 
-def operators(tokens: Iterable[str]) -> Tokens:
+def operators(tokens: Iterable[str]) -> dict[str, Principal]:
     """The tokens of the settings: ``token-1`` is the first of them. Each may do everything."""
-    return Tokens(
-        {
-            token: Principal(f"token-{number}", Role.OPERATOR)
-            for number, token in enumerate(tokens, 1)
-        }
-    )
+    return {
+        token: Principal(f"token-{number}", Role.OPERATOR) for number, token in enumerate(tokens, 1)
+    }

@@ -42,6 +42,8 @@ ERROR_CODE: Final = web.RequestKey("outcome", str)
 """The code of a refusal, for the log."""
 UPLOADED_ID: Final = web.RequestKey("number", int)
 """Id of the job or payload that an upload became, for the log."""
+TARGET: Final = web.RequestKey("target", str)
+"""What a request turned out to be about, where its path does not say."""
 ALWAYS: Final = frozenset({"/", "/health"})
 """Paths that are answered without a token, and even when the limit of requests is reached."""
 _DENIED: Final = frozenset({401, 403, 415, 421})
@@ -67,7 +69,7 @@ class Gate:
         tokens: Tokens | None = None,
     ) -> None:
         self._id_field = id_field
-        self._tokens = operators(settings.all_tokens()) if tokens is None else tokens
+        self._tokens = Tokens(operators(settings.all_tokens())) if tokens is None else tokens
         self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
         self._origins = Origins(settings.allowed_origins or ())
         self._open = ALWAYS | frozenset(open_paths)
@@ -90,7 +92,7 @@ class Gate:
         async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
             request_id = secrets.token_hex(8)
             request[REQUEST_ID] = request_id
-            request[PRINCIPAL] = self._tokens.principal(request)
+            request[PRINCIPAL] = self._tokens.principal(request, peer_address(request))
             structlog.contextvars.bind_contextvars(request_id=request_id)
             self._in_flight += 1
             self._idle.clear()
@@ -132,7 +134,7 @@ class Gate:
             "method": request.method,
             "path": request.path[:200],
             "status": status or None,
-            "peer": _peer(request),
+            "peer": peer_address(request),
             "principal": request[PRINCIPAL].name,
             "code": request.get(ERROR_CODE),
             self._id_field: request.get(UPLOADED_ID)
@@ -256,7 +258,7 @@ class Gate:
             Denied: this caller, or all callers, have as many long polls as they may.
         """
         principal = request[PRINCIPAL].name
-        caller = f"{principal} {_peer(request)}"
+        caller = f"{principal} {peer_address(request)}"
         full = self._waits.total() >= self._limits.waits
         if full or self._waits[caller] >= self._limits.waits_per_caller:
             raise Denied(
@@ -282,7 +284,7 @@ class Gate:
 GATE: Final = web.AppKey("front", Gate)
 
 
-def _peer(request: web.Request) -> str:
+def peer_address(request: web.Request) -> str:
     """The peer's address; known also after it disconnected."""
     protocol = request.protocol
     return protocol.peer if isinstance(protocol, Connection) else peer_of(protocol.peername)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable
 
 from shared.http.listener import BACKLOG
 from shared.http.origins import is_loopback
@@ -14,13 +13,17 @@ class CannotListen(Exception):
     """The address cannot be used; the text says why and what to do."""
 
 
-def check_exposure(host: str, tokens: Iterable[str], what: str) -> None:
+def check_exposure(host: str, protected: bool, what: str) -> None:
     """No authentication means loopback only.
+
+    Args:
+        protected: requests need a token.
+        what: table of the settings.
 
     Raises:
         CannotListen
     """
-    if not is_loopback(host) and not any(tokens):
+    if not is_loopback(host) and not protected:
         raise CannotListen(
             f"refusing to listen on {host} without a token: whoever reaches it could run programs. "
             f"Set {what}.tokens (or {what}.tokens_file) and give callers one of them, "

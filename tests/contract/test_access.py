@@ -184,10 +184,13 @@ async def test_a_running_job_is_cancelled_only_by_who_may_see_it(tmp_path, expec
 async def test_a_role_gets_no_further_than_its_routes(world, route) -> None:
     allowed = {
         Area.OPEN: EVERYBODY,
+        Area.CALLER: tuple(PRINCIPALS),
         Area.STATUS: tuple(PRINCIPALS),
         Area.JOBS: ("ann-laptop", "bob-laptop", "portal", "other-portal", "admin"),
         Area.AGENTS: ("admin",),
         Area.SERVICES: ("admin",),
+        Area.TICKETS: ("portal", "other-portal", "admin"),
+        Area.ADMIN: ("admin",),
     }[route.area]
     for name, expect, method in itertools.product(EVERYBODY, EXPECT, methods(route)):
         answer = await world.ask(name, method, path_of(route, UNKNOWN), expect=expect)

@@ -13,7 +13,6 @@ from server.app import Server, compose
 from server.settings import load
 from server.settings.tables import ServerSettings
 from shared.clock import Clock
-from shared.http.authentication import Tokens
 from shared.http.connections import connection_limits
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
@@ -122,8 +121,7 @@ async def hosted(
 ) -> ServerClient:
     """The server that these settings ask for, until the stack closes."""
     fits = connection_limits(1024, most=found.server.max_connections)
-    tokens = None if principals is None else Tokens(principals)
-    composed = await compose(found, stack, machine, fits, tokens)
+    composed = await compose(found, stack, machine, fits, principals)
     sock = listen("127.0.0.1", 0)
     tls = found.server.tls()
     listener = Listener(composed.application, sock, fits, Deadlines(), 1, tls)

@@ -1,0 +1,319 @@
+"""API tokens, which operators make; and who a caller is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from aiohttp import web
+from pydantic import AfterValidator, Field, field_validator
+
+from server.api.bodies import JsonBody, read_body
+from server.api.context import Context
+from server.api.parameter_types import Param, choice, flag, whole, word
+from server.api.params import flag_param, int_param
+from server.api.paths import TOKEN, TOKENS
+from server.api.route import Body, Route, json_answer
+from server.domain.access import Area
+from server.domain.errors import BadField
+from server.domain.tokens import NAME, RESERVED, TokenRecord
+from server.domain.upload_fields import USER_ID
+from server.ports.tokens import TokenFilter
+from server.stages.tokens import NewToken
+from shared import wire
+from shared.clock import Micros, utc
+from shared.http.authentication import PRINCIPAL
+from shared.http.middleware import TARGET
+from shared.http.numbers import whole_number
+from shared.principals import SCOPES, Role, Scope
+from shared.units.durations import Duration
+from shared.wire import NewTokenDoc, TokenDoc, TokenPage, WhoAmI
+
+_PATTERN: Final = re.compile(r"[A-Za-z0-9._@*?\[\]!-]{1,64}")
+_MAX_PATTERNS: Final = 100
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+_OPEN: Final = (
+    'this server answers without a token, too: set [server] auth = "token" to change that'
+)
+
+
+def _positive(seconds: float | None) -> float | None:
+    if seconds is not None and seconds <= 0:
+        raise ValueError("should be longer than 0s; leave it out for a token that does not expire")
+    return seconds
+
+
+Lifetime = Annotated[Duration | None, AfterValidator(_positive)]
+
+
+class NewTokenBody(JsonBody):
+    """What ``POST /api/v1/tokens`` takes."""
+
+    name: str
+    """Of the principal."""
+    role: Role
+    user_id: str | None = None
+    """Of a ``user``: whose jobs it sees and makes; None: its name."""
+    users: list[str] = Field(default=[], max_length=_MAX_PATTERNS)
+    """Of a ``portal``: patterns of the users for whom it may act; empty: any."""
+    scopes: list[Scope] | None = None
+    """None: all of its role's."""
+    expires_in: Lifetime = None
+    """Seconds, or a duration such as ``90d``; None: it does not expire."""
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if not NAME.fullmatch(value):
+            raise ValueError("should be 1 to 64 characters of A-Z a-z 0-9 . _ @ -")
+        if RESERVED.fullmatch(value):
+            raise ValueError("this name is the server's own; choose another one")
+        return value
+
+    @field_validator("user_id")
+    @classmethod
+    def _user(cls, value: str | None) -> str | None:
+        if value is not None and not USER_ID.fullmatch(value):
+            raise ValueError("should be 1 to 64 characters of A-Z a-z 0-9 . _ @ -")
+        return value
+
+    @field_validator("users")
+    @classmethod
+    def _users(cls, value: list[str]) -> list[str]:
+        if not all(_PATTERN.fullmatch(one) for one in value):
+            raise ValueError("each should be the name of a user, or a pattern such as lab-*")
+        return value
+
+
+class RotateBody(JsonBody):
+    """What ``POST /api/v1/tokens/{token}/rotate`` takes."""
+
+    overlap: Annotated[Duration, Field(ge=0)] = 0.0
+    """For so long the former secret is good, too: seconds, or a duration such as ``1h``."""
+    expires_in: Lifetime = None
+    """From now; None: it ends when it would have."""
+
+
+async def create(request: web.Request, context: Context) -> web.StreamResponse:
+    """Make a token; its text is in this answer only."""
+    new = _new_token(await read_body(request, NewTokenBody))
+    record, text = await context.tokens.create(new, request[PRINCIPAL].name)
+    request[TARGET] = record.id
+    location = f"{context.url_prefix}{TOKENS}/{record.id}"
+    headers = {**_NO_STORE, "Location": location}
+    return json_answer(_shown_once(context, record, text), HTTPStatus.CREATED, headers)
+
+
+async def page(request: web.Request, context: Context) -> TokenPage:
+    """The tokens, newest first, without their secrets."""
+    limit = int_param(request, "limit", 500, 1, 1_000)
+    every = flag_param(request, "all")
+    now = context.tokens.now()
+    which = TokenFilter(
+        request.query.get("name"),
+        _role(request.query.get("role")),
+        request.query.get("user"),
+        None if every else now,
+    )
+    found = await context.tokens.page(which, limit + 1, _cursor(request.query.get("cursor")))
+    last = found[limit - 1] if len(found) > limit else None
+    following = None if last is None else f"{last.created_at}.{last.id}"
+    return TokenPage(items=[_document(one, now) for one in found[:limit]], next=following)
+
+
+async def read(request: web.Request, context: Context) -> TokenDoc:
+    """One token, without its secret."""
+    record = await context.tokens.find(request.match_info["token"])
+    return _document(record, context.tokens.now())
+
+
+async def revoke(request: web.Request, context: Context) -> TokenDoc:
+    """Refuse the token from now on."""
+    record = await context.tokens.revoke(request.match_info["token"], request[PRINCIPAL].name)
+    return _document(record, context.tokens.now())
+
+
+async def rotate(request: web.Request, context: Context) -> web.StreamResponse:
+    """Give the token another secret; its text is in this answer only."""
+    body = await read_body(request, RotateBody)
+    record, text = await context.tokens.rotate(
+        request.match_info["token"], body.overlap, body.expires_in, request[PRINCIPAL].name
+    )
+    return json_answer(_shown_once(context, record, text), HTTPStatus.OK, _NO_STORE)
+
+
+async def whoami(request: web.Request, context: Context) -> WhoAmI:
+    """Whose request this is, and what it may do."""
+    principal = request[PRINCIPAL]
+    token = context.tokens.record(principal.token_id) if principal.token_id else None
+    assert principal.role is not None  # nobody else gets here
+    return WhoAmI(
+        name=principal.name,
+        role=principal.role.value,
+        user_id=principal.user_id,
+        users=list(principal.users),
+        acts_as=principal.acts_as,
+        scopes=_scopes(scope for scope in SCOPES[principal.role] if principal.may(scope)),
+        token_id=principal.token_id,
+        expires_at=_time(token.expires_at) if token else None,
+        token_needed=context.token_needed,
+    )
+
+
+def _new_token(body: NewTokenBody) -> NewToken:
+    """Raises BadField."""
+    user_id = body.user_id
+    if body.role is Role.USER:
+        user_id = user_id or body.name
+        if not USER_ID.fullmatch(user_id):
+            raise BadField("user_id", "missing_user_id", "Missing user_id field")
+    elif user_id is not None:
+        why = f"Invalid user_id: only a token of the role user has one, not of {body.role}"
+        raise BadField("user_id", "invalid_user_id", why)
+    if body.users and body.role is not Role.PORTAL:
+        why = f"Invalid users: only a token of the role portal has them, not of {body.role}"
+        raise BadField("users", "invalid_users", why)
+    scopes = None if body.scopes is None else frozenset(body.scopes)
+    if scopes is not None and not (scopes and scopes <= SCOPES[body.role]):
+        allowed = ", ".join(_scopes(SCOPES[body.role]))
+        why = f"Invalid scopes: a token of the role {body.role} has one or more of {allowed}"
+        raise BadField("scopes", "invalid_scopes", why)
+    users = tuple(dict.fromkeys(body.users))
+    return NewToken(body.name, body.role, user_id, users, scopes, body.expires_in)
+
+
+def _role(text: str | None) -> Role | None:
+    """Raises BadField."""
+    if text is not None and text not in list(Role):
+        why = f"role should be one of {', '.join(Role)}, not {text[:32]!r}"
+        raise BadField("role", "invalid_role", why)
+    return None if text is None else Role(text)
+
+
+def _cursor(text: str | None) -> tuple[Micros, str] | None:
+    """Raises BadField."""
+    if text is None:
+        return None
+    time, _, last = text.partition(".")
+    number = whole_number(time, most=2**63 - 1)
+    if number is None or not last:
+        why = f"cursor should be what a page before gave as next, not {text[:32]!r}"
+        raise BadField("cursor", "invalid_cursor", why)
+    return number, last
+
+
+def _scopes(scopes: Iterable[Scope]) -> list[wire.ScopeName]:
+    found = set(scopes)
+    return [scope.value for scope in Scope if scope in found]
+
+
+def _time(at: Micros | None) -> datetime | None:
+    return None if at is None else utc(at)
+
+
+def _shown_once(context: Context, record: TokenRecord, text: str) -> NewTokenDoc:
+    fields = _fields(record, context.tokens.now())
+    return NewTokenDoc(**fields, token=text, message="" if context.token_needed else _OPEN)
+
+
+def _document(record: TokenRecord, now: Micros) -> TokenDoc:
+    return TokenDoc(**_fields(record, now))
+
+
+def _fields(record: TokenRecord, now: Micros) -> Mapping[str, Any]:
+    former = record.former_until
+    return {
+        "id": record.id,
+        "name": record.name,
+        "role": record.role.value,
+        "user_id": record.user_id,
+        "users": list(record.users),
+        "scopes": _scopes(record.effective_scopes),
+        "state": "live"
+        if record.live(now)
+        else "expired"
+        if record.revoked_at is None
+        else "revoked",
+        "created_at": _time(record.created_at),
+        "created_by": record.created_by,
+        "expires_at": _time(record.expires_at),
+        "last_used_at": _time(record.last_used_at),
+        "last_used_from": record.last_used_from,
+        "revoked_at": _time(record.revoked_at),
+        "former_until": _time(former) if former is not None and former > now else None,
+    }
+
+
+_DURATION: Final = {"type": ["number", "string"], "minimum": 0, "examples": ["90d"]}
+_SCOPES: Final = {"type": "array", "items": {"enum": list(Scope)}, "minItems": 1}
+_NAME: Final = {"type": "string", "pattern": f"^{NAME.pattern}$"}
+_NEW_TOKEN: Final = Body(
+    "application/json",
+    {
+        "type": "object",
+        "properties": {
+            "name": _NAME,
+            "role": {"enum": list(Role)},
+            "user_id": _NAME,
+            "users": {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_PATTERNS},
+            "scopes": _SCOPES,
+            "expires_in": _DURATION,
+        },
+        "required": ["name", "role"],
+        "additionalProperties": False,
+    },
+    {"name": "ann-laptop", "role": "user", "user_id": "ann", "expires_in": "90d"},
+)
+_ROTATION: Final = Body(
+    "application/json",
+    {
+        "type": "object",
+        "properties": {"overlap": _DURATION, "expires_in": _DURATION},
+        "additionalProperties": False,
+    },
+    {"overlap": "1h"},
+)
+
+ROUTES: Final = (
+    Route("GET", "/api/v1/whoami", Area.CALLER, whoami, {200: wire.WhoAmI}),
+    Route(
+        "POST",
+        TOKENS,
+        Area.ADMIN,
+        create,
+        {201: wire.NewTokenDoc},
+        (400, 409, 413),
+        body=_NEW_TOKEN,
+        sends=("Location",),
+    ),
+    Route(
+        "GET",
+        TOKENS,
+        Area.ADMIN,
+        page,
+        {200: wire.TokenPage},
+        (400,),
+        {
+            "name": word("only this principal's", 64),
+            "role": choice("only of this role", Role),
+            "user": word("only this user's", 64),
+            "all": flag("1: also those that were revoked or have expired"),
+            "limit": whole("items of a page", 1, 1_000, 500),
+            "cursor": Param("where the page begins: what the page before gave as next"),
+        },
+    ),
+    Route("GET", TOKEN, Area.ADMIN, read, {200: wire.TokenDoc}, (404,)),
+    Route("DELETE", TOKEN, Area.ADMIN, revoke, {200: wire.TokenDoc}, (404,)),
+    Route(
+        "POST",
+        f"{TOKEN}/rotate",
+        Area.ADMIN,
+        rotate,
+        {200: wire.NewTokenDoc},
+        (400, 404, 409, 413),
+        body=_ROTATION,
+    ),
+)

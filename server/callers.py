@@ -1,0 +1,49 @@
+"""Who may call this server: what reads and keeps tokens, put together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from server.settings.tables import ServerTable
+from server.stages.tokens import Tokens
+from server.store.tokens import SqlTokens
+from shared.clock import Clock
+from shared.http import authentication
+from shared.principals import Principal
+from shared.sql import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Attributes:
+    tokens: those that are made while the server runs.
+    known: these, and those of the settings.
+    """
+
+    tokens: Tokens
+    known: authentication.Tokens
+
+
+async def callers(
+    table: ServerTable,
+    database: Database,
+    clock: Clock,
+    principals: Mapping[str, Principal] | None,
+) -> Callers:
+    """Read the tokens.
+
+    Args:
+        principals: token -> whose it is, in place of the operators' in the settings.
+    """
+    tokens = Tokens(SqlTokens(database), clock, _random_text)
+    await tokens.run_once()
+    if principals is None:
+        known = authentication.operators(table.all_tokens())
+        return Callers(tokens, authentication.Tokens(known, tokens, needed=table.needs_token))
+    return Callers(tokens, authentication.Tokens(principals, tokens))
+
+
+def _random_text(letters: str, length: int) -> str:
+    return "".join(secrets.choice(letters) for _ in range(length))

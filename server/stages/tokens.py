@@ -1,0 +1,275 @@
+"""The API tokens of a running server: whose one is, and what operators do with them."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from server.domain.tokens import (
+    ID_LENGTH,
+    ID_LETTERS,
+    LETTERS,
+    PREFIX,
+    SECRET_LENGTH,
+    BadToken,
+    NoSuchToken,
+    TokenRecord,
+    TokenRefusal,
+    digest_of,
+    read,
+    text_of,
+)
+from server.ports.tokens import TokenFilter, TokenRecords
+from shared.clock import SECOND, Clock, Micros, iso
+from shared.principals import Principal, Role, Scope
+
+log = structlog.get_logger()
+USES_EVERY_S: Final = 60.0
+"""Between two writes of when tokens were used."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """What an operator asks for, checked."""
+
+    name: str
+    role: Role
+    user_id: str | None
+    users: tuple[str, ...]
+    scopes: frozenset[Scope] | None
+    lifetime_s: float | None
+
+
+class Tokens:
+    """All tokens of the database, in memory; a change on this server is known at once.
+
+    Args:
+        random_text: so many letters, chosen at random from an alphabet, that nobody can guess.
+    """
+
+    def __init__(
+        self, records: TokenRecords, clock: Clock, random_text: Callable[[str, int], str]
+    ) -> None:
+        self._records, self._clock, self._random = records, clock, random_text
+        self._known: dict[str, tuple[TokenRecord, Principal]] = {}
+        self._version = 0
+        self._uses: dict[str, tuple[Micros, str]] = {}
+        self._uses_written = clock.monotonic()
+
+    # -- every request
+
+    def principal_of(self, text: str, peer: str) -> Principal | None:
+        """Whose token this is; without a role, and with the reason, if it is not good.
+
+        None: it is none of these tokens, by its first letters.
+
+        Args:
+            peer: address that sent it.
+        """
+        if not text.startswith(PREFIX):
+            return None
+        try:
+            token_id, secret = read(text)
+        except BadToken as problem:
+            return _refused(str(problem))
+        known = self._known.get(token_id)
+        if known is None:
+            return _refused(f"no token has the id {token_id}")
+        record, principal = known
+        now, digest = self._clock.now(), digest_of(secret)
+        if not hmac.compare_digest(digest, record.digest):
+            former = record.former_digest
+            if former is None or not hmac.compare_digest(digest, former):
+                return _refused(f"its secret is not that of token {token_id}")
+            if record.former_until is None or now >= record.former_until:
+                return _refused(f"token {token_id} was rotated, it has another secret now")
+        # Only who has the secret learns more.
+        if record.revoked_at is not None:
+            return _refused(f"token {token_id} was revoked on {iso(record.revoked_at)}")
+        if not record.live(now):
+            return _refused(f"token {token_id} has expired on {iso(record.expires_at or 0)}")
+        self._uses[token_id] = now, peer
+        return principal
+
+    def live(self, token_id: str) -> bool:
+        """Whether requests with this token are accepted."""
+        known = self._known.get(token_id)
+        return known is not None and known[0].live(self._clock.now())
+
+    def record(self, token_id: str) -> TokenRecord | None:
+        """The token as this server knows it."""
+        known = self._known.get(token_id)
+        return known[0] if known else None
+
+    @property
+    def operators(self) -> int:
+        """How many tokens can do everything now."""
+        now = self._clock.now()
+        return sum(
+            record.live(now) and principal.role is Role.OPERATOR and principal.may(Scope.ADMIN)
+            for record, principal in self._known.values()
+        )
+
+    # -- the loop
+
+    async def run_once(self) -> int:
+        """Take up what was changed elsewhere, and now and then write when tokens were used."""
+        changed = await self._take_up()
+        if self._clock.monotonic() - self._uses_written >= USES_EVERY_S:
+            await self.write_uses()
+        return changed
+
+    async def _take_up(self) -> int:
+        changed = await self._records.changed(self._version)
+        for record in changed:
+            self._known[record.id] = record, record.principal
+            self._version = max(self._version, record.version)
+        return len(changed)
+
+    async def write_uses(self) -> None:
+        """Keep when and from where tokens were used."""
+        self._uses_written = self._clock.monotonic()
+        uses, self._uses = self._uses, {}
+        if uses:
+            try:
+                await self._records.used(uses)
+            except BaseException:
+                self._uses = uses | self._uses
+                raise
+
+    # -- operators
+
+    async def create(self, new: NewToken, by: str) -> tuple[TokenRecord, str]:
+        """Make a token. Returns what is kept of it, and its text, which is not.
+
+        Raises:
+            TokenRefusal: the name is another principal's.
+        """
+        now = self._clock.now()
+        token_id, secret = self._random(ID_LETTERS, ID_LENGTH), self._secret()
+        record = TokenRecord(
+            token_id,
+            digest_of(secret),
+            new.name,
+            new.role,
+            new.user_id,
+            new.users,
+            new.scopes,
+            now,
+            by,
+            _after(now, new.lifetime_s),
+        )
+        await self._records.insert(record, lambda others: _same_principal(record, others, now))
+        await self._take_up()
+        log.info("token.created", token=token_id, name=new.name, role=new.role, by=by)
+        return self._now(token_id), text_of(token_id, secret)
+
+    async def revoke(self, token_id: str, by: str) -> TokenRecord:
+        """Refuse it from now on. Revoking it again changes nothing.
+
+        Raises:
+            NoSuchToken
+        """
+        now = self._clock.now()
+        await self._change(token_id, lambda one: replace(one, revoked_at=one.revoked_at or now))
+        log.info("token.revoked", token=token_id, by=by)
+        return self._now(token_id)
+
+    async def rotate(
+        self, token_id: str, overlap_s: float, lifetime_s: float | None, by: str
+    ) -> tuple[TokenRecord, str]:
+        """Give it another secret.
+
+        Args:
+            overlap_s: for so long the former secret is good, too.
+            lifetime_s: from now; None: it ends when it would have.
+
+        Returns:
+            As :meth:`create`
+
+        Raises:
+            NoSuchToken
+            TokenRefusal: it was revoked or has expired.
+        """
+        now, secret = self._clock.now(), self._secret()
+
+        def change(one: TokenRecord) -> TokenRecord:
+            if not one.live(now):
+                ended = "was revoked" if one.revoked_at is not None else "has expired"
+                raise TokenRefusal("token_ended", f"token {token_id} {ended}: create another one")
+            return replace(
+                one,
+                digest=digest_of(secret),
+                former_digest=one.digest,
+                former_until=_after(now, overlap_s),
+                expires_at=one.expires_at if lifetime_s is None else _after(now, lifetime_s),
+            )
+
+        await self._change(token_id, change)
+        log.info("token.rotated", token=token_id, by=by, overlap_s=overlap_s)
+        return self._now(token_id), text_of(token_id, secret)
+
+    async def find(self, token_id: str) -> TokenRecord:
+        """Raises NoSuchToken."""
+        record = await self._records.get(token_id)
+        if record is None:
+            raise NoSuchToken(token_id)
+        return self._with_use(record)
+
+    async def page(
+        self, which: TokenFilter, limit: int, before: tuple[Micros, str] | None
+    ) -> Sequence[TokenRecord]:
+        """Tokens, the newest first; ``before`` is the last one of the page before."""
+        found = await self._records.page(which, limit, before)
+        return [self._with_use(one) for one in found]
+
+    def now(self) -> Micros:
+        """The time by which tokens expire."""
+        return self._clock.now()
+
+    async def _change(self, token_id: str, change: Callable[[TokenRecord], TokenRecord]) -> None:
+        if await self._records.change(token_id, change) is None:
+            raise NoSuchToken(token_id)
+        await self._take_up()
+
+    def _now(self, token_id: str) -> TokenRecord:
+        return self._with_use(self._known[token_id][0])
+
+    def _with_use(self, record: TokenRecord) -> TokenRecord:
+        """With a use that is not written yet."""
+        use = self._uses.get(record.id)
+        if use is None or use[0] <= (record.last_used_at or 0):
+            return record
+        return replace(record, last_used_at=use[0], last_used_from=use[1])
+
+    def _secret(self) -> str:
+        return self._random(LETTERS, SECRET_LENGTH)
+
+
+def _refused(why: str) -> Principal:
+    return Principal("anonymous", None, why=why)
+
+
+def _after(now: Micros, seconds: float | None) -> Micros | None:
+    return None if seconds is None else now + round(seconds * SECOND)
+
+
+def _same_principal(new: TokenRecord, others: Sequence[TokenRecord], now: Micros) -> None:
+    """Refuse a name that is another principal's: what it submitted would be the new one's, too.
+
+    Raises:
+        TokenRefusal
+    """
+    for one in others:
+        if (one.role, one.user_id) != (new.role, new.user_id):
+            who = one.role if one.user_id is None else f"{one.role} {one.user_id}"
+            why = f"the name {one.name} is that of the {who}, by token {one.id}: choose another one"
+            raise TokenRefusal("name_taken", why)
+        if one.live(now) and set(one.users) != set(new.users):
+            users = ", ".join(one.users) or "any user"
+            why = f"{one.name} acts for {users}, by token {one.id}: say the same, or revoke that"
+            raise TokenRefusal("name_taken", why)
