@@ -40,6 +40,7 @@ app = typer.Typer(
 app.command("submit")(submit)
 app.command("status")(jobs.status)
 app.command("list")(jobs.list_jobs)
+app.command("wait")(jobs.wait_for_jobs)
 app.command("logs")(attempts.logs)
 app.command("attempts")(attempts.attempts)
 app.command("download")(results.download)

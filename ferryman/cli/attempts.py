@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import codecs
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Attempt, JobId, Json, Quiet, Server, on_server, run, whole
+from ferryman.cli.options import Attempt, JobId, JobIds, Json, Quiet, Server, on_server, run, whole
 from ferryman.cli.results import explained, partial_hint
 from ferryman.errors import BadArgument, NoResult, NotReady
 
 if TYPE_CHECKING:
+    from ferryman.client import Client
     from ferryman.logs import Stream
     from ferryman.models import AttemptDoc
 
@@ -48,7 +49,7 @@ def attempts(
 
 @on_server
 def logs(
-    job_id: JobId,
+    job_ids: JobIds,
     attempt: Attempt = None,
     stderr: Annotated[
         bool, typer.Option("--stderr", help="What it wrote to stderr, not to stdout.")
@@ -63,40 +64,60 @@ def logs(
         ),
     ] = None,
     quiet: Quiet = False,
+    json: Json = False,
     *,
     server: Server,
 ) -> None:
-    """Print what a job writes, while it runs, too.
+    """Print what jobs write, while they run, too.
 
     To stdout, or with --stderr to stderr. Without --attempt: of the latest attempt that has logs.
     """
-    from ferryman.logs import latest_with_logs
-
     if tail is not None and not follow:
         raise BadArgument("--tail says where --follow begins")
+    if follow and (json or len(job_ids) > 1):
+        raise BadArgument("--follow is for a single job, and prints bytes as they come: no --json")
+    stream: Stream = "stderr" if stderr else "stdout"
     if follow:
-        _follow(server, job_id, attempt, "stderr" if stderr else "stdout", tail)
+        _follow(server, job_ids[0], attempt, stream, tail)
         return
 
     async def work() -> int:
-        number = attempt
         async with server.client() as client:
-            try:
-                if number is None:
-                    attempts = await client.attempts(job_id)
-                    chosen = latest_with_logs(attempts)
-                    if chosen is not None:
-                        number = chosen.number
-                        if chosen is not attempts[-1] and not quiet:
-                            _say_which(server, job_id, number, attempts[-1])
-                text = await client.log(job_id, number, "stderr" if stderr else "stdout")
-            except (NoResult, NotReady) as problem:
-                raise explained(problem, server, job_id, number) from None
-        # Bytes, because typer takes escape sequences out of text that goes to a file.
-        typer.echo(show.printable(text) if sys.stdout.isatty() else text.encode(), nl=False)
+            logs = [
+                await _log(client, server, job_id, attempt, stream, quiet=quiet or json)
+                for job_id in job_ids
+            ]
+        if json:
+            show.print_documents(logs)
+            return 0
+        for log in logs:
+            if len(logs) > 1 and not quiet:
+                show.print_message(f"==> job {log['job_id']}, {stream} <==")
+            text = log["text"]
+            # Bytes, because typer takes escape sequences out of text that goes to a file.
+            typer.echo(show.printable(text) if sys.stdout.isatty() else text.encode(), nl=False)
         return 0
 
     run(work())
+
+
+async def _log(
+    client: Client, server: Server, job_id: int, attempt: int | None, stream: Stream, *, quiet: bool
+) -> dict[str, Any]:
+    from ferryman.logs import latest_with_logs
+
+    try:
+        if attempt is None:
+            attempts = await client.attempts(job_id)
+            chosen = latest_with_logs(attempts)
+            if chosen is not None:
+                attempt = chosen.number
+                if chosen is not attempts[-1] and not quiet:
+                    _say_which(server, job_id, attempt, attempts[-1])
+        text = await client.log(job_id, attempt, stream)
+    except (NoResult, NotReady) as problem:
+        raise explained(problem, server, job_id, attempt) from None
+    return {"job_id": job_id, "attempt": attempt, "stream": stream, "text": text}
 
 
 def _follow(

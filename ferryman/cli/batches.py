@@ -82,6 +82,7 @@ def children(
 @on_server
 def graph(
     job_id: JobId,
+    json: Json = False,
     *,
     server: Server,
 ) -> None:
@@ -92,7 +93,11 @@ def graph(
 
     async def work() -> int:
         async with server.client() as client:
-            typer.echo(show.printable(await client.graph(job_id)).rstrip())
+            drawn = await client.graph(job_id)
+        if json:
+            show.print_documents([{"job_id": job_id, "format": "mermaid", "graph": drawn}])
+        else:
+            typer.echo(show.printable(drawn).rstrip())
         return 0
 
     run(work())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from ferryman import errors
@@ -56,6 +57,11 @@ _EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (  # the first cla
 def exit_code_for(problem: Exception) -> int:
     """The exit code for an error."""
     return next((code for kind, code in _EXIT_CODES if isinstance(problem, kind)), FAILED)
+
+
+def exit_code_of_jobs(jobs: Iterable[JobDoc]) -> int:
+    """That of the first job that did not complete; 0: all did."""
+    return next((code for code in map(exit_code_of_job, jobs) if code), 0)
 
 
 def exit_code_of_job(job: JobDoc) -> int:

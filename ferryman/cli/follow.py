@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ferryman.cli import show
-from ferryman.cli.options import Server
 from ferryman.errors import FerrymanError
 
 if TYPE_CHECKING:
@@ -74,12 +73,11 @@ class _Output:
             self._add_line(f"  | … all of it: ferryman logs {self._job_id}")
 
 
-async def follow_job(client: Client, server: Server, job_id: int, *, quiet: bool) -> JobDoc:
+async def follow_job(client: Client, job_id: int, *, quiet: bool) -> JobDoc:
     """Show each change of state on stderr, why the job waits, and what it writes to stdout; return
     the ended job.
     """
     job = await client.status(job_id)
-    client.patience = FOLLOW_PATIENCE_S
     events = client.events(job_id)
     next_event = asyncio.ensure_future(anext(events, None))
     pause, last_reason = None, ""  # the history so far is not waited for
@@ -112,9 +110,6 @@ async def follow_job(client: Client, server: Server, job_id: int, *, quiet: bool
                 pause = FIRST_POLL_S
                 next_event = asyncio.ensure_future(anext(events, None))
         return await client.wait(job_id)
-    except asyncio.CancelledError:
-        show.print_message(f"the job goes on: {server.command(f'status {job_id}')}")
-        raise
     finally:
         await output.finish(0)
         next_event.cancel()

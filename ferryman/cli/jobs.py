@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.exits import exit_code_of_job
-from ferryman.cli.options import JobId, Json, Quiet, Server, on_server, run, state_named, whole
+from ferryman.cli.conclusion import conclude
+from ferryman.cli.exits import exit_code_of_jobs
+from ferryman.cli.options import (
+    CancelOnInterrupt,
+    JobIds,
+    Json,
+    Quiet,
+    Server,
+    on_server,
+    run,
+    seconds,
+    state_named,
+    whole,
+)
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -20,7 +32,7 @@ EXPLAIN_CANCEL_AFTER_S: float = 5.0
 
 @on_server
 def status(
-    job_id: JobId,
+    job_ids: JobIds,
     wait: Annotated[
         bool,
         typer.Option(
@@ -32,22 +44,72 @@ def status(
     *,
     server: Server,
 ) -> None:
-    """Show a job."""
-    from ferryman.cli.follow import follow_job
+    """Show jobs.
+
+    With --wait: once they have ended, as `ferryman wait` does.
+    """
+    from ferryman.cli.waiting import wait_for
 
     async def work() -> int:
         async with server.client() as client:
             if wait:
-                job = await follow_job(client, server, job_id, quiet=quiet)
+                jobs = await wait_for(client, server, job_ids, quiet=quiet)
             else:
-                job = await client.status(job_id)
+                jobs = [await client.status(job_id) for job_id in job_ids]
             if json:
-                show.print_json(job)
+                show.print_one_or_list(jobs)
             else:
-                about = show.details(job, server.command(f"attempts {job_id}"))
-                for line in (*about, *show.stderr_lines(job)):
-                    typer.echo(show.printable(line))
-            return exit_code_of_job(job) if wait else 0
+                _print(jobs, server)
+            return exit_code_of_jobs(jobs) if wait else 0
+
+    run(work())
+
+
+def _print(jobs: list[JobDoc], server: Server) -> None:
+    for at, job in enumerate(jobs):
+        if at:
+            typer.echo()
+        about = show.details(job, server.command(f"attempts {job.id}"))
+        for line in (*about, *show.stderr_lines(job)):
+            typer.echo(show.printable(line))
+
+
+@on_server
+def wait_for_jobs(
+    job_ids: JobIds,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="DURATION",
+            parser=seconds,
+            help="Wait at most so long, such as 90s or 1h30m; then the exit code is 124.",
+        ),
+    ] = None,
+    cancel_on_interrupt: CancelOnInterrupt = False,
+    quiet: Quiet = False,
+    json: Json = False,
+    *,
+    server: Server,
+) -> None:
+    """Wait until jobs have ended.
+
+    Of a single job, states, times, why it waits and what it prints are shown on stderr. The exit
+    code is the job's own (timeout: 124, cancelled: 143); of several, that of the first one, as they
+    are named, that did not complete.
+    """
+    from ferryman.cli.waiting import wait_for
+
+    async def work() -> int:
+        async with server.client() as client:
+            jobs = await wait_for(
+                client, server, job_ids, quiet=quiet, timeout=timeout, cancel=cancel_on_interrupt
+            )
+            if json:
+                show.print_one_or_list(jobs)
+            elif len(jobs) == 1:
+                conclude(jobs[0], server, quiet=quiet)
+            return exit_code_of_jobs(jobs)
 
     run(work())
 

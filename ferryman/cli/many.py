@@ -20,6 +20,9 @@ JobIds: TypeAlias = Annotated[
     list[int] | None,
     typer.Argument(metavar="ID", parser=options.job_id, hidden=True),
 ]
+All: TypeAlias = Annotated[
+    bool, typer.Option("--all", help="All jobs that fit the options; without any, all you may see.")
+]
 OfUser: TypeAlias = Annotated[
     str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
 ]
@@ -44,6 +47,7 @@ Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")
 @on_server
 def cancel(
     job_ids: JobIds = None,
+    every: All = False,
     user: OfUser = None,
     service: OfService = None,
     state: InState = None,
@@ -56,25 +60,25 @@ def cancel(
 ) -> None:
     """Cancel jobs.
 
-    Give IDs, or say which jobs by the options: all that have not ended and fit. Of a single one it
-    returns when none of its processes is left.
+    Give IDs (or last), or --all with options that choose: all that have not ended and fit. Of a
+    single one it returns when none of its processes is left.
     """
-    if job_ids is not None and len(job_ids) == 1:
+    where = _where(user=user, service=service, state=state_named(state), tag=tag)
+    if job_ids is not None and len(job_ids) == 1 and not (where or every):
         from ferryman.cli.jobs import cancel_one
 
         cancel_one(server, job_ids[0], quiet=quiet, json=json)
         return
-    where = _where(user=user, service=service, state=state_named(state), tag=tag)
-    _do(server, "cancel", job_ids, where, yes=yes, quiet=quiet, json=json)
+    _do(server, "cancel", job_ids, where, every=every, yes=yes, quiet=quiet, json=json)
 
 
 RETRY_HELP: Final = """Run jobs again that failed or were cancelled.
 
-They get fresh retries. Give IDs, or say which jobs by the options.
+They get fresh retries. Give IDs (or last), or --all with options that choose.
 """
 DELETE_HELP: Final = """Delete jobs with all that they left.
 
-What has not ended is cancelled first. Give IDs, or say which jobs by the options.
+What has not ended is cancelled first. Give IDs (or last), or --all with options that choose.
 """
 
 
@@ -82,6 +86,7 @@ What has not ended is cancelled first. Give IDs, or say which jobs by the option
 def retry_or_delete(
     context: typer.Context,
     job_ids: JobIds = None,
+    every: All = False,
     user: OfUser = None,
     service: OfService = None,
     state: InState = None,
@@ -99,7 +104,7 @@ def retry_or_delete(
     if dead_letters:
         where["dead_letter"] = "true"
     action: BulkAction = "retry" if context.info_name == "retry" else "delete"
-    _do(server, action, job_ids, where, yes=yes, quiet=quiet, json=json)
+    _do(server, action, job_ids, where, every=every, yes=yes, quiet=quiet, json=json)
 
 
 def _where(**given: str | None) -> dict[str, str]:
@@ -112,17 +117,25 @@ def _do(
     job_ids: list[int] | None,
     where: dict[str, str],
     *,
+    every: bool,
     yes: bool,
     quiet: bool,
     json: bool,
 ) -> None:
-    if bool(job_ids) == bool(where):
-        raise BadArgument("give the numbers of jobs, or say which ones by options; not both")
-    if where and not yes:
-        which = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in where.items())
+    which = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in where.items())
+    if bool(job_ids) == every or (job_ids and where):
+        problem = BadArgument(
+            "give the numbers of jobs, or --all and options that choose; not both"
+            if job_ids or not where
+            else f"to {action} all jobs with {which}, add --all"
+        )
+        problem.add_note(f"all of one user: {server.command(f'{action} --all --user NAME')}")
+        raise problem
+    if every and not yes:
+        whose = f"with {which}" if which else "that you may see"
         if not sys.stdin.isatty():
-            raise BadArgument(f"{action} all jobs with {which}? --yes says so")
-        typer.confirm(f"{action} all jobs with {which}?", abort=True, err=True)
+            raise BadArgument(f"{action} all jobs {whose}? --yes says so")
+        typer.confirm(f"{action} all jobs {whose}?", abort=True, err=True)
 
     async def work() -> int:
         async with server.client() as client:

@@ -13,6 +13,7 @@ import typer
 
 from ferryman.cli.exits import Interrupted
 from ferryman.cli.hints import hint_for
+from ferryman.cli.last import LAST, is_meant, newest, replaced
 from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument, FerrymanError
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 2.0
 """Patience of commands: a person waits for them."""
-
-USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
 _Url: TypeAlias = Annotated[
     str, typer.Option("--url", envvar="FERRYMAN_URL", help="The server.", metavar="URL")
@@ -63,15 +62,35 @@ Output: TypeAlias = Annotated[
 ]
 
 
-def job_id(text: str) -> int:
+def number(text: str) -> int:
+    """The number of a job or a schedule."""
     if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
-        raise typer.BadParameter(f"{text!r} is not the number of a job")
+        raise typer.BadParameter(f"{text!r} is not a number such as 17")
+    return int(text)
+
+
+def job_id(text: str) -> int:
+    """The number of a job, or ``last``, which :func:`on_server` replaces."""
+    if text.lower() == "last":
+        return LAST
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
+        raise typer.BadParameter(f"{text!r} is not the number of a job, nor last")
     return int(text)
 
 
 JobId: TypeAlias = Annotated[
     int,
     # hidden: the help would show a type of Python's
+    typer.Argument(metavar="ID", parser=job_id, hidden=True),
+]
+CancelOnInterrupt: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--cancel-on-interrupt", help="Ctrl-C cancels it; otherwise it goes on without you."
+    ),
+]
+JobIds: TypeAlias = Annotated[
+    list[int],
     typer.Argument(metavar="ID", parser=job_id, hidden=True),
 ]
 
@@ -88,6 +107,19 @@ def whole(least: int, most: int | None = None) -> Callable[[str | int], int]:
         return number
 
     return read
+
+
+_UNITS: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+_DURATION: Final = re.compile("".join(rf"(?:([0-9]{{1,9}}){unit})?" for unit in _UNITS))
+
+
+def seconds(text: str) -> float:
+    """A duration such as 1h30m."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        raise typer.BadParameter(f"{text!r} is not a duration such as 90s or 1h30m")
+    counts = zip(match.groups(), _UNITS.values(), strict=True)
+    return sum(int(count) * unit for count, unit in counts if count)
 
 
 Attempt: TypeAlias = Annotated[
@@ -145,8 +177,12 @@ def on_server(command: Callable[..., None]) -> Callable[..., None]:
     own = [one for one in signature.parameters.values() if one.name != "server"]
 
     def run_command(**given: Any) -> None:
+        import asyncio
+
         server = Server.from_options(*(given.pop(option.name) for option in _WHICH))
         try:
+            if is_meant(given):
+                given = replaced(given, asyncio.run(_newest(server)))
             command(**given, server=server)
         except FerrymanError as problem:
             hint = hint_for(problem, server.command, has_token=server.token is not None)
@@ -159,15 +195,9 @@ def on_server(command: Callable[..., None]) -> Callable[..., None]:
     return run_command
 
 
-def login_name() -> str | None:
-    """Who is logged in, if that can be a user's name on a server."""
-    import getpass
-
-    try:
-        name = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a uid without an account; Windows without USERNAME
-        return None
-    return name if USER.fullmatch(name) else None
+async def _newest(server: Server) -> int:
+    async with server.client() as client:
+        return await newest(client)
 
 
 def run(work: Coroutine[Any, Any, int]) -> None:

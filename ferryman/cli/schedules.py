@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
 
 from ferryman.cli import options, show, submit_options
+from ferryman.cli.identity import login_name
 from ferryman.cli.options import Json, Quiet, Server, on_server, run
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
     from ferryman.client import Client
+    from ferryman.models import JobDoc
     from ferryman.schedule_models import ScheduleDoc
 
 app = typer.Typer(
@@ -23,7 +25,7 @@ app = typer.Typer(
 )
 
 ScheduleId: TypeAlias = Annotated[
-    int, typer.Argument(metavar="ID", parser=options.job_id, hidden=True)
+    int, typer.Argument(metavar="ID", parser=options.number, hidden=True)
 ]
 _HEADS: Final = ("ID", "STATE", "NAME", "CRON", "ZONE", "NEXT", "JOB", "MESSAGE")
 
@@ -84,7 +86,7 @@ def add(
 
     PATH is what `ferryman submit` takes.
     """
-    whose = user or options.login_name()
+    whose = user or login_name()
     if whose is None:
         raise BadArgument("--user is missing: your login name cannot be used as one")
     when: Any = {"time_zone": time_zone, "overlap": overlap, "missed": missed}
@@ -155,64 +157,87 @@ def _row(schedule: ScheduleDoc) -> tuple[str, ...]:
 
 @app.command()
 @on_server
-def pause(schedule_id: ScheduleId, quiet: Quiet = False, *, server: Server) -> None:
+def pause(
+    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, server: Server
+) -> None:
     """Make no jobs of it until it is resumed."""
 
-    async def work(client: Client) -> str:
-        await client.pause_schedule(schedule_id)
-        return f"schedule {schedule_id} is paused"
+    async def work(client: Client) -> Outcome:
+        schedule = await client.pause_schedule(schedule_id)
+        return Outcome(schedule, f"schedule {schedule_id} is paused")
 
-    _change(server, work, quiet=quiet)
+    _change(server, work, quiet=quiet, json=json)
 
 
 @app.command()
 @on_server
-def resume(schedule_id: ScheduleId, quiet: Quiet = False, *, server: Server) -> None:
+def resume(
+    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, server: Server
+) -> None:
     """Go on with its next time."""
 
-    async def work(client: Client) -> str:
+    async def work(client: Client) -> Outcome:
         schedule = await client.resume_schedule(schedule_id)
         when = show.local(schedule.next_at) if schedule.next_at else "a time that is not known"
-        return f"its next job comes at {when}"
+        return Outcome(schedule, f"its next job comes at {when}")
 
-    _change(server, work, quiet=quiet)
+    _change(server, work, quiet=quiet, json=json)
 
 
 @app.command("run")
 @on_server
-def run_now(schedule_id: ScheduleId, quiet: Quiet = False, *, server: Server) -> None:
+def run_now(
+    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, server: Server
+) -> None:
     """Make a job of it now; print the job's number."""
 
-    async def work(client: Client) -> str:
+    async def work(client: Client) -> Outcome:
         job = await client.run_schedule(schedule_id)
         if job is None:
-            return "the job before is cancelled first; then it makes one"
-        typer.echo(job.id)
-        return ""
+            return Outcome(None, "the job before is cancelled first; then it makes one")
+        if not json:
+            typer.echo(job.id)
+        return Outcome(job, "")
 
-    _change(server, work, quiet=quiet)
+    _change(server, work, quiet=quiet, json=json)
 
 
 @app.command()
 @on_server
-def delete(schedule_id: ScheduleId, quiet: Quiet = False, *, server: Server) -> None:
+def delete(
+    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, server: Server
+) -> None:
     """Delete it; its jobs stay."""
 
-    async def work(client: Client) -> str:
+    async def work(client: Client) -> Outcome:
         await client.delete_schedule(schedule_id)
-        return f"schedule {schedule_id} is deleted"
+        return Outcome(None, f"schedule {schedule_id} is deleted")
 
-    _change(server, work, quiet=quiet)
+    _change(server, work, quiet=quiet, json=json)
 
 
-def _change(server: Server, work: Callable[[Client], Awaitable[str]], *, quiet: bool) -> None:
+class Outcome(NamedTuple):
+    """What came of a change."""
+
+    document: ScheduleDoc | JobDoc | None
+    message: str
+
+
+def _change(
+    server: Server, work: Callable[[Client], Awaitable[Outcome]], *, quiet: bool, json: bool
+) -> None:
     """Do it, and say what came of it."""
 
     async def run_work() -> int:
         async with server.client() as client:
-            message = await work(client)
-        if message and not quiet:
-            show.print_message(message)
+            outcome = await work(client)
+        if not json:
+            if outcome.message and not quiet:
+                show.print_message(outcome.message)
+        elif outcome.document is not None:
+            show.print_json(outcome.document)
+        else:
+            show.print_documents([{"message": outcome.message}])
         return 0
 
     run(run_work())

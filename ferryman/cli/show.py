@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -247,6 +248,19 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], drop: Sequen
 def print_json(model: Any) -> None:
     """JSON on stdout."""
     typer.echo(model.model_dump_json(indent=2))
+
+
+def print_one_or_list(models: Sequence[Any]) -> None:
+    """JSON on stdout: the document of one, a list of several."""
+    if len(models) == 1:
+        print_json(models[0])
+    else:
+        print_json_list(models)
+
+
+def print_documents(documents: Sequence[Mapping[str, Any]]) -> None:
+    """JSON on stdout of what is no document of the API: that of one, a list of several."""
+    typer.echo(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
 
 
 def print_json_list(models: Iterable[Any]) -> None:

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ferryman.cli import options, show, submit_options
+from ferryman.cli import show, submit_options
+from ferryman.cli.conclusion import conclude
 from ferryman.cli.exits import exit_code_of_job
-from ferryman.cli.options import Json, Output, Quiet, Server, on_server, run
-from ferryman.cli.results import STDOUT, fetch, partial_hint
+from ferryman.cli.identity import login_name
+from ferryman.cli.options import CancelOnInterrupt, Json, Output, Quiet, Server, on_server, run
+from ferryman.cli.results import STDOUT, fetch
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
-    from ferryman.models import JobDoc
+    pass
 
 _MAX_SCANNED: Final = 1 << 16
 """Bytes of a run.sh that are searched for Windows line ends."""
@@ -79,6 +81,7 @@ def submit(
             "--wait", "-w", help="Follow it to its end; the exit code is then the job's own."
         ),
     ] = False,
+    cancel_on_interrupt: CancelOnInterrupt = False,
     output: Output = None,
     idempotency_key: Annotated[
         str | None,
@@ -104,10 +107,10 @@ def submit(
     """
     import asyncio
 
-    from ferryman.cli.follow import follow_job
+    from ferryman.cli.waiting import wait_for
     from ferryman.download import target_path
 
-    whose = user or options.login_name()
+    whose = user or login_name()
     if whose is None:
         raise BadArgument("--user is missing: your login name cannot be used as one")
     if output == STDOUT:
@@ -174,7 +177,9 @@ def submit(
                         + server.command(f"status {accepted.id} --wait")
                     )
                 return 0
-            job = await follow_job(client, server, accepted.id, quiet=quiet)
+            (job,) = await wait_for(
+                client, server, [accepted.id], quiet=quiet, cancel=cancel_on_interrupt
+            )
             if json:
                 show.print_json(job)
             elif not quiet:
@@ -183,7 +188,7 @@ def submit(
             if job.status == "Completed" and output is not None:
                 await fetch(client, job.id, output, quiet=quiet)
             else:
-                _conclude(job, server, quiet=quiet)
+                conclude(job, server, quiet=quiet)
             return exit_code_of_job(job)
 
     run(work())
@@ -200,19 +205,3 @@ def _warn_of_line_ends(paths: Sequence[Path]) -> None:
                     f"warning: {script} has Windows line ends (CRLF), which bash does not "
                     "understand; most editors can save it with Unix line ends (LF)"
                 )
-
-
-def _conclude(job: JobDoc, server: Server, *, quiet: bool) -> None:
-    """Say how it ended. Why it failed is an error, so --quiet does not silence it."""
-    if job.status == "Completed":
-        if not quiet:
-            show.print_message(f"fetch the result: {server.command(f'download {job.id}')}")
-        return
-    reason = f" ({job.reason})" if job.reason else ""
-    show.print_message(f"job {job.id} {job.status}{reason}: {job.message}")
-    for line in show.stderr_lines(job):
-        show.print_message(line)
-    if job.children is not None and job.children.failed:
-        failed = server.command(f"batch children {job.id} --state Failed")
-        show.print_message(f"children that failed: {failed}")
-    show.print_message(partial_hint(server, job.id))

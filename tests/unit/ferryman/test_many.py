@@ -45,7 +45,9 @@ async def test_several_numbers_are_one_request_and_one_failure_is_said(ferryman)
 async def test_a_filter_goes_on_behind_the_jobs_that_were_done(ferryman) -> None:
     host = Bulk()
     async with host.serving() as url:
-        done = await ferryman("delete", "--dead-letters", "--tag", "t", "--yes", "--url", url)
+        done = await ferryman(
+            "delete", "--all", "--dead-letters", "--tag", "t", "--yes", "--url", url
+        )
     first = {"action": "delete", "filter": {"tag": "t", "dead_letter": "true"}}
     assert host.asked == [first, first | {"cursor": "21"}]
     assert done.code == 0
@@ -55,23 +57,48 @@ async def test_a_filter_goes_on_behind_the_jobs_that_were_done(ferryman) -> None
 async def test_states_are_taken_in_any_case(ferryman) -> None:
     host = Bulk()
     async with host.serving() as url:
-        await ferryman("retry", "--state", "failed", "--yes", "--url", url)
+        await ferryman("retry", "--all", "--state", "failed", "--yes", "--url", url)
         wrong = await ferryman("batch", "children", 1, "--state", "broken", "--url", url)
     assert host.asked[0]["filter"] == {"state": "Failed"}
     assert wrong.code == 2
     assert "--state broken: there are Queued, " in wrong.err
 
 
-@pytest.mark.parametrize("words", [("retry",), ("cancel", 17, 18, "--tag", "t")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("retry",),
+        ("cancel", 17, 18, "--tag", "t"),
+        ("delete", 17, "--all"),
+        ("cancel", 17, "-s", "e"),
+    ],
+)
 async def test_numbers_or_a_filter_but_not_both(ferryman, words) -> None:
-    done = await ferryman(*words)
+    done = await ferryman(*words, "--yes")
     assert done.code == 2
-    assert "give the numbers of jobs, or say which ones" in done.err
+    assert "give the numbers of jobs, or --all and options that choose; not both" in done.err
+
+
+async def test_a_filter_alone_changes_nothing(ferryman) -> None:
+    done = await ferryman("cancel", "--user", "ada", "--yes")
+    assert done.code == 2
+    assert done.err.splitlines() == [
+        "ferryman: to cancel all jobs with user ada, add --all",
+        "all of one user: ferryman cancel --all --user NAME",
+    ]
+
+
+async def test_all_alone_is_every_job_that_one_may_see(ferryman) -> None:
+    host = Bulk()
+    async with host.serving() as url:
+        done = await ferryman("cancel", "--all", "--yes", "--url", url)
+    assert host.asked[0] == {"action": "cancel", "all": True}
+    assert done.code == 0
 
 
 async def test_a_filter_without_a_terminal_needs_a_yes(ferryman, monkeypatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
-    done = await ferryman("cancel", "--user", "ann")
+    done = await ferryman("cancel", "--all", "--user", "ann")
     assert done.code == 2
     assert "cancel all jobs with user ann? --yes says so" in done.err
 

@@ -157,5 +157,12 @@ async def test_a_question_that_is_not_answered_does_nothing(ferryman, monkeypatc
         raise typer.Abort  # which is what typer makes of it
 
     monkeypatch.setattr("typer.confirm", refuse)
-    done = await ferryman("cancel", "--user", "ada")
+    done = await ferryman("cancel", "--all", "--user", "ada")
     assert (done.code, done.err) == (1, "ferryman: nothing was done\n")
+
+
+async def test_every_command_but_programs_prints_documents(ferryman) -> None:
+    programs = {("dev",), ("agents",), ("services",), ("schedule",), ("batch",)}
+    for words in set(commands()) - programs:
+        done = await ferryman(*words, "--help")
+        assert "--json" in done.out, f"{' '.join(words)} has no --json"
