@@ -6,18 +6,18 @@ import re
 import shutil
 import sys
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Attempt, JobId, Output, Quiet, Server, on_server, run
+from ferryman.cli.options import Attempt, JobId, Json, Output, Quiet, Server, on_server, run
 from ferryman.errors import BadArgument, NoResult, NotReady
 from ferryman.units import say_size
 
 if TYPE_CHECKING:
     from ferryman.client import Client
+    from ferryman.download import Downloaded
 
 STDOUT: Final = "-"
 _HTTP_PATH: Final = re.compile(r"(\. What it left: |; )/download_partial.*")
@@ -41,14 +41,19 @@ def download(
         typer.Option("--children", help="Of a parent: what its children left, a folder for each."),
     ] = False,
     quiet: Quiet = False,
+    json: Json = False,
     *,
     server: Server,
 ) -> None:
-    """Fetch the result, a ZIP; print the file's name. The file appears when it is complete.
+    """Fetch the result, a ZIP; print the file's name.
+
+    The file appears when it is complete.
 
     With --output - the ZIP itself goes to stdout.
     """
 
+    if output == STDOUT and json:
+        raise BadArgument("--output - sends the ZIP to stdout, --json a document: choose one")
     if output == STDOUT and sys.stdout.isatty():
         raise BadArgument("a ZIP cannot be shown on a terminal: send stdout to a file or a program")
 
@@ -60,7 +65,11 @@ def download(
                 else:
                     to = output or "."
                     done = await fetch(client, job_id, to, partial, attempt, children, quiet=quiet)
-                    typer.echo(done)
+                    if json:
+                        about = {"path": str(done.path), "size": done.size, "sha256": done.sha256}
+                        show.print_documents([{"job_id": job_id, **about}])
+                    else:
+                        typer.echo(done.path)
             except (NoResult, NotReady) as problem:
                 raise explained(problem, server, job_id, attempt) from None
             return 0
@@ -92,7 +101,7 @@ async def fetch(
     children: bool = False,
     *,
     quiet: bool,
-) -> Path:
+) -> Downloaded:
     with show.progress_bar("fetching", quiet=quiet) as on_progress:
         done = await client.download(
             job_id,
@@ -104,7 +113,7 @@ async def fetch(
         )
     if not quiet:
         show.print_message(f"saved {done.path} ({say_size(done.size)})")
-    return done.path
+    return done
 
 
 async def _print_zip(

@@ -168,6 +168,31 @@ def test_ctrl_c_leaves_the_job_running_and_says_so(system: DevProgram, ferryman,
     assert ferryman("cancel", number).code == 0
 
 
+def test_ctrl_c_cancels_the_job_where_that_was_asked_for(system: DevProgram, ferryman, bundle):
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-P", "-m", "ferryman", "submit", str(bundle("sleep 600"))),
+            *("--service", "example", "--user", "ada", "--wait", "--cancel-on-interrupt"),
+            *("--url", system.url),
+        ],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "Running" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    number = int(out)
+    assert process.returncode == 130
+    assert f"job {number} is cancelled" in err
+    assert json.loads(ferryman("status", number, "--json").out)["status"] == "Cancelled"
+
+
 def test_lists_can_be_cut_short_by_a_pipe(system: DevProgram):
     reader, writer = os.pipe()
     os.close(reader)

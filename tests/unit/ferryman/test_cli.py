@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from datetime import UTC, datetime
+from hashlib import sha256
 
 import pytest
 from aiohttp import web
@@ -198,8 +199,13 @@ async def test_download_prints_the_file(ferryman, tmp_path):
     async with Host(job(JobState.COMPLETED)).serving() as url:
         said = await ferryman("download", "17", "--url", url)
         part = await ferryman("download", "17", "--url", url, "--partial", "-o", "p.zip", "-q")
+        parsed = await ferryman("download", "17", "--url", url, "--json", "-o", "p.zip", "-q")
+        both = await ferryman("download", "17", "--url", url, "--json", "-o", "-")
     assert (said.code, said.out) == (0, "job-17.zip\n")
     assert (part.code, part.out, part.err) == (0, "p.zip\n", "")
+    about = {"job_id": 17, "path": "p.zip", "size": len(ZIP), "sha256": sha256(ZIP).hexdigest()}
+    assert json.loads(parsed.out) == about
+    assert both.code == 2
     assert (tmp_path / "job-17.zip").read_bytes() == (tmp_path / "p.zip").read_bytes() == ZIP
 
 
