@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, Unpack
@@ -12,7 +12,9 @@ from ferryman import errors
 from ferryman.answer_errors import conflict_as
 from ferryman.answers import Accepted
 from ferryman.bundle import Files
-from ferryman.clock import Clock, RealClock
+from ferryman.client_options import ClientOptions
+from ferryman.clock import RealClock
+from ferryman.connection import connection
 from ferryman.defaults import DEFAULT_URL
 from ferryman.download import Download, Downloaded, target_path
 from ferryman.event_models import EventDoc
@@ -37,41 +39,37 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls):
     Use it as ``async with Client(url) as client``; one client may do many things at once.
 
     Args:
-        url: of the server.
-        token: where the server asks for one.
-        user: whose jobs are submitted, unless ``submit`` says otherwise.
-        timeout: seconds without a byte after which a connection counts as broken.
-        patience: seconds to keep trying while the server cannot be reached. Trying again never
-            makes a second job.
-        headers: sent with every request, for what stands before the server.
-        trust_env: take the proxy from ``HTTPS_PROXY`` and the like.
-        clock: for tests.
+        url: of the server, with the path below which a proxy shows it.
+        options: see :class:`~ferryman.client_options.ClientOptions`: token, user, proxy,
+            certificates, and how long to try.
 
     Raises:
-        BadArgument: not an http or https URL, or a token that no header can carry.
+        BadArgument: not an http or https URL, a token or header that no request can carry, or
+            certificates that cannot be used.
     """
 
-    def __init__(
-        self,
-        url: str = DEFAULT_URL,
-        *,
-        token: str | None = None,
-        user: str | None = None,
-        timeout: float = 60.0,
-        patience: float = 15.0,
-        headers: Mapping[str, str] | None = None,
-        trust_env: bool = False,
-        clock: Clock | None = None,
-    ) -> None:
-        self.user = user
+    def __init__(self, url: str = DEFAULT_URL, **options: Unpack[ClientOptions]) -> None:
+        unknown = options.keys() - ClientOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"a client has no option {min(unknown)!r}")
+        token, act_as = options.get("token"), options.get("act_as")
+        self.user = options.get("user") or act_as
+        self._has_token = bool(token)
         self._transport = Transport(
-            url,
-            token=token,
-            timeout=timeout,
-            patience=patience,
-            headers=headers,
-            trust_env=trust_env,
-            clock=clock or RealClock(),
+            connection(
+                url,
+                token=token,
+                act_as=act_as,
+                headers=options.get("headers"),
+                proxy=options.get("proxy"),
+                trust_env=options.get("trust_env", True),
+                ca_file=options.get("ca_file"),
+                client_cert=options.get("client_cert"),
+                client_key=options.get("client_key"),
+            ),
+            timeout=options.get("timeout", 60.0),
+            retry_for=options.get("retry_for", 15.0),
+            clock=options.get("clock") or RealClock(),
         )
 
     @property
@@ -79,13 +77,13 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls):
         return str(self._transport.base)
 
     @property
-    def patience(self) -> float:
+    def retry_for(self) -> float:
         """Seconds to keep trying while the server cannot be reached."""
-        return self._transport.patience
+        return self._transport.retry_for
 
-    @patience.setter
-    def patience(self, seconds: float) -> None:
-        self._transport.patience = seconds
+    @retry_for.setter
+    def retry_for(self, seconds: float) -> None:
+        self._transport.retry_for = seconds
 
     async def __aenter__(self) -> Self:
         await self._transport.open()
@@ -135,7 +133,7 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls):
             Refused, Unreachable, NotUnderstood
             BadArgument: no user, a bad option, a tag with a comma.
         """
-        fields = upload_fields(service, user or self.user, name, tags, options)
+        fields = upload_fields(service, self._user_of(user), name, tags, options)
         return await submit(self._transport, files, fields, idempotency_key, progress)
 
     async def status(self, job_id: int) -> JobDoc:

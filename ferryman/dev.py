@@ -196,7 +196,7 @@ def _welcome(url: str, service: str, data_dir: Path) -> list[str]:
 async def _first_service(url: str) -> str:
     """A service that the server offers; a configuration file may define other ones."""
     try:
-        async with Client(url, patience=0) as client:
+        async with Client(url, retry_for=0) as client:
             offered = await client.services()
         return offered[0].name
     except (FerrymanError, LookupError):

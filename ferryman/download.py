@@ -99,7 +99,7 @@ class Download:
             try:
                 await self._transport.retry(lambda: self._fetch_once(file))
             except FerrymanError:
-                # As long as bytes come, go on; patience limits only the tries that bring none.
+                # As long as bytes come, go on; retry_for limits only the tries that bring none.
                 if self._received <= before or self._etag is None:
                     raise
             else:

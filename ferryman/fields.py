@@ -80,9 +80,8 @@ def upload_fields(
     Raises:
         BadArgument
     """
-    if not user:
-        raise BadArgument("whose job is it? give user=…, here or to the client")
-    fields = [("user_id", user), ("service", service)]
+    fields = [("user_id", user)] if user else []
+    fields.append(("service", service))
     if name:
         fields.append(("name", name))
     tag_list = [tags] if isinstance(tags, str) else list(tags)

@@ -7,10 +7,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 from ferryman.answer_errors import conflict_as
 from ferryman.bulk_models import BulkAnswer, BulkItem
+from ferryman.calls import Calls
 from ferryman.errors import BadArgument, Conflict
 from ferryman.models import JobDoc, JobPage
 from ferryman.states import JobState
-from ferryman.transport import Transport
 
 BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "tag", "untag"]
 PAGE_SIZE: Final = 100
@@ -18,10 +18,8 @@ _MAX_IDS: Final = 1_000
 """That the server takes in one request."""
 
 
-class JobCalls:
+class JobCalls(Calls):
     """Part of :class:`ferryman.Client`."""
-
-    _transport: Transport
 
     async def retry(self, job_id: int) -> JobDoc:
         """Begin a new run of a job that failed or was cancelled, with fresh retries.

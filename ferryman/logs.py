@@ -80,7 +80,7 @@ async def follow_log(
         except (Unreachable, TryLater):
             now = transport.clock.monotonic()
             away_since = now if away_since is None else away_since
-            if now - away_since >= transport.patience:
+            if now - away_since >= transport.retry_for:
                 raise
             ended = False
         except Refused as problem:

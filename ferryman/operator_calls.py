@@ -7,15 +7,13 @@ from urllib.parse import quote
 from ferryman.agent_models import AgentAction, AgentDoc, AgentPage
 from ferryman.answer_errors import conflict_as
 from ferryman.answers import Health
+from ferryman.calls import Calls
 from ferryman.errors import Conflict
 from ferryman.service_models import ServiceDoc, ServicePage
-from ferryman.transport import Transport
 
 
-class OperatorCalls:
+class OperatorCalls(Calls):
     """Part of :class:`ferryman.Client`."""
-
-    _transport: Transport
 
     async def health(self) -> Health:
         """How the server is.

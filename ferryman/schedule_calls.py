@@ -8,19 +8,16 @@ from typing import Unpack
 
 from ferryman.answer_errors import conflict_as
 from ferryman.bundle import Files, gather
+from ferryman.calls import Calls
 from ferryman.errors import Conflict
 from ferryman.fields import JobOptions, upload_fields
 from ferryman.form import FormBody
 from ferryman.models import JobDoc
 from ferryman.schedule_models import Missed, Overlap, ScheduleDoc, SchedulePage
-from ferryman.transport import Transport
 
 
-class ScheduleCalls:
+class ScheduleCalls(Calls):
     """Part of :class:`ferryman.Client`."""
-
-    _transport: Transport
-    user: str | None
 
     async def add_schedule(
         self,
@@ -53,7 +50,7 @@ class ScheduleCalls:
         Raises:
             As :meth:`submit`
         """
-        fields = upload_fields(service, user or self.user, name, tags, options)
+        fields = upload_fields(service, self._user_of(user), name, tags, options)
         given = {"cron": cron, "time_zone": time_zone, "overlap": overlap, "missed": missed}
         fields += [(field, value) for field, value in given.items() if value is not None]
         form = FormBody(fields, await asyncio.to_thread(gather, files))

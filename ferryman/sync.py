@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from ferryman.client import Client
+from ferryman.client_options import ClientOptions
 from ferryman.defaults import DEFAULT_URL
 
 P = ParamSpec("P")
@@ -51,31 +52,14 @@ def _iterating(
 
 
 class SyncClient:
-    """A Ferryman server; see :class:`Client` for the arguments and the methods.
+    """A Ferryman server; see :class:`Client` for the methods, and
+    :class:`~ferryman.client_options.ClientOptions` for the options.
 
     Use it as ``with SyncClient(url) as client``. Its methods may be called from several threads.
     """
 
-    def __init__(
-        self,
-        url: str = DEFAULT_URL,
-        *,
-        token: str | None = None,
-        user: str | None = None,
-        timeout: float = 60.0,
-        patience: float = 15.0,
-        headers: Mapping[str, str] | None = None,
-        trust_env: bool = False,
-    ) -> None:
-        self._client = Client(
-            url,
-            token=token,
-            user=user,
-            timeout=timeout,
-            patience=patience,
-            headers=headers,
-            trust_env=trust_env,
-        )
+    def __init__(self, url: str = DEFAULT_URL, **options: Unpack[ClientOptions]) -> None:
+        self._client = Client(url, **options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -111,6 +95,15 @@ class SyncClient:
     @property
     def url(self) -> str:
         return self._client.url
+
+    @property
+    def retry_for(self) -> float:
+        """Seconds to keep trying while the server cannot be reached."""
+        return self._client.retry_for
+
+    @retry_for.setter
+    def retry_for(self, seconds: float) -> None:
+        self._client.retry_for = seconds
 
     def _run(self, work: Callable[[], Awaitable[R]]) -> R:
         if self._loop is None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
-from yarl import URL
 
 from ferryman.answer_errors import UNAVAILABLE, describe, error_of_body, refusal_of
 from ferryman.clock import Clock
+from ferryman.connection import Connection
 from ferryman.errors import (
-    BadArgument,
     FerrymanError,
     NotUnderstood,
     TryLater,
@@ -30,54 +27,32 @@ MAX_RETRY_PAUSE_S: Final = 2.0
 _RETRIED_CODES: Final = frozenset({"too_many_uploads"})
 """Codes of refusals that pass by themselves: other uploads of the same user are in flight."""
 
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
-
 
 class Transport:
     """HTTP requests to one server.
 
     Args:
-        url: of the server, with a path where it sits below one.
-        token: for ``Authorization: Bearer``.
         timeout: seconds without a byte after which a connection counts as broken.
-        patience: seconds to keep trying while the server is away; 0: one try.
-        headers: sent with every request.
-        trust_env: take the proxy from the environment.
-
-    Raises:
-        BadArgument: not an http or https URL, or a token that no header can carry.
+        retry_for: seconds to keep trying while the server is away; 0: one try.
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None,
-        timeout: float,
-        patience: float,
-        headers: Mapping[str, str] | None,
-        trust_env: bool,
-        clock: Clock,
+        self, connection: Connection, *, timeout: float, retry_for: float, clock: Clock
     ) -> None:
-        self.base = _base(url)
-        self.patience = patience
+        self._connection = connection
+        self.base = connection.base
+        self.retry_for = retry_for
         self.clock = clock
         self.timeout = timeout
-        # Not aiohttp's trust_env: that reads ~/.netrc, too, and fails where there is a token.
-        bypassed = not trust_env or proxy_bypass(self.base.host or "")
-        self._proxy = None if bypassed else getproxies().get(self.base.scheme)
-        self._headers = dict(headers or {})
-        if token:
-            if not _TOKEN.fullmatch(token):
-                raise BadArgument(
-                    "the token has a space, a line end or another character that no token has; "
-                    "was it read from a file with Windows line ends?"
-                )
-            self._headers["Authorization"] = f"Bearer {token}"
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        self._session = aiohttp.ClientSession(headers=self._headers, proxy=self._proxy)
+        own = self._connection
+        self._session = aiohttp.ClientSession(
+            headers=own.headers,
+            proxy=own.proxy,
+            connector=aiohttp.TCPConnector(ssl=own.tls),
+        )
 
     async def close(self) -> None:
         if self._session is not None:
@@ -144,7 +119,7 @@ class Transport:
                     pause = max(pause, problem.retry_after or 0)
                 now = self.clock.monotonic()
                 away_since = now if away_since is None else away_since
-                if now + pause - away_since > self.patience:
+                if now + pause - away_since > self.retry_for:
                     raise
             await self.clock.sleep(pause)
             pause = min(2 * pause, MAX_RETRY_PAUSE_S)
@@ -210,13 +185,3 @@ class Transport:
             raise NotUnderstood(
                 str(answer.url), f"{where}: {first['msg']}" if where else first["msg"]
             ) from problem
-
-
-def _base(url: str) -> URL:
-    try:
-        base = URL(url)
-    except ValueError:
-        base = URL()
-    if base.scheme not in {"http", "https"} or not base.host:
-        raise BadArgument(f"{url!r} is not a server's URL such as http://127.0.0.1:5000")
-    return base

@@ -31,7 +31,7 @@ async def submit(
     upload = Upload(
         transport,
         FormBody(fields, await asyncio.to_thread(gather, files)),
-        user=given["user_id"],
+        user=given.get("user_id"),
         key=key,
         fresh_key=idempotency_key is None,
         # Wrong values of these are refused before the body is sent.
@@ -55,7 +55,7 @@ class Upload:
     """A form that is being sent.
 
     Args:
-        user: the job's user.
+        user: the job's user; None: the token's.
         key: for ``Idempotency-Key``.
         fresh_key: the key was made for this upload, so a job that has it is this one.
         early_fields: sent in the query, too, so that they can be refused before the body is sent.
@@ -66,7 +66,7 @@ class Upload:
         transport: Transport,
         form: FormBody,
         *,
-        user: str,
+        user: str | None,
         key: str,
         fresh_key: bool,
         early_fields: Mapping[str, str],
@@ -131,7 +131,7 @@ class Upload:
         """The job that has the key, if any. After a timeout the server gets as long again."""
         clock = self._transport.clock
         end = clock.monotonic() + (self._transport.timeout if self._timed_out else 0)
-        query = {"user": self._user, "idempotency_key": self._key}
+        query = {"idempotency_key": self._key} | ({"user": self._user} if self._user else {})
         while True:
             try:
                 page = await self._transport.get_once("api/v1/jobs", JobPage, query=query)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ferryman.client import Client
     from ferryman.models import JobDoc
 
-FOLLOW_PATIENCE_S: Final = 60.0
+FOLLOW_RETRY_FOR_S: Final = 60.0
 """Patience while a job is followed: long enough for a restart of the server."""
-_OUTPUT_PATIENCE_S: Final = 2.0
+_OUTPUT_WAIT_S: Final = 2.0
 """For the rest of its output, once it has ended."""
 _MAX_LINES: Final = 1_000
 _MAX_LINE: Final = 1_000
@@ -45,10 +45,10 @@ class _Output:
             self._attempt = attempt
             self._task = asyncio.create_task(self._follow(attempt))
 
-    async def finish(self, patience_s: float) -> None:
+    async def finish(self, seconds: float) -> None:
         """Show what is left of it, if that comes in time."""
         if self._task is not None:
-            await asyncio.wait({self._task}, timeout=patience_s)
+            await asyncio.wait({self._task}, timeout=seconds)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -100,7 +100,7 @@ async def follow_job(client: Client, job_id: int, *, quiet: bool) -> JobDoc:
                 if show.is_move(event) and event.status == "Running" and not quiet:
                     output.show(event.attempt)
                 elif show.is_move(event):
-                    await output.finish(_OUTPUT_PATIENCE_S)
+                    await output.finish(_OUTPUT_WAIT_S)
                 if event.event == "job.progress":
                     set_status(f"{event.status}  {event.message}")
                 if event.event != "job.progress" or not sys.stderr.isatty():

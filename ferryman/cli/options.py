@@ -20,8 +20,8 @@ from ferryman.errors import BadArgument, FerrymanError
 if TYPE_CHECKING:
     from ferryman.client import Client
 
-PATIENCE_S: Final = 2.0
-"""Patience of commands: a person waits for them."""
+RETRY_FOR_S: Final = 2.0
+"""A person waits for the command."""
 
 _Url: TypeAlias = Annotated[
     str, typer.Option("--url", envvar="FERRYMAN_URL", help="The server.", metavar="URL")
@@ -160,11 +160,10 @@ class Server:
         return cls(url, token)
 
     def client(self) -> Client:
-        """A client with little patience; through the environment's proxy, but not to this host."""
+        """A client that does not try for long."""
         from ferryman.client import Client
 
-        here = re.match(r"https?://(localhost|127\.|\[::1\])", self.url) is not None
-        return Client(self.url, token=self.token, patience=PATIENCE_S, trust_env=not here)
+        return Client(self.url, token=self.token, retry_for=RETRY_FOR_S)
 
     def command(self, words: str) -> str:
         """A command line that reaches the same server."""

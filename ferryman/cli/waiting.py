@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ferryman.cli import show
-from ferryman.cli.follow import FOLLOW_PATIENCE_S, follow_job
+from ferryman.cli.follow import FOLLOW_RETRY_FOR_S, follow_job
 from ferryman.cli.options import Server
 from ferryman.errors import AlreadyEnded, WaitedTooLong
 from ferryman.units import say_count
@@ -35,7 +35,7 @@ async def wait_for(
     Raises:
         WaitedTooLong
     """
-    client.patience = FOLLOW_PATIENCE_S
+    client.retry_for = FOLLOW_RETRY_FOR_S
     limit = asyncio.timeout(timeout)
     try:
         async with limit:

@@ -13,10 +13,12 @@ from aiohttp import web
 
 from server.api.context import Context
 from server.api.problems import Refusal
+from server.domain.access import visible
 from server.domain.errors import BundleTooLarge
 from server.domain.upload_fields import given
 from server.ports import ScratchFile
 from shared.files.bundles.format import BundleSummary
+from shared.http.authentication import PRINCIPAL
 from shared.http.request_body import send_continue
 from shared.multipart.limits import FormRefused
 from shared.multipart.receive import receive
@@ -46,7 +48,7 @@ def check_head(
         fields: those that the head gives.
 
     Returns:
-        Those of them that are not empty.
+        Those of them that are not empty; the user is that of the request where it has one.
     """
     # Not request.content_type: that costs a mail parser for each upload.
     kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -56,6 +58,9 @@ def check_head(
             "not_multipart",
             f"Multipart error: the upload must be multipart/form-data, not {kind or 'nothing'}",
         )
+    own = visible(request[PRINCIPAL]).user_id
+    if own is not None:
+        fields = {"user_id": own, **fields}
     for name, value in fields.items():
         check(name, value)
     length = request.content_length or 0

@@ -17,7 +17,7 @@ from server.api.paths import JOB
 from server.api.query import FILTERS, WAIT, filters, paging
 from server.api.requested_job import wait_for_job
 from server.api.route import Route, json_answer
-from server.domain.access import Area
+from server.domain.access import Area, visible
 from server.domain.errors import AlreadyEnded, BadField
 from server.domain.history import history
 from server.domain.jobs import Job
@@ -56,7 +56,8 @@ async def page(request: web.Request, context: Context) -> JobPage:
     """Jobs, newest first."""
     where = job_filter(request.query, context.clock.now())
     if _KEY in request.query:
-        return await _page_of_key(request, context, where.user_id, request.query[_KEY])
+        user = where.user_id or visible(request[PRINCIPAL]).user_id
+        return await _page_of_key(request, context, user, request.query[_KEY])
     return await _page(request, context, where)
 
 

@@ -250,6 +250,24 @@ async def test_a_user_cannot_upload_for_another(world, expect) -> None:
     assert await world.list("admin") == []
 
 
+async def test_an_upload_without_a_user_is_of_the_one_who_asks(world) -> None:
+    form = field("service", "my_service") + RUN
+    for name, headers, user in (
+        ("ann-laptop", {}, "ann"),
+        ("portal", {"Ferryman-Act-As": "bob"}, "bob"),
+    ):
+        key = {"Idempotency-Key": f"of-{user}"}
+        answer = await world.ask(name, "POST", "/upload", form, Content_Type=FORM, **headers, **key)
+        assert answer.status == 201, answer.body
+        path = f"/api/v1/jobs/{answer.document['id']}"
+        assert (await world.ask("admin", "GET", path)).document["user_id"] == user
+        listed = await world.ask(name, "GET", f"/api/v1/jobs?idempotency_key=of-{user}", **headers)
+        assert [job["user_id"] for job in listed.document["items"]] == [user]
+    for name in ("portal", "admin"):
+        answer = await world.ask(name, "POST", "/upload", form, Content_Type=FORM)
+        assert (answer.status, answer.document["message"]) == (400, "Missing user_id field")
+
+
 async def test_an_agent_cannot_upload_whatever_the_head_says(world) -> None:
     answer = await world.ask("node-1", "POST", "/upload", expect="100-continue", Content_Type=FORM)
     assert (answer.status, answer.document["code"]) == (403, "not_allowed")

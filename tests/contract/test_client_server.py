@@ -13,7 +13,7 @@ from tests.support.server_http import ServerClient, driving
 
 
 def client_of(caller: ServerClient) -> Client:
-    return Client(caller.url, user="ada", patience=0)
+    return Client(caller.url, user="ada", retry_for=0)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from client_agent.settings.agent import AgentSettings
 from ferryman import SyncClient, errors
 from ferryman.cli import exits
 from ferryman.cli.app import app
+from ferryman.client_options import ClientOptions
 from server.api.routes import ROUTES
 from server.settings.tables import ServerSettings
 from shared.units.durations import parse_duration
@@ -27,6 +29,7 @@ from tests.support.dev_program import ROOT, environment
 OPERATOR = (ROOT / "docs/operator-guide.md").read_text()
 API = (ROOT / "docs/api.md").read_text()
 SCRIPTS = (ROOT / "docs/scripts.md").read_text()
+SDK = (ROOT / "docs/sdk.md").read_text()
 USER = (ROOT / "docs/user-guide.md").read_text()
 LIFECYCLE = (ROOT / "docs/lifecycle.md").read_text()
 
@@ -183,13 +186,32 @@ def test_every_exit_code_is_documented():
             assert re.search(rf"^\| {code} \|", SCRIPTS, re.MULTILINE), name
 
 
-def test_every_method_and_error_of_the_sdk_is_documented():
-    for name in vars(SyncClient):
-        if not name.startswith("_") and name not in {"close", "url"}:
-            assert f"`{name}(" in SCRIPTS or f"{name}()" in SCRIPTS, name
+def sdk_row(method: str) -> str:
+    """What the table says of a method."""
+    return next((row for row in SDK.splitlines() if f"`{method}(" in row), "")
+
+
+@pytest.mark.parametrize("name", [name for name in vars(SyncClient) if not name.startswith("_")])
+def test_every_method_and_parameter_of_the_sdk_is_documented(name: str):
+    value = vars(SyncClient)[name]
+    if isinstance(value, property):
+        assert f"`client.{name}`" in SDK
+    elif name == "close":
+        assert "`close()`" in SDK
+    else:
+        row = sdk_row(name)
+        assert row, f"{name} has no row"
+        for parameter in list(inspect.signature(value).parameters)[1:]:
+            short = parameter.removeprefix("job_").removeprefix("schedule_")
+            assert re.search(rf"\b({parameter}|{short})\b", row), parameter
+
+
+def test_every_option_and_error_of_the_sdk_is_documented():
+    for option in ClientOptions.__annotations__:
+        assert re.search(rf"^\| [^|]*`{option}`", SDK, re.MULTILINE), option
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, errors.FerrymanError):
-            assert f"`{name}`" in SCRIPTS, name
+            assert f"`{name}`" in SDK, name
 
 
 def test_every_state_is_explained_to_users():

@@ -95,7 +95,7 @@ def test_jobs_outlive_a_restart(tmp_path):
 
 def test_a_kill_9_leaves_no_process_even_while_a_job_runs(tmp_path):
     system = ready(launch(tmp_path, *FREE, "--data-dir", str(tmp_path / "data")))
-    with SyncClient(system.url, user="ada", patience=0) as client:
+    with SyncClient(system.url, user="ada", retry_for=0) as client:
         job = client.submit({"run.sh": b"sleep 600"}, service="example")
         for event in client.events(job.id):
             if event.status is JobState.RUNNING:

@@ -65,7 +65,7 @@ async def test_following_a_job_survives_a_kill_9_of_the_server(tmp_path):
         agent = stack.enter_context(running("agent", tmp_path / "agent", "--name", "far-away"))
         words = ("server", tmp_path / "server", "--agent-url", agent.url)
         server = stack.enter_context(running(*words))
-        async with Client(server.url, user="ada", patience=30) as client:
+        async with Client(server.url, user="ada", retry_for=30) as client:
             job = await client.submit(
                 {"run.sh": b"sleep 2; echo kept > kept.txt"}, service="example"
             )

@@ -38,7 +38,7 @@ def ferryman(capfd, monkeypatch, tmp_path) -> Call:
         if name.startswith("FERRYMAN_") and not name.startswith("FERRYMAN_TEST_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(options, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(options, "RETRY_FOR_S", 0.0)
 
     async def call(*words: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["ferryman", *map(str, words)])

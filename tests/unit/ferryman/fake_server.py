@@ -12,7 +12,9 @@ from typing import Any
 from aiohttp import BodyPartReader, web
 from aiohttp.test_utils import TestServer
 
-from shared.wire import JobDoc, JobState, Links
+from shared.wire import JobDoc, JobState, Links, StatusBody
+
+QUEUED = StatusBody(id=17, status="Queued", message="Job successfully uploaded")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Expect = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
@@ -148,3 +150,18 @@ async def serving(
         yield str(server.make_url("/")).rstrip("/")
     finally:
         await server.close()
+
+
+class RecordingServer:
+    """A handler that keeps what it is sent."""
+
+    def __init__(self, lose: int = 0) -> None:
+        self.uploads: list[Upload] = []
+        self.lose = lose
+        """So many answers get lost on the way."""
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        self.uploads.append(await read_upload(request))
+        if len(self.uploads) <= self.lose:
+            hang_up(request)
+        return answer(QUEUED, 201)

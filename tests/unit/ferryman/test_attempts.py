@@ -197,7 +197,7 @@ async def test_half_a_log_is_not_given_for_the_whole():
 
     async with (
         serving(("GET", "/api/v1/jobs/17/logs", break_off)) as url,
-        Client(url, clock=InstantClock(), patience=0.2) as client,
+        Client(url, clock=InstantClock(), retry_for=0.2) as client,
     ):
         with pytest.raises(Unreachable):
             await client.log(17, 1)

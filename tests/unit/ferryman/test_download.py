@@ -65,11 +65,11 @@ class Serving:
         return response
 
 
-async def fetch(handler: Serving, to: Path, patience: float = 15) -> tuple[Path, InstantClock]:
+async def fetch(handler: Serving, to: Path, retry_for: float = 15) -> tuple[Path, InstantClock]:
     clock = InstantClock()
     async with (
         serving(("GET", ROUTE, handler)) as url,
-        Client(url, clock=clock, patience=patience) as client,
+        Client(url, clock=clock, retry_for=retry_for) as client,
     ):
         done = await client.download(17, to)
     assert done.path.read_bytes() == CONTENT
@@ -106,9 +106,9 @@ async def test_a_broken_download_goes_on_where_it_broke_off(tmp_path):
     assert first < second <= 2_000_000
 
 
-async def test_progress_renews_patience(tmp_path):
+async def test_progress_begins_the_time_of_retries_again(tmp_path):
     handler = Serving(cut=100_000, breaks=20)
-    _, clock = await fetch(handler, tmp_path, patience=0.15)
+    _, clock = await fetch(handler, tmp_path, retry_for=0.15)
     assert len(handler.asked) == 21
     assert clock.at > 0.15
 

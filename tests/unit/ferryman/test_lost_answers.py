@@ -60,11 +60,11 @@ class SlowServer:
         return answer(JobPage(items=[job()] if known else [], next=None))
 
     @asynccontextmanager
-    async def client(self, clock: InstantClock, patience: float = 15) -> AsyncIterator[Client]:
+    async def client(self, clock: InstantClock, retry_for: float = 15) -> AsyncIterator[Client]:
         routes = (("POST", "/upload", self.upload), ("GET", "/api/v1/jobs", self.jobs))
         async with (
             serving(*routes) as url,
-            Client(url, user="ada", timeout=0.2, patience=patience, clock=clock) as client,
+            Client(url, user="ada", timeout=0.2, retry_for=retry_for, clock=clock) as client,
         ):
             yield client
             self.over.set()
@@ -106,10 +106,10 @@ async def test_a_key_that_the_caller_chose_may_be_another_bundles_so_the_server_
     assert (len(slow.uploads), slow.looked_up) == (2, [])
 
 
-async def test_without_patience_the_first_failure_is_raised_and_says_that_there_may_be_a_job():
+async def test_without_retries_the_first_failure_is_raised_and_says_that_there_may_be_a_job():
     for how, kind in (("reset", Unreachable), ("503", TryLater)):
         slow = SlowServer(how)
-        async with slow.client(InstantClock(), patience=0) as client:
+        async with slow.client(InstantClock(), retry_for=0) as client:
             with pytest.raises(kind) as caught:
                 await client.submit(SCRIPT, service="example")
         assert slow.looked_up == []
@@ -119,7 +119,7 @@ async def test_without_patience_the_first_failure_is_raised_and_says_that_there_
 async def test_nothing_is_said_of_a_job_where_nothing_has_arrived():
     async with serving() as url:
         pass
-    async with Client(url, user="ada", patience=0) as client:
+    async with Client(url, user="ada", retry_for=0) as client:
         with pytest.raises(Unreachable) as caught:
             await client.submit(SCRIPT, service="example")
     assert not hasattr(caught.value, "__notes__")

@@ -13,32 +13,15 @@ from ferryman.errors import Unreachable
 from ferryman.form import BATCH
 from shared.wire import StatusBody
 from tests.unit.ferryman.fake_server import (
+    QUEUED,
     InstantClock,
-    Upload,
+    RecordingServer,
     answer,
-    hang_up,
     problem,
-    read_upload,
     serving,
 )
 
-QUEUED = StatusBody(id=17, status="Queued", message="Job successfully uploaded")
 SCRIPT = {"run.sh": b"echo hi\n"}
-
-
-class RecordingServer:
-    """A handler that keeps what it is sent."""
-
-    def __init__(self, lose: int = 0) -> None:
-        self.uploads: list[Upload] = []
-        self.lose = lose
-        """So many answers get lost on the way."""
-
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        self.uploads.append(await read_upload(request))
-        if len(self.uploads) <= self.lose:
-            hang_up(request)
-        return answer(QUEUED, 201)
 
 
 async def test_names_fields_and_contents_arrive_as_they_are(tmp_path):
@@ -121,12 +104,12 @@ async def test_every_upload_has_a_key_of_its_own_unless_one_is_given():
     assert re.fullmatch(r"[\w-]{20,}", first)
 
 
-async def test_patience_ends():
+async def test_tries_end_after_retry_for():
     clock = InstantClock()
     take = RecordingServer(lose=1_000)
     async with (
         serving(("POST", "/upload", take)) as url,
-        Client(url, user="ada", clock=clock, patience=5) as client,
+        Client(url, user="ada", clock=clock, retry_for=5) as client,
     ):
         with pytest.raises(Unreachable) as caught:
             await client.submit(SCRIPT, service="example")
@@ -137,7 +120,7 @@ async def test_patience_ends():
 async def test_an_unreachable_server_is_reported_in_plain_words():
     async with serving() as url:
         pass
-    async with Client(url, user="ada", patience=0) as client:
+    async with Client(url, user="ada", retry_for=0) as client:
         with pytest.raises(
             Unreachable, match=r"cannot reach http://127.0.0.1:\d+.*: Connection refused"
         ):
@@ -297,7 +280,7 @@ def test_a_url_without_http_is_refused_with_an_example(url):
 
 
 async def test_wrong_arguments_are_refused_before_anything_is_sent():
-    async with Client("http://127.0.0.1:9", patience=0) as client:
+    async with Client("http://127.0.0.1:9", retry_for=0) as client:
         with pytest.raises(ValueError, match="whose job"):
             await client.submit(SCRIPT, service="example")
         with pytest.raises(ValueError, match="comma"):
@@ -332,9 +315,7 @@ async def test_own_headers_go_with_every_request():
     assert seen == [("p", "Bearer t")] * 2
 
 
-async def test_a_proxy_of_the_environment_is_used_only_where_that_is_asked_for(
-    monkeypatch, tmp_path
-):
+async def test_a_proxy_of_the_environment_is_used_but_not_for_this_machine(monkeypatch, tmp_path):
     (tmp_path / "netrc").write_text("machine ferryman.invalid login ada password secret\n")
     asked: list[str] = []
 
@@ -345,11 +326,18 @@ async def test_a_proxy_of_the_environment_is_used_only_where_that_is_asked_for(
     async with serving(("*", "/{any:.*}", proxy)) as url:
         monkeypatch.setenv("http_proxy", url)
         monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-        async with Client("http://ferryman.invalid", token="t", trust_env=True) as client:
+        async with Client("http://ferryman.invalid", token="t") as client:
             assert (await client.health()).status == "ok"
         for trust_env in (False, True):
-            async with Client("http://ferryman.invalid", patience=0, trust_env=trust_env) as client:
+            own = Client("http://ferryman.invalid", retry_for=0, trust_env=trust_env)
+            async with own as client:
                 with pytest.raises(Unreachable):
                     await client.health()
             monkeypatch.setenv("no_proxy", ".invalid")
-    assert len(asked) == 1
+        for host in ("localhost", "127.0.0.1"):
+            async with Client(f"http://{host}:9", retry_for=0) as client:
+                with pytest.raises(Unreachable):
+                    await client.health()
+        async with Client("http://localhost:9", proxy=url) as client:
+            assert (await client.health()).status == "ok"
+    assert asked == ["http://ferryman.invalid/health", "http://localhost:9/health"]

@@ -124,7 +124,7 @@ async def test_what_is_no_duration_is_bad_usage(ferryman, text) -> None:
 
 
 async def interrupted(host: Jobs, url: str, ids: list[int], *, cancel: bool) -> None:
-    async with Client(url, patience=0) as client:
+    async with Client(url, retry_for=0) as client:
         server = Server(url, None)
         host.seen.clear()
         waiting = asyncio.create_task(wait_for(client, server, ids, quiet=True, cancel=cancel))
