@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import ssl
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -19,6 +20,8 @@ UNAVAILABLE: Final = frozenset({502, 503, 504})
 _PROXY_STATUSES: Final = frozenset({401, 403, 413, 429}) | UNAVAILABLE
 """Statuses that a proxy before a Ferryman server sends with a text of its own."""
 _NO_ROUTE_CODES: Final = frozenset({"not_found", "method_not_allowed", "no_such_route"})
+_WHY: Final = re.compile(r'error_description="([^"]*)"')
+"""Of a header ``WWW-Authenticate``: why the token is not good."""
 
 
 async def refusal_of(answer: aiohttp.ClientResponse) -> FerrymanError:
@@ -41,6 +44,8 @@ async def refusal_of(answer: aiohttp.ClientResponse) -> FerrymanError:
     if answer.status == 401:
         given = "Authorization" in answer.request_info.headers
         wrong = "the token was not accepted" if given else "no token was given"
+        why = _WHY.search(answer.headers.get("WWW-Authenticate", ""))
+        wrong += f": {why[1]}" if why and given else ""
         message = wrong if document.get("code") == "not_allowed" else f"{wrong}: {message}"
     return KINDS.get(answer.status, Refused)(
         answer.status,

@@ -27,13 +27,14 @@ from ferryman.operator_calls import OperatorCalls
 from ferryman.polling import follow_events, wait_for_end
 from ferryman.schedule_calls import ScheduleCalls
 from ferryman.states import JobState
+from ferryman.token_calls import TokenCalls
 from ferryman.transport import Transport
 from ferryman.upload import submit
 
 PAGE_SIZE: Final = 100
 
 
-class Client(JobCalls, ScheduleCalls, OperatorCalls):
+class Client(JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
     """A Ferryman server.
 
     Use it as ``async with Client(url) as client``; one client may do many things at once.

@@ -152,3 +152,8 @@ class SyncClient:
     agents = _blocking(Client.agents)
     agent = _blocking(Client.agent)
     change_agent = _blocking(Client.change_agent)
+    whoami = _blocking(Client.whoami)
+    create_token = _blocking(Client.create_token)
+    tokens = _iterating(Client.tokens)
+    revoke_token = _blocking(Client.revoke_token)
+    rotate_token = _blocking(Client.rotate_token)

@@ -16,6 +16,7 @@ from ferryman.cli import (
     results,
     schedules,
     services,
+    tokens,
 )
 from ferryman.cli.sections import FOR_OPERATORS, PROGRAMS, Sections
 from ferryman.cli.submit import submit
@@ -54,6 +55,8 @@ app.add_typer(schedules.app, name="schedule")
 app.add_typer(services.app, name="services")
 app.add_typer(agents.app, name="agents", rich_help_panel=FOR_OPERATORS)
 app.command("drain", rich_help_panel=FOR_OPERATORS)(agents.drain)
+app.add_typer(tokens.app, name="token", rich_help_panel=FOR_OPERATORS)
+app.command("whoami")(tokens.whoami)
 app.command("dev", rich_help_panel=PROGRAMS)(programs.dev)
 app.command("server", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.server)
 app.command("agent", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.agent)

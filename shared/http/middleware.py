@@ -239,13 +239,16 @@ class Gate:
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else request.path
             if path not in self._open or request.method not in SAFE_METHODS:
-                wrong = "is wrong" if hdrs.AUTHORIZATION in request.headers else "is missing"
-                why = request[PRINCIPAL].why or f"the token {wrong}"
+                why, challenge = "the token is missing", "Bearer"
+                if hdrs.AUTHORIZATION in request.headers:
+                    why = request[PRINCIPAL].why or "the token is wrong"
+                    known = request[PRINCIPAL].why or "it is not known"
+                    challenge = f'Bearer error="invalid_token", error_description="{known}"'
                 raise Denied(
                     HTTPStatus.UNAUTHORIZED,
                     "not_allowed",
                     f"a valid token is needed, {why}: Authorization: Bearer TOKEN",
-                    {"WWW-Authenticate": "Bearer"},
+                    {"WWW-Authenticate": challenge},
                 )
 
     # -- long polls

@@ -218,7 +218,14 @@ async def test_who_shows_no_token_is_not_let_in(guarded, shown):
     for method, path in (("GET", guarded.private), ("POST", guarded.upload), ("GET", "/nowhere")):
         answer = await guarded.ask(method, path, Authorization=shown)
         assert answer.status == 401, (method, path)
-        assert answer.headers["www-authenticate"] == "Bearer"
+        challenge = answer.headers["www-authenticate"]
+        assert challenge.startswith('Bearer error="invalid_token", error_description="')
+        assert TOKEN[:-1] not in f"{challenge}{answer.body!r}"
+
+
+async def test_who_sends_no_token_is_asked_for_one(guarded):
+    answer = await guarded.ask("GET", guarded.private)
+    assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
 
 
 @pytest.mark.parametrize("shown", [f"Bearer {TOKEN}", f"bearer  {OTHER} "])
