@@ -21,6 +21,7 @@ import structlog
 from aiohttp import web
 
 from client_agent.api.bulk import Bulk
+from client_agent.api.files import Files
 from client_agent.api.problems import answer_problems
 from client_agent.api.routes import Api
 from client_agent.api.snapshots import Snapshots
@@ -243,6 +244,7 @@ async def running(
         api = Api(payloads, outputs, runner, intake, health, folders, snapshots, clock)
         app.add_routes(api.routes())
         app.add_routes(Bulk(payloads, intake, folders).routes())
+        app.add_routes(Files(payloads, runner, folders).routes())
         deadlines = Deadlines(
             settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
         )

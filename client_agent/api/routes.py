@@ -8,13 +8,23 @@ from typing import Final
 import structlog
 from aiohttp import hdrs, web
 
+from client_agent.api.requests import (
+    ID,
+    caller,
+    id_of,
+    int_param,
+    json_answer,
+    keyed,
+    lease,
+    seconds_param,
+    stream,
+)
 from client_agent.api.running_logs import RunningLogs
 from client_agent.api.snapshots import Snapshots
 from client_agent.intake.submit import Intake
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads import states
-from client_agent.payloads.errors import NoSuchPayload, Refused
-from client_agent.payloads.leases import Caller
+from client_agent.payloads.errors import Refused
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
 from client_agent.report.cpu_load import CpuLoad
@@ -26,18 +36,15 @@ from shared.clock import Clock, wait_for
 from shared.http.authentication import PRINCIPAL
 from shared.http.file_response import send_file
 from shared.http.middleware import GATE, UPLOADED_ID
-from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
 from shared.ids import AttemptKey
-from shared.wire import LOG_SIZE, AgentHealth, PayloadDoc, PayloadState, ResultInfo, Settled, Wire
+from shared.wire import LOG_SIZE, AgentHealth, PayloadDoc, PayloadState, ResultInfo, Settled
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _MAX_WAIT_S: Final = 60.0
-_MAX_NUMBER_LEN: Final = 32
 _LIST_BYTES: Final = 1 << 24
 """Of a list, after which payloads are listed without live values."""
-_ID: Final = "{id:[0-9]{1,18}}"
 
 
 class Api:
@@ -67,12 +74,12 @@ class Api:
             web.get("/health", self.health),
             web.get("/load", self.load),
             web.post("/submit", self.submit),
-            web.get(f"/retrieve/{_ID}", self.retrieve),
-            web.get(f"/retrieve_partial/{_ID}", self.retrieve_partial),
-            web.post(f"/kill/{_ID}", self.kill),
+            web.get(f"/retrieve/{ID}", self.retrieve),
+            web.get(f"/retrieve_partial/{ID}", self.retrieve_partial),
+            web.post(f"/kill/{ID}", self.kill),
             web.get("/payloads", self.list),
-            web.delete(f"/payloads/{_ID}", self.acknowledge),
-            web.get(f"/payloads/{_ID}/logs/{{stream:stdout|stderr}}", self.log, allow_head=False),
+            web.delete(f"/payloads/{ID}", self.acknowledge),
+            web.get(f"/payloads/{ID}/logs/{{stream:stdout|stderr}}", self.log, allow_head=False),
             web.post("/keys/{server}/{key}/settle", self.settle),
             web.get("/events", self.events),
         ]
@@ -86,7 +93,7 @@ class Api:
         health, healthy = await self._health.report(self._runner.running)
         if not request[PRINCIPAL].authenticated:  # names of folders are the operator's
             health = AgentHealth(status=health.status, database=health.database)
-        return _json(health, 200 if healthy else 503)
+        return json_answer(health, 200 if healthy else 503)
 
     async def load(self, _: web.Request) -> web.StreamResponse:
         return web.json_response(self._cpu_load.percent())
@@ -97,16 +104,16 @@ class Api:
         await send_continue(request)
         payload = await self._intake.submit(request)
         request[UPLOADED_ID] = payload.id
-        return _json(payload.doc())
+        return json_answer(payload.doc())
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         payload = await self._wait_for_end(request)
         if payload.state is PayloadState.COMPLETED and payload.outcome and payload.outcome.result:
             return await self._result(request, payload.id, payload.outcome.result)
-        return _json(self._outputs.doc(payload))
+        return json_answer(self._outputs.doc(payload))
 
     async def retrieve_partial(self, request: web.Request) -> web.StreamResponse:
-        payload = await self._payloads.get(_id(request))
+        payload = await self._payloads.get(id_of(request))
         if payload.state is PayloadState.CLEANED:
             raise Refused(404, "cleaned", f"what payload {payload.id} left has been removed")
         if payload.outcome and payload.outcome.result:
@@ -114,28 +121,26 @@ class Api:
         return await self._snapshot(request, payload)
 
     async def kill(self, request: web.Request) -> web.StreamResponse:
-        payload_id = _id(request)
-        await self._payloads.check_caller(payload_id, _caller(request))
-        return _json((await self._runner.kill(payload_id)).doc())
+        payload_id = id_of(request)
+        await self._payloads.check_caller(payload_id, caller(request))
+        return json_answer((await self._runner.kill(payload_id)).doc())
 
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
-        payload_id = _id(request)
-        await self._payloads.acknowledge(payload_id, _caller(request))
+        payload_id = id_of(request)
+        await self._payloads.acknowledge(payload_id, caller(request))
         await self._folders.remove_result(payload_id)
         return web.Response(status=204)
 
     async def log(self, request: web.Request) -> web.StreamResponse:
         """What it has written so far to a log. Followed, the answer goes on as more is written."""
-        payload_id, offset = _id(request), _int_param(request, "offset")
+        offset = int_param(request, "offset")
         follow = request.query.get("follow") in ("1", "true")
         with request.app[GATE].long_poll(request) if follow else contextlib.nullcontext():
-            payload = await self._payloads.get(payload_id)
-            if request.query.get("key") not in (None, payload.key):
-                raise NoSuchPayload(payload_id)
+            payload = await keyed(request, self._payloads)
             if follow:
                 payload = await self._logs.wait_for_launch(payload)
             with self._logs.open(payload, request.match_info["stream"]) as log:
-                response = _stream("application/octet-stream")
+                response = stream("application/octet-stream")
                 response.headers[LOG_SIZE] = str(0 if log is None else log.size)
                 await response.prepare(request)
                 if log is not None:
@@ -154,10 +159,10 @@ class Api:
         server, kill = request.match_info["server"], request.query.get("kill") in ("1", "true")
         if not kill:  # a submit that is cancelled is refused, however much of it has arrived
             await self._intake.wait_for_submission(server, key)
-        payload = await self._payloads.settle(server, key, _lease(request))
+        payload = await self._payloads.settle(server, key, lease(request))
         if payload is not None and kill:
             payload = await self._runner.kill(payload.id)
-        return _json(Settled(payload=None if payload is None else payload.doc()))
+        return json_answer(Settled(payload=None if payload is None else payload.doc()))
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Written in pages, because there may be many. A payload that changes meanwhile may be in
@@ -184,8 +189,8 @@ class Api:
         return response
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        after = _int_param(request, "after")
-        response = _stream("application/x-ndjson")
+        after = int_param(request, "after")
+        response = stream("application/x-ndjson")
         await response.prepare(request)
         server = request.query.get("server")
         lines = event_lines(self._payloads, self._outputs, self._clock, after, server)
@@ -203,7 +208,7 @@ class Api:
 
     async def _wait_for_end(self, request: web.Request) -> Payload:
         """The payload; with ``?wait=`` once it has ended or these seconds have passed."""
-        payload_id, seconds = _id(request), min(_seconds(request, "wait"), _MAX_WAIT_S)
+        payload_id, seconds = id_of(request), min(seconds_param(request, "wait"), _MAX_WAIT_S)
         with self._payloads.wakeups.of(payload_id, end_only=True) as ended:
             payload = await self._payloads.get(payload_id)
             if seconds > 0 and payload.state not in states.ENDED:
@@ -234,58 +239,5 @@ class Api:
         return response
 
 
-def _stream(content_type: str) -> web.StreamResponse:
-    """An answer that proxies pass on piece by piece."""
-    return web.StreamResponse(
-        headers={
-            hdrs.CONTENT_TYPE: content_type,
-            hdrs.CACHE_CONTROL: "no-store",
-            "X-Accel-Buffering": "no",
-        }
-    )
-
-
 def _without_live(payload: Payload) -> PayloadDoc:
     return payload.doc().model_copy(update={"live": None})
-
-
-def _json(model: Wire, status: int = 200) -> web.Response:
-    return web.Response(
-        text=model.model_dump_json(), status=status, content_type="application/json"
-    )
-
-
-def _id(request: web.Request) -> int:
-    return int(request.match_info["id"])
-
-
-def _caller(request: web.Request) -> Caller:
-    return Caller(_lease(request), request.query.get("server"), request.query.get("key"))
-
-
-def _lease(request: web.Request) -> int:
-    return _int_param(request, "lease")
-
-
-def _int_param(request: web.Request, name: str) -> int:
-    text = request.query.get(name) or "0"
-    number = whole_number(text)
-    if number is None:
-        raise _not_a_number(name, text)
-    return number
-
-
-def _seconds(request: web.Request, name: str) -> float:
-    text = request.query.get(name) or "0"
-    try:
-        number = float(text) if len(text) <= _MAX_NUMBER_LEN else -1.0
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < 2**53:
-        raise _not_a_number(name, text)
-    return number
-
-
-def _not_a_number(name: str, text: str) -> Refused:
-    shown = text[:_MAX_NUMBER_LEN]
-    return Refused(400, "invalid_query", f"{name}: {shown!r} is not a number from 0 up")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -88,6 +88,17 @@ class Runner:
             await attempt.finished.wait()
         return await payloads.get(payload_id)
 
+    @contextlib.asynccontextmanager
+    async def directory(self, payload: Payload) -> AsyncIterator[int | None]:
+        """Descriptor of the directory of an attempt that runs, kept until the context ends; None:
+        it does not run."""
+        attempt = self._attempts.get(payload.id)
+        if attempt is None or payload.state is not PayloadState.RUNNING:
+            yield None
+            return
+        async with attempt.directory() as fd:
+            yield fd
+
     async def snapshot(
         self, payload: Payload, to: Path, threads: ThreadPoolExecutor, check_space: CheckSpace
     ) -> None:
@@ -98,9 +109,8 @@ class Runner:
             check_space: see :func:`client_agent.collect.pack.collect`.
         """
         context, loop = self._context, asyncio.get_running_loop()
-        attempt, source = self._attempts.get(payload.id), context.receipt_source(payload)
-        runs = attempt is not None and payload.state is PayloadState.RUNNING
-        async with attempt.directory() if attempt and runs else contextlib.nullcontext() as fd:
+        source = context.receipt_source(payload)
+        async with self.directory(payload) as fd:
             await loop.run_in_executor(
                 threads, result.snapshot, source, context.folders, fd, to, check_space
             )

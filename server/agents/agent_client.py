@@ -17,6 +17,7 @@ from server.domain.jobs import Job
 from server.ports import Agent, AgentError, Fetched, ScratchFile, Storage, Unreachable
 from shared.clock import Clock, wait_for
 from shared.http.tls import TlsFiles, say_failure
+from shared.running_files import RunningFiles
 from shared.wire import AgentHealth, AgentState, PayloadDoc
 
 LONG_CALL: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
@@ -150,6 +151,15 @@ class AgentClient(Agent):
         self, job: Job, stream: str, offset: int, *, follow: bool
     ) -> AsyncGenerator[bytes, None]:
         raise NotImplementedError("it shows no logs of what runs")
+
+    async def list_files(self, job: Job, after: str, limit: int) -> RunningFiles:
+        raise NotImplementedError("it shows no files of what runs")
+
+    async def file_size(self, job: Job, path: str) -> int:
+        raise NotImplementedError("it shows no files of what runs")
+
+    def file(self, job: Job, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        raise NotImplementedError("it shows no files of what runs")
 
     async def _download(self, url: str, to: ScratchFile, most: int | None = None) -> Fetched:
         async with self._call("GET", url, transfer=True) as answer:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -11,7 +10,7 @@ import structlog
 from aiohttp.http_exceptions import LineTooLong
 
 from server.agents import answers, listing
-from server.agents.bulk_client import BulkClient
+from server.agents.live_client import STREAM, LiveClient
 from server.domain import outcome
 from server.domain.jobs import Job
 from server.ports import (
@@ -22,10 +21,8 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
-from shared.http.numbers import whole_number
 from shared.ids import AttemptKey
 from shared.wire import (
-    LOG_SIZE,
     AgentEvent,
     AgentHealth,
     PayloadDoc,
@@ -34,10 +31,6 @@ from shared.wire import (
 )
 
 log = structlog.get_logger()
-_STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
-"""A Ferryman agent sends something on its event stream every 15 s."""
-_NO_BYTES: Final = 2**62
-"""An offset behind every log."""
 _LINES: Final = 100
 _LINE_BYTES: Final = 1 << 20
 """A payload's live values have limits, and so has its line."""
@@ -45,7 +38,7 @@ _REST_S: Final = 0.01
 """Pause after so many lines: lines that are there already are read without a turn for others."""
 
 
-class FerrymanAgent(BulkClient):
+class FerrymanAgent(LiveClient):
     """A Ferryman agent.
 
     Args:
@@ -104,36 +97,6 @@ class FerrymanAgent(BulkClient):
     ) -> tuple[PayloadDoc | None, Fetched | None]:
         raise NotImplementedError("a Ferryman agent is not polled")
 
-    async def log_size(self, job: Job, stream: str) -> int:
-        async with self._log(job, stream, _NO_BYTES) as answer:
-            size = whole_number(answer.headers.get(LOG_SIZE, ""))
-            if size is None:
-                raise ValueError(f"a log without {LOG_SIZE}")
-            return size
-
-    async def log(
-        self, job: Job, stream: str, offset: int, *, follow: bool
-    ) -> AsyncGenerator[bytes, None]:
-        async with self._log(job, stream, offset, follow="1" if follow else "0") as answer:
-            while chunk := await answer.content.readany():
-                yield chunk
-
-    @asynccontextmanager
-    async def _log(
-        self, job: Job, stream: str, offset: int, **more: str
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url = f"{self.base}/payloads/{job.payload_id}/logs/{stream}"
-        params = {"key": str(job.key), "offset": str(offset)} | more
-        try:
-            async with self._call("GET", url, params=params, timeout=_STREAM) as answer:
-                if answer.content_type != "application/octet-stream":
-                    raise ValueError(f"{answer.content_type} in place of a log")
-                yield answer
-        except RefusedByAgent as problem:
-            if problem.code == "log_gone":
-                raise NoSuchPayload(str(problem)) from problem
-            raise
-
     async def payloads(self) -> PayloadList:
         """All that it holds for this server."""
         listed = await self._listing(self._server)
@@ -167,7 +130,7 @@ class FerrymanAgent(BulkClient):
             "GET",
             f"{self.base}/events",
             params={"after": str(after), "server": self._server},
-            timeout=_STREAM,
+            timeout=STREAM,
         ) as answer:
             lines = 0
             while line := await _line(answer.content):

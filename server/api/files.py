@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Protocol
 from urllib.parse import quote
@@ -12,13 +13,14 @@ from aiohttp import hdrs, web
 
 from server.api import documents
 from server.api.context import Context
-from server.api.log_source import find_attempt
+from server.api.log_source import FILES, find_attempt, live_agent
 from server.api.parameter_types import Param, flag, whole, word
 from server.api.params import flag_param, int_param
 from server.api.paths import JOB
 from server.api.problems import Refusal
 from server.api.requested_job import requested_job
 from server.api.route import Route
+from server.api.running_files import list_running, running_file
 from server.api.stored_files import list_stored, stored_file
 from server.domain.access import Area
 from server.domain.attempts import Attempt
@@ -55,29 +57,62 @@ class OpenedFile(Protocol):
 async def page(request: web.Request, context: Context) -> FilePage:
     """The files of a job: of its result, or, while it runs, those that are there now."""
     limit = int_param(request, "limit", 1_000, 1, _MOST)
-    number, at = _cursor(request)
+    cursor = _Cursor.of(request)
     job = await requested_job(request, context)
-    attempt = await _attempt(request, context, job, number)
-    items, behind = await list_stored(context, job, attempt, at, limit)
-    following = None if behind is None else f"{attempt.number}.{behind}"
-    return FilePage(attempt=attempt.number, running=False, items=items, next=following)
-
-
-def _cursor(request: web.Request) -> tuple[int | None, int]:
-    """Attempt and position from which a page goes on; None, 0: the first page.
-
-    Raises:
-        BadField
-    """
-    text = request.query.get("cursor")
-    if text is None:
-        return None, 0
-    attempt, _, at = text.partition(".")
-    found = whole_number(attempt, least=1), whole_number(at, most=_MAX_CURSOR)
-    if None in found:
-        why = f"cursor should be next of the page before, not {text[:32]!r}"
+    attempt = await _attempt(request, context, job, cursor.attempt)
+    agent = live_agent(context, job, attempt, FILES)
+    behind: str | int | None
+    if agent is not None:
+        items, behind = await list_running(agent, job, attempt, cursor.path, limit)
+    elif cursor.path:
+        why = f"attempt {attempt.number} has ended meanwhile: list its files again without cursor"
         raise BadField("cursor", "invalid_cursor", why)
-    return found[0], found[1] or 0
+    else:
+        items, behind = await list_stored(context, job, attempt, cursor.at, limit)
+    return FilePage(
+        attempt=attempt.number,
+        running=agent is not None,
+        items=items,
+        next=None if behind is None else str(_Cursor(attempt.number, behind)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cursor:
+    """Where a page goes on: ``ATTEMPT.POSITION`` of a result, ``ATTEMPT/PATH`` while it runs."""
+
+    attempt: int | None = None
+    behind: int | str = 0
+
+    @classmethod
+    def of(cls, request: web.Request) -> _Cursor:
+        """That of the query; without one, the first page.
+
+        Raises:
+            BadField
+        """
+        text = request.query.get("cursor")
+        if text is None:
+            return cls()
+        digits = len(text) - len(text.lstrip("0123456789"))
+        attempt, mark, rest = text[:digits], text[digits : digits + 1], text[digits + 1 :]
+        number = whole_number(attempt, least=1, most=_MAX_ATTEMPT)
+        behind = whole_number(rest, most=_MAX_CURSOR) if mark == "." else rest
+        if number is None or behind is None or mark not in (".", "/"):
+            why = f"cursor should be next of the page before, not {text[:32]!r}"
+            raise BadField("cursor", "invalid_cursor", why)
+        return cls(number, behind)
+
+    def __str__(self) -> str:
+        return f"{self.attempt}{'/' if isinstance(self.behind, str) else '.'}{self.behind}"
+
+    @property
+    def path(self) -> str:
+        return self.behind if isinstance(self.behind, str) else ""
+
+    @property
+    def at(self) -> int:
+        return self.behind if isinstance(self.behind, int) else 0
 
 
 async def _attempt(
@@ -108,7 +143,12 @@ async def read(request: web.Request, context: Context) -> web.StreamResponse:
     path = request.match_info["path"]
     job = await requested_job(request, context)
     attempt = await _attempt(request, context, job)
-    opened: AbstractAsyncContextManager[OpenedFile] = stored_file(context, job, attempt, path)
+    agent = live_agent(context, job, attempt, FILES)
+    opened: AbstractAsyncContextManager[OpenedFile] = (
+        stored_file(context, job, attempt, path)
+        if agent is None
+        else running_file(agent, job, attempt, path)
+    )
     async with opened as file:
         return await _send(request, file, path, inline=inline)
 
@@ -163,7 +203,7 @@ def _headers(path: str, *, inline: bool) -> dict[str, str]:
 _ATTEMPT: Final = {"attempt": whole("its number; the latest where it is missing", 1, _MAX_ATTEMPT)}
 _PAGES: Final[dict[str, Param]] = {
     "limit": whole("files on a page", 1, _MOST, 1_000),
-    "cursor": word("what the page before gave as next", 40, r"^[0-9]+\.[0-9]+$"),
+    "cursor": word("what the page before gave as next", 1_100, r"^[0-9]+[./].*$"),
 }
 _INLINE: Final = {"inline": flag("1: text and images may be shown, not only saved")}
 _ANY: Final = "application/octet-stream"
@@ -175,7 +215,7 @@ ROUTES: Final = (
         Area.JOBS,
         page,
         {200: wire.FilePage},
-        (400, 404, 409, 410),
+        (400, 404, 409, 410, 503),
         _ATTEMPT | _PAGES,
     ),
     Route(
@@ -184,7 +224,7 @@ ROUTES: Final = (
         Area.JOBS,
         read,
         {200: _ANY, 206: _ANY},
-        (400, 404, 409, 410),
+        (400, 404, 409, 410, 503),
         _ATTEMPT | _INLINE,
     ),
 )

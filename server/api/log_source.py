@@ -31,6 +31,20 @@ Log: TypeAlias = Callable[[int, int], AsyncGenerator[bytes, None]]
 
 
 @dataclass(frozen=True, slots=True)
+class LiveKind:
+    """Something that an attempt writes, and the codes of refusals to show it."""
+
+    what: str
+    not_shown: str
+    moves: str
+    """The attempt has ended, and its result has not come yet."""
+
+
+LOG: Final = LiveKind("the log", "no_live_log", "log_moves")
+FILES: Final = LiveKind("its files", "no_live_files", "files_move")
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Bytes of an attempt's log; none: nothing came for a while."""
 
@@ -47,7 +61,7 @@ async def opened_log(
     Raises:
         Refusal: it cannot be read now; also while it is read.
     """
-    agent = _agent(context, job, attempt)
+    agent = live_agent(context, job, attempt)
     if agent is None:
         async with stored_log(context, job, attempt, stream) as stored:
             yield stored.size, stored.chunks
@@ -55,7 +69,7 @@ async def opened_log(
     try:
         size = await agent.log_size(job, stream)
     except AgentError as problem:
-        raise _why_not(job, attempt, problem) from problem
+        raise why_not(job, attempt, problem) from problem
 
     async def chunks(start: int, _: int) -> AsyncGenerator[bytes, None]:
         try:
@@ -63,7 +77,7 @@ async def opened_log(
                 async for chunk in some:
                     yield chunk
         except AgentError as problem:
-            raise _why_not(job, attempt, problem) from problem
+            raise why_not(job, attempt, problem) from problem
 
     yield size, chunks
 
@@ -116,7 +130,7 @@ async def _rest(
     context: Context, job: Job, attempt: Attempt, stream: str, offset: int
 ) -> AsyncGenerator[bytes, None]:
     """Its bytes from ``offset`` on, and what it goes on to write."""
-    agent = _agent(context, job, attempt)
+    agent = live_agent(context, job, attempt)
     if agent is not None:
         chunks = agent.log(job, stream, offset, follow=True)
         async with aclosing(chunks), aclosing(_until_closing(context, job, chunks)) as some:
@@ -175,8 +189,8 @@ def has_started(job: Job, attempt: Attempt) -> bool:
     return job.attempt == attempt.number and job.state in states.AT_AGENT
 
 
-def _agent(context: Context, job: Job, attempt: Attempt) -> Agent | None:
-    """Who has its log; None: it has ended, and the log is in its result.
+def live_agent(context: Context, job: Job, attempt: Attempt, kind: LiveKind = LOG) -> Agent | None:
+    """Who has what the attempt writes; None: it has ended, and has left it in its result.
 
     Raises:
         Refusal: nobody shows it now.
@@ -184,27 +198,28 @@ def _agent(context: Context, job: Job, attempt: Attempt) -> Agent | None:
     if attempt.ended_at is not None:
         return None
     if not has_started(job, attempt):
-        raise not_started(job)
+        raise not_started(job, kind)
     agent = context.fleet.named(job.agent or "")
     if agent is None or not agent.supports_events:
-        what = "a job-orchestrator client" if agent else "not in the server's settings"
-        message = f"agent {job.agent} is {what}: the log can be read when the attempt has ended"
-        raise Refusal(HTTPStatus.CONFLICT, "no_live_log", message)
+        who = "a job-orchestrator client" if agent else "not in the server's settings"
+        message = f"agent {job.agent} is {who}: {kind.what} can be read when the attempt has ended"
+        raise Refusal(HTTPStatus.CONFLICT, kind.not_shown, message)
     return agent
 
 
-def _why_not(job: Job, attempt: Attempt, problem: AgentError) -> Refusal:
+def why_not(job: Job, attempt: Attempt, problem: AgentError, kind: LiveKind = LOG) -> Refusal:
+    """The answer where an agent does not show it."""
     if isinstance(problem, NoSuchPayload):
         message = f"attempt {attempt.number} of job {job.id} has ended, its result is on the way"
-        return Refusal(HTTPStatus.CONFLICT, "log_moves", message, retry_after_s=1)
+        return Refusal(HTTPStatus.CONFLICT, kind.moves, message, retry_after_s=1)
     if isinstance(problem, RefusedByAgent):
-        message = f"agent {job.agent} does not show the log: {problem}"
-        return Refusal(HTTPStatus.CONFLICT, "no_live_log", message)
+        message = f"agent {job.agent} does not show {kind.what}: {problem}"
+        return Refusal(HTTPStatus.CONFLICT, kind.not_shown, message)
     return Refusal(503, "agent_unreachable", str(problem), retry_after_s=5)
 
 
-def not_started(job: Job) -> Refusal:
+def not_started(job: Job, kind: LiveKind = LOG) -> Refusal:
     message = f"job {job.id} is {job.state}, and no attempt of it has started"
-    if not job.ended:
+    if not job.ended and kind is LOG:
         message += "; follow=1 waits for one"
     return Refusal(HTTPStatus.CONFLICT, "not_started", message)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -105,10 +105,12 @@ async def stored_file(
         yield StoredFile(context, result, local, entry)
 
 
-def no_such_file(job: Job, path: str, similar: list[str]) -> Refusal:
+def no_such_file(job: Job, path: str, similar: Sequence[str] = (), why: str = "") -> Refusal:
     """Refuse a path, and name files that may be meant."""
     message = f"job {job.id} has no file {shown(path)}"
-    if similar:
+    if why:
+        message += f" now: {why}"
+    elif similar:
         message += f"; there is {' and '.join(shown(one) for one in similar)}"
     else:
         message += f"; /api/v1/jobs/{job.id}/files lists those that it has"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from server.domain.jobs import Job
 from server.domain.leases import Lease
 from server.domain.placement import Candidate
 from server.domain.service import Service
+from server.ports.live_agents import LiveAgent
 from server.ports.storage import FileStream, ScratchFile
 from shared.clock import Micros
 from shared.wire import AgentHealth, AgentState, PayloadDoc
@@ -62,7 +63,7 @@ class Inputs(FileStream, Protocol):
     def sha256(self) -> str: ...
 
 
-class Agent(Protocol):
+class Agent(LiveAgent, Protocol):
     """One agent. Every call raises Unreachable or RefusedByAgent."""
 
     name: str
@@ -161,29 +162,6 @@ class Agent(Protocol):
 
         Raises:
             NoSuchPayload
-        """
-        ...
-
-    async def log_size(self, job: Job, stream: str) -> int:
-        """How many bytes the job's current attempt has written so far to "stdout" or "stderr".
-        Ferryman agents only, as is :meth:`log`.
-
-        Raises:
-            NoSuchPayload: it has ended there, so its logs are in its result.
-        """
-        ...
-
-    def log(
-        self, job: Job, stream: str, offset: int, *, follow: bool
-    ) -> AsyncGenerator[bytes, None]:
-        """What it has written, from ``offset`` on.
-
-        Args:
-            follow: goes on with what it writes; ends when it has ended, or wrote nothing for a
-                while.
-
-        Raises:
-            NoSuchPayload: as above.
         """
         ...
 

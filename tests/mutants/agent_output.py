@@ -112,7 +112,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "output",
         "a log is that of one attempt",
-        "api/routes.py",
+        "api/requests.py",
         'if request.query.get("key") not in (None, payload.key):',
         "if False:",
         f"{_LOGS}logs_of_what_is_unknown_or_has_ended_are_not_here",

@@ -1,0 +1,155 @@
+"""The files of an attempt that runs, one by one, as they are now. Blocking.
+
+The job changes them at the same time, and may put links in the way: each component of a path is
+opened by itself, no link is followed, and only regular files are read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import unicodedata
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from client_agent.collect.contents import own_names
+from client_agent.collect.walk import Bounds, Walk
+from client_agent.storage import open_beneath
+from client_agent.storage.shortage import raise_if_shortage
+from shared.files.descriptors import closing_fd
+from shared.files.names import UnsafeName, safe_path
+from shared.files.portable import fold
+from shared.running_files import RunningFile, RunningFiles
+
+_CHUNK: Final = 1 << 18
+
+
+class NoSuchFile(Exception):
+    """No file can be read there now; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileId:
+    """Which file was opened: another one may have its name a moment later."""
+
+    device: int
+    inode: int
+    size: int
+    """Bytes when it was opened."""
+
+
+class RunningTree:
+    """The directory of an attempt, and its logs.
+
+    Args:
+        fd: the directory; the caller closes it.
+        logs: usual name in a result -> where the log is.
+    """
+
+    def __init__(self, fd: int, logs: Mapping[str, Path]) -> None:
+        self._fd, self._logs = fd, logs
+
+    def list(self, after: str, limit: int) -> RunningFiles:
+        """The files behind ``after`` (empty: all), folder by folder, and the logs at their end."""
+        own = self._own_names()
+        found: list[RunningFile] = []
+        if after not in own:
+            last = _components(after) if after else []
+            entries = Walk(self._fd, Bounds(), may_chmod=False).entries(_ignore, own)
+            for entry in entries:
+                if entry.is_folder or _components(entry.path) <= last:
+                    continue
+                if len(found) == limit:
+                    entries.close()  # type: ignore[attr-defined]
+                    return RunningFiles(files=found, more=True)
+                modified = max(0.0, entry.modified)
+                found.append(RunningFile(path=entry.path, size=entry.size, modified=modified))
+        names = list(own)
+        for name in names[names.index(after) + 1 :] if after in own else names:
+            if len(found) == limit:
+                return RunningFiles(files=found, more=True)
+            status = own[name].stat()
+            found.append(RunningFile(path=name, size=status.st_size, modified=status.st_mtime))
+        return RunningFiles(files=found, more=False)
+
+    def find(self, path: str) -> FileId:
+        """Which file has the path now. Raises NoSuchFile, or OSError in a shortage."""
+        with closing_fd(self._open(path)) as fd:
+            status = os.fstat(fd)
+            return FileId(status.st_dev, status.st_ino, status.st_size)
+
+    def read(self, path: str, file: FileId, at: int, count: int) -> bytes:
+        """Some of its bytes; none: it is another file now, or has become shorter."""
+        with closing_fd(self._open(path)) as fd:
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) != (file.device, file.inode):
+                return b""
+            return os.pread(fd, min(count, _CHUNK), at)
+
+    def _open(self, path: str) -> int:
+        own = self._own_names()
+        if path in own:
+            return os.open(own[path], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            parts = safe_path(path).split("/")
+        except UnsafeName as problem:
+            raise NoSuchFile(problem.why) from None
+        with ExitStack() as stack:
+            try:
+                parent = self._fd
+                for part in parts[:-1]:
+                    name = _name_on_disk(parent, part)
+                    folder = open_beneath.open_directory(parent, name, may_chmod=False)
+                    parent = stack.enter_context(closing_fd(folder))
+                name = _name_on_disk(parent, parts[-1])
+                status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode):
+                    raise NoSuchFile("it is not a regular file; links are not followed")
+                return open_beneath.open_file(parent, name, status, may_chmod=False)
+            except OSError as problem:
+                raise_if_shortage(problem)
+                raise NoSuchFile(_why(problem)) from None
+
+    def _own_names(self) -> dict[str, Path]:
+        """Name in the result of each log -> where it is."""
+        with os.scandir(self._fd) as listing:
+            top = {fold(entry.name) for entry in listing}
+        names = own_names(self._logs, top)
+        return {names[usual]: path for usual, path in self._logs.items()}
+
+
+def _why(problem: OSError) -> str:
+    if problem.errno in (errno.ELOOP, errno.EXDEV):
+        return "links and mounts are not followed"
+    if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+        return "there is none now"
+    return problem.strerror or "it cannot be read"
+
+
+def _components(path: str) -> list[bytes]:
+    return [os.fsencode(part) for part in path.split("/")]
+
+
+def _ignore(path: str, why: str) -> None:
+    """What cannot be packed is not listed."""
+
+
+def _name_on_disk(parent: int, name: str) -> str:
+    """The name of an entry that is listed as ``name``: a job may have stored it decomposed."""
+    if name.isascii() or _exists(parent, name):
+        return name
+    with os.scandir(parent) as listing:
+        names: Collection[str] = [entry.name for entry in listing]
+    return next((one for one in names if unicodedata.normalize("NFC", one) == name), name)
+
+
+def _exists(parent: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,69 @@
+"""The files of jobs, one by one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_AGENT: Final = "tests/contract/test_agent_files.py::test_"
+_SERVER: Final = "tests/contract/test_files_http.py::test_"
+_RUNNING: Final = "tests/contract/test_running_files_http.py::test_"
+
+
+def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("files", protection, file, old, new, tests)
+
+
+MUTANTS: Final = (
+    _of(
+        "only regular files of what runs are read",
+        "client_agent/collect/running.py",
+        "if not stat.S_ISREG(status.st_mode):",
+        "if False:",
+        f"{_AGENT}nothing_outside_the_directory_is_read",
+    ),
+    _of(
+        "a path of what runs is a safe one",
+        "client_agent/collect/running.py",
+        'parts = safe_path(path).split("/")',
+        'parts = path.split("/")',
+        f"{_AGENT}nothing_outside_the_directory_is_read",
+    ),
+    _of(
+        "a file that was replaced is not mixed with another",
+        "client_agent/collect/running.py",
+        "if (status.st_dev, status.st_ino) != (file.device, file.inode):",
+        "if False:",
+        f"{_AGENT}a_file_that_was_replaced_or_cut_is_not_mixed_with_another",
+    ),
+    _of(
+        "the end of a file is not sent before its checksum is known",
+        "server/api/files.py",
+        'following = await anext(chunks, b"")  # before the last one is sent: it may be damaged\n'
+        "            await response.write(chunk)",
+        'await response.write(chunk)\n            following = await anext(chunks, b"")',
+        f"{_SERVER}a_damaged_file_ends_the_connection",
+    ),
+    _of(
+        "a browser runs nothing of a file",
+        "server/domain/media_types.py",
+        'if found.startswith("text/") or found in _SHOWN_TEXT:',
+        'if found == "text/html":\n        return found\n    if found.startswith("text/"):',
+        f"{_SERVER}a_browser_may_show_text_and_images_and_runs_nothing",
+    ),
+    _of(
+        "an image that may hold a script is only saved",
+        "server/domain/media_types.py",
+        "return found if found in _SHOWN_IMAGES else None",
+        'return found if found.startswith("image/") else None',
+        f"{_SERVER}a_browser_may_show_text_and_images_and_runs_nothing",
+    ),
+    _of(
+        "a part of a file that may have changed is not taken for the rest of an old one",
+        "shared/http/ranges.py",
+        "if_range is not None and (etag is None or",
+        "if_range is not None and etag is not None and (",
+        f"{_RUNNING}the_files_of_a_running_job_are_listed_and_read_and_then_those_of_its_result",
+    ),
+)
