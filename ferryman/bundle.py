@@ -1,7 +1,9 @@
 """Which files make up a bundle, and what is checked before a byte is sent.
 
 A folder stands for what is in it, relative to it; single files stand for their base names; a
-mapping says the names. One archive alone is sent as it is and expanded by the server.
+mapping says the names. One archive alone is sent as it is and expanded by the server. An open file
+is read from where it is to its end; one that cannot be read twice, such as a pipe, is copied to a
+temporary file first, since an upload may have to be repeated.
 
 Symbolic links inside a folder: a link to a regular file inside the same folder is sent as that
 file. Every other link is refused: a link to the outside would send what the user did not name, and
@@ -11,20 +13,25 @@ folders are not sent: a form has files only.
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shutil
 import stat
+import tempfile
 import unicodedata
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import BinaryIO, Final, TypeAlias
 
 from ferryman.errors import BadBundle
 
 AnyPath: TypeAlias = str | os.PathLike[str]
-Files: TypeAlias = AnyPath | Sequence[AnyPath] | Mapping[str, AnyPath | bytes]
+Content: TypeAlias = AnyPath | bytes | BinaryIO
+"""Of a file: where it is, what is in it, or a file that is open for reading bytes."""
+Files: TypeAlias = AnyPath | Sequence[AnyPath] | Mapping[str, Content]
 """What can be submitted: a folder, an archive, files, or names with their content."""
 
 ENTRY: Final = "run.sh"
@@ -41,12 +48,16 @@ class BundleFile:
 
     name: str
     """Path in the bundle, or the archive's base name."""
-    source: Path | bytes
+    source: Path | bytes | BinaryIO
     size: int
     """Bytes."""
     identity: tuple[int, int, int] = (0, 0, 0)
     """Device, inode and mtime (ns) as the size was read: they must be the same when it is sent."""
     field: str = "file"
+    start: int = 0
+    """Of an open file: where it begins."""
+    is_copy: bool = False
+    """The open file is a temporary one, to be closed."""
 
 
 def gather(files: Files) -> list[BundleFile]:
@@ -57,7 +68,13 @@ def gather(files: Files) -> list[BundleFile]:
             bundle may have, or there is no ``run.sh``.
     """
     if isinstance(files, Mapping):
-        parts = [_bundle_file(name, _source(content)) for name, content in files.items()]
+        parts = []
+        try:
+            for name, content in files.items():
+                parts.append(_bundle_file(name, content))
+        except BaseException:
+            close_copies(parts)
+            raise
     else:
         paths = [files] if isinstance(files, str | os.PathLike) else list(files)
         named = [Path(os.fspath(path)) for path in paths]
@@ -71,18 +88,46 @@ def gather(files: Files) -> list[BundleFile]:
     return parts
 
 
-def _source(content: AnyPath | bytes) -> Path | bytes:
-    return content if isinstance(content, bytes) else Path(os.fspath(content))
+def close_copies(parts: Iterable[BundleFile]) -> None:
+    """Remove the temporary files that :func:`gather` made."""
+    for part in parts:
+        if part.is_copy and not isinstance(part.source, bytes | Path):
+            part.source.close()
 
 
-def _bundle_file(name: str, source: Path | bytes) -> BundleFile:
+def _bundle_file(name: str, source: Content) -> BundleFile:
     name = unicodedata.normalize("NFC", name)  # macOS decomposes
     if _UNSAFE.search(name):
         why = "a name is a relative path without “..”, backslashes and control characters, in UTF-8"
         raise BadBundle(f"{shown(name)} cannot be in a bundle: {why}", name)
     if isinstance(source, bytes):
         return BundleFile(name, source, len(source))
-    return BundleFile(name, source, *_measure(source))
+    if isinstance(source, str | os.PathLike):
+        path = Path(os.fspath(source))
+        return BundleFile(name, path, *_measure(path))
+    return _open_file(name, source)
+
+
+def _open_file(name: str, file: BinaryIO) -> BundleFile:
+    given: object = file
+    if isinstance(given, io.TextIOBase) or not callable(getattr(given, "read", None)):
+        why = "its content is a path, bytes, or a file opened with “rb”"
+        raise BadBundle(f"{shown(name)}: {why}", name)
+    copy = None
+    try:
+        if not file.seekable():
+            copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close_copies
+            shutil.copyfileobj(file, copy)
+            copy.seek(0)
+        source = copy or file
+        start = source.tell()
+        size = source.seek(0, os.SEEK_END) - start
+        source.seek(start)
+    except (OSError, ValueError) as problem:  # ValueError: it is closed
+        if copy is not None:
+            copy.close()
+        raise BadBundle(f"{shown(name)} cannot be read: {problem}", name) from problem
+    return BundleFile(name, source, max(0, size), start=start, is_copy=copy is not None)
 
 
 def _measure(path: Path) -> tuple[int, tuple[int, int, int]]:

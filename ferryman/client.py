@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable
-from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import BinaryIO, Final, Self, Unpack
 
 from ferryman import errors
 from ferryman.answer_errors import conflict_as
@@ -14,9 +12,9 @@ from ferryman.answers import Accepted
 from ferryman.bundle import Files
 from ferryman.client_options import ClientOptions
 from ferryman.clock import RealClock
-from ferryman.connection import connection
+from ferryman.connection import AnyPath, connection
 from ferryman.defaults import DEFAULT_URL
-from ferryman.download import Download, Downloaded, target_path
+from ferryman.download import Download, Downloaded, sink_for
 from ferryman.event_models import EventDoc
 from ferryman.fields import JobOptions, upload_fields
 from ferryman.form import ProgressCallback
@@ -117,7 +115,7 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
 
         Args:
             files: a folder (what is in it, relative to it), one archive (.zip, .tar, .tar.gz,
-                .tgz), files (by base name), or a mapping of names to paths or bytes.
+                .tgz), files (by base name), or a mapping of names to paths, bytes or open files.
             service: which kind of work.
             user: whose; default: the client's.
             name: for people, to find it again.
@@ -227,7 +225,7 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
     async def download(
         self,
         job_id: int,
-        to: str | Path = ".",
+        to: AnyPath | BinaryIO = ".",
         *,
         partial: bool = False,
         attempt: int | None = None,
@@ -239,6 +237,7 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
         Args:
             to: a folder (the file is then ``job-17.zip`` in it) or the file to write, replaced if
                 it is there. A path that ends with a slash is a folder; missing folders are made.
+                Or a file that is open for writing bytes.
             partial: what there is by now, whatever the state: of a running job a snapshot, of a
                 failed job what it left, logs included.
             attempt: what this attempt left, whatever became of it.
@@ -261,8 +260,8 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
         if attempt is not None:
             name = f"{name}-attempt-{attempt}"
             path = f"api/v1/jobs/{job_id}/attempts/{attempt}/result"
-        target = await asyncio.to_thread(target_path, to, f"{name}.zip")
-        return await Download(self._transport, path, target, on_progress=progress).run()
+        sink = await sink_for(to, f"{name}.zip")
+        return await Download(self._transport, path, sink, on_progress=progress).run()
 
     async def cancel(self, job_id: int) -> JobDoc:
         """Cancel a job, and wait until none of its processes is left.

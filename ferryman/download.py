@@ -6,17 +6,20 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import io
 import os
 import re
-import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import BinaryIO, Final
 
 import aiohttp
 
 from ferryman.answer_errors import no_result
+from ferryman.connection import AnyPath
 from ferryman.errors import (
+    BadArgument,
     BadDownload,
     FerrymanError,
     NotReady,
@@ -24,6 +27,7 @@ from ferryman.errors import (
     Refused,
 )
 from ferryman.form import BATCH, ProgressCallback
+from ferryman.sinks import FileSink, ObjectSink, Sink
 from ferryman.transport import Transport
 
 _DIGEST: Final = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
@@ -35,6 +39,7 @@ class Downloaded:
     """A file that was downloaded completely."""
 
     path: Path
+    """Of a file object: ``-``."""
     size: int
     """Bytes."""
     sha256: str
@@ -44,20 +49,25 @@ class Downloaded:
 
 
 class Download:
-    """One download of a ZIP."""
+    """One download.
+
+    Args:
+        path: of the route.
+        media: what the answer must be; None: anything.
+    """
 
     def __init__(
         self,
         transport: Transport,
         path: str,
-        target: Path,
+        sink: Sink,
         *,
+        query: Mapping[str, str] | None = None,
+        media: str | None = "application/zip",
         on_progress: ProgressCallback | None = None,
     ) -> None:
-        self._transport, self._path = transport, path
-        self._target, self._on_progress = target, on_progress
-        # Beside the target, so that the final rename stays on one file system.
-        self._partial = target.parent / f".{target.name[:200]}.{secrets.token_hex(4)}.part"
+        self._transport, self._path, self._query = transport, path, query
+        self._sink, self._media, self._on_progress = sink, media, on_progress
         self._received = 0
         self._hash = hashlib.sha256()
         self._etag: str | None = None
@@ -69,35 +79,31 @@ class Download:
         Raises:
             BadDownload: damaged in transfer, twice.
             NotReady, NoResult, Unreachable, NotUnderstood, Refused
-            OSError: the file cannot be written.
+            OSError: it cannot be written.
         """
-        file = self._create()
+        # Not in a thread: whoever is cancelled while one makes the file could not remove it.
+        self._sink.open()
         try:
             try:
-                await self._fetch(file)
-            except BadDownload:
-                await self._restart(file)
-                await self._fetch(file)
-            await asyncio.to_thread(self._finish, file)
+                await self._fetch()
+            except BadDownload as problem:
+                await self._restart_after(problem)
+                await self._fetch()
+            await asyncio.to_thread(self._sink.finish)
         except BaseException as problem:
-            file.close()
-            self._partial.unlink(missing_ok=True)
+            self._sink.abandon()
             if isinstance(problem, Refused):
                 raise no_result(problem) from None
             raise
         return Downloaded(
-            self._target, self._received, self._hash.hexdigest(), self._expected is not None
+            self._sink.path, self._received, self._hash.hexdigest(), self._expected is not None
         )
 
-    def _create(self) -> IO[bytes]:
-        # Not in a thread: whoever is cancelled while one makes the file could not remove it.
-        return self._partial.open("xb")
-
-    async def _fetch(self, file: IO[bytes]) -> None:
+    async def _fetch(self) -> None:
         while True:
             before = self._received
             try:
-                await self._transport.retry(lambda: self._fetch_once(file))
+                await self._transport.retry(self._fetch_once)
             except FerrymanError:
                 # As long as bytes come, go on; retry_for limits only the tries that bring none.
                 if self._received <= before or self._etag is None:
@@ -106,42 +112,44 @@ class Download:
                 break
         got = self._hash.hexdigest()
         if self._expected not in {None, got}:
-            raise BadDownload(str(self._target), str(self._expected), got)
+            raise BadDownload(str(self._sink.path), str(self._expected), got)
 
-    async def _fetch_once(self, file: IO[bytes]) -> None:
+    async def _fetch_once(self) -> None:
         headers = {}
         if self._received and self._etag:
             headers = {"Range": f"bytes={self._received}-", "If-Range": self._etag}
         elif self._received:
-            await self._restart(file)
-        async with self._transport.answer("GET", self._path, headers=headers) as answer:
-            _check_is_file(answer)
+            await self._restart()
+        async with self._transport.answer(
+            "GET", self._path, query=self._query, headers=headers
+        ) as answer:
+            _check_is_file(answer, self._media)
             if answer.status == 206:
                 sent_range = _RANGE.match(answer.headers.get("Content-Range", ""))
                 if sent_range is None or int(sent_range[1]) != self._received:
                     raise NotUnderstood(str(answer.url), "it sent another range than asked for")
             elif self._received:
-                await self._restart(file)
+                await self._restart()
             self._etag = _strong_etag(answer.headers.get("ETag"))
             self._expected = _sha256(answer.headers.get("Repr-Digest")) or self._expected
-            await self._read_body(answer, file)
+            await self._read_body(answer)
 
-    async def _read_body(self, answer: aiohttp.ClientResponse, file: IO[bytes]) -> None:
+    async def _read_body(self, answer: aiohttp.ClientResponse) -> None:
         size = None if answer.content_length is None else self._received + answer.content_length
         buffer = bytearray()
         try:
             async for piece in answer.content.iter_chunked(BATCH):
                 buffer += piece
                 if len(buffer) >= BATCH:
-                    await self._write(file, bytes(buffer), size)
+                    await self._write(bytes(buffer), size)
                     buffer.clear()
         finally:
             if buffer:  # keep what came before a break
-                await self._write(file, bytes(buffer), size)
+                await self._write(bytes(buffer), size)
 
-    async def _write(self, file: IO[bytes], piece: bytes, size: int | None) -> None:
+    async def _write(self, piece: bytes, size: int | None) -> None:
         def work() -> None:
-            file.write(piece)
+            self._sink.write(piece)
             self._hash.update(piece)
 
         await asyncio.to_thread(work)
@@ -149,27 +157,41 @@ class Download:
         if self._on_progress is not None:
             self._on_progress(self._received, size or self._received)
 
-    async def _restart(self, file: IO[bytes]) -> None:
-        file.seek(0)
-        await asyncio.to_thread(file.truncate, 0)
+    async def _restart(self) -> None:
+        await asyncio.to_thread(self._sink.restart)
         self._received, self._hash = 0, hashlib.sha256()
         self._etag = self._expected = None
 
-    def _finish(self, file: IO[bytes]) -> None:
-        file.flush()
-        os.fsync(file.fileno())
-        file.close()
-        self._partial.replace(self._target)
+    async def _restart_after(self, problem: BadDownload) -> None:
+        try:
+            await self._restart()
+        except OSError:
+            raise problem from None
 
 
-def target_path(to: str | Path, name: str) -> Path:
+async def sink_for(to: AnyPath | BinaryIO, name: str) -> Sink:
+    """Where a download to ``to`` goes; ``name`` is that of a file in a folder.
+
+    Raises:
+        OSError: a folder cannot be made.
+        BadArgument: a file that is open as text.
+    """
+    if isinstance(to, str | os.PathLike):
+        return FileSink(await asyncio.to_thread(target_path, to, name))
+    given: object = to
+    if isinstance(given, io.TextIOBase) or not callable(getattr(given, "write", None)):
+        raise BadArgument("a download goes to a path, or to a file opened with “wb”")
+    return ObjectSink(to)
+
+
+def target_path(to: AnyPath, name: str) -> Path:
     """The file that a download to ``to`` writes; makes the folders it needs.
 
     Raises:
         OSError: a folder cannot be made.
     """
     path = Path(to)
-    if str(to).endswith(("/", os.sep)) or path.is_dir():
+    if os.fspath(to).endswith(("/", os.sep)) or path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         return path / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,8 +212,8 @@ def _sha256(header: str | None) -> str | None:
         return None
 
 
-def _check_is_file(answer: aiohttp.ClientResponse) -> None:
-    if answer.status == 202 or answer.content_type == "application/json":
+def _check_is_file(answer: aiohttp.ClientResponse, media: str | None) -> None:
+    if answer.status == 202 or (media and answer.content_type == "application/json"):
         raise NotReady(202, "not_ready", "the job has not ended, so there is no result yet")
-    if answer.content_type != "application/zip":
-        raise NotUnderstood(str(answer.url), f"expected a ZIP, got {answer.content_type}")
+    if media not in {None, answer.content_type}:
+        raise NotUnderstood(str(answer.url), f"expected {media}, got {answer.content_type}")

@@ -15,9 +15,9 @@ from collections.abc import (
     Sequence,
 )
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import IO, Final, TypeAlias
 
-from ferryman.bundle import BundleFile
+from ferryman.bundle import BundleFile, Files, close_copies, gather
 from ferryman.errors import BadBundle, FileChanged
 
 BATCH: Final = 1 << 20
@@ -108,6 +108,20 @@ class FormBody:
                 batches.close()
 
 
+@contextlib.asynccontextmanager
+async def form_of(fields: Iterable[tuple[str, str]], files: Files) -> AsyncIterator[FormBody]:
+    """The form of an upload.
+
+    Raises:
+        BadBundle
+    """
+    parts = await asyncio.to_thread(gather, files)
+    try:
+        yield FormBody(fields, parts)
+    finally:
+        close_copies(parts)
+
+
 def _disposition(field: str, filename: str | None = None) -> bytes:
     text = f'\r\nContent-Disposition: form-data; name="{_quoted(field)}"'
     if filename is not None:
@@ -124,20 +138,31 @@ def _content(part: BundleFile) -> Iterator[bytes]:
     if isinstance(part.source, bytes):
         yield from (part.source[at : at + BATCH] for at in range(0, part.size, BATCH))
         return
+    if not isinstance(part.source, Path):
+        try:
+            part.source.seek(part.start)
+            yield from _pieces(part.source, part.size, Path(part.name))
+        except (OSError, ValueError) as problem:  # ValueError: it is closed
+            raise BadBundle(f"{part.name} cannot be read: {problem}", part.name) from problem
+        return
     path = part.source
     try:
         with path.open("rb", buffering=0) as file:
-            left = part.size
             _check_same(part, path, file.fileno())
-            while left:
-                piece = file.read(min(left, BATCH))
-                if not piece:
-                    raise FileChanged(path)
-                left -= len(piece)
-                yield piece
+            yield from _pieces(file, part.size, path)
             _check_same(part, path, file.fileno())
     except OSError as problem:
         raise BadBundle(f"{path}: {problem.strerror}", path) from problem
+
+
+def _pieces(file: IO[bytes], size: int, path: Path) -> Iterator[bytes]:
+    left = size
+    while left:
+        piece = file.read(min(left, BATCH))
+        if not piece:
+            raise FileChanged(path)
+        left -= len(piece)
+        yield piece
 
 
 def _check_same(part: BundleFile, path: Path, fd: int) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from typing import Unpack
 
 from ferryman.answer_errors import conflict_as
-from ferryman.bundle import Files, gather
+from ferryman.bundle import Files
 from ferryman.calls import Calls
 from ferryman.errors import Conflict
 from ferryman.fields import JobOptions, upload_fields
-from ferryman.form import FormBody
+from ferryman.form import form_of
 from ferryman.models import JobDoc
 from ferryman.schedule_models import Missed, Overlap, ScheduleDoc, SchedulePage
 
@@ -53,12 +52,12 @@ class ScheduleCalls(Calls):
         fields = upload_fields(service, self._user_of(user), name, tags, options)
         given = {"cron": cron, "time_zone": time_zone, "overlap": overlap, "missed": missed}
         fields += [(field, value) for field, value in given.items() if value is not None]
-        form = FormBody(fields, await asyncio.to_thread(gather, files))
-        headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}
-        async with self._transport.answer(
-            "POST", "api/v1/schedules", headers=headers, body=form.stream()
-        ) as answer:
-            return await self._transport.read(answer, ScheduleDoc)
+        async with form_of(fields, files) as form:
+            headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}
+            async with self._transport.answer(
+                "POST", "api/v1/schedules", headers=headers, body=form.stream()
+            ) as answer:
+                return await self._transport.read(answer, ScheduleDoc)
 
     async def schedules(self, *, user: str | None = None) -> AsyncGenerator[ScheduleDoc, None]:
         """Schedules, newest first."""

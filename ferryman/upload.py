@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 
 from ferryman.answers import Accepted
-from ferryman.bundle import Files, gather
+from ferryman.bundle import Files
 from ferryman.errors import BadArgument, NotUnderstood, Refused, TryLater, Unreachable
 from ferryman.fields import EARLY
-from ferryman.form import BATCH, FormBody, ProgressCallback
+from ferryman.form import BATCH, FormBody, ProgressCallback, form_of
 from ferryman.models import JobPage, StatusBody
 from ferryman.transport import MAX_RETRY_PAUSE_S, Transport
 
@@ -28,26 +28,27 @@ async def submit(
     if not (key.isascii() and key.isprintable()):
         raise BadArgument(f"the idempotency key {key!r} has more than ASCII letters")
     given = dict(fields)
-    upload = Upload(
-        transport,
-        FormBody(fields, await asyncio.to_thread(gather, files)),
-        user=given.get("user_id"),
-        key=key,
-        fresh_key=idempotency_key is None,
-        # Wrong values of these are refused before the body is sent.
-        early_fields={
-            field: given[field]
-            for field in ("user_id", "service", *sorted(EARLY))
-            if field in given
-        },
-        on_progress=on_progress,
-    )
-    try:
-        body = await upload.run()
-    except Refused as problem:
-        if problem.status == HTTPStatus.BAD_REQUEST and problem.part in EARLY:
-            raise BadArgument(problem.message) from problem
-        raise
+    async with form_of(fields, files) as form:
+        upload = Upload(
+            transport,
+            form,
+            user=given.get("user_id"),
+            key=key,
+            fresh_key=idempotency_key is None,
+            # Wrong values of these are refused before the body is sent.
+            early_fields={
+                field: given[field]
+                for field in ("user_id", "service", *sorted(EARLY))
+                if field in given
+            },
+            on_progress=on_progress,
+        )
+        try:
+            body = await upload.run()
+        except Refused as problem:
+            if problem.status == HTTPStatus.BAD_REQUEST and problem.part in EARLY:
+                raise BadArgument(problem.message) from problem
+            raise
     return Accepted(body.id, body.status, body.message, key)
 
 

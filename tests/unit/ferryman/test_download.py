@@ -191,7 +191,7 @@ async def test_a_page_is_no_result(tmp_path):
         return web.Response(text="<h1>Log in</h1>", content_type="text/html")
 
     async with serving(("GET", ROUTE, page)) as url, Client(url) as client:
-        with pytest.raises(NotUnderstood, match="expected a ZIP"):
+        with pytest.raises(NotUnderstood, match="expected application/zip"):
             await client.download(17, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,156 @@
+"""Open files, in and out."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from typing import Any, BinaryIO
+
+import pytest
+
+from ferryman import BadArgument, BadBundle, BadDownload, Client, FileChanged
+from ferryman.sinks import ObjectSink
+from tests.unit.ferryman.fake_server import InstantClock, RecordingServer, serving
+from tests.unit.ferryman.test_download import CONTENT, ROUTE, Serving
+
+RUN = b"cat in.txt"
+
+
+async def submitted(files: dict[str, Any], lose: int = 0) -> RecordingServer:
+    take = RecordingServer(lose)
+    async with (
+        serving(("POST", "/upload", take)) as url,
+        Client(url, user="ada", clock=InstantClock()) as client,
+    ):
+        await client.submit(files, service="example")
+    return take
+
+
+async def test_an_open_file_is_sent_from_where_it_is_as_often_as_need_be(tmp_path):
+    big = os.urandom(3_000_000)
+    (tmp_path / "big").write_bytes(big)
+    with (tmp_path / "big").open("rb") as file:
+        file.seek(1_000)
+        take = await submitted({"run.sh": io.BytesIO(RUN), "big": file}, lose=1)
+        assert not file.closed
+    assert [{name: data for _, name, data in one.files} for one in take.uploads] == [
+        {"run.sh": RUN, "big": big[1_000:]}
+    ] * 2
+
+
+async def test_a_pipe_is_read_once_and_sent_as_often_as_need_be():
+    read, write = os.pipe()
+    sender = threading.Thread(target=_fill, args=(write, CONTENT))
+    sender.start()
+    with os.fdopen(read, "rb") as pipe:
+        take = await submitted({"run.sh": RUN, "in.txt": pipe}, lose=1)
+    sender.join()
+    assert len(take.uploads) == 2
+    for one in take.uploads:
+        assert ("file", "in.txt", CONTENT) in one.files
+
+
+def _fill(fd: int, content: bytes) -> None:
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+
+
+async def test_a_file_that_gets_shorter_while_it_is_sent_makes_no_job():
+    class Shrinking(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return b""
+
+    with pytest.raises(FileChanged, match=r"in\.txt"):
+        await submitted({"run.sh": RUN, "in.txt": Shrinking(b"x" * 10)})
+
+
+@pytest.mark.parametrize("kind", ["text", "closed", "number"])
+async def test_what_cannot_be_read_as_bytes_is_refused_before_anything_is_sent(kind, tmp_path):
+    closed = io.BytesIO()
+    closed.close()
+    content: Any = {"text": io.StringIO("text"), "closed": closed, "number": 17}[kind]
+    async with Client("http://127.0.0.1:9", user="ada") as client:
+        with pytest.raises(BadBundle, match=r"in\.txt"):
+            await client.submit({"run.sh": RUN, "in.txt": content}, service="example")
+
+
+async def downloaded(handler: Serving, to: BinaryIO) -> None:
+    async with (
+        serving(("GET", ROUTE, handler)) as url,
+        Client(url, clock=InstantClock(), retry_for=1) as client,
+    ):
+        done = await client.download(17, to)
+    assert (str(done.path), done.size) == ("-", len(CONTENT))
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Serving(),
+        Serving(cut=1_000_000, breaks=2),
+        Serving(cut=1_000_000, breaks=1, ranges=False),
+        Serving(content=lambda n: CONTENT if n else b"damaged"),
+    ],
+    ids=["whole", "resumed", "sent again", "damaged once"],
+)
+async def test_an_open_file_gets_the_bytes_behind_what_it_has(handler, tmp_path):
+    with (tmp_path / "out").open("w+b") as file:
+        file.write(b"head")
+        await downloaded(handler, file)
+        file.seek(0)
+        assert file.read() == b"head" + CONTENT
+
+
+async def test_a_pipe_gets_a_download_that_is_resumed():
+    read, write = os.pipe()
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(_read_all(read)))
+    reader.start()
+    with os.fdopen(write, "wb", buffering=0) as file:
+        await downloaded(Serving(cut=1_000_000, breaks=2), file)
+    reader.join()
+    assert got == [CONTENT]
+
+
+def _read_all(fd: int) -> bytes:
+    with os.fdopen(fd, "rb") as file:
+        return file.read()
+
+
+async def test_what_a_pipe_got_damaged_is_not_sent_twice():
+    read, write = os.pipe()
+    reader = threading.Thread(target=_read_all, args=(read,))
+    reader.start()
+    handler = Serving(content=lambda n: CONTENT if n else b"damaged")
+    with os.fdopen(write, "wb", buffering=0) as file, pytest.raises(BadDownload):
+        await downloaded(handler, file)
+    reader.join()
+    assert len(handler.asked) == 1
+
+
+async def test_what_failed_leaves_an_open_file_as_it_was():
+    file = io.BytesIO(b"head")
+    file.seek(4)
+    with pytest.raises(BadDownload):
+        await downloaded(Serving(content=lambda _: b"damaged"), file)
+    assert file.getvalue() == b"head"
+
+
+async def test_a_file_open_as_text_is_refused(tmp_path):
+    to: Any = io.StringIO()
+    async with Client("http://127.0.0.1:9") as client:
+        with pytest.raises(BadArgument, match="wb"):
+            await client.download(17, to)
+
+
+def test_a_file_that_takes_less_than_it_is_given_gets_all():
+    class Slow(io.BytesIO):
+        def write(self, data: Any) -> int:
+            return super().write(bytes(data[:7]))
+
+    file = Slow()
+    sink = ObjectSink(file)
+    sink.open()
+    sink.write(b"0123456789" * 3)
+    assert file.getvalue() == b"0123456789" * 3
