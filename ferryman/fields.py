@@ -56,6 +56,8 @@ class JobOptions(TypedDict, total=False):
     """Jobs that have to complete before it starts."""
     inputs_from: str | int | Iterable[int] | None
     """Likewise; it gets their result files below ``inputs/``."""
+    callback_url: str | None
+    """An http or https address to which the server posts a webhook when the job has ended."""
 
 
 _DURATIONS: Final = frozenset(

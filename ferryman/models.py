@@ -123,6 +123,8 @@ class Links(Wire):
     children: str | None = None
     batch: str | None = None
     graph: str | None = None
+    deliveries: str | None = None
+    """Of its webhooks."""
 
 
 class JobDoc(Wire):
@@ -182,6 +184,8 @@ class JobDoc(Wire):
     inputs_from: list[int] = Field(default_factory=list)
     """Jobs whose result files it gets."""
     schedule_id: int | None = None
+    callback_url: str | None = None
+    """Where its end is announced, by a webhook."""
     history: list[HistoryEntry] | None = None
     """In the document of a single job."""
     attempts: list[AttemptDoc] | None = None

@@ -8,6 +8,14 @@ from pydantic import AwareDatetime
 
 from ferryman.models import Limits, RetryDoc, Wire
 from ferryman.states import JobState
+from ferryman.webhook_models import WebhookEvent
+
+
+class ServiceWebhookDoc(Wire):
+    """Where a service announces its jobs."""
+
+    url: str
+    events: list[WebhookEvent]
 
 
 class ServiceDoc(Wire):
@@ -54,6 +62,8 @@ class ServiceDoc(Wire):
     """Names of the variables that its jobs get; for operators. Values are never shown."""
     secrets: list[str] | None = None
     """Likewise."""
+    webhook: ServiceWebhookDoc | None = None
+    """Where its jobs are announced; for operators."""
     changed_at: AwareDatetime | None = None
     """When an operator changed, paused or resumed it last."""
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
 
-import aiohttp
 import structlog
 from aiohttp import web
 
-from server.agents.agent_client import AgentClient, Sessions
+from server.agents.agent_client import AgentClient
 from server.agents.follower import Follower
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
@@ -26,7 +25,7 @@ from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
 from server.callers import callers
-from server.configured_agents import client, contact
+from server.configured_agents import agent_sessions, client, contact
 from server.domain.leases import RENEW_EVERY_S, of_server
 from server.domain.service import Service
 from server.health import Health
@@ -61,6 +60,7 @@ from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
 from server.store.schedules import SqlSchedules
 from server.store.services import SqlServices
+from server.webhook_delivery import loop_of, webhooks_of
 from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
 from shared.http import connections
@@ -72,7 +72,6 @@ from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-TRANSFERS_PER_HOST: Final = 64
 UPLOADS_CHECKED_S: Final = 5.0
 """Between two looks for uploads that are too slow."""
 DECIDED_EVERY_S: Final = 10.0
@@ -141,7 +140,8 @@ async def compose(
     table = settings.server
     table.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     stack.callback(FolderLock(table.data_dir).close)
-    clock = PersistentClock(table.data_dir, machine or RealClock())
+    machine = machine or RealClock()
+    clock = PersistentClock(table.data_dir, machine)
     path = table.db_path or table.data_dir / "ferryman.sqlite"
     path.parent.mkdir(parents=True, exist_ok=True)
     database = await Database.open(path, MIGRATIONS, clock)
@@ -150,7 +150,6 @@ async def compose(
         log.info("database.upgraded", copy=str(database.upgraded_from))
     identity, former = await server_identity(database, secrets.token_hex(16))
     wakeups = JobWakeups()
-    jobs = SqlJobs(database, wakeups.changed, wakeups.noted)
     owner, token = secrets.token_hex(6), functools.partial(secrets.token_hex, 10)
     scratch = FolderScratch(table.data_dir / "staging", owner, token, table.min_free)
     storage = FolderStorage(table.data_dir, scratch, owner, token)
@@ -159,15 +158,13 @@ async def compose(
         return {owner}  # the lock on the folder proves that there is no other
 
     who = await callers(table, database, clock, principals)
-    sessions = Sessions(
-        control=await stack.enter_async_context(_session(0)),
-        transfers=await stack.enter_async_context(_session(TRANSFERS_PER_HOST)),
-        storage=storage,
-    )
+    sessions = await agent_sessions(storage, stack)
     services = Services(
         SqlServices(database), of_record, clock, in_file(settings), wakeups.sender.set
     )
     await services.run_once()
+    wakeups.services = services
+    jobs = SqlJobs(database, wakeups.changed, wakeups.noted, services)
     clients = [
         client(name, one, sessions, (identity, former), clock)
         for name, one in settings.agents.items()
@@ -200,6 +197,9 @@ async def compose(
         most_per_user=table.schedules_per_user,
         stored_per_user=table.stored_per_user,
         on_change=wakeups.schedules.set,
+    )
+    webhooks = await webhooks_of(
+        table, database, identity, services, clock, machine, wakeups.webhooks.set, stack
     )
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
@@ -249,6 +249,7 @@ async def compose(
                 wakeups.dependencies,
                 clock,
             ),
+            loop_of(webhooks, wakeups.webhooks, clock),
             Loop("batches", batches, table.sender_interval, wakeups.batches, clock),
             Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
             Loop(
@@ -264,6 +265,7 @@ async def compose(
             clock.keep_saved,
         ],
         [
+            webhooks.stop,
             holder.stop,
             deliver.stop,
             cancel.stop,
@@ -299,6 +301,7 @@ async def compose(
         schedules=schedules,
         tokens=who.tokens,
         token_needed=who.known.needed,
+        webhooks=webhooks,
         delete=delete,
         retry=retry,
         bulk=Bulk(resources, retry, delete),
@@ -319,8 +322,3 @@ async def compose(
     add_routes(application, context)
     by_name = {one.name: one for one in clients}
     return Server(application, supervisor, wakeups, gate, context, by_name)
-
-
-def _session(per_host: int) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(limit=0, limit_per_host=per_host, keepalive_timeout=60)
-    return aiohttp.ClientSession(connector=connector, read_bufsize=1 << 18)

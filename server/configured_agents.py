@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AsyncExitStack
+from typing import Any, Final
 from urllib.parse import urlsplit
+
+import aiohttp
 
 from server.agents.agent_client import AgentClient, Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.orchestrator_client import OrchestratorClient
 from server.domain.agents import Contact
+from server.ports import Storage
 from server.settings.tables import AgentTable
 from shared.clock import Clock
+
+_TRANSFERS_PER_HOST: Final = 64
 
 
 def contact(name: str, agent: AgentTable) -> Contact:
@@ -52,3 +58,17 @@ def client(
         )
     addresses = (agent.upload_url or "", agent.download_url or "", agent.terminate_url or "")
     return OrchestratorClient(name, *addresses, sessions, clock, **more)
+
+
+async def agent_sessions(storage: Storage, stack: AsyncExitStack) -> Sessions:
+    """The connections to all agents; the stack closes them."""
+    return Sessions(
+        control=await stack.enter_async_context(_session(0)),
+        transfers=await stack.enter_async_context(_session(_TRANSFERS_PER_HOST)),
+        storage=storage,
+    )
+
+
+def _session(per_host: int) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=0, limit_per_host=per_host, keepalive_timeout=60)
+    return aiohttp.ClientSession(connector=connector, read_bufsize=1 << 18)

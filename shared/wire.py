@@ -49,6 +49,7 @@ from ferryman.schedule_models import ScheduleLinks as ScheduleLinks
 from ferryman.schedule_models import SchedulePage as SchedulePage
 from ferryman.service_models import ServiceDoc as ServiceDoc
 from ferryman.service_models import ServicePage as ServicePage
+from ferryman.service_models import ServiceWebhookDoc as ServiceWebhookDoc
 from ferryman.states import JobState as JobState
 from ferryman.states import Reason as Reason
 from ferryman.states import WaitReason as WaitReason

@@ -75,6 +75,7 @@ def submit(
     batch_policy: submit_options.BatchPolicy = None,
     after: submit_options.After = None,
     inputs_from: submit_options.InputsFrom = None,
+    callback_url: submit_options.CallbackUrl = None,
     wait: Annotated[
         bool,
         typer.Option(
@@ -145,6 +146,7 @@ def submit(
         "batch_policy": batch_policy,
         "after": after,
         "inputs_from": inputs_from,
+        "callback_url": callback_url,
     }
 
     async def work() -> int:

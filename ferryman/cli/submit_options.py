@@ -71,3 +71,6 @@ After = Annotated[Text, _option("--after", "IDS", "Start when these jobs have co
 InputsFrom = Annotated[
     Text, _option("--inputs-from", "IDS", "Likewise, with their result files below inputs/ID/.")
 ]
+CallbackUrl = Annotated[
+    Text, _option("--callback-url", "URL", "Where the server posts a webhook when it has ended.")
+]

@@ -25,6 +25,7 @@ from server.stages.schedules import Schedules
 from server.stages.services import Services
 from server.stages.tokens import Tokens
 from server.stages.waiting import why_waiting
+from server.stages.webhooks import Webhooks
 from shared.clock import Clock
 from shared.multipart.limits import FormLimits
 from shared.wire import ChildCounts, JobDoc, QueueInfo
@@ -46,6 +47,7 @@ class Context:
     tokens: Tokens
     token_needed: bool
     """A request without a token is refused."""
+    webhooks: Webhooks
     delete: Delete
     retry: RetryByHand
     bulk: Bulk

@@ -133,4 +133,7 @@ async def received_form(
             if problem.code == "too_large" and too_large is not None:
                 raise too_large from None
             raise
-        yield Form({**fields, **received.fields}, content, received.bundle)
+        complete = {**fields, **received.fields}
+        if complete.get("callback_url"):
+            await context.webhooks.check(complete["callback_url"])
+        yield Form(complete, content, received.bundle)

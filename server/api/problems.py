@@ -33,6 +33,7 @@ from server.domain.errors import (
 )
 from server.domain.schedules import NoSuchSchedule, ScheduleRefusal, TooManySchedules
 from server.domain.tokens import NoSuchToken, TokenRefusal
+from server.domain.webhooks import NoSuchDelivery
 from shared.http.middleware import ERROR_CODE, REQUEST_ID, Handler
 from shared.http.refusals import Denied
 from shared.multipart.limits import FormRefused
@@ -50,6 +51,7 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     ServiceRefusal: HTTPStatus.CONFLICT,
     NotAllowed: HTTPStatus.FORBIDDEN,
     BadField: HTTPStatus.BAD_REQUEST,
+    NoSuchDelivery: HTTPStatus.NOT_FOUND,
     NoSuchSchedule: HTTPStatus.NOT_FOUND,
     NoSuchToken: HTTPStatus.NOT_FOUND,
     TokenRefusal: HTTPStatus.CONFLICT,

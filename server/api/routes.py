@@ -24,6 +24,7 @@ from server.api import (
     services,
     tokens,
     upload,
+    webhooks,
 )
 from server.api.context import Context
 from server.api.route import Route, json_answer
@@ -46,6 +47,7 @@ ROUTES: Final = (
     *attempts.ROUTES,
     *services.ROUTES,
     *schedules.ROUTES,
+    *webhooks.ROUTES,
     *agents.ROUTES,
     *tokens.ROUTES,
     *openapi.ROUTES,

@@ -22,7 +22,7 @@ from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
-from shared.wire import ServiceDoc, ServicePage
+from shared.wire import ServiceDoc, ServicePage, ServiceWebhookDoc
 
 _COUNTED: Final = 10_000
 """Jobs of one state of one service, at most."""
@@ -103,6 +103,9 @@ async def _document(
     if request[PRINCIPAL].role is Role.OPERATOR:
         own["env"] = sorted(service.env.keys() - service.secrets)
         own["secrets"] = sorted(service.secrets)
+        if service.webhook is not None:
+            events = sorted(service.webhook.events)
+            own["webhook"] = ServiceWebhookDoc(url=service.webhook.url, events=events)
         own["settings"] = None if service.in_file or record is None else record.settings
     return ServiceDoc(
         name=service.name,

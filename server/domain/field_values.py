@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from server.domain.retry_policy import BackoffKind, is_retry_reason
+from server.domain.webhook_targets import webhook_target
 from shared.clock import SECOND, Micros
 from shared.units.durations import parse_duration
 from shared.wire import Reason
@@ -225,6 +226,11 @@ def _policy(text: str) -> str:
     return text
 
 
+def _callback_url(text: str) -> str:
+    webhook_target(text)
+    return text
+
+
 VALUES: Final[Mapping[str, Parser]] = {
     "name": _name,
     "tags": tags,
@@ -248,5 +254,6 @@ VALUES: Final[Mapping[str, Parser]] = {
     "batch_policy": _policy,
     "after": _jobs,
     "inputs_from": _jobs,
+    "callback_url": _callback_url,
 }
 """Field -> its parser."""

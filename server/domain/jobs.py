@@ -111,6 +111,8 @@ class NewJob:
     """Jobs that have to complete before it starts."""
     inputs_from: tuple[int, ...] = ()
     """Jobs whose result files it gets, once they have completed."""
+    callback_url: str | None = None
+    """Where its end is announced."""
     batch: BatchRequest | None = None
     schedule_id: int | None = None
 
@@ -201,6 +203,8 @@ class Job(Execution):
     """Jobs that have to complete before it starts, as its upload named them."""
     inputs_from: tuple[int, ...] = ()
     """Jobs whose result files it gets, likewise."""
+    callback_url: str | None = None
+    """Where its end is announced."""
 
     @property
     def key(self) -> AttemptKey:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from server.domain.retry_policy import RetryPolicy
+from server.domain.webhook_targets import ServiceWebhook
 from shared.clock import Micros
 from shared.wire import JobState, Limits, OnShutdown
 
@@ -82,5 +83,7 @@ class Service:
     """Its row; None: it has none yet."""
     in_file: bool = True
     """Its settings are the file's; else its row's."""
+    webhook: ServiceWebhook | None = None
+    """Where its jobs are announced."""
     infra_retries: int = 5
     limits: Limits = field(default_factory=Limits)

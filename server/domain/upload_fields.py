@@ -60,6 +60,7 @@ class UploadRequest:
     meta: str | None = None
     after: tuple[int, ...] = ()
     inputs_from: tuple[int, ...] = ()
+    callback_url: str | None = None
     batch: BatchRequest | None = None
     """Without ranges where a file of the bundle says how many, or run.sh does."""
 
@@ -175,6 +176,7 @@ def upload_request(
         meta=values.get("meta"),
         after=values.get("after", ()),
         inputs_from=values.get("inputs_from", ()),
+        callback_url=values.get("callback_url"),
         batch=_batch(values, service),
     )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from server.domain.jobs import Hold, Job
+from server.domain.service import Service
 from shared.wakeups import Wakeups
 from shared.wire import JobState
 
@@ -22,6 +24,9 @@ class JobWakeups(Wakeups):
         self.dependencies = asyncio.Event()
         self.schedules = asyncio.Event()
         self.batches = asyncio.Event()
+        self.webhooks = asyncio.Event()
+        self.services: Mapping[str, Service] = {}
+        """Some of them have a webhook."""
         self._events = Wakeups()
 
     def changed(self, job: Job) -> None:
@@ -37,8 +42,14 @@ class JobWakeups(Wakeups):
             self.batches.set()
         if job.delete_requested_at is not None and job.ended:
             self.cleaner.set()
+        if (job.ended or job.state is JobState.RUNNING) and self._is_announced(job):
+            self.webhooks.set()
         self.notify(job.id, ended=job.ended)
         self.noted(job.id)
+
+    def _is_announced(self, job: Job) -> bool:
+        service = self.services.get(job.service)
+        return job.callback_url is not None or (service is not None and service.webhook is not None)
 
     def noted(self, job_id: int) -> None:
         """There are new events of the job."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from server.domain.service import Service, ServiceRecord
 from server.settings.tables import ServerSettings, ServiceTable
+from shared.settings.base import SettingsError
 from shared.settings.load import read_table
 
 
@@ -18,5 +19,12 @@ def of_record(record: ServiceRecord) -> Service:
     Raises:
         SettingsError
     """
+    webhook = (record.settings or {}).get("webhook")
+    if isinstance(webhook, dict):
+        for key in ("secret", "secret_file"):
+            if key in webhook:
+                # What is stored is shown to operators, and a file's name would read any file.
+                why = "a service made through the API has the secret that the server makes for it"
+                raise SettingsError(f"webhook.{key}: {why} (GET /api/v1/webhook-secret)")
     variables = {"env": record.env, "secrets": record.secrets}
     return read_table(ServiceTable, {**(record.settings or {}), **variables}).service(record.name)

@@ -11,11 +11,13 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from server.domain.retry_policy import BackoffKind, RetryPolicy, is_retry_reason
 from server.domain.service import SERVICE_NAME, Service
+from server.domain.webhook_targets import AllowedTargets
+from server.settings.webhooks import WebhookTable, webhook_secrets
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.origins import is_loopback
 from shared.http.settings import HttpSection
 from shared.http.tls import TlsFiles
-from shared.settings.base import Section, Settings
+from shared.settings.base import Section, Settings, StringList
 from shared.settings.limits import LimitsTable
 from shared.units.durations import Duration
 from shared.units.sizes import Size
@@ -63,6 +65,12 @@ class ServerTable(HttpSection):
     cancel_patience: Duration = Field(25.0, gt=0)
     """How long a cancel waits for the processes' death before it answers 202."""
     shutdown_grace: Duration = Field(30.0, ge=0)
+    webhook_allow: StringList = None
+    """Networks and hosts that webhooks may be sent to although they are not on the Internet."""
+    webhook_secret_file: Path | None = None
+    """One ``whsec_…`` a line, the one in use first; None: one is made at the first start."""
+    webhooks_expire_after: Duration = Field(2_592_000.0, gt=0)
+    """How long deliveries that have ended are kept, if their jobs are."""
     log_format: Literal["auto", "text", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -78,9 +86,10 @@ class ServerTable(HttpSection):
         return values
 
     @model_validator(mode="after")
-    def _tokens_are_good(self) -> ServerTable:
+    def _secrets_are_good(self) -> ServerTable:
         if self.all_tokens() and self.auth == "none":
             raise ValueError('auth = "none", yet tokens are set: remove one of them')
+        webhook_secrets(self.webhook_secret_file)
         return self
 
     @property
@@ -89,6 +98,12 @@ class ServerTable(HttpSection):
         if self.auth is None:
             return bool(self.all_tokens()) or not is_loopback(self.host)
         return self.auth == "token"
+
+    @field_validator("webhook_allow")
+    @classmethod
+    def _targets(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        AllowedTargets(value or ())
+        return value
 
 
 class ServiceTable(Section):
@@ -122,6 +137,8 @@ class ServiceTable(Section):
     dead_letter_expires_after: Duration = Field(0.0, ge=0)
     max_children: int = Field(10_000, ge=1, le=100_000)
     """Of one batch."""
+    webhook: WebhookTable | None = None
+    """Where its jobs are announced."""
     limits: LimitsTable = LimitsTable()
     env: dict[str, SecretStr] = Field(default_factory=dict)
     """Variables that its jobs get."""
@@ -194,6 +211,7 @@ class ServiceTable(Section):
             max_children=self.max_children,
             env=_shown(self.env) | _shown(self.secrets),
             secrets=frozenset(self.secrets),
+            webhook=self.webhook.webhook() if self.webhook else None,
             limits=self.limits.limits(),
         )
 

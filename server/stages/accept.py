@@ -232,6 +232,7 @@ def new_job(
         meta=request.meta,
         after=request.after,
         inputs_from=request.inputs_from,
+        callback_url=request.callback_url,
         batch=request.batch,
         schedule_id=schedule_id,
     )

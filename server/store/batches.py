@@ -85,7 +85,7 @@ class Batches(Part):
 
     async def begin_batch(self, move: Move) -> Job | None:
         async def change(tx: Transaction) -> Job | None:
-            parent = await make_move(tx, move)
+            parent = await make_move(tx, move, self._services)
             if parent is not None:
                 await queue_again(tx, parent, move.at)
             return parent
@@ -134,7 +134,7 @@ class Batches(Part):
 
     async def defer(self, move: Move, total: int, bundle: Bundle) -> Bundle | None:
         async def change(tx: Transaction) -> tuple[Job | None, Bundle | None, bool]:
-            parent = await make_move(tx, move)
+            parent = await make_move(tx, move, self._services)
             if parent is None:
                 return None, None, move.lease is None or await leases.is_held(tx, move.lease)
             kept = await bundles.refer_to(tx, bundle, move.at)
@@ -172,7 +172,7 @@ class Batches(Part):
                 f"SELECT 1 FROM batches WHERE parent_id = :parent AND {same}",  # noqa: S608
                 values | {"parent": move.job_id},
             )
-            return await make_move(tx, move) if unchanged else None
+            return await make_move(tx, move, self._services) if unchanged else None
 
         return await self._moved_batch(change)
 

@@ -64,7 +64,7 @@ class Claims(Part):
                     changes={"agent": candidate.name},
                     lease=candidate.lease,
                 )
-                job = await make_move(tx, move)
+                job = await make_move(tx, move, self._services)
                 if job is not None:
                     claimed.append(job)
             if claimed and claimed[-1].user_id != last_user:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from shared.sql import Database, Transaction
+
+_WEBHOOKS: Final = "webhook_secret"
 
 
 async def server_identity(database: Database, candidate: str) -> tuple[str, tuple[str, ...]]:
@@ -22,3 +25,17 @@ async def server_identity(database: Database, candidate: str) -> tuple[str, tupl
 
     names = await database.write(change)
     return names["server"], tuple(json.loads(names.get("former", "[]")))
+
+
+async def webhook_secret(database: Database, candidate: str) -> str:
+    """The secret that all secrets of webhooks are made from (``candidate`` if there is none)."""
+
+    async def change(tx: Transaction) -> str:
+        values = {"key": _WEBHOOKS, "value": candidate}
+        await tx.rows(
+            "INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING", values
+        )
+        rows = await tx.rows("SELECT value FROM meta WHERE key = :key", values)
+        return str(rows[0]["value"])
+
+    return await database.write(change)

@@ -247,25 +247,33 @@ _7: Migration = (
     # Webhooks: what has to be delivered, and how the tries went.
     """
     CREATE TABLE deliveries (
-        id TEXT PRIMARY KEY,
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
         job_id INTEGER NOT NULL,
+        user_id TEXT NOT NULL,
         service TEXT NOT NULL,
+        signer_kind TEXT NOT NULL,
+        signer_name TEXT NOT NULL,
         url TEXT NOT NULL,
+        target TEXT NOT NULL,
         event TEXT NOT NULL,
         body TEXT NOT NULL,
-        state TEXT NOT NULL,
+        state TEXT NOT NULL DEFAULT 'pending',
+        message TEXT NOT NULL DEFAULT '',
         tries INTEGER NOT NULL DEFAULT 0,
+        tries_before INTEGER NOT NULL DEFAULT 0,
         next_at INTEGER,
         created_at INTEGER NOT NULL,
         ended_at INTEGER
-    ) STRICT, WITHOUT ROWID
+    ) STRICT
     """,
     "CREATE INDEX deliveries_due ON deliveries (next_at) WHERE next_at IS NOT NULL",
     "CREATE INDEX deliveries_of_job ON deliveries (job_id, id)",
+    "CREATE INDEX deliveries_of_user ON deliveries (user_id, id)",
+    "CREATE INDEX deliveries_of_signer ON deliveries (signer_kind, signer_name, id)",
     "CREATE INDEX deliveries_by_end ON deliveries (ended_at) WHERE ended_at IS NOT NULL",
     """
     CREATE TABLE delivery_tries (
-        delivery_id TEXT NOT NULL REFERENCES deliveries (id),
+        delivery_id INTEGER NOT NULL REFERENCES deliveries (id),
         number INTEGER NOT NULL,
         at INTEGER NOT NULL,
         seconds REAL NOT NULL,

@@ -9,7 +9,8 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
-from server.store import counters, dependencies, events, leases, records
+from server.domain.service import Service
+from server.store import counters, dependencies, events, leases, records, webhooks
 from server.store.attempts import record_attempt
 from shared.ids import AttemptKey
 from shared.sql import Database, Transaction
@@ -48,8 +49,10 @@ _SHOWN: Final = (
 """Facts of the last attempt that the row of a job that has ended shows, too."""
 
 
-async def make_move(tx: Transaction, move: Move) -> Job | None:
-    """The conditional write of one move, its attempt's, and an event for each of its steps."""
+async def make_move(tx: Transaction, move: Move, services: Mapping[str, Service]) -> Job | None:
+    """The conditional write of one move, its attempt's, an event for each of its steps, and the
+    webhooks that announce them.
+    """
     values: dict[str, Any] = {"state": move.to, "message": move.message, "reason": move.reason}
     values |= records.columns(move.changes)
     setting = [f"{name} = :{name}" for name in values]
@@ -94,6 +97,7 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
             await events.append_live(tx, key, before, job.agent, move.at, move.live)
         await append_event(tx, job, before, step)
         before = step.to
+    await webhooks.announce(tx, job, move, services)
     return job
 
 

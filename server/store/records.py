@@ -156,6 +156,7 @@ def new_job_columns(new: NewJob) -> dict[str, Any]:
         "deferred": int(new.batch is not None and new.batch.total > 0),
         "after": json.dumps(new.after),
         "inputs_from": json.dumps(new.inputs_from),
+        "callback_url": new.callback_url,
     }
 
 

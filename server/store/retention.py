@@ -8,7 +8,7 @@ from typing import Final
 from server.domain.errors import ChildOfBatch, NoSuchJob, NotEnded, StillNeeded
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Move
-from server.store import records
+from server.store import records, webhooks
 from server.store.bundles import release_files
 from server.store.dependencies import NEEDED, RESULT_NEEDED, waiting_for
 from server.store.moves import make_move
@@ -46,7 +46,11 @@ class Retention(Part):
 
     async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
         async def change(tx: Transaction) -> tuple[list[Job], list[tuple[FileKind, str]]]:
-            cleaned = [job for move in moves if (job := await make_move(tx, move)) is not None]
+            cleaned = [
+                job
+                for move in moves
+                if (job := await make_move(tx, move, self._services)) is not None
+            ]
             ids = [job.id for job in cleaned]
             for names, params in batches(ids):
                 await tx.rows(
@@ -174,5 +178,6 @@ async def _delete(tx: Transaction, job_ids: Sequence[int]) -> None:
     for names, params in batches(job_ids):
         for table in ("job_tags", "events", "idempotency_keys", "attempts", "dependencies"):
             await tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
+        await webhooks.delete_of(tx, names, params)
         await tx.rows(f"DELETE FROM batches WHERE parent_id IN ({names})", params)  # noqa: S608
         await tx.rows(f"DELETE FROM jobs WHERE id IN ({names})", params)  # noqa: S608

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 from server.domain.jobs import Job
+from server.domain.service import Service
 from server.store import records
 from shared.sql import Database, Params
+
+NO_SERVICES: Final[Mapping[str, Service]] = MappingProxyType({})
 
 
 class Part:
@@ -16,6 +20,7 @@ class Part:
     Args:
         changed: called with the job after each commit that moved it.
         noted: called with its id after each commit that wrote other events of it.
+        services: as they are now; some of them have a webhook.
     """
 
     def __init__(
@@ -23,8 +28,10 @@ class Part:
         database: Database,
         changed: Callable[[Job], None],
         noted: Callable[[int], None] = lambda _: None,
+        services: Mapping[str, Service] = NO_SERVICES,
     ) -> None:
         self._database, self._changed, self._noted = database, changed, noted
+        self._services = services
 
     async def _jobs(self, sql: str, params: Params | None = None) -> list[Job]:
         return [records.job(row) for row in await self._database.rows(sql, params)]

@@ -57,8 +57,8 @@ MUTANTS: Final = (
         "clock",
         "the server goes by it",
         "server/app.py",
-        "clock = PersistentClock(table.data_dir, machine or RealClock())",
-        "clock = machine or RealClock()",
+        "clock = PersistentClock(table.data_dir, machine)",
+        "clock = machine",
         ("tests/contract/test_clock_jumps.py::test_the_server_cleans_nothing_after_a_jump",),
     ),
     Mutant(

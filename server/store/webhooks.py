@@ -1,0 +1,282 @@
+"""Webhooks: what has to be delivered, and how the tries went."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from server.domain.access import Visible
+from server.domain.jobs import Job, Move
+from server.domain.service import Service
+from server.domain.webhook_targets import webhook_target
+from server.domain.webhooks import (
+    Delivery,
+    NoSuchDelivery,
+    Signer,
+    SignerKind,
+    Try,
+    deliveries_of,
+)
+from server.ports.webhooks import DeliveryFilter
+from server.store.statements import batches
+from shared.clock import Micros
+from shared.sql import Database, Row, Transaction
+
+_NO_END: Final = 2**63 - 1
+
+
+async def announce(tx: Transaction, job: Job, move: Move, services: Mapping[str, Service]) -> None:
+    """Add what a move has to announce, in the move's transaction."""
+    service = services.get(job.service)
+    for new in deliveries_of(job, move, service.webhook if service else None):
+        await tx.rows(
+            """
+            INSERT INTO deliveries (job_id, user_id, service, signer_kind, signer_name, url, target,
+                                    event, body, next_at, created_at)
+            VALUES (:job_id, :user_id, :service, :kind, :name, :url, :target, :event, :body, :at,
+                    :at)
+            """,
+            {
+                "job_id": job.id,
+                "user_id": job.user_id,
+                "service": job.service,
+                "kind": new.signer.kind,
+                "name": new.signer.name,
+                "url": new.url,
+                "target": str(webhook_target(new.url)),
+                "event": new.event,
+                "body": new.body,
+                "at": new.at,
+            },
+        )
+
+
+async def delete_of(tx: Transaction, ids: str, params: Mapping[str, Any]) -> None:
+    """Delete the deliveries of jobs.
+
+    Args:
+        ids: placeholders of the jobs' numbers.
+    """
+    await tx.rows(
+        f"""
+        DELETE FROM delivery_tries WHERE delivery_id IN (
+            SELECT id FROM deliveries WHERE job_id IN ({ids})
+        )
+        """,  # noqa: S608 - placeholders
+        params,
+    )
+    await tx.rows(f"DELETE FROM deliveries WHERE job_id IN ({ids})", params)  # noqa: S608
+
+
+class SqlDeliveries:
+    """``ports.Deliveries`` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def due(
+        self, now: Micros, limit: int, *, targets: Collection[str], signers: Collection[Signer]
+    ) -> list[Delivery]:
+        values: dict[str, Any] = {"now": now, "limit": limit}
+        fits = ""
+        for number, target in enumerate(targets):
+            fits += f" AND target <> :target{number}"
+            values[f"target{number}"] = target
+        for number, signer in enumerate(signers):
+            fits += f" AND NOT (signer_kind = :kind{number} AND signer_name = :name{number})"
+            values |= {f"kind{number}": signer.kind, f"name{number}": signer.name}
+        rows = await self._database.rows(
+            f"""
+            SELECT * FROM deliveries WHERE next_at IS NOT NULL AND next_at <= :now {fits}
+            ORDER BY next_at LIMIT :limit
+            """,  # noqa: S608 - no user input
+            values,
+        )
+        return [_delivery(row) for row in rows]
+
+    async def next_at(self) -> Micros | None:
+        rows = await self._database.rows(
+            "SELECT min(next_at) AS next_at FROM deliveries WHERE next_at IS NOT NULL"
+        )
+        found: Micros | None = rows[0]["next_at"]
+        return found
+
+    async def begin(self, deliveries: Sequence[Delivery], until: Micros) -> list[Delivery]:
+        async def change(tx: Transaction) -> list[Delivery]:
+            begun: list[Delivery] = []
+            for one in deliveries:
+                rows = await tx.rows(
+                    """
+                    UPDATE deliveries SET tries = tries + 1, next_at = :until
+                    WHERE id = :id AND tries = :tries AND next_at = :seen RETURNING *
+                    """,
+                    {"id": one.id, "tries": one.tries, "seen": one.next_at, "until": until},
+                )
+                begun += map(_delivery, rows)
+            return begun
+
+        return await self._database.write(change)
+
+    async def end(self, delivery: Delivery, done: Try, next_at: Micros | None) -> bool:
+        ended = next_at is None
+        values = {
+            "id": delivery.id,
+            "tries": delivery.tries,
+            "state": "pending" if not ended else "delivered" if done.problem is None else "failed",
+            "message": done.problem or f"delivered, answered {done.status}",
+            "next": next_at,
+            "ended": done.at + round(done.seconds * 1_000_000) if ended else None,
+        }
+
+        async def change(tx: Transaction) -> bool:
+            rows = await tx.rows(
+                """
+                UPDATE deliveries SET state = :state, message = :message, next_at = :next,
+                    ended_at = :ended
+                WHERE id = :id AND tries = :tries AND state = 'pending' RETURNING id
+                """,
+                values,
+            )
+            if rows:
+                await tx.rows(
+                    """
+                    INSERT INTO delivery_tries (delivery_id, number, at, seconds, status, problem)
+                    VALUES (:id, :number, :at, :seconds, :status, :problem)
+                    """,
+                    {
+                        "id": delivery.id,
+                        "number": done.number,
+                        "at": done.at,
+                        "seconds": done.seconds,
+                        "status": done.status,
+                        "problem": done.problem,
+                    },
+                )
+            return bool(rows)
+
+        return await self._database.write(change)
+
+    async def give_up(self, signer: Signer, url: str, at: Micros, message: str) -> int:
+        values = {"kind": signer.kind, "name": signer.name, "url": url}
+        ended = await self._database.write(
+            lambda tx: tx.rows(
+                """
+                UPDATE deliveries SET state = 'failed', message = :message, next_at = NULL,
+                    ended_at = :at
+                WHERE signer_kind = :kind AND signer_name = :name AND url = :url
+                AND state = 'pending' RETURNING id
+                """,
+                values | {"message": message, "at": at},
+            )
+        )
+        return len(ended)
+
+    async def get(self, number: int, visible: Visible) -> Delivery:
+        fits, values = _fits(visible)
+        rows = await self._database.rows(
+            f"SELECT * FROM deliveries WHERE id = :id {fits}",  # noqa: S608 - no user input
+            values | {"id": number},
+        )
+        if not rows:
+            raise NoSuchDelivery(number)
+        return _delivery(rows[0])
+
+    async def tries(self, number: int, most: int) -> list[Try]:
+        rows = await self._database.rows(
+            """
+            SELECT * FROM delivery_tries WHERE delivery_id = :id ORDER BY number DESC LIMIT :most
+            """,
+            {"id": number, "most": most},
+        )
+        names = ("number", "at", "seconds", "status", "problem")
+        return [Try(**{name: row[name] for name in names}) for row in reversed(rows)]
+
+    async def page(
+        self, where: DeliveryFilter, visible: Visible, before_id: int | None, limit: int
+    ) -> tuple[list[Delivery], int | None]:
+        fits, values = _fits(visible)
+        if where.job_id is not None:
+            fits += " AND job_id = :job_id"
+        if where.state is not None:
+            fits += " AND state = :state"
+        rows = await self._database.list_rows(
+            f"""
+            SELECT * FROM deliveries WHERE id < :before {fits} ORDER BY id DESC LIMIT :limit
+            """,  # noqa: S608 - no user input
+            values
+            | {"before": before_id or _NO_END, "limit": limit + 1}
+            | {"job_id": where.job_id, "state": where.state},
+        )
+        found = [_delivery(row) for row in rows[:limit]]
+        return found, found[-1].id if len(rows) > limit else None
+
+    async def replay(self, number: int, at: Micros) -> Delivery:
+        async def change(tx: Transaction) -> Delivery | None:
+            rows = await tx.rows(
+                """
+                UPDATE deliveries SET state = 'pending', message = 'to be sent again',
+                    tries_before = tries, next_at = :at, ended_at = NULL
+                WHERE id = :id RETURNING *
+                """,
+                {"id": number, "at": at},
+            )
+            return _delivery(rows[0]) if rows else None
+
+        found = await self._database.write(change)
+        if found is None:
+            raise NoSuchDelivery(number)
+        return found
+
+    async def forget(self, ended_before: Micros, limit: int) -> int:
+        expired = (
+            "SELECT id FROM deliveries WHERE ended_at <= :before ORDER BY ended_at LIMIT :limit"
+        )
+        params = {"before": ended_before, "limit": limit}
+        if not await self._database.rows(expired, params):
+            return 0
+
+        async def change(tx: Transaction) -> int:
+            ids = [row["id"] for row in await tx.rows(expired, params)]
+            for names, values in batches(ids):
+                await tx.rows(
+                    f"DELETE FROM delivery_tries WHERE delivery_id IN ({names})",  # noqa: S608 - placeholders
+                    values,
+                )
+                await tx.rows(f"DELETE FROM deliveries WHERE id IN ({names})", values)  # noqa: S608
+            return len(ids)
+
+        return await self._database.write(change)
+
+
+def _fits(visible: Visible) -> tuple[str, dict[str, Any]]:
+    """What limits a statement to the deliveries that a caller may see.
+
+    Whoever does not see everything sees none of a service's: its address is an operator's.
+    """
+    fits, values = "", {}
+    if visible.user_id is not None:
+        fits += f" AND signer_kind = '{SignerKind.PRINCIPAL}' AND user_id = :user_id"
+        values["user_id"] = visible.user_id
+    if visible.submitted_by is not None:
+        fits += f" AND signer_kind = '{SignerKind.PRINCIPAL}' AND signer_name = :submitted_by"
+        values["submitted_by"] = visible.submitted_by
+    return fits, values
+
+
+def _delivery(row: Row) -> Delivery:
+    return Delivery(
+        id=row["id"],
+        job_id=row["job_id"],
+        signer=Signer(SignerKind(row["signer_kind"]), row["signer_name"]),
+        service=row["service"],
+        url=row["url"],
+        event=row["event"],
+        body=row["body"],
+        state=row["state"],
+        message=row["message"],
+        tries=row["tries"],
+        tries_before=row["tries_before"],
+        next_at=row["next_at"],
+        created_at=row["created_at"],
+        ended_at=row["ended_at"],
+    )

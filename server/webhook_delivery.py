@@ -1,0 +1,68 @@
+"""Puts together what delivers webhooks."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Final
+
+from server.domain.service import Service
+from server.domain.webhook_targets import AllowedTargets
+from server.domain.webhooks import WebhookSecrets, secret_bytes, secret_text
+from server.loops.runner import Loop
+from server.settings.tables import ServerTable
+from server.settings.webhooks import webhook_secrets
+from server.stages.webhooks import Webhooks
+from server.store.identity import webhook_secret
+from server.store.webhooks import SqlDeliveries
+from server.webhooks.client import HttpWebhookClient
+from shared.clock import Clock
+from shared.sql import Database
+
+_EVERY_S: Final = 60.0
+"""Between two looks for webhooks, where none is due."""
+
+
+async def webhooks_of(
+    table: ServerTable,
+    database: Database,
+    identity: str,
+    services: Mapping[str, Service],
+    clock: Clock,
+    machine: Clock,
+    on_change: Callable[[], None],
+    stack: AsyncExitStack,
+) -> Webhooks:
+    """The stage that delivers webhooks; the stack closes its client.
+
+    Args:
+        identity: of the database.
+        on_change: called when there may be something to do.
+
+    Raises:
+        ValueError: the file of secrets cannot be read.
+    """
+    keys = webhook_secrets(table.webhook_secret_file)
+    if not keys:
+        made = await webhook_secret(database, secret_text(secrets.token_bytes(32)))
+        keys = [secret_bytes(made)]
+    client = HttpWebhookClient(AllowedTargets(table.webhook_allow or ()), clock)
+    stack.push_async_callback(client.close)
+    return Webhooks(
+        SqlDeliveries(database),
+        client,
+        services,
+        WebhookSecrets(keys),
+        clock,
+        machine,
+        server=identity,
+        expires_after_s=table.webhooks_expire_after,
+        on_change=on_change,
+    )
+
+
+def loop_of(webhooks: Webhooks, wakeup: asyncio.Event, clock: Clock) -> Loop:
+    """The loop that delivers."""
+    return Loop("webhooks", webhooks, _EVERY_S, wakeup, clock, webhooks.until_next_s)

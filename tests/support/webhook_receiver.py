@@ -1,0 +1,85 @@
+"""A receiver of webhooks, which answers as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+
+@dataclass(frozen=True)
+class Received:
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+
+@dataclass
+class WebhookReceiver:
+    """Attributes:
+    answers: status (and headers) of the next answers; 204 behind them.
+    hold: answers wait until it is set.
+    most: most requests that were under way at once.
+    """
+
+    answers: list[int | tuple[int, dict[str, str]]] = field(default_factory=list)
+    body: bytes = b""
+    received: list[Received] = field(default_factory=list)
+    hold: asyncio.Event = field(default_factory=asyncio.Event)
+    port: int = 0
+    most: int = 0
+    _open: int = 0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    async def arrived(self, count: int) -> list[Received]:
+        """All that has come, once there are so many."""
+        async with asyncio.timeout(20):
+            while len(self.received) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.received
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self._open += 1
+        self.most = max(self.most, self._open)
+        try:
+            body = await request.read()
+            self.received.append(Received(request.path_qs, dict(request.headers), body))
+            self._changed.set()
+            await self.hold.wait()
+        finally:
+            self._open -= 1
+        answer = self.answers.pop(0) if self.answers else 204
+        status, headers = answer if isinstance(answer, tuple) else (answer, {})
+        return web.Response(status=status, headers=headers, body=self.body or None)
+
+
+@asynccontextmanager
+async def receiving(*answers: int | tuple[int, dict[str, str]]) -> AsyncIterator[WebhookReceiver]:
+    """A receiver that listens on a free port of 127.0.0.1."""
+    receiver = WebhookReceiver(list(answers))
+    receiver.hold.set()
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", receiver.handle)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        receiver.port = runner.addresses[0][1]
+        yield receiver
+    finally:
+        receiver.hold.set()
+        await runner.cleanup()

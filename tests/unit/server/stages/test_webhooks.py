@@ -1,0 +1,319 @@
+"""Deliveries over a day of simulated time: the store is the real one, receivers are a test's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from server.domain.jobs import Bundle, Job, Move, NewJob
+from server.domain.service import Service
+from server.domain.webhook_targets import ServiceWebhook, WebhookTarget
+from server.domain.webhooks import ENDS, Delivery, Try, WebhookSecrets
+from server.ports.webhooks import DeliveryFilter
+from server.stages.webhooks import Webhooks
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from server.store.webhooks import SqlDeliveries
+from shared.clock import SECOND
+from shared.principals import LOCAL
+from shared.wire import JobState, Limits
+from tests.support.inline_database import CrashPoint, InlineDatabase
+from tests.support.sim_clock import START, SimClock
+
+URL = "https://a.example.org/hook"
+
+
+class Receivers:
+    """``ports.WebhookClient``.
+
+    Attributes:
+        hold: tries do not end until it is set.
+    """
+
+    def __init__(self, clock: SimClock) -> None:
+        self._clock = clock
+        self.answer: Callable[[Delivery], Try] = self.arrives
+        self.tried: list[tuple[float, int, str]] = []
+        """Seconds from the start, number of the delivery, address."""
+        self.signed: list[tuple[str, str, int]] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.open = Counter[str]()
+        self.most = Counter[str]()
+
+    def arrives(self, delivery: Delivery) -> Try:
+        return Try(delivery.tries, self._clock.now(), 0.1, 204)
+
+    def fails(self, delivery: Delivery) -> Try:
+        return Try(delivery.tries, self._clock.now(), 0.1, 500, "answered 500")
+
+    def gone(self, delivery: Delivery) -> Try:
+        return Try(delivery.tries, self._clock.now(), 0.1, 410, "answered 410", is_final=True)
+
+    async def post(self, delivery: Delivery, signature: str, webhook_id: str, at_s: int) -> Try:
+        target = str(delivery.target)
+        for name in (target, str(delivery.signer), "all"):
+            self.open[name] += 1
+            self.most[name] = max(self.most[name], self.open[name])
+        self.tried.append(((self._clock.now() - START) / SECOND, delivery.id, delivery.url))
+        self.signed.append((signature, webhook_id, at_s))
+        await self.hold.wait()
+        for name in (target, str(delivery.signer), "all"):
+            self.open[name] -= 1
+        return self.answer(delivery)
+
+    async def refusal(self, target: WebhookTarget) -> str | None:
+        return None
+
+
+class World:
+    def __init__(self, database: InlineDatabase, clock: SimClock) -> None:
+        hook = ServiceWebhook("https://s.example.org/all", frozenset(ENDS))
+        self.services: Mapping[str, Service] = {
+            "quiet": Service("quiet"),
+            "loud": Service("loud", webhook=hook),
+        }
+        self.clock, self.receivers = clock, Receivers(clock)
+        self.jobs = SqlJobs(database, lambda _: None, services=self.services)
+        self.deliveries = SqlDeliveries(database)
+        self.woken = asyncio.Event()
+        self.stage = self.new_stage()
+
+    def new_stage(self) -> Webhooks:
+        return Webhooks(
+            self.deliveries,
+            self.receivers,
+            self.services,
+            WebhookSecrets([b"k" * 32]),
+            self.clock,
+            self.clock,
+            server="5e44e4" * 5,
+            expires_after_s=3_600 * 48,
+            on_change=self.woken.set,
+            uniform=lambda low, high: (low + high) / 2,
+        )
+
+    async def ended(
+        self, *urls: str | None, service: str = "quiet", by: str = "ann-laptop"
+    ) -> list[int]:
+        """Jobs that were cancelled now."""
+        ids = []
+        for url in urls:
+            new = NewJob(
+                "ann",
+                service,
+                Bundle("b", 1, "d"),
+                Limits(),
+                60.0,
+                self.clock.now(),
+                submitted_by=by,
+                callback_url=url,
+            )
+            job, _ = await self.jobs.insert(new, "queued")
+            assert await self.cancel(job) is not None
+            ids.append(job.id)
+        return ids
+
+    async def cancel(self, job: Job) -> Job | None:
+        at = self.clock.now()
+        changes = {"ended_at": at}
+        move = Move(
+            job.id, 0, JobState.QUEUED, JobState.CANCELLED, at, "cancelled", changes=changes
+        )
+        return await self.jobs.move(move)
+
+    async def sweep(self) -> int:
+        """Sweep, and let what was begun end, as far as nothing holds it."""
+        begun = await self.stage.run_once()
+        await self.clock.settle()
+        return begun
+
+    async def pass_time(self, seconds: float) -> None:
+        """Sweep whenever the stage wants to, as its loop does."""
+        end = self.clock.monotonic() + seconds
+        await self.sweep()
+        while (left := end - self.clock.monotonic()) > 0:
+            self.woken.clear()
+            await self.stage.run_once()
+            await self.clock.settle()
+            if not self.woken.is_set():
+                await self.clock.advance(min(left, max(0.001, self.stage.until_next_s())))
+
+    async def shown(self) -> list[Delivery]:
+        return (await self.stage.page(LOCAL, DeliveryFilter(), None, 500))[0]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    clock = SimClock()
+    database = InlineDatabase(tmp_path / "server.sqlite", MIGRATIONS, CrashPoint(), clock)
+    found = World(database, clock)
+    yield found
+    found.receivers.hold.set()
+    await found.stage.stop()
+    database.close()
+
+
+async def test_a_webhook_is_added_with_the_move_and_delivered_once(world):
+    (job,) = await world.ended(URL)
+    (waiting,) = await world.shown()
+    assert (waiting.job_id, waiting.state, waiting.event) == (job, "pending", "job.cancelled")
+    await world.pass_time(86_400)
+    assert world.receivers.tried == [(0.0, waiting.id, URL)]
+    (done,) = await world.shown()
+    assert (done.state, done.tries, done.next_at) == ("delivered", 1, None)
+    ((_, webhook_id, at_s),) = world.receivers.signed
+    assert webhook_id == f"msg_5e44e45e44e45e44_{waiting.id}"
+    assert at_s == START // SECOND
+
+
+async def test_a_move_that_was_not_made_announces_nothing(world):
+    new = NewJob("ann", "quiet", Bundle("b", 1, "d"), Limits(), 60.0, 0, callback_url=URL)
+    job, _ = await world.jobs.insert(new, "queued")
+    stale = Move(job.id, 5, JobState.QUEUED, JobState.CANCELLED, 1, "cancelled")
+    assert await world.jobs.move(stale) is None
+    assert not await world.shown()
+
+
+async def test_a_job_without_address_of_a_service_without_one_costs_nothing(world):
+    await world.ended(None)
+    assert not await world.shown()
+    assert await world.sweep() == 0
+
+
+async def test_a_receiver_that_fails_all_day_is_tried_eleven_times(world):
+    world.receivers.answer = world.receivers.fails
+    await world.ended(URL)
+    await world.pass_time(86_400 * 1.5)
+    times = [at for at, _, _ in world.receivers.tried]
+    assert len(times) == 11
+    assert times[1] == pytest.approx(5, abs=1)
+    assert 0.9 * 86_400 < times[-1] < 86_400
+    (done,) = await world.shown()
+    assert (done.state, done.message) == ("failed", "answered 500")
+    ids = {webhook_id for _, webhook_id, _ in world.receivers.signed}
+    assert len(ids) == 1
+    _, tries = await world.stage.read(LOCAL, done.id)
+    assert [one.number for one in tries] == list(range(1, 12))
+
+
+async def test_what_is_sent_again_has_all_its_tries_before_it(world):
+    world.receivers.answer = world.receivers.fails
+    await world.ended(URL)
+    await world.pass_time(86_400)
+    (failed,) = await world.shown()
+    await world.stage.replay(LOCAL, failed.id)
+    await world.pass_time(86_400)
+    assert len(world.receivers.tried) == 22
+    world.receivers.answer = world.receivers.arrives
+    await world.stage.replay(LOCAL, failed.id)
+    await world.pass_time(1)
+    (done,) = await world.shown()
+    assert (done.state, done.tries) == ("delivered", 23)
+
+
+async def test_a_receiver_that_is_gone_gets_nothing_of_what_waits(world):
+    world.receivers.answer = world.receivers.fails
+    await world.ended(URL, URL, "https://b.example.org/")
+    await world.ended(URL, by="bob")
+    await world.pass_time(1)
+    before = len(world.receivers.tried)
+    world.receivers.answer = lambda one: (
+        world.receivers.gone(one) if one.id == 1 else world.receivers.fails(one)
+    )
+    await world.stage.replay(LOCAL, 1)
+    await world.sweep()
+    assert len(world.receivers.tried) == before + 1
+    states = {one.id: one.state for one in await world.shown()}
+    assert states == {1: "failed", 2: "failed", 3: "pending", 4: "pending"}
+
+
+async def test_a_slow_host_keeps_neither_others_waiting_nor_more_than_its_share(world):
+    world.receivers.hold.clear()
+    slow = [f"https://slow.example.org/{number}" for number in range(40)]
+    await world.ended(*slow)
+    await world.ended("https://b.example.org/", by="bob")
+    await world.sweep()
+    tried = Counter(url.split("/")[2] for _, _, url in world.receivers.tried)
+    assert tried == {"slow.example.org": 4, "b.example.org": 1}
+    assert world.stage.until_next_s() > 0  # no busy loop while there is no room
+    world.receivers.hold.set()
+    await world.pass_time(1)
+    assert len(world.receivers.tried) == 41
+    assert world.receivers.most["slow.example.org:443"] == 4
+
+
+async def test_a_principal_with_many_hosts_has_its_share_too(world):
+    world.receivers.hold.clear()
+    await world.ended(*(f"https://h{number}.example.org/" for number in range(40)))
+    for number in range(10):
+        by = f"portal-{number}"
+        await world.ended(*(f"https://{by}-{n}.example.org/" for n in range(5)), by=by)
+    await world.sweep()
+    assert world.receivers.most["principal ann-laptop"] == 8
+    assert world.receivers.most["all"] == 32
+    world.receivers.hold.set()
+    await world.pass_time(1)
+    assert len(world.receivers.tried) == 90
+
+
+async def test_a_service_announces_its_jobs(world):
+    await world.ended(None, URL, service="loud")
+    await world.pass_time(1)
+    urls = sorted(url for _, _, url in world.receivers.tried)
+    assert urls == [URL, "https://s.example.org/all", "https://s.example.org/all"]
+
+
+async def test_what_a_server_that_died_was_sending_is_sent_again(world):
+    world.receivers.hold.clear()
+    await world.ended(URL)
+    await world.sweep()
+    await world.stage.stop()
+    world.receivers.hold.set()
+    world.stage = world.new_stage()
+    assert await world.sweep() == 0  # it may still be under way
+    await world.pass_time(61)
+    assert len(world.receivers.tried) == 2
+    (done,) = await world.shown()
+    assert (done.state, done.tries) == ("delivered", 2)
+    assert len({webhook_id for _, webhook_id, _ in world.receivers.signed}) == 1
+
+
+async def test_two_servers_do_not_send_the_same_twice(world):
+    other = world.new_stage()
+    world.receivers.hold.clear()
+    await world.ended(*(f"https://h{number}.example.org/" for number in range(5)))
+    await asyncio.gather(world.stage.run_once(), other.run_once())
+    world.receivers.hold.set()
+    await world.clock.settle()
+    assert len(world.receivers.tried) == 5
+    await other.stop()
+
+
+async def test_the_log_of_deliveries_is_kept_for_a_time(world):
+    await world.ended(URL)
+    await world.pass_time(3_600 * 47)
+    assert len(await world.shown()) == 1
+    world.receivers.answer = world.receivers.fails
+    await world.ended(URL)
+    await world.pass_time(3_600 * 2)
+    (left,) = await world.shown()
+    assert left.state == "pending"
+
+
+async def test_deliveries_are_listed_by_pages_and_states(world):
+    await world.ended(*(f"https://h{number}.example.org/" for number in range(5)))
+    await world.pass_time(1)
+    await world.ended(URL)
+    first, cursor = await world.stage.page(LOCAL, DeliveryFilter(), None, 4)
+    rest, end = await world.stage.page(LOCAL, DeliveryFilter(), cursor, 4)
+    assert [one.id for one in (*first, *rest)] == [6, 5, 4, 3, 2, 1]
+    assert end is None
+    pending, _ = await world.stage.page(LOCAL, DeliveryFilter(state="pending"), None, 9)
+    assert [one.id for one in pending] == [6]
+    of_job, _ = await world.stage.page(LOCAL, DeliveryFilter(job_id=2), None, 9)
+    assert [one.id for one in of_job] == [2]
