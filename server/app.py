@@ -26,12 +26,14 @@ from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
 from server.callers import callers
 from server.configured_agents import agent_sessions, client, contact
+from server.domain.allowances import Allowances
 from server.domain.leases import RENEW_EVERY_S, of_server
 from server.domain.service import Service
 from server.health import Health
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
+from server.settings.allowances import allowances
 from server.settings.services import in_file, of_record
 from server.settings.tables import ServerSettings
 from server.stages.accept import Accept
@@ -108,6 +110,10 @@ class Server:
         """Use these settings of services for new work."""
         self.context.services.use_file(services)
 
+    def allowances(self, allowances: Allowances) -> None:
+        """Use these exceptions for users from now on."""
+        self.context.allowances.use(allowances)
+
     def tls(self, listening: TlsFiles | None) -> list[TlsFiles]:
         """All files of TLS: what we listen with, and what agents are called with."""
         used = [listening, *(one.tls for one in self.clients.values())]
@@ -159,8 +165,9 @@ async def compose(
 
     who = await callers(table, database, clock, principals)
     sessions = await agent_sessions(storage, stack)
+    allowed = allowances(settings)
     services = Services(
-        SqlServices(database), of_record, clock, in_file(settings), wakeups.sender.set
+        SqlServices(database), of_record, clock, in_file(settings), wakeups.sender.set, allowed
     )
     await services.run_once()
     wakeups.services = services
@@ -184,7 +191,7 @@ async def compose(
     agents = Agents(resources, SqlAgents(database), contacts, on_change=wakeups.agent_changed)
     leases = SqlLeases(database, owner)
     await leases.acquire([of_server(owner)], alone=True)
-    accept = Accept(resources, leases, table.stored_per_user)
+    accept = Accept(resources, leases, allowed)
     get = Get(resources, on_slot=wakeups.sender.set)
     poll = Poll(resources, get)
     deliver = Deliver(resources, get)
@@ -194,8 +201,7 @@ async def compose(
         resources,
         SqlSchedules(database, wakeups.changed),
         accept,
-        most_per_user=table.schedules_per_user,
-        stored_per_user=table.stored_per_user,
+        allowances=allowed,
         on_change=wakeups.schedules.set,
     )
     webhooks = await webhooks_of(
@@ -225,7 +231,7 @@ async def compose(
     upload_limits = UploadLimits(
         clock,
         at_once=table.uploads,
-        per_user=table.uploads_per_user,
+        per_user=lambda user: allowed.of(user).uploads,
         least_rate=table.min_upload_rate,
         patience_s=table.upload_patience,
     )
@@ -294,6 +300,7 @@ async def compose(
         fleet=registry,
         agents=agents,
         services=services,
+        allowances=allowed,
         watch=wakeups,
         clock=clock,
         accept=accept,

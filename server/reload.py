@@ -8,7 +8,9 @@ from typing import Protocol
 
 import structlog
 
+from server.domain.allowances import Allowances
 from server.domain.service import Service
+from server.settings.allowances import allowances
 from server.settings.differences import differences
 from server.settings.services import in_file
 from server.settings.tables import ServerSettings
@@ -21,6 +23,8 @@ class Apply(Protocol):
     """Takes what can be changed while the server runs."""
 
     def services(self, services: Mapping[str, Service]) -> None: ...
+
+    def allowances(self, allowances: Allowances) -> None: ...
 
     def drain(self, agent: str, drain: bool) -> None: ...
 
@@ -59,13 +63,15 @@ class Reload:
             if name in new.agents and agent.drain != new.agents[name].drain:
                 agents[name] = agent.model_copy(update={"drain": new.agents[name].drain})
                 self._apply.drain(name, agents[name].drain)
+        kept = {"services": new.services, "users": new.users, "groups": new.groups}
+        self._current = self._current.model_copy(update={**kept, "agents": agents})
+        self._apply.allowances(allowances(self._current))  # the table [server] stays as it is
         self._apply.services(in_file(new))
-        self._current = self._current.model_copy(
-            update={"services": new.services, "agents": agents}
-        )
         log.info("settings.reloaded", applied=applied, waiting=waiting)
 
 
 def _can_be_applied(key: str) -> bool:
     table, *more = key.split(".")
-    return table == "services" or (table == "agents" and len(more) == 2 and more[1] == "drain")
+    return table in ("services", "users", "groups") or (
+        table == "agents" and len(more) == 2 and more[1] == "drain"
+    )

@@ -13,6 +13,7 @@ from server.api import documents
 from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
+from server.domain.allowances import Allowances
 from server.domain.jobs import Job
 from server.ports import Fleet, Jobs, Scratch, Storage, Watch
 from server.stages.accept import Accept
@@ -39,6 +40,7 @@ class Context:
     fleet: Fleet
     agents: Agents
     services: Services
+    allowances: Allowances
     watch: Watch
     clock: Clock
     accept: Accept

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from server.domain.allowances import DayUsed, OverDay
 from server.domain.errors import (
     AgentRefusal,
     AlreadyEnded,
@@ -65,6 +66,8 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     ServerPaused: HTTPStatus.SERVICE_UNAVAILABLE,
     StorageFull: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    OverDay: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    DayUsed: HTTPStatus.TOO_MANY_REQUESTS,
     KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
 }
 
@@ -108,12 +111,15 @@ def translate(problem: Exception) -> Refusal | None:
         case Denied():
             return Refusal(problem.status, problem.code, problem.message, headers=problem.headers)
         case FerrymanError():
+            wait_s = 30 if isinstance(problem, QueueFull | ServerPaused) else None
+            if isinstance(problem, DayUsed):
+                wait_s = problem.retry_after_s
             return Refusal(
                 _STATUS.get(type(problem), HTTPStatus.INTERNAL_SERVER_ERROR),
                 problem.code,
                 str(problem),
                 part=problem.field if isinstance(problem, BadField) else None,
-                retry_after_s=30 if isinstance(problem, QueueFull | ServerPaused) else None,
+                retry_after_s=wait_s,
             )
         case FormRefused():
             return Refusal(problem.status, problem.code, problem.message, part=problem.part)

@@ -24,6 +24,7 @@ from server.api import (
     services,
     tokens,
     upload,
+    usage,
     webhooks,
 )
 from server.api.context import Context
@@ -46,6 +47,7 @@ ROUTES: Final = (
     *graph.ROUTES,
     *attempts.ROUTES,
     *services.ROUTES,
+    *usage.ROUTES,
     *schedules.ROUTES,
     *webhooks.ROUTES,
     *agents.ROUTES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final
@@ -12,7 +12,7 @@ from aiohttp import StreamReader
 
 from server.api.problems import Refusal
 from shared.clock import Clock
-from shared.units.sizes import say_size
+from shared.units.sizes import say_count, say_size
 
 _RETRY_S: Final = 1
 
@@ -90,13 +90,19 @@ class UploadLimits:
 
     Args:
         at_once: in all.
-        per_user: of each user.
+        per_user: how many a user may have.
         least_rate: bytes a second.
         patience_s: for which an upload may be slower.
     """
 
     def __init__(
-        self, clock: Clock, *, at_once: int, per_user: int, least_rate: int, patience_s: float
+        self,
+        clock: Clock,
+        *,
+        at_once: int,
+        per_user: Callable[[str], int],
+        least_rate: int,
+        patience_s: float,
     ) -> None:
         self._clock, self._at_once, self._per_user = clock, at_once, per_user
         self._least_rate, self._patience_s = least_rate, patience_s
@@ -129,12 +135,17 @@ class UploadLimits:
         Raises:
             Refusal
         """
-        if self._of_user[user] >= self._per_user:
+        most = self._per_user(user)
+        if self._of_user[user] >= most:
             raise _too_many(
-                f"user {user} has {self._per_user} uploads under way, "
+                f"user {user} has {say_count(most, 'upload')} under way, "
                 "the most this server takes of one user"
             )
         self._of_user[user] += 1
+
+    def of_user(self, user: str) -> int:
+        """How many uploads of the user are under way."""
+        return self._of_user[user]
 
     async def run_once(self) -> int:
         """Cut off those that are too slow; how many."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final, Protocol
 
-from server.domain.errors import NotAllowed
+from server.domain.errors import BadField, NotAllowed
 from shared.principals import Principal, Role, Scope
 
 
@@ -116,6 +116,27 @@ def check_upload(principal: Principal, user_id: str) -> None:
         raise NotAllowed(
             f"{principal.name} may not upload for user {user_id}: its token is for {patterns}"
         )
+
+
+def user_asked_for(principal: Principal, user_id: str | None) -> str:
+    """The user about whom the principal asks: itself, or one for whom it may upload.
+
+    Raises:
+        NotAllowed
+        BadField: it does not say whom it means.
+    """
+    own = visible(principal).user_id
+    if user_id is None and own is None:
+        raise BadField("user", "missing_user", "whose usage is not said: add ?user=NAME")
+    if own not in (None, user_id or own):
+        raise NotAllowed(f"{principal.name} may see what user {own} uses only, not {user_id}")
+    user = user_id or own or ""
+    if principal.role is Role.PORTAL and not principal.may_act_for(user):
+        patterns = ", ".join(principal.users)
+        raise NotAllowed(
+            f"{principal.name} may not see what {user} uses: its token is for {patterns}"
+        )
+    return user
 
 
 def acting_as(principal: Principal, user_id: str) -> Principal:

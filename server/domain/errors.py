@@ -197,10 +197,11 @@ class StorageFull(FerrymanError):
     code = "storage_full"
 
     def __init__(self, user_id: str, used: int, most: int) -> None:
+        left = say_size(max(0, most - used))
         super().__init__(
             f"bundles and results of user {user_id} take {say_size(used)} of the {say_size(most)} "
-            "that one user has here (stored_per_user), too much for this one, too: delete jobs "
-            "that have ended, or wait until they expire"
+            f"that one user has here (stored_per_user), so {left} is left, too little for this "
+            "one: delete jobs that have ended, or wait until they expire"
         )
 
 

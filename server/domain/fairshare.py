@@ -46,7 +46,8 @@ def pick(
         free = min(free, most)
     lines: dict[str, deque[Waiting]] = defaultdict(deque)
     for waiting in queue:
-        if len(lines[waiting.user_id]) < service.runs_per_user - held.get(waiting.user_id, 0):
+        may_run = service.runs_of(waiting.user_id) - held.get(waiting.user_id, 0)
+        if len(lines[waiting.user_id]) < may_run:
             lines[waiting.user_id].append(waiting)
     chosen: list[Waiting] = []
     turn = deque(line for line in lines.values() if line)

@@ -79,6 +79,10 @@ class Service:
     """Variables that its jobs get, secrets among them. Never shown."""
     secrets: frozenset[str] = frozenset()
     """Those of ``env`` that its operator declared as secrets."""
+    runs_by_user: Mapping[str, int] = field(default_factory=dict)
+    """Users for whom another number holds than ``runs_per_user``."""
+    queued_by_user: Mapping[str, int] = field(default_factory=dict)
+    """Likewise of ``queued_per_user``."""
     record: ServiceRecord | None = None
     """Its row; None: it has none yet."""
     in_file: bool = True
@@ -87,3 +91,11 @@ class Service:
     """Where its jobs are announced."""
     infra_retries: int = 5
     limits: Limits = field(default_factory=Limits)
+
+    def runs_of(self, user_id: str) -> int:
+        """Jobs of the user that may be under way at once."""
+        return self.runs_by_user.get(user_id, self.runs_per_user)
+
+    def queued_of(self, user_id: str) -> int:
+        """Jobs of the user that may wait; 0: any number."""
+        return self.queued_by_user.get(user_id, self.queued_per_user)

@@ -30,6 +30,7 @@ class Jobs(Batches, Dependencies, Retained, Protocol):
         most_queued: int = 0,
         most_stored: int = 0,
         lease: Lease | None = None,
+        most_uploaded: int = 0,
     ) -> tuple[Job, bool]:
         """Add a job as Queued, with its first event.
 
@@ -39,13 +40,15 @@ class Jobs(Batches, Dependencies, Retained, Protocol):
             most_stored: bytes that bundles and results of the user may take; 0: any number.
             lease: of the server that stored the bundle, from before: while it holds, the file is
                 no orphan.
+            most_uploaded: bytes of bundles that may be uploaded for the user on one day, this one
+                included; 0: any number.
 
         Returns:
             The job, and whether it is new: with an ``idempotency_key`` that the user has used
             before it is the job of that time.
 
         Raises:
-            QueueFull, StorageFull
+            QueueFull, StorageFull, DayUsed, OverDay
             ServerPaused: the lease has ended.
             BundleGone: the bundle names no file, and there is none to share any more.
         """
@@ -57,6 +60,10 @@ class Jobs(Batches, Dependencies, Retained, Protocol):
 
     async def stored(self, user_id: str) -> int:
         """Bytes that bundles and results of the user take."""
+        ...
+
+    async def uploaded(self, user_id: str, at: Micros) -> int:
+        """Bytes of bundles that were uploaded for the user on the day of ``at``, UTC."""
         ...
 
     async def get(self, job_id: int) -> Job:

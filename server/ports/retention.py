@@ -62,6 +62,10 @@ class Retained(Protocol):
 
     async def forget_idempotency_keys(self, before: Micros) -> int: ...
 
+    async def forget_uploaded(self, before: Micros) -> None:
+        """Forget what was uploaded on the days before."""
+        ...
+
     async def maintain(self) -> bool:
         """Give unused space back, some at a time, and find out whether what failed works again.
 

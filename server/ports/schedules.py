@@ -36,17 +36,22 @@ class Schedules(Protocol):
     """The schedules; every change is durable when the call returns."""
 
     async def insert(
-        self, new: NewSchedule, most: int, most_stored: int, lease: Lease | None
+        self,
+        new: NewSchedule,
+        most: int,
+        most_stored: int,
+        lease: Lease | None,
+        most_uploaded: int = 0,
     ) -> Schedule:
         """Add a schedule, which refers to its bundle.
 
         Args:
             most: schedules that the user may have, this one included; 0: any number.
-            most_stored, lease: as :meth:`server.ports.Jobs.insert` has them.
+            most_stored, lease, most_uploaded: as :meth:`server.ports.Jobs.insert` has them.
 
         Raises:
             ScheduleRefusal: the user has one of this name.
-            TooManySchedules, StorageFull, ServerPaused, BundleGone
+            TooManySchedules, StorageFull, DayUsed, OverDay, ServerPaused, BundleGone
         """
         ...
 

@@ -20,12 +20,14 @@ from shared.http.tls import TlsFiles
 from shared.settings.base import Section, Settings, StringList
 from shared.settings.limits import LimitsTable
 from shared.units.durations import Duration
+from shared.units.rates import UNLIMITED, RateLimit
 from shared.units.sizes import Size
 from shared.variables import check_variables
 from shared.wire import OnShutdown, Reason
 
 _FORMER: Final = {"agent_unreachable_after": "agent_timeout"}
 """Names of settings that are still understood."""
+USER_NAME: Final = r"[A-Za-z0-9._@-]{1,64}"
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
 
 
@@ -49,6 +51,10 @@ class ServerTable(HttpSection):
     """Uploads, results and snapshots always leave this much of the disk; 507 otherwise."""
     stored_per_user: Size = Field(0, ge=0)
     """Bytes that bundles and results of one user may take; 0: any number."""
+    upload_per_user_per_day: Size = Field(0, ge=0)
+    """Bytes of bundles that may be uploaded for one user on a day, UTC; 0: any number."""
+    rate_limit: RateLimit = UNLIMITED
+    """Requests of one user or portal."""
     schedules_per_user: int = Field(100, ge=0)
     """0: any number."""
     uploads: int = Field(256, ge=1)
@@ -306,12 +312,57 @@ class AgentTable(Section):
         return self
 
 
+class UserServiceTable(Section):
+    """Table ``[users.NAME.services.SERVICE]``: what is different for one user in one service."""
+
+    runs_per_user: int | None = Field(None, ge=1)
+    queued_per_user: int | None = Field(None, ge=0)
+
+
+class UserTable(Section):
+    """Table ``[users.NAME]``: what is different for one user, or for one portal. What is not set is
+    as for everybody.
+    """
+
+    rate_limit: RateLimit | None = None
+    upload_per_user_per_day: Size | None = Field(None, ge=0)
+    stored_per_user: Size | None = Field(None, ge=0)
+    uploads_per_user: int | None = Field(None, ge=1)
+    schedules_per_user: int | None = Field(None, ge=0)
+    runs_per_user: int | None = Field(None, ge=1)
+    """In every service that has none in ``services``."""
+    queued_per_user: int | None = Field(None, ge=0)
+    services: dict[str, UserServiceTable] = Field(default_factory=dict)
+
+
+class GroupTable(UserTable):
+    """Table ``[groups.NAME]``: what is different for each of some users."""
+
+    members: tuple[str, ...]
+
+
 class ServerSettings(Settings):
     """All tables."""
 
     server: ServerTable = ServerTable()
     services: dict[str, ServiceTable] = Field(default={"example": ServiceTable()}, min_length=1)
     agents: dict[str, AgentTable] = Field(default={"local": AgentTable(url=LOCAL_AGENT)})
+    users: dict[str, UserTable] = Field(default_factory=dict)
+    groups: dict[str, GroupTable] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _members(self) -> ServerSettings:
+        groups: dict[str, str] = {}
+        for name, group in self.groups.items():
+            for user in group.members:
+                if user in groups:
+                    both = f"groups.{groups[user]} and groups.{name}"
+                    raise ValueError(f"{user!r} is a member of {both}: of one group at most")
+                groups[user] = name
+        for user in (*self.users, *groups):
+            if not re.fullmatch(USER_NAME, user):
+                raise ValueError(f"{user!r} is no user: a name is 1 to 64 of A-Z a-z 0-9 . _ @ -")
+        return self
 
     @model_validator(mode="after")
     def _names(self) -> ServerSettings:

@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
 from server.domain import access
+from server.domain.allowances import Allowances, over_day
 from server.domain.errors import (
     BadField,
     BundleGone,
     BundleTooLarge,
+    FerrymanError,
     KeyReused,
     NoSuchJob,
     QueueFull,
@@ -40,13 +42,14 @@ class Accept(Stage):
     """Checks what an upload asks for, and queues it.
 
     Args:
-        stored_per_user: bytes that bundles and results of one user may take; 0: any number.
+        allowances: what each user may have.
     """
 
-    def __init__(self, resources: Resources, leases: Leases, stored_per_user: int = 0) -> None:
+    def __init__(
+        self, resources: Resources, leases: Leases, allowances: Allowances | None = None
+    ) -> None:
         super().__init__(resources)
-        self._leases = leases
-        self._stored_per_user = stored_per_user
+        self._leases, self._allowances = leases, allowances or Allowances()
 
     def too_large(self, fields: Mapping[str, str]) -> BundleTooLarge | None:
         """The refusal of a bundle with more bytes than its ``most``, as far as that is known."""
@@ -64,7 +67,7 @@ class Accept(Stage):
             size: bytes of the upload, as far as they are known.
 
         Raises:
-            QueueFull, StorageFull
+            QueueFull, StorageFull, DayUsed, OverDay
         """
         refusal = await self._over_quota(request, size)
         if refusal is not None and not (
@@ -73,17 +76,19 @@ class Accept(Stage):
         ):
             raise refusal
 
-    async def _over_quota(
-        self, request: UploadRequest, size: int
-    ) -> QueueFull | StorageFull | None:
+    async def _over_quota(self, request: UploadRequest, size: int) -> FerrymanError | None:
         user, service = request.user_id, request.service
-        most, jobs = service.queued_per_user, max(1, request.batch.total if request.batch else 1)
+        most, jobs = service.queued_of(user), max(1, request.batch.total if request.batch else 1)
         if most and await self._jobs.queued(service.name, user, most) + jobs > most:
             return QueueFull(user, service.name, most, jobs)
-        most = self._stored_per_user
+        allowed, now = self._allowances.of(user), self._clock.now()
+        most = allowed.stored
         if most and (stored := await self._jobs.stored(user)) + size > most:
             return StorageFull(user, stored, most)
-        return None
+        if not allowed.uploaded:
+            return None
+        used = await self._jobs.uploaded(user, now)
+        return over_day(user, used, size, allowed.uploaded, now)
 
     async def __call__(
         self,
@@ -99,7 +104,8 @@ class Accept(Stage):
 
         Raises:
             BadField: the bundle does not have the array's file, or that holds no tasks.
-            BundleTooLarge, QueueFull, StorageFull, KeyReused, ServerPaused, OSError
+            BundleTooLarge, QueueFull, StorageFull, DayUsed, OverDay, KeyReused, ServerPaused,
+            OSError
             BadField: it depends on a job that the caller cannot see.
         """
         await self._check_dependencies(principal, request)
@@ -108,15 +114,18 @@ class Accept(Stage):
             raise BundleTooLarge(service.name, service.limits.disk, most, bundle.bytes)
         request = await with_tasks(request, content.path, has_gather=bundle.has_gather)
 
+        allowed = self._allowances.of(request.user_id)
+
         async def insert(stored: Bundle, lease: Lease | None) -> tuple[tuple[Job, bool], bool]:
             job, is_new = await self._jobs.insert(
                 new_job(
                     request, stored, self._clock.now(), principal.name, warnings=bundle.warnings
                 ),
                 QUEUED,
-                request.service.queued_per_user,
-                self._stored_per_user,
+                request.service.queued_of(request.user_id),
+                allowed.stored,
                 lease,
+                allowed.uploaded,
             )
             refers = is_new and job.bundle is not None and job.bundle.file == stored.file
             return (job, is_new), refers

@@ -23,6 +23,7 @@ log = structlog.get_logger()
 _AT_ONCE: Final = 200
 _FILES_AT_ONCE: Final = 1_000
 _KEYS_KEPT_S: Final = 86_400.0
+_UPLOADED_KEPT_S: Final = 31 * 86_400.0
 _ORPHANS_EVERY_S: Final = 3_600.0
 
 
@@ -60,6 +61,7 @@ class Clean(Stage):
         deleted = await self._delete()
         forgotten = await self._forget(now)
         await self._jobs.forget_idempotency_keys(now - round(_KEYS_KEPT_S * SECOND))
+        await self._jobs.forget_uploaded(now - round(_UPLOADED_KEPT_S * SECOND))
         orphans = await self._remove_orphans()
         left = await self._jobs.maintain()
         if left or self._unlisted or max(len(expired), deleted, forgotten) >= _AT_ONCE:

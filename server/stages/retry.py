@@ -32,7 +32,7 @@ class RetryByHand(Stage):
             job = await read_job(self._jobs, principal, job_id)
             service = self._services.get(job.service)
             move = retried(job, service, self._clock.now(), principal.name)
-            most_queued = service.queued_per_user if service else 0
+            most_queued = service.queued_of(job.user_id) if service else 0
             queued = await self._jobs.retry(move, job, most_queued)
             if queued is not None:
                 log.info("job.retried", job_id=job_id, run=queued.run, by=principal.name)

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import structlog
 
 from server.domain import access
+from server.domain.allowances import Allowances
 from server.domain.cron import next_time
 from server.domain.errors import BadField, BundleTooLarge, FerrymanError
 from server.domain.jobs import Bundle
@@ -52,8 +53,7 @@ class Schedules(Stage):
     """Keeps schedules, and makes their jobs.
 
     Args:
-        most_per_user: schedules that one user may have; 0: any number.
-        stored_per_user: bytes that bundles and results of one user may take; 0: any number.
+        allowances: what each user may have.
         on_change: called when one may be due at another time than before.
     """
 
@@ -63,13 +63,12 @@ class Schedules(Stage):
         store: Store,
         accept: Accept,
         *,
-        most_per_user: int = 0,
-        stored_per_user: int = 0,
+        allowances: Allowances | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(resources)
         self._store, self._accept, self._on_change = store, accept, on_change
-        self._most_per_user, self._stored_per_user = most_per_user, stored_per_user
+        self._allowances = allowances or Allowances()
         self._next_at: Micros | None = None
         self._corrected = False
 
@@ -110,7 +109,7 @@ class Schedules(Stage):
             at=now,
             next_at=_next_at(schedule.timing, now) if is_due else schedule.next_at,
             by_hand=by_hand,
-            most_stored=self._stored_per_user,
+            most_stored=self._allowances.of(schedule.user_id).stored,
         )
         refusal = _missed(schedule, now) if is_due else ""
         try:
@@ -131,7 +130,7 @@ class Schedules(Stage):
                     schedule.submitted_by,
                     schedule_id=schedule.id,
                 ),
-                most_queued=request.service.queued_per_user,
+                most_queued=request.service.queued_of(request.user_id),
             )
         fired = await self._store.fire(
             replace(firing, new=None, refusal=refusal) if refusal else firing
@@ -155,7 +154,7 @@ class Schedules(Stage):
 
         Raises:
             BadField, NotAllowed, BundleTooLarge, ScheduleRefusal, TooManySchedules, StorageFull,
-            ServerPaused, OSError
+            DayUsed, OverDay, ServerPaused, OSError
         """
         timing, own = timing_of(fields), job_fields(fields)
         request = upload_request(own, self._services, principal)
@@ -165,7 +164,7 @@ class Schedules(Stage):
         now = self._clock.now()
         next_at = _first_at(timing, now)
         request = await with_tasks(request, content.path, has_gather=bundle.has_gather)
-        batch = request.batch
+        batch, allowed = request.batch, self._allowances.of(request.user_id)
 
         async def insert(stored: Bundle, lease: Lease | None) -> tuple[Schedule, bool]:
             schedule = await self._store.insert(
@@ -182,9 +181,10 @@ class Schedules(Stage):
                     tasks=batch.total if batch is not None and batch.file is not None else 0,
                     has_gather=bundle.has_gather,
                 ),
-                self._most_per_user,
-                self._stored_per_user,
+                allowed.schedules,
+                allowed.stored,
                 lease,
+                allowed.uploaded,
             )
             return schedule, schedule.bundle.file == stored.file
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 
+from server.domain.allowances import Allowances
 from server.domain.errors import BadField, NoSuchService, ServiceRefusal
 from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
 from server.ports import ServiceRecords
@@ -38,6 +39,7 @@ class Services(Mapping[str, Service]):
         parse: reads the settings of a row.
         in_file: the services of the settings file.
         on_change: called when jobs may be sent that could not be before.
+        allowances: exceptions for users.
     """
 
     def __init__(
@@ -47,11 +49,14 @@ class Services(Mapping[str, Service]):
         clock: Clock,
         in_file: Mapping[str, Service],
         on_change: Callable[[], None] = lambda: None,
+        allowances: Allowances | None = None,
     ) -> None:
         self._records, self._parse, self._clock = records, parse, clock
         self._in_file, self._on_change = in_file, on_change
         self._known: list[ServiceRecord] = []
+        self._allowances = allowances or Allowances()
         self._now: Mapping[str, Service] = MappingProxyType(dict(in_file))
+        self._replace(set())
 
     def __getitem__(self, name: str) -> Service:
         return self._now[name]
@@ -115,7 +120,8 @@ class Services(Mapping[str, Service]):
                         )
                 service = dataclasses.replace(service, in_file=False)
                 services[record.name] = _decided(service, record)
-        self._now = MappingProxyType(services)
+        applied = {name: self._allowances.applied(one) for name, one in services.items()}
+        self._now = MappingProxyType(applied)
         self._on_change()
 
     async def load(self, name: str, most: int) -> ServiceLoad:

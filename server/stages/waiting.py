@@ -152,7 +152,7 @@ class _Held:
         if self._no_agent[name]:
             return _why(WaitReason.NO_AGENT, self._no_agent[name])
         mine, all_users = self._users[name, job.user_id], self._services[name]
-        if mine >= (most := service.runs_per_user):
+        if mine >= (most := service.runs_of(job.user_id)):
             reason = (
                 f"user {job.user_id} has {mine} of {most} jobs under way, "
                 "the most the service allows one user"

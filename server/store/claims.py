@@ -127,14 +127,15 @@ async def _due(
     queue: list[Waiting] = []
     after, up_to = last_user, None
     while True:
+        each = min(free, service.runs_per_user)
         rows, last = await _waiting(
             tx,
             service.name,
             (after, up_to),
             users=free + len(held),
-            each=min(free, service.runs_per_user),
+            each=each,
         )
-        queue += rows
+        queue += await _with_exceptions(tx, service, rows, each, free)
         chosen = fairshare.pick(queue, held, service, free)
         # Nobody gets two while another waits for one.
         if len({one.user_id for one in chosen}) == free:
@@ -145,6 +146,27 @@ async def _due(
             after, up_to = "", last_user
         else:
             return chosen
+
+
+async def _with_exceptions(
+    tx: Transaction, service: Service, rows: list[Waiting], each: int, free: int
+) -> list[Waiting]:
+    """The jobs, and more of the users who may run more than others. Only these cost a statement."""
+    counts = Counter(one.user_id for one in rows) if service.runs_by_user else {}
+    for user, count in counts.items():
+        most = min(free, service.runs_of(user))
+        if count < each or most <= each:
+            continue
+        more = await tx.rows(
+            f"""
+            SELECT id, user_id, attempt FROM jobs
+            WHERE {READY} AND service = :service AND user_id = :user
+            ORDER BY priority DESC, id LIMIT :most
+            """,  # noqa: S608 - no user input
+            {"service": service.name, "user": user, "most": most},
+        )
+        rows += [Waiting(row["id"], row["user_id"], row["attempt"]) for row in more[count:]]
+    return rows
 
 
 async def _waiting(

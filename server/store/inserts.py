@@ -7,7 +7,7 @@ import json
 from server.domain.errors import BundleGone, FerrymanError, QueueFull, ServerPaused, StorageFull
 from server.domain.jobs import BatchRequest, Hold, Job, NewJob, Step
 from server.domain.leases import Lease
-from server.store import bundles, dependencies, leases, records
+from server.store import bundles, dependencies, leases, records, uploaded
 from server.store.moves import append_event
 from server.store.queue import count_queued
 from shared.sql import Database, Transaction
@@ -20,6 +20,7 @@ async def insert_job(
     most_queued: int = 0,
     most_stored: int = 0,
     lease: Lease | None = None,
+    most_uploaded: int = 0,
 ) -> tuple[Job, bool] | FerrymanError:
     """Insert a job as :meth:`server.ports.Jobs.insert` says.
 
@@ -39,6 +40,13 @@ async def insert_job(
         stored = await stored_bytes(tx, new.user_id)
         if stored + new.bundle.size > most_stored:
             return StorageFull(new.user_id, stored, most_stored)
+    counts = new.schedule_id is None  # the bundle of a schedule was uploaded once
+    if counts:
+        refusal = await uploaded.check(
+            tx, new.user_id, new.bundle.size, most_uploaded, new.created_at
+        )
+        if refusal is not None:
+            return refusal
     found: dict[int, str] = {}
     if new.after or new.inputs_from:
         checked = await dependencies.check(tx, new)
@@ -69,6 +77,8 @@ async def insert_job(
         await bundles.forget_reference(tx, bundle.file)
         return ServerPaused()
     job = records.job(row[0])
+    if counts:
+        await uploaded.add(tx, new.user_id, new.bundle.size, new.created_at)
     for tag in set(new.tags):
         await tx.rows(
             "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)", {"tag": tag, "id": job.id}

@@ -8,7 +8,7 @@ from server.domain.errors import FerrymanError
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.domain.leases import Lease
 from server.ports import LeaseLost
-from server.store import bundles, leases
+from server.store import bundles, leases, uploaded
 from server.store.attempts import Attempts, attach_result
 from server.store.batches import Batches
 from server.store.claims import Claims
@@ -52,9 +52,12 @@ class SqlJobs(
         most_queued: int = 0,
         most_stored: int = 0,
         lease: Lease | None = None,
+        most_uploaded: int = 0,
     ) -> tuple[Job, bool]:
         async def change(tx: Transaction) -> tuple[Job, bool] | FerrymanError:
-            return await insert_job(tx, new, message, most_queued, most_stored, lease)
+            return await insert_job(
+                tx, new, message, most_queued, most_stored, lease, most_uploaded
+            )
 
         inserted = await self._database.write(change)
         if not isinstance(inserted, tuple):
@@ -68,6 +71,9 @@ class SqlJobs(
 
     async def stored(self, user_id: str) -> int:
         return await stored_bytes(self._database, user_id)
+
+    async def uploaded(self, user_id: str, at: Micros) -> int:
+        return await uploaded.on_day(self._database, user_id, at)
 
     async def move(self, move: Move) -> Job | None:
         async def change(tx: Transaction) -> tuple[Job | None, bool]:

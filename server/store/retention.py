@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from server.domain.allowances import day_of
 from server.domain.errors import ChildOfBatch, NoSuchJob, NotEnded, StillNeeded
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Move
@@ -68,6 +69,13 @@ class Retention(Part):
         for job in cleaned:
             self._changed(job)
         return len(cleaned), files
+
+    async def forget_uploaded(self, before: Micros) -> None:
+        day = {"day": day_of(before)}
+        if await self._database.rows("SELECT 1 FROM uploaded WHERE day < :day LIMIT 1", day):
+            await self._database.write(
+                lambda tx: tx.rows("DELETE FROM uploaded WHERE day < :day", day)
+            )
 
     async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
         files = await self._delete_children(job_id)

@@ -22,7 +22,7 @@ from server.domain.schedules import (
     TooManySchedules,
 )
 from server.ports.schedules import Firing
-from server.store import bundles, leases
+from server.store import bundles, leases, uploaded
 from server.store.inserts import insert_job, stored_bytes
 from server.store.requests import request_cancel
 from shared.clock import Micros
@@ -49,7 +49,12 @@ class SqlSchedules:
         self._database, self._changed = database, changed
 
     async def insert(
-        self, new: NewSchedule, most: int, most_stored: int, lease: Lease | None
+        self,
+        new: NewSchedule,
+        most: int,
+        most_stored: int,
+        lease: Lease | None,
+        most_uploaded: int = 0,
     ) -> Schedule:
         async def change(tx: Transaction) -> Schedule | FerrymanError:
             of_user = await tx.rows(
@@ -67,6 +72,11 @@ class SqlSchedules:
                 stored = await stored_bytes(tx, new.user_id)
                 if stored + new.bundle.size > most_stored:
                     return StorageFull(new.user_id, stored, most_stored)
+            refusal = await uploaded.check(
+                tx, new.user_id, new.bundle.size, most_uploaded, new.created_at
+            )
+            if refusal is not None:
+                return refusal
             bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
             if bundle is None:
                 return BundleGone()
@@ -82,6 +92,7 @@ class SqlSchedules:
             if not rows:
                 await bundles.forget_reference(tx, bundle.file)
                 return ServerPaused()
+            await uploaded.add(tx, new.user_id, new.bundle.size, new.created_at)
             return _schedule(rows[0])
 
         inserted = await self._database.write(change)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from server.domain.allowances import Allowance, Allowances, DayUsed
 from server.domain.errors import BadField, BundleTooLarge, StorageFull
 from server.domain.files import FileKind
 from server.domain.schedules import NoSuchSchedule, ScheduleRefusal, TooManySchedules
@@ -308,7 +309,7 @@ async def test_a_schedule_is_its_users_alone(world: World) -> None:
 
 async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(world: World) -> None:
     await world.start()
-    world.schedules._stored_per_user = 20
+    world.allowances.use(Allowances(Allowance(stored=20, schedules=3)))
     refusals: list[tuple[type[Exception], dict[str, str]]] = [
         (BadField, {"cron": "hourly"}),
         (BadField, {"cron": HOURLY, "time_zone": "Mars/Olympus"}),
@@ -326,7 +327,10 @@ async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(world: W
     await world.schedule("ann", "example", HOURLY)
     with pytest.raises(StorageFull):
         await world.schedule("ann", "example", HOURLY)
-    world.schedules._stored_per_user = 0
+    world.allowances.use(Allowances(Allowance(uploaded=20, schedules=3)))
+    with pytest.raises(DayUsed):
+        await world.schedule("ann", "example", HOURLY)
+    world.allowances.use(Allowances(Allowance(schedules=3)))
     await world.schedule("ann", "example", HOURLY)
     with pytest.raises(TooManySchedules):
         await world.schedule("ann", "example", HOURLY)

@@ -330,7 +330,9 @@ async def test_a_user_who_has_stored_enough_is_refused_with_what_is_left(tmp_pat
         assert (await post(caller, body, **{"Idempotency-Key": "k"}))[0] == 201
         status, _, reply = await post(caller, body)
         assert (status, reply["code"]) == (413, "storage_full")
-        assert " of the 1000 B that one user has here" in str(reply["message"])
+        assert " of the 1000 B that one user has here (stored_per_user), so " in str(
+            reply["message"]
+        )
         assert (await post(caller, body, **{"Idempotency-Key": "k"}))[0] == 201, "a repeat"
         async with caller.session.post(
             f"{caller.url}/upload?user_id=7&service=my_service",
@@ -340,6 +342,27 @@ async def test_a_user_who_has_stored_enough_is_refused_with_what_is_left(tmp_pat
         ) as answer:
             assert (answer.status, (await answer.json())["code"]) == (413, "storage_full")
         assert len(left(tmp_path)) == 1
+
+
+async def test_a_user_who_has_uploaded_enough_today_is_told_what_is_left_and_until_when(tmp_path):
+    body = files(*(f"{name:0>60}" for name in range(3)))
+    room = "[server]\nupload_per_user_per_day = 1000\n[users.9]\nupload_per_user_per_day = 300\n"
+    async with server(tmp_path, room) as caller:
+        context = caller.server.context
+        assert (await post(caller, body, **{"Idempotency-Key": "k"}))[0] == 201
+        status, headers, reply = await post(caller, body)
+        assert (status, reply["code"]) == (429, "upload_quota")
+        used = await context.jobs.uploaded("7", context.clock.now())
+        assert f"so {1000 - used} B is left" in str(reply["message"])
+        assert 0 < int(headers["Retry-After"]) <= 86_400
+        assert "T00:00:00" in str(reply["message"])
+        assert (await post(caller, body, **{"Idempotency-Key": "k"}))[0] == 201, "a repeat"
+        assert await context.jobs.uploaded("7", context.clock.now()) == used
+        assert (await post(caller, files().replace(b"\r\n7\r\n", b"\r\n8\r\n")))[0] == 201
+        small = body.replace(b"\r\n7\r\n", b"\r\n9\r\n")
+        status, headers, reply = await post(caller, small)
+        assert (status, reply["code"]) == (413, "upload_over_quota")
+        assert "Retry-After" not in headers
 
 
 async def test_a_key_makes_one_job_and_another_body_under_it_is_422(tmp_path):

@@ -62,7 +62,9 @@ def documented(table: str, key: str) -> bool:
 
 def settings() -> list[tuple[str, str]]:
     found = []
-    titles = {"server": "[server]", "services": "[services.NAME]", "agents": "[agents.NAME]"}
+    titles = {"server": "[server]"}
+    for name in ("services", "agents", "users", "groups"):
+        titles[name] = f"[{name}.NAME]"
     for name, title in titles.items():
         (model,) = _tables(ServerSettings, name)
         found += [(title, key) for key in keys(model)]

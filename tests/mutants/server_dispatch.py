@@ -50,7 +50,7 @@ MUTANTS: Final = (
     of(
         "a waiting job shows that the quota of its user is used",
         _WAITING,
-        "if mine >= (most := service.runs_per_user):",
+        "if mine >= (most := service.runs_of(job.user_id)):",
         "if (most := 0):",
         _PLACE,
     ),

@@ -185,7 +185,7 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "uploads at once, of one user",
         "server/api/upload_limits.py",
-        "        if self._of_user[user] >= self._per_user:",
+        "        if self._of_user[user] >= most:",
         "        if False:",
         f"{_LIMITS}only_so_many_uploads_at_once",
     ),

@@ -93,7 +93,7 @@ MUTANTS: Final = (
     of(
         "what needs a restart is not said to be applied",
         "server/reload.py",
-        'table == "services" or (',
+        'table in ("services", "users", "groups") or (',
         "True or (",
         f"{_RELOAD}what_needs_a_restart_is_said_at_each_reload_and_the_rest_once",
     ),

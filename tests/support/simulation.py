@@ -20,6 +20,7 @@ from unittest import mock
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.domain import states
+from server.domain.allowances import Allowance, Allowances
 from server.domain.errors import NoSuchJob
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Result
@@ -164,8 +165,12 @@ class World:
         self.deliver._inputs.of = _no_inputs  # type: ignore[method-assign]
         self.send = Send(resources, self.deliver, self.get)
         self.cancel = Cancel(resources, wakeups, self.get.on_payload)
+        self.allowances = Allowances(Allowance(schedules=3))
         self.schedules = Schedules(
-            resources, SqlSchedules(self.database, wakeups.changed), self.accept, most_per_user=3
+            resources,
+            SqlSchedules(self.database, wakeups.changed),
+            self.accept,
+            allowances=self.allowances,
         )
         self.batches = Batches(resources, child_names=lambda _: CHILDREN)
         self.dependencies = Dependencies(resources)

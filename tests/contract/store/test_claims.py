@@ -91,6 +91,17 @@ async def test_a_user_who_may_have_no_more_is_passed_over(jobs: SqlJobs) -> None
     assert await claimed(jobs, service) == ["dee"]
 
 
+async def test_some_users_may_run_more_or_less_than_others(jobs: SqlJobs) -> None:
+    service = Service("s", runs_per_user=2, max_runs=20, runs_by_user={"bob": 5, "cy": 1, "dee": 9})
+    added_ids = await added(jobs, *["ann", "bob", "cy", "dee"] * 7)
+    found = await jobs.claim_fairly(service, ANY, 20, 20)
+    assert Counter(job.user_id for job in found) == {"ann": 2, "bob": 5, "cy": 1, "dee": 7}
+    assert [job.user_id for job in found[:6]] == ["ann", "bob", "cy", "dee", "ann", "bob"]
+    of_bob = [job.id for job in found if job.user_id == "bob"]
+    assert of_bob == added_ids[1::4][:5]
+    assert await claimed(jobs, service) == []
+
+
 async def test_of_several_who_claim_at_once_none_goes_beyond_a_quota(jobs: SqlJobs) -> None:
     service = Service("s", runs_per_user=2, max_runs=5)
     await added(jobs, *["ann", "bob", "cy"] * 4)

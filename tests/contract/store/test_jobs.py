@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
 from server.api import documents
 from server.domain import states
+from server.domain.allowances import DAY, DayUsed
 from server.domain.errors import NoSuchJob, QueueFull, StorageFull
 from server.domain.jobs import Bundle, Job, Move, Result, Step
 from server.domain.placement import Candidate
@@ -176,6 +178,27 @@ async def test_of_fifty_at_once_as_many_are_taken_as_the_users_bytes_allow(jobs:
     assert [type(end) is tuple for end in ends].count(True) == 3 + 1
     assert {type(end) for end in ends} == {tuple, StorageFull}
     assert (await jobs.stored("ann"), await jobs.stored("bob")) == (3 * size, size)
+
+
+async def test_of_fifty_at_once_as_many_are_taken_as_may_be_uploaded_in_a_day(
+    jobs: SqlJobs,
+) -> None:
+    size = new().bundle.size
+    ends = await asyncio.gather(
+        *(jobs.insert(new(), "queued", 0, 0, None, 3 * size) for _ in range(50)),
+        *(jobs.insert(new("bob"), "queued", 0, 0, None, size) for _ in range(2)),
+        return_exceptions=True,
+    )
+    assert [type(end) is tuple for end in ends].count(True) == 3 + 1
+    assert {type(end) for end in ends} == {tuple, DayUsed}
+    at = new().created_at
+    assert (await jobs.uploaded("ann", at), await jobs.uploaded("bob", at)) == (3 * size, size)
+    tomorrow = dataclasses.replace(new(), created_at=at + DAY)
+    await jobs.insert(tomorrow, "queued", 0, 0, None, size)
+    assert await jobs.uploaded("ann", at + DAY) == size
+    await jobs.forget_uploaded(at + DAY)
+    assert await jobs.uploaded("ann", at) == 0
+    assert await jobs.uploaded("ann", at + DAY) == size
 
 
 async def test_results_count_as_stored_until_the_job_is_cleaned(jobs: SqlJobs) -> None:

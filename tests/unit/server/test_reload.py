@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
+from server.domain.allowances import Allowance, Allowances
 from server.domain.service import Service
 from server.reload import Reload
 from server.settings import load
@@ -27,6 +28,9 @@ class Applied:
 
     def services(self, services: Mapping[str, Service]) -> None:
         self.used = services
+
+    def allowances(self, allowances: Allowances) -> None:
+        self.allowed = allowances
 
     def drain(self, agent: str, drain: bool) -> None:
         self.drained.append((agent, drain))
@@ -84,6 +88,20 @@ async def test_a_service_that_is_taken_out_is_gone_and_one_that_is_new_is_there(
         "services.new": (None, "(a table)"),
     }
     assert {name: one.max_runs for name, one in applied.used.items()} == {"new": 3}
+
+
+async def test_exceptions_for_users_are_applied_and_what_holds_for_all_is_not(
+    reading: Any,
+) -> None:
+    applied = Applied()
+    new = "[server]\nstored_per_user = 9\n[users.ann]\nuploads_per_user = 3\n[services.s]"
+    lines = await reloaded(Reload(reading("[services.s]"), lambda: reading(new), applied))
+    assert [(one["event"], one["key"]) for one in lines[:-1]] == [
+        ("setting.not_applied", "server.stored_per_user"),
+        ("setting.changed", "users.ann"),
+    ]
+    assert applied.allowed.of("ann") == Allowance(uploads=3)
+    assert applied.allowed.of("bob") == Allowance()
 
 
 async def test_the_file_of_a_secret_is_read_again(reading: Any, tmp_path: Path) -> None:

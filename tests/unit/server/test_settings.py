@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from server.domain.allowances import Allowance
 from server.domain.retry_policy import BackoffKind, RetryPolicy
 from server.domain.service import Service
 from server.settings import load
+from server.settings.allowances import allowances
 from server.settings.tables import AgentTable, ServerSettings
 from shared.settings.base import SettingsError
+from shared.units.rates import Rate
 from shared.wire import Limits
 
 URLS = {
@@ -323,3 +327,60 @@ def test_a_setting_is_understood_by_its_former_name_in_files_and_variables(
     assert read().server.agent_timeout == 7.0
     with pytest.raises(SettingsError, match="its former name agent_unreachable_after, not both"):
         read('[server]\nagent_timeout = "5s"\n', tmp_path)
+
+
+USERS = """
+[server]
+stored_per_user = "1GB"
+rate_limit = "50/s"
+
+[groups.lab]
+members = ["ann", "bob"]
+stored_per_user = "5GB"
+runs_per_user = 7
+
+[groups.lab.services.s]
+queued_per_user = 9
+
+[users.bob]
+stored_per_user = 0
+rate_limit = "off"
+queued_per_user = 3
+
+[users.portal]
+rate_limit = "1000/m"
+
+[services.s]
+"""
+
+
+def test_users_have_their_own_allowance_then_their_groups_then_everybodys(tmp_path):
+    file = tmp_path / "ferryman.toml"
+    file.write_text(USERS)
+    found = allowances(load.read(file, {}, {}))
+    assert found.of("cy") == Allowance(stored=10**9, rate=Rate(50, "s"))
+    assert found.of("ann") == replace(
+        found.of("cy"), stored=5 * 10**9, runs={"": 7}, queued={"s": 9}
+    )
+    assert found.of("bob") == replace(found.of("ann"), stored=0, rate=Rate(), queued={"": 3})
+    assert found.of("portal") == replace(found.of("cy"), rate=Rate(1_000, "m"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[groups.a]", "groups.a.members"),
+        ("[groups.a]\nmembers = ['x']\n[groups.b]\nmembers = ['x']", "'x' is a member of groups.a"),
+        ("[users.'a b']\n", "'a b' is no user"),
+        ("[users.a]\nuploads_per_user = 0", "users.a.uploads_per_user"),
+        ("[users.a]\nrate_limit = '5'", "users.a.rate_limit.*50/s"),
+        ("[users.a]\nstored_per_usr = 5", "did you mean stored_per_user"),
+        ("[users.a.services.s]\nmax_runs = 5", "no such setting"),
+        ("[server]\nrate_limit = 5", "server.rate_limit"),
+    ],
+)
+def test_wrong_exceptions_are_named(tmp_path, text, words):
+    file = tmp_path / "ferryman.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=words):
+        load.read(file, {}, {})

@@ -1,0 +1,120 @@
+"""How much one user may have of everything, with exceptions for some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from server.domain.errors import FerrymanError
+from server.domain.service import Service
+from shared.clock import SECOND, Micros, iso
+from shared.units.rates import UNLIMITED, Rate
+from shared.units.sizes import say_size
+
+DAY: Final = 86_400 * SECOND
+EVERY_SERVICE: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What one user may have. In ``runs`` and ``queued`` a service has what stands under its name,
+    or else under EVERY_SERVICE, or else what the service itself allows.
+    """
+
+    stored: int = 0
+    """Bytes that bundles and results take; 0: any number."""
+    uploaded: int = 0
+    """Bytes of bundles that are uploaded on one day, UTC; 0: any number."""
+    uploads: int = 64
+    """At once."""
+    schedules: int = 100
+    """0: any number."""
+    rate: Rate = UNLIMITED
+    """Of requests."""
+    runs: Mapping[str, int] = field(default_factory=dict)
+    queued: Mapping[str, int] = field(default_factory=dict)
+
+
+class Allowances:
+    """What each user may have.
+
+    Args:
+        usual: for everybody who is no exception.
+        exceptions: user, or portal, -> what holds instead.
+    """
+
+    def __init__(
+        self, usual: Allowance | None = None, exceptions: Mapping[str, Allowance] | None = None
+    ) -> None:
+        self._usual, self._exceptions = usual or Allowance(), dict(exceptions or {})
+
+    def use(self, other: Allowances) -> None:
+        """Take over what other settings say."""
+        self._usual, self._exceptions = other._usual, other._exceptions
+
+    def of(self, user: str) -> Allowance:
+        return self._exceptions.get(user, self._usual)
+
+    def applied(self, service: Service) -> Service:
+        """The service, with its exceptions for users."""
+        runs: dict[str, int] = {}
+        queued: dict[str, int] = {}
+        for user, allowed in self._exceptions.items():
+            for found, numbers in ((runs, allowed.runs), (queued, allowed.queued)):
+                number = numbers.get(service.name, numbers.get(EVERY_SERVICE))
+                if number is not None:
+                    found[user] = number
+        return replace(service, runs_by_user=runs, queued_by_user=queued)
+
+
+class DayUsed(FerrymanError):
+    """The user has uploaded as much as one user may in a day."""
+
+    code = "upload_quota"
+
+    def __init__(self, user_id: str, used: int, size: int, most: int, now: Micros) -> None:
+        renewed = end_of_day(now)
+        left = say_size(max(0, most - used))
+        super().__init__(
+            f"user {user_id} has uploaded {say_size(used)} of the {say_size(most)} that one user "
+            f"may upload a day (upload_per_user_per_day), so {left} is left and this upload has "
+            f"{say_size(size)}: try again after {iso(renewed)}"
+        )
+        self.retry_after_s = max(1, -((now - renewed) // SECOND))
+
+
+class OverDay(FerrymanError):
+    """The upload is larger than all that one user may upload in a day."""
+
+    code = "upload_over_quota"
+
+    def __init__(self, user_id: str, size: int, most: int) -> None:
+        super().__init__(
+            f"this upload has {say_size(size)}, and user {user_id} may upload {say_size(most)} a "
+            "day (upload_per_user_per_day): make it smaller, or ask the operator for more"
+        )
+
+
+def over_day(
+    user_id: str, used: int, size: int, most: int, now: Micros
+) -> DayUsed | OverDay | None:
+    """The refusal of an upload; None: it may be made.
+
+    Args:
+        used: bytes that were uploaded on that day before.
+        most: 0: any number.
+    """
+    if not most or used + size <= most:
+        return None
+    return OverDay(user_id, size, most) if size > most else DayUsed(user_id, used, size, most, now)
+
+
+def day_of(at: Micros) -> int:
+    """Days since 1970-01-01, UTC."""
+    return at // DAY
+
+
+def end_of_day(at: Micros) -> Micros:
+    """When the day ends, UTC."""
+    return (day_of(at) + 1) * DAY
