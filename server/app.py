@@ -7,14 +7,12 @@ import functools
 import secrets
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
 
 import structlog
 from aiohttp import web
 
-from server.agents.agent_client import AgentClient
 from server.agents.follower import Follower
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
@@ -25,10 +23,9 @@ from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
 from server.callers import callers
+from server.composed import Server
 from server.configured_agents import agent_sessions, client, contact
-from server.domain.allowances import Allowances
 from server.domain.leases import RENEW_EVERY_S, of_server
-from server.domain.service import Service
 from server.health import Health
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
@@ -67,7 +64,6 @@ from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
 from shared.http import connections
 from shared.http.middleware import Gate, add_middlewares
-from shared.http.tls import TlsFiles
 from shared.multipart.limits import FormLimits
 from shared.principals import Principal
 from shared.sqlite.database import Database
@@ -89,41 +85,6 @@ SCHEDULES_EVERY_S: Final = 60.0
 """Between two looks at the schedules, where none is due: another server may have changed one."""
 CANCEL_AGAIN_S: Final = 5.0
 """Until a cancel is tried again whose agent could not be reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A composed server.
-
-    Attributes:
-        supervisor: its loops, to be started and stopped.
-    """
-
-    application: web.Application
-    supervisor: Supervisor
-    wakeups: JobWakeups
-    gate: Gate
-    context: Context
-    clients: Mapping[str, AgentClient]
-
-    def services(self, services: Mapping[str, Service]) -> None:
-        """Use these settings of services for new work."""
-        self.context.services.use_file(services)
-
-    def allowances(self, allowances: Allowances) -> None:
-        """Use these exceptions for users from now on."""
-        self.context.allowances.use(allowances)
-
-    def tls(self, listening: TlsFiles | None) -> list[TlsFiles]:
-        """All files of TLS: what we listen with, and what agents are called with."""
-        used = [listening, *(one.tls for one in self.clients.values())]
-        return [files for files in used if files is not None]
-
-    def drain(self, agent: str, drain: bool) -> None:
-        """Give the agent new jobs, or none."""
-        if agent in self.clients:
-            self.clients[agent].drain = drain
-            self.wakeups.agent_changed()
 
 
 async def compose(

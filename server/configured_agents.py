@@ -13,7 +13,7 @@ from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.orchestrator_client import OrchestratorClient
 from server.domain.agents import Contact
 from server.ports import Storage
-from server.settings.tables import AgentTable
+from server.settings.agents import AgentTable
 from shared.clock import Clock
 
 _TRANSFERS_PER_HOST: Final = 64

@@ -11,7 +11,8 @@ from typing import Final
 
 import structlog
 
-from server.app import Server, compose
+from server.app import compose
+from server.composed import Server
 from server.reload import Reload
 from server.settings.tables import ServerSettings, ServerTable
 from shared.http import connections

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -17,7 +17,7 @@ from server.domain.upload_fields import USER_ID
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
-from shared.wire import DayQuota, Quota, ServiceUsage, UsageDoc
+from shared.wire import UsageDoc
 
 _COUNTED: Final = 10_000
 """Waiting jobs of one service, at most."""
@@ -45,26 +45,27 @@ async def usage(request: web.Request, context: Context) -> UsageDoc:
         if service.retired and not (waiting or under_way[service.name]):
             continue
         services.append(
-            ServiceUsage(
-                service=service.name,
-                under_way=_quota(under_way[service.name], service.runs_of(user)),
-                waiting=_quota(waiting, service.queued_of(user)),
-            )
+            {
+                "service": service.name,
+                "under_way": _quota(under_way[service.name], service.runs_of(user)),
+                "waiting": _quota(waiting, service.queued_of(user)),
+            }
         )
     today = _quota(await context.jobs.uploaded(user, now), allowed.uploaded)
-    return UsageDoc(
-        user_id=user,
-        stored=_quota(await context.jobs.stored(user), allowed.stored),
-        uploaded_today=DayQuota(**dict(today), renewed_at=utc(end_of_day(now))),
-        uploads=_quota(context.upload_limits.of_user(user), allowed.uploads),
-        rate_limit=str(allowed.rate) if allowed.rate.number else None,
-        services=services,
-    )
+    found: dict[str, Any] = {
+        "user_id": user,
+        "stored": _quota(await context.jobs.stored(user), allowed.stored),
+        "uploaded_today": today | {"renewed_at": utc(end_of_day(now))},
+        "uploads": _quota(context.upload_limits.of_user(user), allowed.uploads),
+        "rate_limit": str(allowed.rate) if allowed.rate.number else None,
+        "services": services,
+    }
+    return UsageDoc.model_validate(found)
 
 
-def _quota(used: int, limit: int) -> Quota:
+def _quota(used: int, limit: int) -> dict[str, Any]:
     """Of which 0 is no limit."""
-    return Quota(used=used, limit=limit, left=max(0, limit - used)) if limit else Quota(used=used)
+    return {"used": used} | ({"limit": limit, "left": max(0, limit - used)} if limit else {})
 
 
 ROUTES: Final = (

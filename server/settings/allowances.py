@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from server.domain.allowances import EVERY_SERVICE, Allowance, Allowances
-from server.settings.tables import ServerSettings, UserTable
+from server.settings.tables import ServerSettings
+from server.settings.users import UserTable
 
 _KEYS: Final = {
     "stored_per_user": "stored",

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from server.settings import orchestrator
-from server.settings.tables import AgentTable, ServerSettings
+from server.settings.agents import AgentTable
+from server.settings.tables import ServerSettings
 from shared.settings.base import SettingsError
 from shared.settings.load import load
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from server.domain.retry_policy import BackoffKind, RetryPolicy, is_retry_reason
 from server.domain.service import SERVICE_NAME, Service
 from server.domain.webhook_targets import AllowedTargets
+from server.settings.agents import AgentTable
+from server.settings.users import USER_NAME, GroupTable, UserTable
 from server.settings.webhooks import WebhookTable, webhook_secrets
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.origins import is_loopback
 from shared.http.settings import HttpSection
-from shared.http.tls import TlsFiles
 from shared.settings.base import Section, Settings, StringList
 from shared.settings.limits import LimitsTable
 from shared.units.durations import Duration
@@ -27,7 +27,6 @@ from shared.wire import OnShutdown, Reason
 
 _FORMER: Final = {"agent_unreachable_after": "agent_timeout"}
 """Names of settings that are still understood."""
-USER_NAME: Final = r"[A-Za-z0-9._@-]{1,64}"
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
 
 
@@ -233,112 +232,6 @@ def _from_file(name: str, file: Any) -> str:
     except (OSError, ValueError, TypeError) as problem:
         why = problem.strerror if isinstance(problem, OSError) else "it is no text"
         raise ValueError(f"{name}: file {file}: {why}") from None
-
-
-class AgentTable(Section):
-    """Table ``[agents.NAME]``: a Ferryman agent, or a job-orchestrator client."""
-
-    url: str | None = None
-    upload_url: str | None = None
-    download_url: str | None = None
-    terminate_url: str | None = None
-    services: tuple[str, ...] = ()
-    """Empty: every service that the agent itself offers."""
-    drain: bool = False
-    """It gets no new jobs; those that it has are followed to their end."""
-    token: SecretStr | None = None
-    token_file: Path | None = None
-    ca_file: Path | None = None
-    """CAs that its certificate may be of, in PEM format; None: those of the system."""
-    client_cert: Path | None = None
-    """Certificate that the server shows it, where it asks for one."""
-    client_key: Path | None = None
-    """None: the private key is in ``client_cert``, too."""
-
-    def tls(self) -> TlsFiles | None:
-        """What it is called with over https; None: as the system has it.
-
-        Raises:
-            ValueError: a file cannot be used.
-        """
-        if self.client_key is not None and self.client_cert is None:
-            raise ValueError("client_key is of use only with client_cert")
-        if self.ca_file is None and self.client_cert is None:
-            return None
-        return TlsFiles(
-            cert=self.client_cert,
-            key=self.client_key,
-            ca=self.ca_file,
-            called={"cert": "client_cert", "key": "client_key", "ca": "ca_file"},
-            listening=False,
-        )
-
-    def secret(self) -> str | None:
-        """The token to show, from ``token`` or ``token_file``.
-
-        Raises:
-            ValueError: the file cannot be read or is empty.
-        """
-        if self.token_file is None or self.token:
-            return self.token.get_secret_value() or None if self.token else None
-        try:
-            words = self.token_file.read_text().split()
-        except (OSError, ValueError) as problem:
-            raise ValueError(f"token_file {self.token_file}: {problem}") from problem
-        if not words:
-            raise ValueError(f"token_file {self.token_file}: there is no token in it")
-        return words[0]
-
-    @model_validator(mode="after")
-    def _token_is_there(self) -> AgentTable:
-        self.secret()
-        return self
-
-    @model_validator(mode="after")
-    def _tls_is_good(self) -> AgentTable:
-        urls = (self.url, self.upload_url, self.download_url, self.terminate_url)
-        if self.tls() and not any(url and urlsplit(url).scheme == "https" for url in urls):
-            raise ValueError("ca_file and client_cert are of use only with an https:// address")
-        return self
-
-    @model_validator(mode="after")
-    def _addressed(self) -> AgentTable:
-        separate = (self.upload_url, self.download_url, self.terminate_url)
-        if (self.url is None) == (None in separate):
-            raise ValueError("give url, or else upload_url, download_url and terminate_url")
-        for url in (self.url, *separate):
-            if url is not None and urlsplit(url).scheme not in ("http", "https"):
-                raise ValueError(f"{url!r} is not an http:// or https:// address")
-        return self
-
-
-class UserServiceTable(Section):
-    """Table ``[users.NAME.services.SERVICE]``: what is different for one user in one service."""
-
-    runs_per_user: int | None = Field(None, ge=1)
-    queued_per_user: int | None = Field(None, ge=0)
-
-
-class UserTable(Section):
-    """Table ``[users.NAME]``: what is different for one user, or for one portal. What is not set is
-    as for everybody.
-    """
-
-    rate_limit: RateLimit | None = None
-    upload_per_user_per_day: Size | None = Field(None, ge=0)
-    stored_per_user: Size | None = Field(None, ge=0)
-    uploads_per_user: int | None = Field(None, ge=1)
-    schedules_per_user: int | None = Field(None, ge=0)
-    runs_per_user: int | None = Field(None, ge=1)
-    """In every service that has none in ``services``."""
-    queued_per_user: int | None = Field(None, ge=0)
-    services: dict[str, UserServiceTable] = Field(default_factory=dict)
-
-
-class GroupTable(UserTable):
-    """Table ``[groups.NAME]``: what is different for each of some users."""
-
-    members: tuple[str, ...]
 
 
 class ServerSettings(Settings):

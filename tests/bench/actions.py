@@ -10,7 +10,8 @@ from pathlib import Path
 
 from server.app import compose
 from server.domain.bulk import BulkAction
-from server.settings.tables import AgentTable, ServerSettings, ServerTable
+from server.settings.agents import AgentTable
+from server.settings.tables import ServerSettings, ServerTable
 from shared.principals import LOCAL
 from tests.bench.bulk import fill
 from tests.bench.table import Row, median, percentile

@@ -85,7 +85,7 @@ MUTANTS: Final = (
     ),
     _of(
         "an agent's token_file counts",
-        "server/settings/tables.py",
+        "server/settings/agents.py",
         "return words[0]",
         "return None",
         f"{_SET}the_token_for_an_agent_comes_from_its_file",

@@ -9,7 +9,8 @@ from typing import Any
 
 import aiohttp
 
-from server.app import Server, compose
+from server.app import compose
+from server.composed import Server
 from server.settings import load
 from server.settings.tables import ServerSettings
 from shared.clock import Clock

@@ -12,8 +12,9 @@ from server.domain.allowances import Allowance
 from server.domain.retry_policy import BackoffKind, RetryPolicy
 from server.domain.service import Service
 from server.settings import load
+from server.settings.agents import AgentTable
 from server.settings.allowances import allowances
-from server.settings.tables import AgentTable, ServerSettings
+from server.settings.tables import ServerSettings
 from shared.settings.base import SettingsError
 from shared.units.rates import Rate
 from shared.wire import Limits

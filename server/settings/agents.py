@@ -1,0 +1,88 @@
+"""The table of an agent in the server's TOML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr, model_validator
+
+from shared.http.tls import TlsFiles
+from shared.settings.base import Section
+
+
+class AgentTable(Section):
+    """Table ``[agents.NAME]``: a Ferryman agent, or a job-orchestrator client."""
+
+    url: str | None = None
+    upload_url: str | None = None
+    download_url: str | None = None
+    terminate_url: str | None = None
+    services: tuple[str, ...] = ()
+    """Empty: every service that the agent itself offers."""
+    drain: bool = False
+    """It gets no new jobs; those that it has are followed to their end."""
+    token: SecretStr | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    """CAs that its certificate may be of, in PEM format; None: those of the system."""
+    client_cert: Path | None = None
+    """Certificate that the server shows it, where it asks for one."""
+    client_key: Path | None = None
+    """None: the private key is in ``client_cert``, too."""
+
+    def tls(self) -> TlsFiles | None:
+        """What it is called with over https; None: as the system has it.
+
+        Raises:
+            ValueError: a file cannot be used.
+        """
+        if self.client_key is not None and self.client_cert is None:
+            raise ValueError("client_key is of use only with client_cert")
+        if self.ca_file is None and self.client_cert is None:
+            return None
+        return TlsFiles(
+            cert=self.client_cert,
+            key=self.client_key,
+            ca=self.ca_file,
+            called={"cert": "client_cert", "key": "client_key", "ca": "ca_file"},
+            listening=False,
+        )
+
+    def secret(self) -> str | None:
+        """The token to show, from ``token`` or ``token_file``.
+
+        Raises:
+            ValueError: the file cannot be read or is empty.
+        """
+        if self.token_file is None or self.token:
+            return self.token.get_secret_value() or None if self.token else None
+        try:
+            words = self.token_file.read_text().split()
+        except (OSError, ValueError) as problem:
+            raise ValueError(f"token_file {self.token_file}: {problem}") from problem
+        if not words:
+            raise ValueError(f"token_file {self.token_file}: there is no token in it")
+        return words[0]
+
+    @model_validator(mode="after")
+    def _token_is_there(self) -> AgentTable:
+        self.secret()
+        return self
+
+    @model_validator(mode="after")
+    def _tls_is_good(self) -> AgentTable:
+        urls = (self.url, self.upload_url, self.download_url, self.terminate_url)
+        if self.tls() and not any(url and urlsplit(url).scheme == "https" for url in urls):
+            raise ValueError("ca_file and client_cert are of use only with an https:// address")
+        return self
+
+    @model_validator(mode="after")
+    def _addressed(self) -> AgentTable:
+        separate = (self.upload_url, self.download_url, self.terminate_url)
+        if (self.url is None) == (None in separate):
+            raise ValueError("give url, or else upload_url, download_url and terminate_url")
+        for url in (self.url, *separate):
+            if url is not None and urlsplit(url).scheme not in ("http", "https"):
+                raise ValueError(f"{url!r} is not an http:// or https:// address")
+        return self
