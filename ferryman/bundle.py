@@ -21,7 +21,7 @@ import stat
 import tempfile
 import unicodedata
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias
@@ -60,8 +60,16 @@ class BundleFile:
     """The open file is a temporary one, to be closed."""
 
 
-def gather(files: Files) -> list[BundleFile]:
+LeaveOut: TypeAlias = Callable[[str, Path, bool], bool]
+"""Whether an entry of a folder is left out: path in the bundle, path here, whether it is a folder.
+"""
+
+
+def gather(files: Files, leave_out: Callable[[Path], LeaveOut] | None = None) -> list[BundleFile]:
     """The parts of a bundle, in the order of their names.
+
+    Args:
+        leave_out: folder -> what is left out of it; None: nothing.
 
     Raises:
         BadBundle: something is missing, cannot be read, is no regular file, has a name that no
@@ -80,7 +88,7 @@ def gather(files: Files) -> list[BundleFile]:
         named = [Path(os.fspath(path)) for path in paths]
         if len(named) == 1 and named[0].name.lower().endswith(ARCHIVES) and not named[0].is_dir():
             return [_archive(named[0])]
-        parts = [part for path in named for part in _from_path(path)]
+        parts = [part for path in named for part in _from_path(path, leave_out)]
     if not parts:
         raise BadBundle(f"there is nothing to send: a bundle is files with a {ENTRY}")
     parts.sort(key=lambda part: part.name)
@@ -169,17 +177,17 @@ def _archive(path: Path) -> BundleFile:
     return BundleFile(path.name, path, size, identity, "bundle")
 
 
-def _from_path(path: Path) -> Iterator[BundleFile]:
+def _from_path(path: Path, leave_out: Callable[[Path], LeaveOut] | None) -> Iterator[BundleFile]:
     if not path.is_dir():
         # resolve: "." and "run.sh/" have no base name of their own
         yield _bundle_file(path.name or path.resolve().name, path)
         return
     root = path.resolve()
-    for inside in _walk(root, root):
+    for inside in _walk(root, root, leave_out(root) if leave_out is not None else None):
         yield _bundle_file(inside.relative_to(root).as_posix(), inside)
 
 
-def _walk(folder: Path, root: Path) -> Iterator[Path]:
+def _walk(folder: Path, root: Path, leave_out: LeaveOut | None) -> Iterator[Path]:
     """Regular files below, and links to such files, in the order of their names."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -187,11 +195,15 @@ def _walk(folder: Path, root: Path) -> Iterator[Path]:
         raise BadBundle(f"{folder}: {problem.strerror}", folder) from problem
     for entry in entries:
         path = Path(entry.path)
+        is_folder = entry.is_dir(follow_symlinks=False)
+        name = path.relative_to(root).as_posix()
+        if leave_out is not None and leave_out(name, path, is_folder):
+            continue
         if entry.is_symlink():
             _check_link(path, root)
             yield path
-        elif entry.is_dir(follow_symlinks=False):
-            yield from _walk(path, root)
+        elif is_folder:
+            yield from _walk(path, root, leave_out)
         else:
             yield path
 

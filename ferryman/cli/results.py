@@ -52,16 +52,14 @@ def download(
     With --output - the ZIP itself goes to stdout.
     """
 
-    if output == STDOUT and json:
-        raise BadArgument("--output - sends the ZIP to stdout, --json a document: choose one")
-    if output == STDOUT and sys.stdout.isatty():
-        raise BadArgument("a ZIP cannot be shown on a terminal: send stdout to a file or a program")
+    if output == STDOUT:
+        check_stdout(json=json)
 
     async def work() -> int:
         async with server.client() as client:
             try:
                 if output == STDOUT:
-                    await _print_zip(client, job_id, partial, attempt, children, quiet=quiet)
+                    await print_zip(client, job_id, partial, attempt, children, quiet=quiet)
                 else:
                     to = output or "."
                     done = await fetch(client, job_id, to, partial, attempt, children, quiet=quiet)
@@ -75,6 +73,18 @@ def download(
             return 0
 
     run(work())
+
+
+def check_stdout(*, json: bool) -> None:
+    """Refuse to send a ZIP to a terminal, or where a document goes.
+
+    Raises:
+        BadArgument
+    """
+    if json:
+        raise BadArgument("--output - sends the ZIP to stdout, --json a document: choose one")
+    if sys.stdout.isatty():
+        raise BadArgument("a ZIP cannot be shown on a terminal: send stdout to a file or a program")
 
 
 def explained(
@@ -116,12 +126,12 @@ async def fetch(
     return done
 
 
-async def _print_zip(
+async def print_zip(
     client: Client,
     job_id: int,
-    partial: bool,
-    attempt: int | None,
-    children: bool,
+    partial: bool = False,
+    attempt: int | None = None,
+    children: bool = False,
     *,
     quiet: bool,
 ) -> None:

@@ -11,6 +11,7 @@ import typer
 from ferryman.cli import options, show, submit_options
 from ferryman.cli.identity import login_name
 from ferryman.cli.options import Json, Quiet, Server, on_server, run
+from ferryman.cli.selection import select
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -84,17 +85,21 @@ def add(
 
     Prints the schedule's number.
 
-    PATH is what `ferryman submit` takes.
+    PATH is what `ferryman submit` takes, which leaves out the same.
     """
     whose = user or login_name()
     if whose is None:
         raise BadArgument("--user is missing: your login name cannot be used as one")
+    selection = select(paths, (), everything=False)
+    if not (quiet or json):
+        for line in selection.lines():
+            show.print_message(line)
     when: Any = {"time_zone": time_zone, "overlap": overlap, "missed": missed}
 
     async def work() -> int:
         async with server.client() as client:
             schedule = await client.add_schedule(
-                paths,
+                selection.files,
                 cron=cron,
                 service=service,
                 name=name,

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from ferryman.bundle import ENTRY, BundleFile
 from ferryman.cli import show, submit_options
 from ferryman.cli.conclusion import conclude
 from ferryman.cli.exits import exit_code_of_job
 from ferryman.cli.identity import login_name
 from ferryman.cli.options import CancelOnInterrupt, Json, Output, Quiet, Server, on_server, run
-from ferryman.cli.results import STDOUT, fetch
+from ferryman.cli.results import STDOUT, check_stdout, fetch, print_zip
 from ferryman.errors import BadArgument
-
-if TYPE_CHECKING:
-    pass
 
 _MAX_SCANNED: Final = 1 << 16
 """Bytes of a run.sh that are searched for Windows line ends."""
@@ -76,6 +74,25 @@ def submit(
     after: submit_options.After = None,
     inputs_from: submit_options.InputsFrom = None,
     callback_url: submit_options.CallbackUrl = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exclude",
+            "-x",
+            metavar="PATTERN",
+            help="Leave out what fits, as in .gitignore: '*.tmp', 'build/'; may be repeated.",
+        ),
+    ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--everything",
+            help="Leave out nothing else: no version control, former results, .ferrymanignore.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print sizes and names of what would be sent.")
+    ] = False,
     wait: Annotated[
         bool,
         typer.Option(
@@ -100,7 +117,8 @@ def submit(
     """Send a bundle; print the job's number.
 
     PATH is a folder (what is in it is sent), files (by base name), or one .zip, .tar or .tar.gz.
-    There must be a run.sh.
+    There must be a run.sh. Of a folder, .git and the like, former results, and what its
+    .ferrymanignore names are left out.
 
     Limits can only be lower than the service's. With --wait, states and times are printed
     on stderr, and the exit code is the job's own (timeout: 124, cancelled: 143). --output implies
@@ -108,6 +126,7 @@ def submit(
     """
     import asyncio
 
+    from ferryman.cli.selection import select, show_selection
     from ferryman.cli.waiting import wait_for
     from ferryman.download import target_path
 
@@ -115,12 +134,17 @@ def submit(
     if whose is None:
         raise BadArgument("--user is missing: your login name cannot be used as one")
     if output == STDOUT:
-        raise BadArgument("the job's number goes to stdout; then: ferryman download ID -o -")
-    if output is not None:
+        check_stdout(json=json)
+    elif output is not None:
         target_path(output, "")  # fails now, not in an hour, if the folder cannot be made
 
-    if not quiet:
-        _warn_of_line_ends(paths)
+    selection = select(paths, exclude or (), everything=everything)
+    if dry_run:
+        show_selection(selection, json=json)
+        return
+    if not (quiet or json):
+        for line in (*selection.lines(), *_line_ends(selection.parts)):
+            show.print_message(line)
     wanted: Any = {
         "timeout": timeout,
         "memory": memory,
@@ -154,7 +178,7 @@ def submit(
             try:
                 with show.progress_bar("sending", quiet=quiet) as on_progress:
                     accepted = await client.submit(
-                        paths,
+                        selection.files,
                         service=service,
                         user=whose,
                         name=name,
@@ -167,7 +191,9 @@ def submit(
                 show.print_error("interrupted before the server had answered: there may be no job")
                 raise
             following = wait or output is not None
-            if not json:
+            if output == STDOUT:
+                show.print_message(f"job {accepted.id}")
+            elif not json:
                 # Alone on its line for scripts; a person would wonder what the number means.
                 typer.echo(f"job {accepted.id}" if sys.stdout.isatty() else accepted.id)
             elif not following:
@@ -188,7 +214,10 @@ def submit(
                 for warning in job.warnings:
                     show.print_message(f"warning: {warning}")
             if job.status == "Completed" and output is not None:
-                await fetch(client, job.id, output, quiet=quiet)
+                if output == STDOUT:
+                    await print_zip(client, job.id, quiet=quiet)
+                else:
+                    await fetch(client, job.id, output, quiet=quiet)
             else:
                 conclude(job, server, quiet=quiet)
             return exit_code_of_job(job)
@@ -196,14 +225,14 @@ def submit(
     run(work())
 
 
-def _warn_of_line_ends(paths: Sequence[Path]) -> None:
-    for path in paths:
-        script = path / "run.sh" if path.is_dir() else path
-        if script.name != "run.sh" or not script.is_file():
+def _line_ends(parts: Sequence[BundleFile]) -> Iterator[str]:
+    """A warning if run.sh comes from Windows."""
+    for part in parts:
+        if part.name != ENTRY or not isinstance(part.source, Path):
             continue
-        with contextlib.suppress(OSError), script.open("rb") as file:
+        with contextlib.suppress(OSError), part.source.open("rb") as file:
             if b"\r\n" in file.read(_MAX_SCANNED):
-                show.print_message(
-                    f"warning: {script} has Windows line ends (CRLF), which bash does not "
+                yield (
+                    f"warning: {part.source} has Windows line ends (CRLF), which bash does not "
                     "understand; most editors can save it with Unix line ends (LF)"
                 )

@@ -29,7 +29,7 @@ async def test_a_schedule_is_added_run_paused_resumed_and_deleted(tmp_path) -> N
             *("schedule", "add", str(tmp_path / "run.sh"), "--cron", "0 3 * * *"), *what
         )
         assert added[:2] == (0, "1\n")
-        assert added[2].startswith("its first job comes at ")
+        assert added[2].splitlines()[1].startswith("its first job comes at ")
 
         code, out, err = await ferryman("schedule", "run", "1")
         assert (code, err) == (0, "")

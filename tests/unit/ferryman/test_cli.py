@@ -32,7 +32,10 @@ async def test_submit_prints_the_number_alone_on_stdout(ferryman, bundle):
     async with host.serving() as url:
         said = await ferryman("submit", bundle, "-s", "example", "-u", "ada", "--url", url)
     assert (said.code, said.out) == (0, "17\n")
-    assert said.err == f"job 17 is accepted; follow it: ferryman status 17 --wait --url {url}\n"
+    assert said.err.splitlines() == [
+        "sending 1 file (8 B)",
+        f"job 17 is accepted; follow it: ferryman status 17 --wait --url {url}",
+    ]
     assert host.uploads[0].fields == {"user_id": "ada", "service": "example"}
 
 
@@ -45,7 +48,8 @@ async def test_windows_line_ends_are_warned_of(ferryman, bundle):
         for what in (bundle, bundle / "run.sh"):
             said = await ferryman(*words, what, "--url", url)
             assert said.code == 0
-            assert said.err.startswith(f"warning: {bundle / 'run.sh'} has Windows line ends")
+            warning = said.err.splitlines()[1]
+            assert warning.startswith(f"warning: {bundle / 'run.sh'} has Windows line ends")
     assert "warning" not in fine.err
     assert host.uploads[-1].files == [("file", "run.sh", b"echo hi\r\nexit 0\r\n")]
 
@@ -108,6 +112,7 @@ async def test_waiting_shows_states_and_times_on_stderr_and_takes_the_jobs_exit_
         quiet = await ferryman(*words, "--quiet")
     assert (said.code, said.out) == (3, "17\n")
     assert said.err.splitlines() == [
+        "sending 1 file (8 B)",
         "   +0.50s  Queued      step 0",
         "   +1.50s  Running     step 1",
         "   +2.50s  Failed      step 2",
@@ -117,7 +122,7 @@ async def test_waiting_shows_states_and_times_on_stderr_and_takes_the_jobs_exit_
         "  | bad \\x1b[31mline",
         f"what it left, logs included: ferryman download 17 --partial --url {url}",
     ]
-    assert (quiet.code, quiet.err) == (3, "\n".join(said.err.splitlines()[3:]) + "\n")
+    assert (quiet.code, quiet.err) == (3, "\n".join(said.err.splitlines()[4:]) + "\n")
 
 
 async def test_output_waits_and_fetches(ferryman, bundle, tmp_path):
@@ -129,6 +134,15 @@ async def test_output_waits_and_fetches(ferryman, bundle, tmp_path):
     assert JobDoc.model_validate_json(said.out) == host.final
     assert (tmp_path / "out" / "job-17.zip").read_bytes() == ZIP
     assert "saved out/job-17.zip (22 B)" in said.err
+
+
+async def test_a_result_can_go_to_stdout_and_the_number_to_stderr(ferryman, bundle, tmp_path):
+    async with Host(job(JobState.COMPLETED)).serving() as url:
+        words = ("submit", bundle, "-s", "e", "-u", "a", "-o", "-", "--url", url)
+        said = await ferryman(*words)
+    assert (said.code, said.out.encode()) == (0, ZIP)
+    assert "job 17" in said.err.splitlines()
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
 async def test_an_impossible_output_is_refused_before_anything_is_sent(ferryman, bundle):

@@ -23,7 +23,7 @@ async def test_refusals_are_one_line_and_an_exit_code(ferryman, bundle, status, 
         return problem(status, "x", "This will not do.")
 
     async with serving(("POST", "/upload", refuse)) as url:
-        said = await ferryman("submit", bundle, "-s", "e", "-u", "a", "--url", url)
+        said = await ferryman("submit", bundle, "-q", "-s", "e", "-u", "a", "--url", url)
     assert (said.code, said.out) == (code, "")
     assert said.err.splitlines()[0] == "ferryman: This will not do."
 
@@ -75,7 +75,7 @@ async def test_another_web_server_is_76(ferryman, bundle, status, body, kind):
         return web.Response(status=status, text=body, content_type=kind)
 
     async with serving(("*", "/{any:.*}", page)) as url:
-        for words in (("submit", bundle, "-s", "e", "-u", "a"), ("status", "17"), ("list",)):
+        for words in (("submit", bundle, "-q", "-s", "e", "-u", "a"), ("status", "17"), ("list",)):
             said = await ferryman(*words, "--url", url)
             assert (said.code, said.out) == (76, ""), said.err
             first, hint = said.err.splitlines()
@@ -101,7 +101,7 @@ async def test_of_an_upload_that_may_have_arrived_the_error_says_so(ferryman, bu
         return web.Response()
 
     async with serving(("POST", "/upload", lose)) as url:
-        said = await ferryman("submit", bundle, "-s", "e", "-u", "a", "--url", url)
+        said = await ferryman("submit", bundle, "-q", "-s", "e", "-u", "a", "--url", url)
     assert said.code == 69
     assert said.err.splitlines()[1].endswith("there may be a job all the same")
 
@@ -112,7 +112,7 @@ async def test_a_proxys_own_words_are_passed_on(ferryman, bundle):
         return web.Response(status=413, text="<h1>413</h1>", content_type="text/html")
 
     async with serving(("POST", "/upload", page)) as url:
-        said = await ferryman("submit", bundle, "-s", "e", "-u", "a", "--url", url)
+        said = await ferryman("submit", bundle, "-q", "-s", "e", "-u", "a", "--url", url)
     assert (said.code, said.err) == (65, "ferryman: 413 Request Entity Too Large\n")
 
 
@@ -159,7 +159,8 @@ async def test_bad_usage_is_2_and_sends_nothing(ferryman, bundle, tmp_path):
             ("status", "17", "--url", "localhost:5000"),
             ("status", "17", "--url", "http://[::1"),
             (*good, "--idempotency-key", "a\r\nb"),
-            (*good, "-o", "-"),
+            (*good, "-o", "-", "--json"),
+            (*good, "--exclude", "/"),
             ("list", "--state", "Levitating"),
             ("frobnicate",),
         ):
@@ -177,7 +178,7 @@ async def test_a_limit_that_the_server_cannot_read_is_bad_usage_too(ferryman, bu
 
     async with serving(("POST", "/upload", refuse)) as url:
         words = ("submit", bundle, "-s", "example", "-u", "ada", "--timeout", "soon")
-        said = await ferryman(*words, "--url", url)
+        said = await ferryman(*words, "--url", url, "-q")
     assert (said.code, said.out, said.err) == (2, "", "ferryman: Invalid timeout: 'soon'\n")
 
 
