@@ -38,14 +38,14 @@ def replaced(given: dict[str, Any], number: int) -> dict[str, Any]:
     return {name: put(value) for name, value in given.items()}
 
 
-async def newest(client: Client) -> int:
-    """The number of the newest job of FERRYMAN_USER, or else of the login name; of a batch the
-    parent's.
+async def newest(client: Client, *, has_token: bool) -> int:
+    """The number of the newest job of FERRYMAN_USER, or else of the user that the token is for, or
+    else of the login name; of a batch the parent's.
 
     Raises:
         BadArgument: there is none.
     """
-    user = os.environ.get("FERRYMAN_USER") or login_name()
+    user = os.environ.get("FERRYMAN_USER") or await _user_of(client, has_token) or login_name()
     if user is None:
         raise BadArgument("last: whose job? FERRYMAN_USER says it")
     async for job in client.jobs(user=user, limit=1):
@@ -53,3 +53,10 @@ async def newest(client: Client) -> int:
     raise BadArgument(
         f"last: user {user} has no jobs at {client.url}; FERRYMAN_USER=NAME says whose are meant"
     )
+
+
+async def _user_of(client: Client, has_token: bool) -> str | None:
+    """Whose jobs the token is for; of an operator's, a portal's and an unknown one nobody's."""
+    if not has_token:
+        return None
+    return (await client.whoami()).user_id

@@ -196,7 +196,7 @@ def on_server(command: Callable[..., None]) -> Callable[..., None]:
 
 async def _newest(server: Server) -> int:
     async with server.client() as client:
-        return await newest(client)
+        return await newest(client, has_token=server.token is not None)
 
 
 def run(work: Coroutine[Any, Any, int]) -> None:

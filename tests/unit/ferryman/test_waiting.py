@@ -173,6 +173,23 @@ async def test_last_is_the_newest_job_of_whoever_asks_and_of_a_child_the_parent(
     assert nobody.err.startswith(f"ferryman: last: user grace has no jobs at {url}")
 
 
+async def test_last_is_of_the_user_that_the_token_is_for(ferryman, monkeypatch) -> None:
+    host = Jobs(_18=JobState.COMPLETED)
+    monkeypatch.setattr("getpass.getuser", lambda: "root")
+    who = {"name": "t", "role": "user", "user_id": "ada", "scopes": [], "token_needed": True}
+
+    async def whoami(_: web.Request) -> web.StreamResponse:
+        return web.json_response(who)
+
+    routes = (("GET", "/api/v1/jobs", host.page), ("GET", "/api/v1/jobs/{id}", host.read))
+    async with serving(*routes, ("GET", "/api/v1/whoami", whoami)) as url:
+        assert (await ferryman("status", "last", "--token", "t", "--url", url)).code == 0
+        who |= {"role": "operator", "user_id": None}
+        operator = await ferryman("status", "last", "--token", "t", "--url", url)
+    assert host.queries[0]["user"] == "ada"
+    assert "last: user root has no jobs" in operator.err
+
+
 async def test_a_number_that_only_looks_like_the_sign_of_last_is_not_replaced(
     ferryman, bundle
 ) -> None:
