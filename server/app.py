@@ -22,7 +22,7 @@ from server.api.routes import OPEN_PATHS, add_routes
 from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
-from server.callers import callers
+from server.callers import callers, rate_limits
 from server.composed import Server
 from server.configured_agents import agent_sessions, client, contact
 from server.domain.leases import RENEW_EVERY_S, of_server
@@ -251,6 +251,7 @@ async def compose(
         OPEN_PATHS,
         id_field="job_id",
         tokens=who.known,
+        rates=rate_limits(allowed, clock),
     )
     application = web.Application()
     add_middlewares(application, gate, answer_problems)

@@ -1,4 +1,4 @@
-"""Who may call this server: what reads and keeps tokens, put together."""
+"""Who may call this server, and how often: what reads and keeps tokens, put together."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from server.domain.allowances import Allowances
 from server.settings.tables import ServerTable
 from server.stages.tokens import Tokens
 from server.store.tokens import SqlTokens
 from shared.clock import Clock
 from shared.http import authentication
-from shared.principals import Principal
+from shared.http.rate_limits import RateLimits
+from shared.principals import Principal, Role
 from shared.sql import Database
+from shared.units.rates import UNLIMITED, Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,18 @@ async def callers(
         known = authentication.operators(table.all_tokens())
         return Callers(tokens, authentication.Tokens(known, tokens, needed=table.needs_token))
     return Callers(tokens, authentication.Tokens(principals, tokens))
+
+
+def rate_limits(allowances: Allowances, clock: Clock) -> RateLimits:
+    """Of users and portals; a user's tokens are counted together."""
+
+    def of(principal: Principal) -> tuple[str, Rate]:
+        if principal.role in (None, Role.OPERATOR, Role.AGENT):
+            return "", UNLIMITED
+        whose = principal.user_id or principal.name
+        return f"{principal.role} {whose}", allowances.of(whose).rate
+
+    return RateLimits(of, clock)
 
 
 def _random_text(letters: str, length: int) -> str:

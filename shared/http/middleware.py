@@ -29,6 +29,7 @@ from shared.http.origins import (
     Origins,
 )
 from shared.http.protocol import Connection
+from shared.http.rate_limits import CODE, RateLimits
 from shared.http.refusals import Denied
 from shared.http.request_body import check_body
 from shared.http.settings import HttpSection
@@ -57,6 +58,7 @@ class Gate:
         open_paths: answered without a token, beside ALWAYS.
         id_field: the log's name for the id in a path: "job_id" or "payload_id".
         tokens: who is known; None: the operators whose tokens are in the settings.
+        rates: how many requests each caller may send; None: any number.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class Gate:
         *,
         id_field: str,
         tokens: Tokens | None = None,
+        rates: RateLimits | None = None,
     ) -> None:
+        self._rates = rates
         self._id_field = id_field
         self._tokens = Tokens(operators(settings.all_tokens())) if tokens is None else tokens
         self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
@@ -143,7 +147,7 @@ class Gate:
         fields = {name: value for name, value in fields.items() if value is not None}
         if not status:
             log.info("request.aborted", **fields)
-        elif status in _DENIED or fields.get("code") == "too_many_requests":
+        elif status in _DENIED or fields.get("code") in ("too_many_requests", CODE):
             if (count := self._denied.due()) is not None:
                 log.warning("request.denied", **fields, **({"also_denied": count} if count else {}))
         elif request.method not in SAFE_METHODS or status >= 400 or kind == "application/zip":
@@ -169,6 +173,8 @@ class Gate:
             check_body(request)
             if request.path in ALWAYS:
                 return await handler(request)
+            if self._rates is not None:
+                self._rates.take(request[PRINCIPAL])
             if self._handling >= self._limits.requests:
                 raise Denied(
                     HTTPStatus.SERVICE_UNAVAILABLE,

@@ -19,6 +19,20 @@ def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 MUTANTS: Final = (
     of(
+        "requests of one caller are limited",
+        "shared/http/middleware.py",
+        "                self._rates.take(request[PRINCIPAL])\n",
+        "                pass\n",
+        "tests/contract/test_rate_limits.py::test_each_user_and_portal_has_a_limit_of_its_own",
+    ),
+    of(
+        "buckets of callers do not fill the memory",
+        "shared/http/rate_limits.py",
+        "            if len(self._buckets) > _REMEMBERED:\n",
+        "            if False:\n",
+        "tests/unit/shared/http/test_rate_limits.py::test_only_so_many_callers_are_remembered",
+    ),
+    of(
         "bytes of a day are counted in the transaction of the insert",
         "server/store/inserts.py",
         "        await uploaded.add(tx, new.user_id, new.bundle.size, new.created_at)\n",
