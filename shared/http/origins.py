@@ -14,13 +14,16 @@ from urllib.parse import urlsplit
 
 _NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?")
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-ALLOWED_METHODS: Final = "GET, HEAD, POST, DELETE"
+ALLOWED_METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE"
 ALLOWED_HEADERS: Final = (
-    "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, If-Range, Range"
+    "Authorization, Content-Type, Ferryman-Act-As, Idempotency-Key, If-Match, If-Modified-Since, "
+    "If-None-Match, If-Range, Last-Event-ID, Range"
 )
 EXPOSED_HEADERS: Final = (
-    "Accept-Ranges, Allow, Content-Disposition, Content-Range, ETag, Idempotent-Replayed, "
-    "Location, Repr-Digest, Retry-After, X-Request-ID"
+    "Accept-Ranges, Allow, Content-Disposition, Content-Range, ETag, Ferryman-Log-Attempt, "
+    "Ferryman-Log-Ended, Ferryman-Log-Next, Ferryman-Log-Offset, Ferryman-Log-Size, "
+    "Idempotent-Replayed, Last-Modified, Location, Repr-Digest, Retry-After, WWW-Authenticate, "
+    "X-Request-ID"
 )
 
 
