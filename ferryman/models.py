@@ -40,8 +40,18 @@ class Usage(Wire):
     peak_memory_bytes: int | None = None
 
 
+class UploadLinks(Wire):
+    """Where somebody who uploaded by a ticket follows the job, without a token, for a day."""
+
+    job: str
+    page: str
+    events: str
+    logs: str
+    result: str
+
+
 class StatusBody(Wire):
-    """The body of job-orchestrator's routes, where Cancelled is Killed; the last three are ours."""
+    """The body of job-orchestrator's routes, where Cancelled is Killed; the last four are ours."""
 
     id: int
     status: str
@@ -49,6 +59,8 @@ class StatusBody(Wire):
     reason: Reason | None = None
     exit_code: int | None = None
     stderr_tail: str | None = None
+    links: UploadLinks | None = None
+    """Of an upload by a ticket."""
 
 
 class Progress(Wire):

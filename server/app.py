@@ -252,6 +252,7 @@ async def compose(
         id_field="job_id",
         tokens=who.known,
         rates=rate_limits(allowed, clock),
+        signed=who.signed.principal,
     )
     application = web.Application()
     add_middlewares(application, gate, answer_problems)
@@ -285,7 +286,10 @@ async def compose(
         cancel_patience_s=table.cancel_patience,
         troubles=health.troubles,
         waiting=gate.long_poll,
+        permits=who.permits,
         url_prefix=table.url_prefix,
+        public_url=table.public_url,
+        return_origins=table.return_origins(),
         version=metadata.version("ferryman"),
     )
     add_routes(application, context)

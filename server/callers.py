@@ -6,9 +6,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from server.api.permitted import SignedRequests
 from server.domain.allowances import Allowances
+from server.domain.permits import Permits
 from server.settings.tables import ServerTable
 from server.stages.tokens import Tokens
+from server.store.identity import signing_key
 from server.store.tokens import SqlTokens
 from shared.clock import Clock
 from shared.http import authentication
@@ -23,10 +26,14 @@ class Callers:
     """Attributes:
     tokens: those that are made while the server runs.
     known: these, and those of the settings.
+    permits: what tickets and links are signed with.
+    signed: who has one of them.
     """
 
     tokens: Tokens
     known: authentication.Tokens
+    permits: Permits
+    signed: SignedRequests
 
 
 async def callers(
@@ -42,10 +49,13 @@ async def callers(
     """
     tokens = Tokens(SqlTokens(database), clock, _random_text)
     await tokens.run_once()
+    permits = Permits(await signing_key(database, secrets.token_bytes(32)), tokens.revoked)
     if principals is None:
-        known = authentication.operators(table.all_tokens())
-        return Callers(tokens, authentication.Tokens(known, tokens, needed=table.needs_token))
-    return Callers(tokens, authentication.Tokens(principals, tokens))
+        operators = authentication.operators(table.all_tokens())
+        known = authentication.Tokens(operators, tokens, needed=table.needs_token)
+    else:
+        known = authentication.Tokens(principals, tokens)
+    return Callers(tokens, known, permits, SignedRequests(permits, clock))
 
 
 def rate_limits(allowances: Allowances, clock: Clock) -> RateLimits:
@@ -54,7 +64,8 @@ def rate_limits(allowances: Allowances, clock: Clock) -> RateLimits:
     def of(principal: Principal) -> tuple[str, Rate]:
         if principal.role in (None, Role.OPERATOR, Role.AGENT):
             return "", UNLIMITED
-        whose = principal.user_id or principal.name
+        by_ticket = principal.role is Role.TICKET
+        whose = (principal.acts_as if by_ticket else principal.user_id) or principal.name
         return f"{principal.role} {whose}", allowances.of(whose).rate
 
     return RateLimits(of, clock)

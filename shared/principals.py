@@ -20,6 +20,10 @@ class Role(StrEnum):
     """Whoever runs the service."""
     AGENT = "agent"
     """A compute host."""
+    TICKET = "ticket"
+    """Whoever has an upload ticket: makes one job, and nothing else."""
+    LINK = "link"
+    """Whoever has a signed link: reads one job, or a part of it."""
 
 
 class Scope(StrEnum):
@@ -42,7 +46,13 @@ SCOPES: Final[Mapping[Role, frozenset[Scope]]] = {
     Role.PORTAL: frozenset({Scope.READ, Scope.SUBMIT, Scope.MANAGE}),
     Role.OPERATOR: frozenset(Scope),
     Role.AGENT: frozenset({Scope.READ}),
+    Role.TICKET: frozenset({Scope.SUBMIT}),
+    Role.LINK: frozenset({Scope.READ}),
 }
+
+
+TOKEN_ROLES: Final = (Role.USER, Role.PORTAL, Role.OPERATOR, Role.AGENT)
+"""Those of whoever has a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +65,12 @@ class Principal:
         user_id: whose jobs a ``user`` has; no other role has one.
         scopes: what it may do; None: all that its role may.
         users: patterns as of ``fnmatch``: the users for whom a ``portal`` may act; empty: any.
-        acts_as: the user for whom a portal makes this request; None: for all of its users.
+        acts_as: the user for whom a portal makes this request; None: for all of its users. Of a
+            ``ticket``: whose job is made.
         token_id: of the token that was sent; None: it has no id.
         why: not authenticated: why, for the answer.
+        code: of that answer, where it is not a token that is missing or wrong.
+        job_id: the one that a ``link`` shows.
     """
 
     name: str
@@ -68,6 +81,8 @@ class Principal:
     acts_as: str | None = None
     token_id: str | None = None
     why: str = ""
+    code: str = ""
+    job_id: int | None = None
 
     def __post_init__(self) -> None:
         if (self.role is Role.USER) != bool(self.user_id):

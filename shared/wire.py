@@ -1,9 +1,7 @@
 """Models of the documents that server and agent exchange, exactly as they are on the wire.
 
-Those that clients read, too, are defined in ``ferryman.models``: the client installs alone.
-
-Unknown fields are ignored, so that versions can differ by a field; unknown states are an error,
-never a silent "Unknown".
+Those that clients read, too, are defined in ``ferryman.models``, which says what is ignored and
+what is refused: the client installs alone.
 """
 
 from __future__ import annotations
@@ -16,6 +14,8 @@ from pydantic import Field
 from ferryman.agent_models import AgentDoc as AgentDoc
 from ferryman.agent_models import AgentPage as AgentPage
 from ferryman.agent_models import AgentState as AgentState
+from ferryman.browser_models import LinkDoc as LinkDoc
+from ferryman.browser_models import TicketDoc as TicketDoc
 from ferryman.bulk_models import BulkAnswer as BulkAnswer
 from ferryman.bulk_models import BulkItem as BulkItem
 from ferryman.bulk_models import TagPage as TagPage
@@ -40,6 +40,7 @@ from ferryman.models import Progress as Progress
 from ferryman.models import QueueInfo as QueueInfo
 from ferryman.models import RetryDoc as RetryDoc
 from ferryman.models import StatusBody as StatusBody
+from ferryman.models import UploadLinks as UploadLinks
 from ferryman.models import Usage as Usage
 from ferryman.models import Wire as Wire
 from ferryman.schedule_models import Missed as Missed

@@ -15,6 +15,7 @@ from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
 from server.domain.allowances import Allowances
 from server.domain.jobs import Job
+from server.domain.permits import Permits
 from server.ports import Fleet, Jobs, Scratch, Storage, Watch
 from server.stages.accept import Accept
 from server.stages.agents import Agents
@@ -63,10 +64,15 @@ class Context:
     version: str
     waiting: Callable[[web.Request], AbstractContextManager[None]]
     """Around a request's wait; refuses where too many wait."""
+    permits: Permits
     url_prefix: str = ""
     """Path below which a proxy shows us."""
     unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     """Threads that read in results for those who want single files."""
+    public_url: str | None = None
+    """Scheme and host that browsers know us by; None: those of the request."""
+    return_origins: frozenset[str] = frozenset()
+    """Where a form that was posted with a ticket may be sent on to."""
     log_openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
     """Followers of logs that begin at once: each asks the store and an agent."""
 

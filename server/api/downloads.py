@@ -23,6 +23,7 @@ from server.domain import states
 from server.domain.access import Area
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Result
+from server.domain.permits import Shows
 from server.ports import AgentError, ScratchFile
 from shared import wire
 from shared.http.file_response import send_file
@@ -144,5 +145,6 @@ ROUTES: Final = (
         _ZIP_OR_PART | {202: wire.JobDoc},
         (404, 409, 410),
         WAIT,
+        by_link=(Shows.JOB, Shows.RESULT),
     ),
 )

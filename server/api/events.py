@@ -18,6 +18,7 @@ from server.api.requested_job import wait_until
 from server.api.route import Route
 from server.domain.access import Area
 from server.domain.jobs import Event
+from server.domain.permits import Shows
 from server.ports import EventsPage, Filter
 from server.stages.read import list_events, read_events, read_job
 from shared import wire
@@ -142,6 +143,7 @@ ROUTES: Final = (
         {200: wire.EventPage, 204: None},
         (400, 404, 429),
         _EVENTS,
+        by_link=(Shows.JOB,),
     ),
     Route(
         "GET",

@@ -27,6 +27,7 @@ from server.domain.attempts import Attempt
 from server.domain.errors import BadField
 from server.domain.jobs import Job
 from server.domain.media_types import media_type, shown_as
+from server.domain.permits import Shows
 from shared import wire
 from shared.http.numbers import whole_number
 from shared.http.ranges import requested_part
@@ -217,6 +218,7 @@ ROUTES: Final = (
         {200: wire.FilePage},
         (400, 404, 409, 410, 503),
         _ATTEMPT | _PAGES,
+        by_link=(Shows.JOB,),
     ),
     Route(
         "GET",
@@ -226,5 +228,6 @@ ROUTES: Final = (
         {200: _ANY, 206: _ANY},
         (400, 404, 409, 410, 503),
         _ATTEMPT | _INLINE,
+        by_link=(Shows.JOB, Shows.FILE),
     ),
 )

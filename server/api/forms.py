@@ -20,7 +20,7 @@ from server.ports import ScratchFile
 from shared.files.bundles.format import BundleSummary
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_body import send_continue
-from shared.multipart.limits import FormRefused
+from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.receive import receive
 from shared.multipart.sinks import BundleSink, Sink
 from shared.units.sizes import say_size
@@ -40,12 +40,17 @@ class Form:
 
 
 def check_head(
-    request: web.Request, context: Context, fields: Mapping[str, str], check: CheckField
+    request: web.Request,
+    context: Context,
+    fields: Mapping[str, str],
+    check: CheckField,
+    most: int | None = None,
 ) -> dict[str, str]:
     """Check what is known before the body.
 
     Args:
         fields: those that the head gives.
+        most: bytes that the form may have; None: as the server allows.
 
     Returns:
         Those of them that are not empty; the user is that of the request where it has one.
@@ -63,13 +68,13 @@ def check_head(
         fields = {"user_id": own, **fields}
     for name, value in fields.items():
         check(name, value)
-    length = request.content_length or 0
-    if length > context.form_limits.max_bytes:
+    length, limits = request.content_length or 0, _limits(context, most)
+    if length > limits.max_bytes + (0 if most is None else limits.max_overhead):
+        whose = "this server takes" if most is None else "its ticket allows"
         raise Refusal(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             "upload_too_large",
-            f"the upload is {say_size(length)}, the most this server takes is "
-            f"{say_size(context.form_limits.max_bytes)}",
+            f"the upload is {say_size(length)}, the most {whose} is {say_size(limits.max_bytes)}",
         )
     if length > context.scratch.available_bytes():
         free = say_size(context.scratch.free_bytes())
@@ -84,13 +89,19 @@ def check_head(
 
 @asynccontextmanager
 async def received_form(
-    request: web.Request, context: Context, fields: Mapping[str, str], check: CheckField
+    request: web.Request,
+    context: Context,
+    fields: Mapping[str, str],
+    check: CheckField,
+    most: int | None = None,
 ) -> AsyncIterator[Form]:
     """Receive the body.
 
     Args:
         fields: what the head gave, checked.
+        most: bytes that its files may have; None: as the server allows.
     """
+    form_limits = _limits(context, most)
     with (
         context.upload_limits.admit(request.content) as in_flight,
         context.scratch.file() as content,
@@ -109,10 +120,10 @@ async def received_form(
             # What is known to be too large for its job need not be read to the end.
             nonlocal too_large
             too_large = context.accept.too_large({**fields, **so_far})
-            if too_large is None or too_large.most >= context.form_limits.max_bytes:
+            if too_large is None or too_large.most >= form_limits.max_bytes:
                 too_large = None
                 return None
-            limits = dataclasses.replace(context.form_limits, max_bytes=too_large.most)
+            limits = dataclasses.replace(form_limits, max_bytes=too_large.most)
             return BundleSink(content.path, limits, "filename", reserve=content.reserve)
 
         await send_continue(request)
@@ -122,7 +133,7 @@ async def received_form(
                 request.headers.get("Content-Type", ""),
                 request.content_length,
                 staging=content.path,
-                limits=context.form_limits,
+                limits=form_limits,
                 naming="filename",
                 on_field=on_field,
                 on_first_file=on_first_file,
@@ -137,3 +148,10 @@ async def received_form(
         if complete.get("callback_url"):
             await context.webhooks.check(complete["callback_url"])
         yield Form(complete, content, received.bundle)
+
+
+def _limits(context: Context, most: int | None) -> FormLimits:
+    limits = context.form_limits
+    if most is None or most >= limits.max_bytes:
+        return limits
+    return dataclasses.replace(limits, max_bytes=most)

@@ -21,6 +21,7 @@ from server.domain.access import Area, visible
 from server.domain.errors import AlreadyEnded, BadField
 from server.domain.history import history
 from server.domain.jobs import Job
+from server.domain.permits import Shows
 from server.ports import Filter
 from server.stages.read import job_of_key, list_ids, list_jobs
 from shared import wire
@@ -174,7 +175,16 @@ ROUTES: Final = (
         (400,),
         paging(500, 1_000),
     ),
-    Route("GET", JOB, Area.JOBS, read, {200: wire.JobDoc}, (404,), WAIT | _SEEN),
+    Route(
+        "GET",
+        JOB,
+        Area.JOBS,
+        read,
+        {200: wire.JobDoc},
+        (404,),
+        WAIT | _SEEN,
+        by_link=(Shows.JOB,),
+    ),
     Route("DELETE", JOB, Area.JOBS, delete, {204: None, 202: wire.JobDoc}, (404, 409)),
     Route(
         "POST",

@@ -33,6 +33,7 @@ from server.domain.access import Area
 from server.domain.attempts import Attempt
 from server.domain.errors import BadField
 from server.domain.jobs import Job
+from server.domain.permits import Shows
 
 _LAST: Final = 2**62
 _MAX_ATTEMPT: Final = 2**31 - 1
@@ -259,5 +260,6 @@ ROUTES: Final = (
         {200: "text/plain", 206: "text/plain"},
         (400, 404, 409, 410, 416, 429, 503),
         _LOGS,
+        by_link=(Shows.JOB,),
     ),
 )

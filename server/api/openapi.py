@@ -145,7 +145,7 @@ def _operation(route: Route) -> dict[str, Any]:
         }
         for name in re.findall(r"{(\w+)}", route.path)
     ]
-    parameters += [_parameter(name, "query", param) for name, param in route.query.items()]
+    parameters += [_parameter(name, "query", param) for name, param in route.parameters.items()]
     parameters += [_parameter(name, "header", param) for name, param in route.headers.items()]
     name = f"{route.handler.__module__.rsplit('.', 1)[-1]}_{route.handler.__name__}"
     operation: dict[str, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 JOB: Final = "/api/v1/jobs/{id}"
+JOB_PAGE: Final = "/jobs/{id}"
 BATCH: Final = "/api/v1/batches/{id}"
 ATTEMPT: Final = f"{JOB}/attempts/{{attempt}}"
 SCHEDULE: Final = "/api/v1/schedules/{schedule}"

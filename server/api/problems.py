@@ -32,9 +32,12 @@ from server.domain.errors import (
     StillNeeded,
     StorageFull,
 )
+from server.domain.permits import PermitRefused, TicketUsed
 from server.domain.schedules import NoSuchSchedule, ScheduleRefusal, TooManySchedules
 from server.domain.tokens import NoSuchToken, TokenRefusal
 from server.domain.webhooks import NoSuchDelivery
+from server.web.frame import HEADERS
+from server.web.refusal_page import refusal_page
 from shared.http.middleware import ERROR_CODE, REQUEST_ID, Handler
 from shared.http.refusals import Denied
 from shared.multipart.limits import FormRefused
@@ -51,6 +54,8 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NoSuchService: HTTPStatus.NOT_FOUND,
     ServiceRefusal: HTTPStatus.CONFLICT,
     NotAllowed: HTTPStatus.FORBIDDEN,
+    PermitRefused: HTTPStatus.FORBIDDEN,
+    TicketUsed: HTTPStatus.FORBIDDEN,
     BadField: HTTPStatus.BAD_REQUEST,
     NoSuchDelivery: HTTPStatus.NOT_FOUND,
     NoSuchSchedule: HTTPStatus.NOT_FOUND,
@@ -70,6 +75,10 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     DayUsed: HTTPStatus.TOO_MANY_REQUESTS,
     KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
 }
+
+
+BACK: Final = web.RequestKey("back", str)
+"""Address that the page of a refusal leads back to."""
 
 
 class Refusal(Exception):
@@ -169,10 +178,29 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
         return answer(request, refusal)
 
 
+def wants_page(request: web.Request) -> bool:
+    """Whether a person's browser asks, with a plain form or by an address, and not a program."""
+    if "text/html" not in request.headers.get("Accept", ""):
+        return False
+    by_hand = request.path == "/upload" or request.path.startswith("/jobs/")
+    return by_hand or not {"link", "ticket"}.isdisjoint(request.query)
+
+
 def answer(request: web.Request, refusal: Refusal) -> web.Response:
     """The refusal in the shape of the route."""
     request[ERROR_CODE] = refusal.code
-    if request.path.startswith("/api/"):
+    if wants_page(request):
+        text = refusal_page(
+            HTTPStatus(refusal.status).phrase,
+            refusal.message,
+            refusal.code,
+            request.get(REQUEST_ID, ""),
+            request.get(BACK),
+        )
+        response = web.Response(
+            status=refusal.status, text=text, content_type="text/html", headers=HEADERS
+        )
+    elif request.path.startswith("/api/"):
         body = Problem(
             title=HTTPStatus(refusal.status).phrase,
             status=refusal.status,

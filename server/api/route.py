@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
@@ -14,8 +14,14 @@ from server.api.parameter_types import Param
 from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.names import hint
+from server.domain.permits import Shows
 from shared.principals import Scope
 from shared.wire import StatusBody, Wire
+
+TICKET_PARAMETER: Final = "ticket"
+LINK_PARAMETER: Final = "link"
+_BY_TICKET: Final = {TICKET_PARAMETER: Param("an upload ticket, in place of a token")}
+_BY_LINK: Final = {LINK_PARAMETER: Param("what a signed link ends in, in place of a token")}
 
 Handler: TypeAlias = Callable[[web.Request, Context], Awaitable[web.StreamResponse | Wire]]
 Answer: TypeAlias = type[Wire] | str | None
@@ -60,6 +66,16 @@ class Route:
     """Headers of its answers, beside those of every answer."""
     fields_in_query: bool = False
     """The fields of its form may stand in the query, and are checked there as in the form."""
+    by_ticket: bool = False
+    """An upload ticket is good for it."""
+    by_link: tuple[Shows, ...] = ()
+    """Signed links that are good for it, to the job whose ``id`` is in the path."""
+
+    @property
+    def parameters(self) -> Mapping[str, Param | str]:
+        """All of the query."""
+        by_permit = (_BY_TICKET if self.by_ticket else {}) | (_BY_LINK if self.by_link else {})
+        return {**self.query, **by_permit} if by_permit else self.query
 
     @property
     def scope(self) -> Scope | None:
@@ -86,8 +102,8 @@ class Route:
             if len(request.query.getall(name)) > 1:
                 message = f"the parameter {name[:32]!r} is there twice; give it once"
                 raise BadField(name[:32], "repeated_parameter", message)
-            if name not in self.query and not self.fields_in_query:
-                message = f"no parameter {name[:32]!r} here; {hint(name, self.query)}"
+            if name not in self.parameters and not self.fields_in_query:
+                message = f"no parameter {name[:32]!r} here; {hint(name, self.parameters)}"
                 raise BadField(name[:32], "unknown_parameter", message)
 
 

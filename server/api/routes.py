@@ -16,9 +16,11 @@ from server.api import (
     events,
     files,
     graph,
+    job_page,
     jobs,
     logs,
     openapi,
+    permits,
     schedules,
     server_status,
     services,
@@ -28,6 +30,7 @@ from server.api import (
     webhooks,
 )
 from server.api.context import Context
+from server.api.permitted import BY_PERMIT, check_permit
 from server.api.route import Route, json_answer
 from server.domain.access import Area, acting_as, check_area
 from server.domain.errors import BadField
@@ -39,6 +42,8 @@ ROUTES: Final = (
     *upload.ROUTES,
     *downloads.ROUTES,
     *jobs.ROUTES,
+    *job_page.ROUTES,
+    *permits.ROUTES,
     *bulk.ROUTES,
     *events.ROUTES,
     *logs.ROUTES,
@@ -76,7 +81,10 @@ def _serve(route: Route, context: Context) -> Handler:
 
     async def handler(request: web.Request) -> web.StreamResponse:
         principal = request[PRINCIPAL]
-        check_area(principal, route.area, route.scope)
+        if principal.role in BY_PERMIT:
+            check_permit(route, request)
+        else:
+            check_area(principal, route.area, route.scope)
         route.check_query(request)
         user = request.headers.get(ACT_AS)
         if user is not None:

@@ -7,12 +7,21 @@ from typing import Final
 
 from aiohttp import web
 
+from server.api.addresses import links_by, with_query
 from server.api.context import Context
 from server.api.forms import check_head, received_form
-from server.api.route import Route, json_answer
+from server.api.paths import JOB_PAGE
+from server.api.permitted import TICKET
+from server.api.problems import wants_page
+from server.api.route import TICKET_PARAMETER, Route, json_answer
 from server.domain.access import Area
+from server.domain.errors import BadField
+from server.domain.jobs import Job, UsedTicket
+from server.domain.permits import LINK_OF_UPLOAD_S, Link, Shows, Ticket
 from server.domain.upload_fields import HEADER, check_field, upload_request
+from server.stages.accept import QUEUED
 from shared import wire
+from shared.clock import SECOND
 from shared.http.authentication import PRINCIPAL
 from shared.http.middleware import UPLOADED_ID
 from shared.principals import Scope
@@ -21,31 +30,57 @@ from shared.wire import StatusBody
 
 async def upload(request: web.Request, context: Context) -> web.StreamResponse:
     """Queue the bundle of a multipart form."""
-    principal = request[PRINCIPAL]
+    principal, ticket = request[PRINCIPAL], request.get(TICKET)
+    fixed = {} if ticket is None else {"user_id": ticket.user_id, **ticket.fields}
 
     def check(name: str, value: str) -> None:
+        if fixed.get(name, value) != value:
+            message = f"Invalid {name}: the upload ticket says {fixed[name]!r}, not {value[:64]!r}"
+            raise BadField(name, "fixed_by_ticket", message)
         check_field(name, value, context.services, principal)
 
-    fields = dict(request.query)
+    fields = {name: value for name, value in request.query.items() if name != TICKET_PARAMETER}
     key = request.headers.get("Idempotency-Key")
     if key is not None:
         fields[HEADER] = key
-    fields = check_head(request, context, fields, check)
+    most = None if ticket is None else ticket.max_bytes
+    given = check_head(request, context, fields, check, most)
+    fields = given | fixed
+    if ticket is not None:
+        await context.accept.check_ticket(ticket, key)
     if "service" in fields and "user_id" in fields:
         asked = upload_request(fields, context.services, principal)
         await context.accept.check_quota(asked, request.content_length or 0)
-    async with received_form(request, context, fields, check) as form:
+    async with received_form(request, context, fields, check, most) as form:
         asked = upload_request(form.fields, context.services, principal)
-        job, is_new = await context.accept(principal, asked, form.content, form.bundle)
+        used = None if ticket is None else UsedTicket(ticket.id, ticket.expires_at)
+        job, is_new = await context.accept(principal, asked, form.content, form.bundle, used)
     request[UPLOADED_ID] = job.id
-    headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
-    if "text/html" in request.headers.get("Accept", ""):
+    links = None if ticket is None else links_by(request, context, _link(ticket, job, context))
+    if wants_page(request):
         # A browser that posted a plain form: on to the job, so that a reload does not post again.
-        return web.Response(status=HTTPStatus.SEE_OTHER, headers=headers)
+        there = f"{context.url_prefix}{JOB_PAGE.replace('{id}', str(job.id))}"
+        if ticket is not None and ticket.return_to is not None:
+            there = with_query(ticket.return_to, job=str(job.id), status=job.state)
+        elif links is not None:
+            there = links.page
+        return web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": there})
+    headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
     if not is_new:
         headers["Idempotent-Replayed"] = "true"
-    body = StatusBody(id=job.id, status=job.state, message="Job successfully uploaded")
+    body = StatusBody(id=job.id, status=job.state, message=QUEUED, links=links)
     return json_answer(body, HTTPStatus.CREATED, headers)
+
+
+def _link(ticket: Ticket, job: Job, context: Context) -> Link:
+    """To the job that the ticket became."""
+    return Link(
+        issued_by=ticket.issued_by,
+        job_id=job.id,
+        shows=Shows.JOB,
+        expires_at=context.clock.now() + round(LINK_OF_UPLOAD_S * SECOND),
+        token_id=ticket.token_id,
+    )
 
 
 ROUTES: Final = (
@@ -58,5 +93,6 @@ ROUTES: Final = (
         (400, 413, 415, 422, 429, 503, 507),
         needs=Scope.SUBMIT,
         fields_in_query=True,
+        by_ticket=True,
     ),
 )

@@ -13,7 +13,8 @@ from enum import Enum, auto
 from typing import Final, Protocol
 
 from server.domain.errors import BadField, NotAllowed
-from shared.principals import Principal, Role, Scope
+from server.domain.jobs import Job
+from shared.principals import TOKEN_ROLES, Principal, Role, Scope
 
 
 class Area(Enum):
@@ -36,9 +37,9 @@ class Area(Enum):
 
 
 _ROLES: Final[Mapping[Area, frozenset[Role | None]]] = {
-    Area.OPEN: frozenset({None, *Role}),
-    Area.CALLER: frozenset(Role),
-    Area.STATUS: frozenset(Role),
+    Area.OPEN: frozenset({None, *TOKEN_ROLES}),
+    Area.CALLER: frozenset(TOKEN_ROLES),
+    Area.STATUS: frozenset(TOKEN_ROLES),
     Area.JOBS: frozenset({Role.USER, Role.PORTAL, Role.OPERATOR}),
     Area.AGENTS: frozenset({Role.OPERATOR}),
     Area.SERVICES: frozenset({Role.OPERATOR}),
@@ -77,8 +78,12 @@ class Visible:
 
     user_id: str | None = None
     submitted_by: str | None = None
+    job_id: int | None = None
+    """It sees this one job, and no schedule."""
 
     def has(self, record: Owned) -> bool:
+        if self.job_id is not None:
+            return isinstance(record, Job) and record.id == self.job_id
         return self.user_id in (None, record.user_id) and self.submitted_by in (
             None,
             record.submitted_by,
@@ -94,8 +99,10 @@ def visible(principal: Principal) -> Visible:
     match principal.role:
         case Role.USER:
             return Visible(user_id=principal.user_id)
-        case Role.PORTAL:
+        case Role.PORTAL | Role.TICKET:
             return Visible(user_id=principal.acts_as, submitted_by=principal.name)
+        case Role.LINK if principal.job_id is not None:
+            return Visible(job_id=principal.job_id)
         case Role.OPERATOR:
             return Visible()
         case _:

@@ -115,6 +115,15 @@ class NewJob:
     """Where its end is announced."""
     batch: BatchRequest | None = None
     schedule_id: int | None = None
+    ticket: UsedTicket | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTicket:
+    """The upload ticket that becomes a job, and when it would have expired."""
+
+    id: str
+    expires_at: Micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ class Jobs(Batches, Dependencies, Retained, Protocol):
 
         Raises:
             QueueFull, StorageFull, DayUsed, OverDay
+            TicketUsed: another job was made by its upload ticket.
             ServerPaused: the lease has ended.
             BundleGone: the bundle names no file, and there is none to share any more.
         """
@@ -71,6 +72,10 @@ class Jobs(Batches, Dependencies, Retained, Protocol):
         ...
 
     async def by_idempotency_key(self, user_id: str, key: str) -> Job | None: ...
+
+    async def ticket_used(self, ticket_id: str) -> bool:
+        """Whether an upload ticket has become a job."""
+        ...
 
     async def move(self, move: Move) -> Job | None:
         """Make a move with all its steps and their events, or nothing.

@@ -66,6 +66,10 @@ class Retained(Protocol):
         """Forget what was uploaded on the days before."""
         ...
 
+    async def forget_tickets(self, before: Micros) -> int:
+        """Forget the used upload tickets that expired before then; how many."""
+        ...
+
     async def maintain(self) -> bool:
         """Give unused space back, some at a time, and find out whether what failed works again.
 

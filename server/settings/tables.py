@@ -12,11 +12,11 @@ from server.domain.retry_policy import BackoffKind, RetryPolicy, is_retry_reason
 from server.domain.service import SERVICE_NAME, Service
 from server.domain.webhook_targets import AllowedTargets
 from server.settings.agents import AgentTable
+from server.settings.browsers import BrowserSection
 from server.settings.users import USER_NAME, GroupTable, UserTable
 from server.settings.webhooks import WebhookTable, webhook_secrets
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.origins import is_loopback
-from shared.http.settings import HttpSection
 from shared.settings.base import Section, Settings, StringList
 from shared.settings.limits import LimitsTable
 from shared.units.durations import Duration
@@ -30,7 +30,7 @@ _FORMER: Final = {"agent_unreachable_after": "agent_timeout"}
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
 
 
-class ServerTable(HttpSection):
+class ServerTable(BrowserSection):
     """Table ``[server]``."""
 
     port: int = Field(5000, ge=0, le=65_535)

@@ -23,8 +23,9 @@ from server.domain.errors import (
     no_such_dependency,
 )
 from server.domain.files import FileKind
-from server.domain.jobs import Bundle, Job, NewJob
+from server.domain.jobs import Bundle, Job, NewJob, UsedTicket
 from server.domain.leases import Lease
+from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, given
 from server.ports import Leases, ScratchFile
 from server.stages.array_tasks import with_tasks
@@ -58,6 +59,18 @@ class Accept(Stage):
             return None
         most = lowered(service.limits, given(fields)).disk
         return BundleTooLarge(service.name, service.limits.disk, most)
+
+    async def check_ticket(self, ticket: Ticket, idempotency_key: str | None) -> None:
+        """Refuse early a ticket that was used before. The insert looks again, in its transaction.
+
+        Raises:
+            TicketUsed
+        """
+        if await self._jobs.ticket_used(ticket.id) and not (
+            idempotency_key  # a repeat of an accepted upload is no new job
+            and await self._jobs.by_idempotency_key(ticket.user_id, idempotency_key)
+        ):
+            raise TicketUsed
 
     async def check_quota(self, request: UploadRequest, size: int) -> None:
         """Refuse early when the user has as many jobs queued as the service allows, or as many
@@ -96,8 +109,12 @@ class Accept(Stage):
         request: UploadRequest,
         content: ScratchFile,
         bundle: BundleSummary,
+        ticket: UsedTicket | None = None,
     ) -> tuple[Job, bool]:
         """Queue a bundle whose content is whole and synced.
+
+        Args:
+            ticket: by which it was uploaded.
 
         Returns:
             The job, and whether it is new (False: a repeat under the same Idempotency-Key).
@@ -105,7 +122,7 @@ class Accept(Stage):
         Raises:
             BadField: the bundle does not have the array's file, or that holds no tasks.
             BundleTooLarge, QueueFull, StorageFull, DayUsed, OverDay, KeyReused, ServerPaused,
-            OSError
+            OSError, TicketUsed
             BadField: it depends on a job that the caller cannot see.
         """
         await self._check_dependencies(principal, request)
@@ -119,7 +136,12 @@ class Accept(Stage):
         async def insert(stored: Bundle, lease: Lease | None) -> tuple[tuple[Job, bool], bool]:
             job, is_new = await self._jobs.insert(
                 new_job(
-                    request, stored, self._clock.now(), principal.name, warnings=bundle.warnings
+                    request,
+                    stored,
+                    self._clock.now(),
+                    principal.name,
+                    warnings=bundle.warnings,
+                    ticket=ticket,
                 ),
                 QUEUED,
                 request.service.queued_of(request.user_id),
@@ -214,6 +236,7 @@ def new_job(
     *,
     warnings: tuple[str, ...] = (),
     schedule_id: int | None = None,
+    ticket: UsedTicket | None = None,
 ) -> NewJob:
     """The job that an upload asks for.
 
@@ -244,4 +267,5 @@ def new_job(
         callback_url=request.callback_url,
         batch=request.batch,
         schedule_id=schedule_id,
+        ticket=ticket,
     )

@@ -62,6 +62,7 @@ class Clean(Stage):
         forgotten = await self._forget(now)
         await self._jobs.forget_idempotency_keys(now - round(_KEYS_KEPT_S * SECOND))
         await self._jobs.forget_uploaded(now - round(_UPLOADED_KEPT_S * SECOND))
+        await self._jobs.forget_tickets(now)
         orphans = await self._remove_orphans()
         left = await self._jobs.maintain()
         if left or self._unlisted or max(len(expired), deleted, forgotten) >= _AT_ONCE:

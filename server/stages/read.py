@@ -97,6 +97,8 @@ def _visible(principal: Principal, where: Filter) -> Filter | None:
         NotAllowed
     """
     visible = access.visible(principal)
+    if visible.job_id is not None:
+        return None  # one job is no list
     if visible.user_id is not None:
         if where.user_id not in (None, visible.user_id):
             return None

@@ -100,6 +100,11 @@ class Tokens:
         known = self._known.get(token_id)
         return known is not None and known[0].live(self._clock.now())
 
+    def revoked(self, token_id: str) -> bool:
+        """Whether what was made with this token is worth nothing any more."""
+        known = self._known.get(token_id)
+        return known is None or known[0].revoked_at is not None
+
     def record(self, token_id: str) -> TokenRecord | None:
         """The token as this server knows it."""
         known = self._known.get(token_id)

@@ -1,4 +1,6 @@
-"""The database's own name, which scopes its attempt keys on agents."""
+"""What a database was given when it was made: its name, which scopes its attempt keys on agents,
+and the secrets that it signs with.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Final
 from shared.sql import Database, Transaction
 
 _WEBHOOKS: Final = "webhook_secret"
+_PERMITS: Final = "signing_key"
 
 
 async def server_identity(database: Database, candidate: str) -> tuple[str, tuple[str, ...]]:
@@ -29,9 +32,17 @@ async def server_identity(database: Database, candidate: str) -> tuple[str, tupl
 
 async def webhook_secret(database: Database, candidate: str) -> str:
     """The secret that all secrets of webhooks are made from (``candidate`` if there is none)."""
+    return await _kept(database, _WEBHOOKS, candidate)
 
+
+async def signing_key(database: Database, candidate: bytes) -> bytes:
+    """The secret that signs upload tickets and links (``candidate`` if there is none)."""
+    return bytes.fromhex(await _kept(database, _PERMITS, candidate.hex()))
+
+
+async def _kept(database: Database, key: str, candidate: str) -> str:
     async def change(tx: Transaction) -> str:
-        values = {"key": _WEBHOOKS, "value": candidate}
+        values = {"key": key, "value": candidate}
         await tx.rows(
             "INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING", values
         )

@@ -7,9 +7,11 @@ import json
 from server.domain.errors import BundleGone, FerrymanError, QueueFull, ServerPaused, StorageFull
 from server.domain.jobs import BatchRequest, Hold, Job, NewJob, Step
 from server.domain.leases import Lease
+from server.domain.permits import TicketUsed
 from server.store import bundles, dependencies, leases, records, uploaded
 from server.store.moves import append_event
 from server.store.queue import count_queued
+from server.store.tickets import forget_ticket, use_ticket
 from shared.sql import Database, Transaction
 
 
@@ -53,11 +55,14 @@ async def insert_job(
         if isinstance(checked, FerrymanError):
             return checked
         found = checked
+    if new.ticket is not None and not await use_ticket(tx, new.ticket):
+        return TicketUsed()
     if new.schedule_id is None:
         bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
     else:
         bundle = await bundles.refer_again(tx, new.bundle)
     if bundle is None:
+        await _forget_use(tx, new)
         return BundleGone()
     values = records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file}
     if any(state != "met" for state in found.values()):
@@ -75,6 +80,7 @@ async def insert_job(
     )
     if not row:
         await bundles.forget_reference(tx, bundle.file)
+        await _forget_use(tx, new)
         return ServerPaused()
     job = records.job(row[0])
     if counts:
@@ -112,6 +118,12 @@ async def job_of_key(source: Database | Transaction, user_id: str, key: str) -> 
         {"user_id": user_id, "key": key},
     )
     return records.job(rows[0]) if rows else None
+
+
+async def _forget_use(tx: Transaction, new: NewJob) -> None:
+    """Nothing was written after all."""
+    if new.ticket is not None:
+        await forget_ticket(tx, new.ticket)
 
 
 async def stored_bytes(source: Database | Transaction, user_id: str) -> int:

@@ -22,6 +22,7 @@ from server.store.queue import HELD, Queue
 from server.store.requests import Requests, request_cancel
 from server.store.retention import Retention
 from server.store.tags import Tags
+from server.store.tickets import Tickets
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Transaction
@@ -40,6 +41,7 @@ class SqlJobs(
     Dependencies,
     Requests,
     Tags,
+    Tickets,
 ):
     """``ports.Jobs`` over a database."""
 

@@ -210,8 +210,7 @@ _7: Migration = (
     """
     CREATE TABLE used_tickets (
         id TEXT PRIMARY KEY,
-        expires_at INTEGER NOT NULL,
-        job_id INTEGER
+        expires_at INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX used_tickets_by_end ON used_tickets (expires_at)",

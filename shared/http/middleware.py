@@ -34,6 +34,7 @@ from shared.http.refusals import Denied
 from shared.http.request_body import check_body
 from shared.http.settings import HttpSection
 from shared.logs import RateLimiter
+from shared.principals import Principal, Role
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -59,6 +60,7 @@ class Gate:
         id_field: the log's name for the id in a path: "job_id" or "payload_id".
         tokens: who is known; None: the operators whose tokens are in the settings.
         rates: how many requests each caller may send; None: any number.
+        signed: who shows something signed in place of a token; None: nobody does.
     """
 
     def __init__(
@@ -70,9 +72,10 @@ class Gate:
         id_field: str,
         tokens: Tokens | None = None,
         rates: RateLimits | None = None,
+        signed: Callable[[web.Request], Principal | None] = lambda _: None,
     ) -> None:
         self._rates = rates
-        self._id_field = id_field
+        self._id_field, self._signed = id_field, signed
         self._tokens = Tokens(operators(settings.all_tokens())) if tokens is None else tokens
         self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
         self._origins = Origins(settings.allowed_origins or ())
@@ -96,7 +99,9 @@ class Gate:
         async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
             request_id = secrets.token_hex(8)
             request[REQUEST_ID] = request_id
-            request[PRINCIPAL] = self._tokens.principal(request, peer_address(request))
+            request[PRINCIPAL] = self._signed(request) or self._tokens.principal(
+                request, peer_address(request)
+            )
             structlog.contextvars.bind_contextvars(request_id=request_id)
             self._in_flight += 1
             self._idle.clear()
@@ -212,6 +217,8 @@ class Gate:
                 )
 
     def _check_origin(self, request: web.Request) -> None:
+        if request[PRINCIPAL].role is Role.TICKET:
+            return  # no page can make a browser send one that it was not given
         if request.method not in SAFE_METHODS and self._origins.foreign(request.headers):
             origin = request.headers.get(hdrs.ORIGIN, "another site")
             raise Denied(
@@ -241,6 +248,8 @@ class Gate:
         )
 
     def _check_authenticated(self, request: web.Request) -> None:
+        if code := request[PRINCIPAL].code:
+            raise Denied(HTTPStatus.FORBIDDEN, code, request[PRINCIPAL].why)
         if not request[PRINCIPAL].authenticated:
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else request.path

@@ -57,10 +57,7 @@ class HttpSection(Section):
     @field_validator("allowed_origins")
     @classmethod
     def _origins(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for origin in value or ():
-            if normal_origin(origin) is None:
-                raise ValueError(f"{origin!r} is not an origin, such as https://portal.example.org")
-        return value
+        return check_origins(value)
 
     @model_validator(mode="after")
     def _tls_is_good(self) -> HttpSection:
@@ -110,6 +107,14 @@ class HttpSection(Section):
             if not in_file:
                 raise ValueError(f"tokens_file {self.tokens_file}: there is no token in it")
         return tokens
+
+
+def check_origins(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Raises ValueError: one of them is none."""
+    for origin in value or ():
+        if normal_origin(origin) is None:
+            raise ValueError(f"{origin!r} is not an origin, such as https://portal.example.org")
+    return value
 
 
 def _check(token: str, where: str) -> None:

@@ -124,8 +124,8 @@ MUTANTS: Final = (
     of(
         "who uploaded a job is kept",
         "server/stages/accept.py",
-        "self._clock.now(), principal.name,",
-        "self._clock.now(), None,",
+        "                    principal.name,\n                    warnings",
+        "                    None,\n                    warnings",
         f"{_HTTP}who_uploaded_a_job_is_kept",
     ),
     of(

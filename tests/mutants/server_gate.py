@@ -293,7 +293,7 @@ MUTANTS: Final = (
     _of(
         "a browser's form is sent on",
         "server/api/upload.py",
-        'if "text/html" in request.headers.get("Accept", ""):',
+        "if wants_page(request):",
         "if False:",
         "tests/contract/test_browsers.py::test_a_plain_form_is_sent_on_to_its_job",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,9 @@ from tests.support.jobs import job
 ANN = Principal("ann-laptop", Role.USER, "ann")
 PORTAL = Principal("portal", Role.PORTAL)
 AGENT = Principal("node-1", Role.AGENT)
-EVERYBODY = (ANONYMOUS, ANN, PORTAL, LOCAL, AGENT)
+TICKET = Principal("portal", Role.TICKET, acts_as="ann")
+LINK = Principal("portal (link to job 7)", Role.LINK, job_id=7)
+EVERYBODY = (ANONYMOUS, ANN, PORTAL, LOCAL, AGENT, TICKET, LINK)
 
 
 @pytest.mark.parametrize(
@@ -120,3 +123,16 @@ def test_a_portal_acts_as_one_of_its_users() -> None:
     for principal in (ANN, LOCAL, AGENT, ANONYMOUS):
         with pytest.raises(NotAllowed, match="is no portal"):
             access.acting_as(principal, "ann")
+
+
+def test_a_link_shows_its_job_and_neither_others_nor_a_schedule() -> None:
+    visible = access.visible(LINK)
+    assert visible.has(job(id=7))
+    assert not visible.has(job(id=8))
+    assert not visible.has(SimpleNamespace(id=7, user_id="ann", submitted_by="portal"))
+
+
+def test_a_ticket_makes_jobs_of_its_user_only() -> None:
+    access.check_upload(TICKET, "ann")
+    with pytest.raises(NotAllowed):
+        access.check_upload(TICKET, "bob")

@@ -1,0 +1,133 @@
+"""Upload tickets and signed links, for people without a token."""
+
+from __future__ import annotations
+
+import secrets
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from server.api.addresses import address
+from server.api.context import Context
+from server.api.params import json_body
+from server.api.paths import JOB
+from server.api.requested_job import requested_job
+from server.api.route import LINK_PARAMETER, TICKET_PARAMETER, Body, Route, json_answer
+from server.domain import permit_requests
+from server.domain.access import Area
+from server.domain.permits import Shows
+from shared import wire
+from shared.clock import utc
+from shared.http.authentication import PRINCIPAL
+from shared.principals import Scope
+from shared.wire import LinkDoc, TicketDoc
+
+_MAX_BODY: Final = 64 << 10
+_ENDS: Final = {Shows.JOB: "", Shows.RESULT: "/result"}
+
+
+async def make_ticket(request: web.Request, context: Context) -> web.StreamResponse:
+    """Make an upload ticket: the right to upload once, for a browser that has no token."""
+    ticket = permit_requests.ticket(
+        await json_body(request, _MAX_BODY),
+        context.services,
+        request[PRINCIPAL],
+        context.clock.now(),
+        secrets.token_hex(8),
+        context.return_origins,
+    )
+    text = context.permits.text(ticket)
+    body = TicketDoc(
+        ticket=text,
+        upload_url=address(request, context, "/upload", **{TICKET_PARAMETER: text}),
+        expires_at=utc(ticket.expires_at),
+    )
+    return json_answer(body, HTTPStatus.CREATED)
+
+
+async def make_link(request: web.Request, context: Context) -> web.StreamResponse:
+    """Make a signed link to a job, its result or one file of it."""
+    job = await requested_job(request, context)
+    asked = await json_body(request, _MAX_BODY) if request.body_exists else {}
+    link = permit_requests.link(asked, job, request[PRINCIPAL], context.clock.now())
+    text = context.permits.text(link)
+    here = JOB.replace("{id}", str(job.id))
+    end = f"/files/{quote(link.path)}" if link.shows is Shows.FILE else _ENDS[link.shows]
+    url = address(request, context, here + end, **{LINK_PARAMETER: text})
+    return json_answer(LinkDoc(url=url, link=text, expires_at=utc(link.expires_at)), 201)
+
+
+_TICKET: Final = Body(
+    "application/json",
+    {
+        "type": "object",
+        "required": ["user_id"],
+        "additionalProperties": False,
+        "properties": {
+            "user_id": {
+                "type": "string",
+                "pattern": "^[A-Za-z0-9._@-]{1,64}$",
+                "description": "whose job it becomes",
+            },
+            "service": {"type": "string", "description": "fixed; without it the form says which"},
+            "expires_in": {
+                "type": ["string", "number"],
+                "description": "a duration of up to 24h, or seconds; 15m without it",
+            },
+            "max_bytes": {
+                "type": ["string", "integer"],
+                "description": "most that the upload may have: a size as in 100MB, or bytes",
+            },
+            "fields": {
+                "type": "object",
+                "additionalProperties": {"type": "string", "minLength": 1},
+                "description": "further fields of the form, which cannot be changed",
+            },
+            "return_to": {
+                "type": "string",
+                "description": "page that a plain form is sent on to, of an origin that is allowed",
+            },
+        },
+    },
+    {"user_id": "1", "service": "example", "expires_in": "15m", "max_bytes": "100MB"},
+)
+_LINK: Final = Body(
+    "application/json",
+    {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "what": {"type": "string", "enum": list(Shows), "default": Shows.JOB},
+            "path": {"type": "string", "description": "of the file, with what: file"},
+            "expires_in": {
+                "type": ["string", "number"],
+                "description": "a duration of up to 30d, or seconds; 1d without it",
+            },
+        },
+    },
+    {"what": "result", "expires_in": "7d"},
+)
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/api/v1/tickets",
+        Area.TICKETS,
+        make_ticket,
+        {201: wire.TicketDoc},
+        (400, 413),
+        body=_TICKET,
+    ),
+    Route(
+        "POST",
+        f"{JOB}/links",
+        Area.JOBS,
+        make_link,
+        {201: wire.LinkDoc},
+        (400, 404, 413),
+        needs=Scope.READ,
+        body=_LINK,
+    ),
+)

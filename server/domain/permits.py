@@ -1,0 +1,171 @@
+"""What people without an account may do: an upload by a ticket, a look by a signed link.
+
+Both are texts that the server signs and does not store: ``PAYLOAD.SIGNATURE``, in the alphabet of
+URLs. The signature is of the payload's text, and compared as text: no other spelling is valid.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from server.domain.errors import FerrymanError
+from shared.clock import Micros, iso
+from shared.principals import Principal, Role
+
+MAX_TICKET_S: Final = 86_400.0
+MAX_LINK_S: Final = 30 * 86_400.0
+LINK_OF_UPLOAD_S: Final = 86_400.0
+"""Of the link to the job that an upload by ticket became."""
+_LONGEST: Final = 32 << 10
+
+
+class Shows(StrEnum):
+    """What a signed link shows of its job."""
+
+    JOB = "job"
+    """All that there is to read."""
+    RESULT = "result"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """The right to upload once.
+
+    Attributes:
+        id: different for every ticket.
+        issued_by: name of the principal who made it: the job counts as submitted by that one.
+        token_id: of the token that made it; None: that has no id.
+        user_id: whose job it becomes.
+        max_bytes: of the upload; None: what the server takes.
+        fields: of the form, which cannot be changed; the service may be one of them.
+        return_to: where a plain form is sent on to; None: the job's page.
+    """
+
+    id: str
+    issued_by: str
+    user_id: str
+    expires_at: Micros
+    token_id: str | None = None
+    max_bytes: int | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+    return_to: str | None = None
+
+    def principal(self) -> Principal:
+        return Principal(self.issued_by, Role.TICKET, acts_as=self.user_id, token_id=self.token_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The right to read one job, or a part of it.
+
+    Attributes:
+        path: of the one file that it shows; empty: it is no link to a file.
+    """
+
+    issued_by: str
+    job_id: int
+    shows: Shows
+    expires_at: Micros
+    token_id: str | None = None
+    path: str = ""
+
+    def principal(self) -> Principal:
+        name = f"{self.issued_by} (link to job {self.job_id})"
+        return Principal(name, Role.LINK, token_id=self.token_id, job_id=self.job_id)
+
+
+Permit = TypeVar("Permit", Ticket, Link)
+_WORDS: Final[Mapping[type, str]] = {Ticket: "ticket", Link: "link"}
+
+
+class PermitRefused(FerrymanError):
+    """A ticket or link is not good, or not for this."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TicketUsed(PermitRefused):
+    """It became a job before."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "ticket_used",
+            "this upload ticket was used before, and is good for one upload: "
+            "go back to the page that gave it to you, which can get another one",
+        )
+
+
+class Permits:
+    """Makes tickets and links, and knows its own.
+
+    Args:
+        key: secret; with another one, all that were made are worthless.
+        revoked: whether the token with this id was revoked: what it made is then worthless.
+    """
+
+    def __init__(self, key: bytes, revoked: Callable[[str], bool] = lambda _: False) -> None:
+        self._key, self._revoked = key, revoked
+
+    def text(self, permit: Ticket | Link) -> str:
+        """What to hand out."""
+        values = {name: value for name, value in asdict(permit).items() if value}
+        content = json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
+        payload = _encoded(content)
+        return f"{payload}.{self._signature(type(permit), payload)}"
+
+    def read(self, kind: type[Permit], text: str, now: Micros) -> Permit:
+        """The ticket or link that a request shows.
+
+        Raises:
+            PermitRefused: none of ours, expired, or its token was revoked.
+        """
+        word = _WORDS[kind]
+        payload, _, signature = text[:_LONGEST].rpartition(".")
+        good = self._signature(kind, payload)
+        if not hmac.compare_digest(good.encode(), signature.encode("utf-8", "surrogateescape")):
+            raise PermitRefused(
+                f"{word}_invalid",
+                f"this {word} is not valid: some of it was changed or left out on its way; "
+                "copy it whole, or ask for another one",
+            )
+        permit = _permit(kind, json.loads(base64.urlsafe_b64decode(payload + "==")))
+        if permit.token_id is not None and self._revoked(permit.token_id):
+            raise PermitRefused(
+                f"{word}_revoked",
+                f"this {word} is not valid any more: the token that made it was revoked; "
+                "ask for another one",
+            )
+        if now >= permit.expires_at:
+            raise PermitRefused(
+                f"{word}_expired",
+                f"this {word} expired at {iso(permit.expires_at)}; ask for another one",
+            )
+        return permit
+
+    def _signature(self, kind: type, payload: str) -> str:
+        # The kind is signed, too: a link is no ticket.
+        text = f"{_WORDS[kind]}.{payload}".encode("utf-8", "surrogateescape")
+        return _encoded(hmac.digest(self._key, text, hashlib.sha256))
+
+
+def _permit(kind: type[Permit], values: dict[str, Any]) -> Permit:
+    """From what we signed. A later version of the server may have signed more."""
+    known = {one.name for one in fields(kind)}
+    values = {name: value for name, value in values.items() if name in known}
+    if kind is Link:
+        values["shows"] = Shows(values["shows"])
+    return kind(**values)
+
+
+def _encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")

@@ -1,0 +1,50 @@
+"""Upload tickets that were used: a row for each, until it would have expired."""
+
+from __future__ import annotations
+
+from server.domain.jobs import UsedTicket
+from server.store.statements import Part
+from shared.clock import Micros
+from shared.sql import Transaction
+
+
+async def use_ticket(tx: Transaction, ticket: UsedTicket) -> bool:
+    """Use it; False: it was used before."""
+    rows = await tx.rows(
+        """
+        INSERT INTO used_tickets (id, expires_at) VALUES (:id, :expires_at)
+        ON CONFLICT DO NOTHING RETURNING id
+        """,
+        {"id": ticket.id, "expires_at": ticket.expires_at},
+    )
+    return bool(rows)
+
+
+async def forget_ticket(tx: Transaction, ticket: UsedTicket) -> None:
+    """As if it had not been used."""
+    await tx.rows("DELETE FROM used_tickets WHERE id = :id", {"id": ticket.id})
+
+
+class Tickets(Part):
+    """The part of ``ports.Jobs`` that knows used tickets."""
+
+    async def ticket_used(self, ticket_id: str) -> bool:
+        rows = await self._database.rows(
+            "SELECT 1 AS used FROM used_tickets WHERE id = :id", {"id": ticket_id}
+        )
+        return bool(rows)
+
+    async def forget_tickets(self, before: Micros) -> int:
+        found = await self._database.rows(
+            "SELECT 1 AS old FROM used_tickets WHERE expires_at < :before LIMIT 1",
+            {"before": before},
+        )
+        if not found:  # nearly always: no transaction then
+            return 0
+        rows = await self._database.write(
+            lambda tx: tx.rows(
+                "DELETE FROM used_tickets WHERE expires_at < :before RETURNING id",
+                {"before": before},
+            )
+        )
+        return len(rows)

@@ -1,0 +1,1 @@
+"""Pages for people, made of the documents that the API shows."""
