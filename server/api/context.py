@@ -29,6 +29,7 @@ from server.stages.tokens import Tokens
 from server.stages.waiting import why_waiting
 from server.stages.webhooks import Webhooks
 from shared.clock import Clock
+from shared.http.authentication import PRINCIPAL
 from shared.multipart.limits import FormLimits
 from shared.wire import ChildCounts, JobDoc, QueueInfo
 
@@ -75,6 +76,11 @@ class Context:
     """Where a form that was posted with a ticket may be sent on to."""
     log_openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
     """Followers of logs that begin at once: each asks the store and an agent."""
+
+    def still_accepted(self, request: web.Request) -> bool:
+        """Whether the token of a request that goes on for long is still good."""
+        token_id = request[PRINCIPAL].token_id
+        return token_id is None or self.tokens.live(token_id)
 
     async def queue_of(self, jobs: Sequence[Job], *, in_list: bool = False) -> dict[int, QueueInfo]:
         """Why those of the jobs that wait do."""

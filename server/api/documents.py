@@ -11,7 +11,7 @@ from server.domain.batch import Batch
 from server.domain.jobs import Event, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
-from shared.clock import utc
+from shared.clock import SECOND, Micros, utc
 from shared.wire import (
     AttemptDoc,
     AttemptLinks,
@@ -27,6 +27,9 @@ from shared.wire import (
     Wire,
 )
 
+_RETRY_AFTER_S: Final = (2, 60)
+_SHARE: Final = 0.05
+"""Part of the time that it has taken so far."""
 _TIMES: Final = frozenset({"at", "not_before"})
 
 
@@ -135,9 +138,17 @@ def _shown(name: str, value: Any) -> Any:
     return utc(value) if is_time else value
 
 
-def when_to_ask_again(job: Job) -> dict[str, str]:
-    """The header for clients that poll."""
-    return {} if job.ended else {"Retry-After": "2"}
+def when_to_ask_again(job: Job, now: Micros) -> dict[str, str]:
+    """The header for clients that poll: the longer a job takes, the less often; one that may start
+    in an hour need not be asked for before.
+    """
+    if job.ended:
+        return {}
+    seconds = (now - job.created_at) / SECOND * _SHARE
+    if job.state is JobState.QUEUED and job.not_before > now:
+        seconds = max(seconds, (job.not_before - now) / SECOND)
+    least, most = _RETRY_AFTER_S
+    return {"Retry-After": str(round(min(max(seconds, least), most)))}
 
 
 def reference_state(state: JobState) -> str:

@@ -38,7 +38,9 @@ async def download(request: web.Request, context: Context) -> web.StreamResponse
         return await send_result(request, context, job, job.result)
     if job.state is JobState.COMPLETED and job.deferred:
         return await send_batch(request, context, job)
-    return json_answer(documents.status_body(job), headers=documents.when_to_ask_again(job))
+    return json_answer(
+        documents.status_body(job), headers=documents.when_to_ask_again(job, context.clock.now())
+    )
 
 
 async def partial(request: web.Request, context: Context) -> web.StreamResponse:
@@ -80,7 +82,7 @@ async def result(request: web.Request, context: Context) -> web.StreamResponse:
         if job.result is not None:
             why += f". What it left: /download_partial/{job.id}"
         raise Refusal(HTTPStatus.CONFLICT, job.reason or f"job_{job.state.lower()}", why)
-    headers = documents.when_to_ask_again(job)
+    headers = documents.when_to_ask_again(job, context.clock.now())
     return json_answer(context.document(job), HTTPStatus.ACCEPTED, headers)
 
 

@@ -124,6 +124,8 @@ async def stream(
                 await answer.write(COMMENT)
                 written_at = clock.monotonic()
             changed.clear()
+            if not context.still_accepted(request):
+                break
             try:
                 found = await read(found.reached)
             except (FerrymanError, DatabaseUnavailable):

@@ -134,7 +134,7 @@ async def _attempt(
         message = f"job {job.id} is the parent of a batch: its children have the files"
         raise Refusal(HTTPStatus.CONFLICT, "files_of_children", message)
     message = f"job {job.id} is {job.state}, and no attempt of it has started: {job.message}"
-    headers = documents.when_to_ask_again(job)
+    headers = documents.when_to_ask_again(job, context.clock.now())
     raise Refusal(HTTPStatus.CONFLICT, "not_started", message, headers=headers)
 
 

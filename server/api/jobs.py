@@ -6,9 +6,10 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from server.api import documents
+from server.api.conditional import tag_of
 from server.api.context import Context
 from server.api.filters import job_filter
 from server.api.parameter_types import choice, word
@@ -44,7 +45,12 @@ async def job_answer(context: Context, job: Job, status: int = HTTPStatus.OK) ->
     }
     batch = (await context.children_of([job])).get(job.id)
     document = context.document(job, queue, batch).model_copy(update=more)
-    return json_answer(document, status, documents.when_to_ask_again(job))
+    headers = documents.when_to_ask_again(job, context.clock.now())
+    # How long it has been in its state is different each time.
+    since = [(one.status, one.at) for one in document.history or ()]
+    same = document.model_copy(update={"history": None}).model_dump_json()
+    headers[hdrs.ETAG] = tag_of(f"{same}{since}".encode())
+    return json_answer(document, status, headers)
 
 
 async def read(request: web.Request, context: Context) -> web.StreamResponse:

@@ -162,7 +162,7 @@ async def _followed(request: web.Request, context: Context, wanted: _Wanted) -> 
         if request.method != hdrs.METH_HEAD:
             async with aclosing(log_pieces(context, job, attempt, wanted.stream, start)) as pieces:
                 async for piece in pieces:
-                    if not piece.data:
+                    if not piece.data or not context.still_accepted(request):
                         break  # a proxy would cut it off; the caller asks again from its offset
                     await response.write(piece.data)
         await response.write_eof()
@@ -197,6 +197,9 @@ async def _events(request: web.Request, context: Context, wanted: _Wanted) -> we
 
         async with aclosing(log_pieces(context, job, attempt, wanted.stream, offset)) as pieces:
             async for piece in pieces:
+                if not context.still_accepted(request):
+                    await response.write_eof()
+                    return response
                 if piece.data:
                     offset, number = offset + len(piece.data), piece.attempt
                     await send(piece.data)

@@ -180,14 +180,23 @@ def _body(body: Body) -> dict[str, Any]:
 def _answers(route: Route) -> dict[int, tuple[Answer, ...]]:
     refusal = Problem if route.path.startswith("/api/") else StatusBody
     answers: dict[int, Any] = {**route.answers, **dict.fromkeys(route.refusals, refusal)}
+    if route.method == "GET" and route.area is not Area.OPEN and _is_document(route.answers[200]):
+        answers[HTTPStatus.NOT_MODIFIED.value] = None
     return {
         status: answer if isinstance(answer, tuple) else (answer,)
         for status, answer in answers.items()
     }
 
 
+def _is_document(answer: Answer | tuple[Answer, ...]) -> bool:
+    """Whether it is JSON that pollers may have already."""
+    return any(
+        isinstance(one, type) for one in (answer if isinstance(answer, tuple) else (answer,))
+    )
+
+
 def _content(status: int, answers: tuple[Answer, ...]) -> dict[str, Any]:
-    if status == HTTPStatus.NO_CONTENT:
+    if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
         return {}
     return {"content": dict(map(_media, answers))}
 
@@ -210,6 +219,7 @@ _FIELDS: Final[dict[str, tuple[str, str]]] = {
     "meta": ("a JSON object that is kept with the job, up to 16 KiB", '{"sample": 7}'),
     "after": ("jobs that have to complete before it starts", "17,18"),
     "inputs_from": ("likewise; it gets their result files", "17"),
+    "callback_url": ("where its end is posted", "https://portal.example.org/hooks"),
     "array": ("a child for each index", "0-99"),
     "array_file": ("in place of array: a child for each line of this file", "params.txt"),
     "max_parallel": ("most children under way at once", "10"),

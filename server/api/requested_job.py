@@ -11,6 +11,7 @@ from aiohttp import web
 
 from server.api.context import Context
 from server.api.params import job_id, seconds_param
+from server.domain.errors import NotAllowed
 from server.domain.jobs import Job
 from server.stages.read import read_job
 from shared.clock import wait_for
@@ -71,6 +72,8 @@ async def wait_until(
     with context.waiting(request), changes() as changed:
         while True:
             changed.clear()
+            if not context.still_accepted(request):
+                raise NotAllowed(f"the token of {request[PRINCIPAL].name} is not good any more")
             value = await read()
             left = deadline - context.clock.monotonic()
             if done(value) or left <= 0 or context.watch.closing:

@@ -29,6 +29,7 @@ from server.api import (
     usage,
     webhooks,
 )
+from server.api.conditional import conditional
 from server.api.context import Context
 from server.api.permitted import BY_PERMIT, check_permit
 from server.api.route import Route, json_answer
@@ -92,6 +93,8 @@ def _serve(route: Route, context: Context) -> Handler:
                 raise BadField(ACT_AS, "invalid_user_id", f"Invalid {ACT_AS}: no user is called so")
             request[PRINCIPAL] = acting_as(principal, user)
         answer = await route.handler(request, context)
-        return answer if isinstance(answer, web.StreamResponse) else json_answer(answer)
+        if not isinstance(answer, web.StreamResponse):
+            answer = json_answer(answer)
+        return answer if route.area is Area.OPEN else conditional(request, answer)
 
     return handler

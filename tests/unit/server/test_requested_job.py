@@ -37,7 +37,11 @@ class World:
         self.job = job(state=JobState.SUBMITTED)
         self.looked = 0
         context: Any = SimpleNamespace(
-            jobs=self, clock=self.clock, watch=self.wakeups, waiting=lambda _: nullcontext()
+            jobs=self,
+            clock=self.clock,
+            watch=self.wakeups,
+            waiting=lambda _: nullcontext(),
+            still_accepted=lambda _: True,
         )
         self.context = cast("Context", context)
 
