@@ -12,6 +12,7 @@ import typer
 from typer.main import get_command
 
 from ferryman.cli.app import app
+from ferryman.cli.completion import COMMAND, complete
 from ferryman.cli.exits import Interrupted
 from ferryman.cli.failures import asked_for_json, report
 from ferryman.cli.words import command_first
@@ -23,6 +24,9 @@ _PROBLEMS: Final = (FerrymanError, OSError, Interrupted, typer.Abort, typer.Type
 def main() -> None:
     """Entry point of ``ferryman``."""
     root = get_command(app)
+    if sys.argv[1:2] == [COMMAND]:
+        sys.stdout.write(complete(sys.argv[2:], root))
+        sys.exit(0)
     words = command_first(sys.argv[1:], root)
     try:
         code = root.main(words, prog_name="ferryman", standalone_mode=False)

@@ -18,7 +18,8 @@ from ferryman.cli import (
     services,
     tokens,
 )
-from ferryman.cli.sections import FOR_OPERATORS, PROGRAMS, Sections
+from ferryman.cli.completion import completion
+from ferryman.cli.sections import FOR_OPERATORS, OWN, PROGRAMS, Sections
 from ferryman.cli.submit import submit
 
 _PASSED_ON: Final = {
@@ -62,6 +63,7 @@ app.command("server", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(pro
 app.command("agent", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.agent)
 app.command("backup", rich_help_panel=FOR_OPERATORS, context_settings=_PASSED_ON)(programs.backup)
 app.command("restore", rich_help_panel=FOR_OPERATORS, context_settings=_PASSED_ON)(programs.restore)
+app.command("completion", rich_help_panel=OWN)(completion)
 
 
 def _version(wanted: bool) -> None:

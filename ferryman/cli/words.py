@@ -17,8 +17,8 @@ def command_first(words: Sequence[str], root: Any) -> list[str]:
         words: without the program's name.
         root: the command of all commands, as of ``typer.main.get_command``.
     """
-    takes_value = dict(_options(root))
-    leading, rest = _split(words, takes_value)
+    takes_value = dict(options_of(root))
+    leading, rest = split(words, takes_value)
     if not _ROOTS_OWN.isdisjoint(leading):
         return list(words)
     if not rest:  # which command is missing, whatever its options are
@@ -27,7 +27,7 @@ def command_first(words: Sequence[str], root: Any) -> list[str]:
     commands = getattr(root.commands.get(name), "commands", {})
     if not commands:
         return [name, *leading, *rest]
-    inner, rest = _split(rest, takes_value)
+    inner, rest = split(rest, takes_value)
     if not _ROOTS_OWN.isdisjoint(inner):
         return [name, "--help"]
     if not rest and DEFAULT in commands:
@@ -35,7 +35,7 @@ def command_first(words: Sequence[str], root: Any) -> list[str]:
     return [name, *rest[:1], *leading, *inner, *rest[1:]]
 
 
-def _split(words: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[str]]:
+def split(words: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[str]]:
     """The options at the beginning, with their values; and the rest."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in {"-", "--"}:
@@ -43,11 +43,11 @@ def _split(words: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str
     return list(words[:at]), list(words[at:])
 
 
-def _options(command: Any) -> Iterator[tuple[str, bool]]:
+def options_of(command: Any) -> Iterator[tuple[str, bool]]:
     """Every option of a command and of those below it, and whether a value follows it."""
     for parameter in command.params:
         if parameter.param_type_name == "option":
             for name in (*parameter.opts, *parameter.secondary_opts):
                 yield name, not (parameter.is_flag or parameter.count)
     for inner in getattr(command, "commands", {}).values():
-        yield from _options(inner)
+        yield from options_of(inner)
