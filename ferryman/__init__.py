@@ -23,8 +23,10 @@ from ferryman.defaults import DEFAULT_URL as DEFAULT_URL
 if TYPE_CHECKING:
     from ferryman.agent_models import AgentDoc, AgentState
     from ferryman.answers import Accepted, Health
+    from ferryman.bulk_models import BulkItem
     from ferryman.bundle import Files
     from ferryman.client import Client
+    from ferryman.client_options import ClientOptions
     from ferryman.download import Downloaded
     from ferryman.errors import (
         AlreadyEnded,
@@ -45,9 +47,15 @@ if TYPE_CHECKING:
         WaitedTooLong,
     )
     from ferryman.event_models import EventDoc
+    from ferryman.fields import JobOptions
+    from ferryman.file_models import FileDoc
     from ferryman.models import AttemptDoc, JobDoc, Usage
-    from ferryman.states import JobState, Reason
+    from ferryman.result import Result, SyncResult
+    from ferryman.schedule_models import ScheduleDoc
+    from ferryman.service_models import ServiceDoc
+    from ferryman.states import JobState, Reason, WaitReason
     from ferryman.sync import SyncClient
+    from ferryman.token_models import TokenDoc
 
     __version__: str
 
@@ -60,15 +68,19 @@ __all__ = [
     "BadArgument",
     "BadBundle",
     "BadDownload",
+    "BulkItem",
     "Client",
+    "ClientOptions",
     "Conflict",
     "Downloaded",
     "EventDoc",
     "FerrymanError",
     "FileChanged",
+    "FileDoc",
     "Files",
     "Health",
     "JobDoc",
+    "JobOptions",
     "JobState",
     "NoResult",
     "NotAllowed",
@@ -77,10 +89,16 @@ __all__ = [
     "NotUnderstood",
     "Reason",
     "Refused",
+    "Result",
+    "ScheduleDoc",
+    "ServiceDoc",
     "SyncClient",
+    "SyncResult",
+    "TokenDoc",
     "TryLater",
     "Unreachable",
     "Usage",
+    "WaitReason",
     "WaitedTooLong",
     "__version__",
 ]
@@ -90,16 +108,26 @@ _ELSEWHERE: Final = {
     "AgentDoc": "agent_models",
     "AgentState": "agent_models",
     "AttemptDoc": "models",
+    "BulkItem": "bulk_models",
     "Client": "client",
+    "ClientOptions": "client_options",
     "Downloaded": "download",
-    "EventDoc": "models",
+    "EventDoc": "event_models",
+    "FileDoc": "file_models",
     "Files": "bundle",
     "Health": "answers",
     "JobDoc": "models",
-    "JobState": "models",
-    "Reason": "models",
+    "JobOptions": "fields",
+    "JobState": "states",
+    "Reason": "states",
+    "Result": "result",
+    "ScheduleDoc": "schedule_models",
+    "ServiceDoc": "service_models",
     "SyncClient": "sync",
+    "SyncResult": "result",
+    "TokenDoc": "token_models",
     "Usage": "models",
+    "WaitReason": "states",
 }
 """Name -> its module; the others of ``__all__`` are errors."""
 

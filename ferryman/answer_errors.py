@@ -19,6 +19,8 @@ UNAVAILABLE: Final = frozenset({502, 503, 504})
 """A proxy without its server, or a server that starts or stops: treated as unreachable."""
 _PROXY_STATUSES: Final = frozenset({401, 403, 413, 429}) | UNAVAILABLE
 """Statuses that a proxy before a Ferryman server sends with a text of its own."""
+_NOT_YET: Final = frozenset({"not_ended", "not_started", "files_move", "log_moves"})
+"""Codes of 409 where there will be something later."""
 _NO_ROUTE_CODES: Final = frozenset({"not_found", "method_not_allowed", "no_such_route"})
 _WHY: Final = re.compile(r'error_description="([^"]*)"')
 """Of a header ``WWW-Authenticate``: why the token is not good."""
@@ -61,7 +63,7 @@ def no_result(problem: Refused) -> Refused:
     """The refusal of a result or a log; its class says whether there will be one."""
     if problem.status not in {409, 410}:
         return problem
-    return problem.as_kind(NotReady if problem.code == "not_ended" else NoResult)
+    return problem.as_kind(NotReady if problem.code in _NOT_YET else NoResult)
 
 
 @contextlib.contextmanager

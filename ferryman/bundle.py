@@ -96,6 +96,23 @@ def gather(files: Files, leave_out: Callable[[Path], LeaveOut] | None = None) ->
     return parts
 
 
+def named_files(files: Files) -> dict[str, Path | bytes]:
+    """A bundle as names with their content, which can be sent any number of times.
+
+    Raises:
+        BadBundle: as :func:`gather`; an archive or open files.
+    """
+    parts = gather(files)
+    found: dict[str, Path | bytes] = {}
+    for part in parts:
+        if part.field == "bundle" or not isinstance(part.source, Path | bytes):
+            close_copies(parts)
+            why = "cannot be sent with each job: give a folder, files, or their bytes"
+            raise BadBundle(f"{shown(part.name)} {why}", part.name)
+        found[part.name] = part.source
+    return found
+
+
 def close_copies(parts: Iterable[BundleFile]) -> None:
     """Remove the temporary files that :func:`gather` made."""
     for part in parts:

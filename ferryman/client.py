@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
 from types import TracebackType
-from typing import BinaryIO, Final, Self, Unpack
+from typing import Final, Self, Unpack
 
 from ferryman import errors
 from ferryman.answer_errors import conflict_as
-from ferryman.answers import Accepted
-from ferryman.bundle import Files
+from ferryman.bundle import Content, Files, named_files
 from ferryman.client_options import ClientOptions
 from ferryman.clock import RealClock
-from ferryman.connection import AnyPath, connection
+from ferryman.connection import connection
 from ferryman.defaults import DEFAULT_URL
-from ferryman.download import Download, Downloaded, sink_for
 from ferryman.event_models import EventDoc
-from ferryman.fields import JobOptions, upload_fields
-from ferryman.form import ProgressCallback
+from ferryman.fields import JobOptions
+from ferryman.file_calls import FileCalls
 from ferryman.job_calls import JobCalls
 from ferryman.logs import Stream, fetch_log, follow_log
 from ferryman.models import AttemptDoc, AttemptPage, JobDoc, JobPage
 from ferryman.operator_calls import OperatorCalls
+from ferryman.ordered import buffered
 from ferryman.polling import follow_events, wait_for_end
+from ferryman.result import Result
 from ferryman.schedule_calls import ScheduleCalls
 from ferryman.states import JobState
+from ferryman.submit_calls import SubmitCalls
 from ferryman.token_calls import TokenCalls
 from ferryman.transport import Transport
-from ferryman.upload import submit
 
 PAGE_SIZE: Final = 100
 
 
-class Client(JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
+class Client(SubmitCalls, FileCalls, JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
     """A Ferryman server.
 
     Use it as ``async with Client(url) as client``; one client may do many things at once.
@@ -99,42 +101,6 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
     async def close(self) -> None:
         await self._transport.close()
 
-    async def submit(
-        self,
-        files: Files,
-        *,
-        service: str,
-        user: str | None = None,
-        name: str | None = None,
-        tags: str | Iterable[str] = (),
-        idempotency_key: str | None = None,
-        progress: ProgressCallback | None = None,
-        **options: Unpack[JobOptions],
-    ) -> Accepted:
-        """Send a bundle. When this returns, the server will not lose it.
-
-        Args:
-            files: a folder (what is in it, relative to it), one archive (.zip, .tar, .tar.gz,
-                .tgz), files (by base name), or a mapping of names to paths, bytes or open files.
-            service: which kind of work.
-            user: whose; default: the client's.
-            name: for people, to find it again.
-            tags: to find it again; no commas. A string is one tag.
-            idempotency_key: default: a random one, so that a repeat after a lost answer is
-                harmless.
-            progress: called with bytes sent and bytes in all.
-            options: see :class:`~ferryman.fields.JobOptions`: limits and timeouts, which are at
-                most the service's, retries, an array, dependencies.
-
-        Raises:
-            BadBundle: nothing has been sent.
-            FileChanged: a file changed meanwhile; there is no job.
-            Refused, Unreachable, NotUnderstood
-            BadArgument: no user, a bad option, a tag with a comma.
-        """
-        fields = upload_fields(service, self._user_of(user), name, tags, options)
-        return await submit(self._transport, files, fields, idempotency_key, progress)
-
     async def status(self, job_id: int) -> JobDoc:
         """The job as it is now.
 
@@ -143,16 +109,67 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
         """
         return await self._transport.get(f"api/v1/jobs/{job_id}", JobDoc)
 
-    async def wait(self, job_id: int, timeout: float | None = None) -> JobDoc:
+    async def wait(self, job_id: int, timeout: float | None = None) -> Result:
         """Wait until the job has ended; whether it went well is in the document.
 
         Args:
             timeout: seconds; None: for ever.
 
+        Returns:
+            The job's document, which also gives what the job left: see
+            :class:`~ferryman.result.Result`.
+
         Raises:
             WaitedTooLong: carries the job as it is.
         """
-        return await wait_for_end(self._transport, job_id, timeout)
+        return Result.of(await wait_for_end(self._transport, job_id, timeout), self)
+
+    async def map(
+        self,
+        bundle: Files,
+        inputs: Iterable[Mapping[str, Content]],
+        *,
+        service: str,
+        user: str | None = None,
+        tags: str | Iterable[str] = (),
+        idempotency_key: str | None = None,
+        at_once: int = 4,
+        ahead: int = 1_000,
+        **options: Unpack[JobOptions],
+    ) -> AsyncGenerator[Result, None]:
+        """Run the same bundle with each of these inputs, a job each.
+
+        Whoever stops early leaves the jobs that were submitted to go on. Where the inputs fit in
+        one bundle, ``submit(…, array=…)`` sends it only once.
+
+        Args:
+            bundle: as :meth:`submit` takes it, but no archive and no open files.
+            inputs: of each job, the files that it gets besides, or in place of the bundle's; taken
+                as they are needed.
+            idempotency_key: beginning of the keys of all, so that the whole can be repeated.
+            at_once: uploads at the same time.
+            ahead: most jobs that are submitted before their results are taken.
+            tags, options: as :meth:`submit`
+
+        Returns:
+            The results, in the order of the inputs; those of jobs that failed, too.
+
+        Raises:
+            As :meth:`submit`, after the results of the jobs before.
+        """
+        common = await asyncio.to_thread(named_files, bundle)
+        accepted = self.submit_many(
+            ({**common, **more} for more in inputs),
+            service=service,
+            user=user,
+            tags=tags,
+            idempotency_key=idempotency_key,
+            at_once=at_once,
+            **options,
+        )
+        async with aclosing(buffered(accepted, ahead)) as jobs:
+            async for job in jobs:
+                yield await self.wait(job.id)
 
     def events(self, job_id: int, after: int = 0) -> AsyncGenerator[EventDoc, None]:
         """The job's history from the start, then each change as it happens, until it has ended."""
@@ -221,47 +238,6 @@ class Client(JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
             NotFound, and as :meth:`submit`
         """
         return follow_log(self._transport, job_id, attempt, stream, tail)
-
-    async def download(
-        self,
-        job_id: int,
-        to: AnyPath | BinaryIO = ".",
-        *,
-        partial: bool = False,
-        attempt: int | None = None,
-        children: bool = False,
-        progress: ProgressCallback | None = None,
-    ) -> Downloaded:
-        """Fetch the result, a ZIP; a file appears only when it is whole and its digest is right.
-
-        Args:
-            to: a folder (the file is then ``job-17.zip`` in it) or the file to write, replaced if
-                it is there. A path that ends with a slash is a folder; missing folders are made.
-                Or a file that is open for writing bytes.
-            partial: what there is by now, whatever the state: of a running job a snapshot, of a
-                failed job what it left, logs included.
-            attempt: what this attempt left, whatever became of it.
-            children: of a parent, what its children left, each in a folder of its name.
-            progress: called with bytes received and bytes in all.
-
-        Raises:
-            NotReady: the job, or the attempt, has not ended.
-            NoResult: it did not complete (the text says why), or it has been cleaned.
-            BadDownload, NotFound, and as :meth:`submit`
-            OSError: the file cannot be written.
-        """
-        name, path = f"job-{job_id}", f"api/v1/jobs/{job_id}/result"
-        if partial:
-            name, path = f"{name}-partial", f"download_partial/{job_id}"
-        if partial + children + (attempt is not None) > 1:
-            raise errors.BadArgument("choose one of partial, attempt and children")
-        if children:
-            name, path = f"{name}-children", f"api/v1/batches/{job_id}/result"
-        if attempt is not None:
-            name = f"{name}-attempt-{attempt}"
-            path = f"api/v1/jobs/{job_id}/attempts/{attempt}/result"
-        sink = await sink_for(to, f"{name}.zip")
-        return await Download(self._transport, path, sink, on_progress=progress).run()
 
     async def cancel(self, job_id: int) -> JobDoc:
         """Cancel a job, and wait until none of its processes is left.

@@ -139,6 +139,45 @@ class Links(Wire):
     """Of its webhooks."""
 
 
+class AttemptLinks(Wire):
+    result: str | None = None
+    """A ZIP of what it left; None: nothing, or not yet."""
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class AttemptDoc(Wire):
+    """One try at running a job on one agent."""
+
+    number: int
+    """From 1. Numbers are missing where no agent took the attempt."""
+    status: JobState
+    """The job's while it is under way; Completed, Failed or Cancelled once it has ended."""
+    message: str = ""
+    reason: Reason | None = None
+    exit_code: int | None = None
+    stderr_tail: str = ""
+    warnings: list[str] = Field(default_factory=list)
+    agent: str
+    agent_id: str | None = None
+    timeout_s: float
+    limits: Limits
+    enforcement: dict[str, str] = Field(default_factory=dict)
+    usage: Usage | None = None
+    claimed_at: AwareDatetime
+    submitted_at: AwareDatetime | None = None
+    started_at: AwareDatetime | None = None
+    ended_at: AwareDatetime | None = None
+    result_size: int | None = None
+    """Bytes of the ZIP."""
+    stdout_bytes: int | None = None
+    stderr_bytes: int | None = None
+    """What its logs hold."""
+    progress: Progress | None = None
+    output: dict[str, str] = Field(default_factory=dict)
+    links: AttemptLinks
+
+
 class JobDoc(Wire):
     """The job document, the same everywhere."""
 
@@ -203,45 +242,6 @@ class JobDoc(Wire):
     attempts: list[AttemptDoc] | None = None
     """In the document of a single job."""
     links: Links
-
-
-class AttemptLinks(Wire):
-    result: str | None = None
-    """A ZIP of what it left; None: nothing, or not yet."""
-    stdout: str | None = None
-    stderr: str | None = None
-
-
-class AttemptDoc(Wire):
-    """One try at running a job on one agent."""
-
-    number: int
-    """From 1. Numbers are missing where no agent took the attempt."""
-    status: JobState
-    """The job's while it is under way; Completed, Failed or Cancelled once it has ended."""
-    message: str = ""
-    reason: Reason | None = None
-    exit_code: int | None = None
-    stderr_tail: str = ""
-    warnings: list[str] = Field(default_factory=list)
-    agent: str
-    agent_id: str | None = None
-    timeout_s: float
-    limits: Limits
-    enforcement: dict[str, str] = Field(default_factory=dict)
-    usage: Usage | None = None
-    claimed_at: AwareDatetime
-    submitted_at: AwareDatetime | None = None
-    started_at: AwareDatetime | None = None
-    ended_at: AwareDatetime | None = None
-    result_size: int | None = None
-    """Bytes of the ZIP."""
-    stdout_bytes: int | None = None
-    stderr_bytes: int | None = None
-    """What its logs hold."""
-    progress: Progress | None = None
-    output: dict[str, str] = Field(default_factory=dict)
-    links: AttemptLinks
 
 
 class AttemptPage(Wire):

@@ -6,12 +6,14 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import closing
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from ferryman.client import Client
 from ferryman.client_options import ClientOptions
 from ferryman.defaults import DEFAULT_URL
+from ferryman.result import Result, SyncResult
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,6 +49,35 @@ def _iterating(
         finally:
             if self._loop is not None:
                 self._run(items.aclose)
+
+    return call
+
+
+def _waiting(
+    method: Callable[Concatenate[Client, P], Awaitable[Result]],
+) -> Callable[Concatenate[SyncClient, P], SyncResult]:
+    """:func:`_blocking`, of a method whose result can fetch more."""
+
+    @functools.wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> SyncResult:
+        return SyncResult.of(self._run(lambda: method(self._client, *args, **kwargs)), self)
+
+    return call
+
+
+def _iterating_results(
+    method: Callable[Concatenate[Client, P], AsyncGenerator[Result, None]],
+) -> Callable[Concatenate[SyncClient, P], Generator[SyncResult, None, None]]:
+    """:func:`_iterating`, likewise."""
+    each = _iterating(method)
+
+    @functools.wraps(method)
+    def call(
+        self: SyncClient, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Generator[SyncResult, None, None]:
+        with closing(each(self, *args, **kwargs)) as results:
+            for result in results:
+                yield SyncResult.of(result, self)
 
     return call
 
@@ -122,13 +153,19 @@ class SyncClient:
 
     submit = _blocking(Client.submit)
     status = _blocking(Client.status)
-    wait = _blocking(Client.wait)
+    submit_many = _iterating(Client.submit_many)
+    map = _iterating_results(Client.map)
+    wait = _waiting(Client.wait)
     events = _iterating(Client.events)
     jobs = _iterating(Client.jobs)
     attempts = _blocking(Client.attempts)
     log = _blocking(Client.log)
     follow_log = _iterating(Client.follow_log)
     download = _blocking(Client.download)
+    save = _blocking(Client.save)
+    files = _iterating(Client.files)
+    fetch = _blocking(Client.fetch)
+    open_file = _blocking(Client.open_file)
     cancel = _blocking(Client.cancel)
     retry = _blocking(Client.retry)
     delete = _blocking(Client.delete)

@@ -49,7 +49,7 @@ def test_what_can_be_run_runs(document: str, run: Run):
         elif block.kind in OUTPUT:
             found = shown(block.text).search(output)
             assert found, f"{document}:{block.line}: the block above printed\n{output}"
-    assert ran >= (1 if document == "docs/sdk.md" else 2)
+    assert ran >= 2
 
 
 def test_settings_in_the_guide_are_settings(tmp_path):

@@ -204,7 +204,7 @@ def test_every_method_and_parameter_of_the_sdk_is_documented(name: str):
         row = sdk_row(name)
         assert row, f"{name} has no row"
         for parameter in list(inspect.signature(value).parameters)[1:]:
-            short = parameter.removeprefix("job_").removeprefix("schedule_")
+            short = "id" if parameter.endswith("_id") else parameter
             assert re.search(rf"\b({parameter}|{short})\b", row), parameter
 
 

@@ -57,6 +57,20 @@ async def test_many_jobs_at_once_each_get_their_own_result(system: DevProgram, t
     assert results == [b"%d\n" % number for number in range(12)]
 
 
+def test_one_bundle_runs_with_many_inputs_and_each_result_is_saved(system: DevProgram, tmp_path):
+    bundle = {"run.sh": b"tr a-z A-Z < in.txt > out.txt\n"}
+    inputs = [{"in.txt": word.encode()} for word in ("one", "two", "three")]
+    with SyncClient(system.url, user="ada") as client:
+        results = list(client.map(bundle, inputs, service="example"))
+        assert [one.status for one in results] == [JobState.COMPLETED] * 3
+        for result, word in zip(results, ("ONE", "TWO", "THREE"), strict=True):
+            folder = result.save(tmp_path / word)
+            assert (folder / "out.txt").read_text() == word
+            assert "out.txt" in [file.path for file in result.files()]
+            with result.open("out.txt") as file:
+                assert file.read() == word.encode()
+
+
 async def test_what_a_running_job_has_so_far_can_be_fetched(system: DevProgram, tmp_path):
     async with Client(system.url, user="ada") as client:
         job = await client.submit(

@@ -215,16 +215,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _of(
         "an attempt that has not ended may yet have a result",
         "answer_errors.py",
-        'NotReady if problem.code == "not_ended" else NoResult',
+        "NotReady if problem.code in _NOT_YET else NoResult",
         "NoResult",
         "attempts.py::test_what_an_attempt_left_is_saved_under_its_number",
         "attempts.py::test_the_log_of_an_attempt_that_waits_comes_with_the_command_for_what_there_is",
     ),
     _of(
         "attempt 0 is not the job",
-        "client.py",
-        "if attempt is not None:",
-        "if attempt:",
+        "file_calls.py",
+        '        if attempt is not None:\n            name = f"{name}-attempt',
+        '        if attempt:\n            name = f"{name}-attempt',
         "attempts.py::test_what_an_attempt_left_is_saved_under_its_number",
     ),
     _of(
