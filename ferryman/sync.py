@@ -194,3 +194,4 @@ class SyncClient:
     tokens = _iterating(Client.tokens)
     revoke_token = _blocking(Client.revoke_token)
     rotate_token = _blocking(Client.rotate_token)
+    audit = _iterating(Client.audit)

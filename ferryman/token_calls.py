@@ -1,15 +1,26 @@
-"""Tokens, which operators make; and who the caller is."""
+"""Tokens, which operators make; who the caller is; and who did what."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from ferryman.answer_errors import conflict_as
 from ferryman.calls import Calls
 from ferryman.errors import Conflict
-from ferryman.token_models import NewTokenDoc, RoleName, ScopeName, TokenDoc, TokenPage, WhoAmI
+from ferryman.token_models import (
+    AuditDoc,
+    AuditPage,
+    NewTokenDoc,
+    RoleName,
+    ScopeName,
+    TokenDoc,
+    TokenPage,
+    WhoAmI,
+)
+
+_PAGE: Final = 500
 
 
 class TokenCalls(Calls):
@@ -109,6 +120,50 @@ class TokenCalls(Calls):
         """
         body = {"overlap": overlap, "expires_in": expires_in}
         return await self._new_token(f"{_path(token_id)}/rotate", body)
+
+    async def audit(
+        self,
+        *,
+        principal: str | None = None,
+        user: str | None = None,
+        token: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[AuditDoc, None]:
+        """The audit trail, newest first: requests that changed something, or were to.
+
+        Args:
+            principal: only what the principal of this name did.
+            user: only what a portal did for this user.
+            token: only what was done with the token of this id.
+            action: only actions whose text has this in it, such as ``"cancel"``.
+            target: only what was done to this, such as the number of a job.
+            since, until: a time with its offset from UTC, or how long ago, such as ``"2h"``.
+            limit: at most so many; None: all.
+        """
+        chosen = {
+            "principal": principal,
+            "user": user,
+            "token": token,
+            "action": action,
+            "target": target,
+            "since": since,
+            "until": until,
+        }
+        query = {key: text for key, text in chosen.items() if text is not None}
+        left = limit
+        while left is None or left > 0:
+            query["limit"] = str(_PAGE if left is None else min(_PAGE, left))
+            page = await self._transport.get("api/v1/audit", AuditPage, query=query)
+            for entry in page.items:
+                yield entry
+            if page.next is None:
+                return
+            query["cursor"] = page.next
+            left = None if left is None else left - len(page.items)
 
     async def _new_token(self, path: str, body: dict[str, Any]) -> NewTokenDoc:
         given = {key: one for key, one in body.items() if one is not None}

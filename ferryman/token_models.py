@@ -75,3 +75,38 @@ class WhoAmI(Wire):
     """Of the token."""
     token_needed: bool
     """False: the server answers requests without a token as those of an operator."""
+
+
+class AuditDoc(Wire):
+    """A request that changed something, or was to."""
+
+    seq: int
+    at: AwareDatetime
+    principal: str
+    """The name of whoever made it."""
+    role: RoleName | Literal["ticket", "link"] | None = None
+    """None: without a good token."""
+    token_id: str | None = None
+    acts_as: str | None = None
+    """The user for whom a portal made it."""
+    action: str
+    """Method and route, as in ``POST /api/v1/jobs/{id}/cancel``."""
+    target: str = ""
+    """What it was about, such as the number of a job."""
+    status: int | None = None
+    """Of the answer; None: the caller left before it."""
+    code: str | None = None
+    """Of a refusal."""
+    peer: str
+    """Address that it came from."""
+    request_id: str
+    left_out: int = 0
+    """So many refused requests before it are in no entry, because there were too many."""
+
+
+class AuditPage(Wire):
+    """``GET /api/v1/audit``."""
+
+    items: list[AuditDoc]
+    next: str | None
+    """Cursor of the next page; None on the last."""

@@ -74,6 +74,8 @@ UPLOADS_CHECKED_S: Final = 5.0
 """Between two looks for uploads that are too slow."""
 DECIDED_EVERY_S: Final = 10.0
 """Between two looks at what was decided about agents and services elsewhere."""
+AUDIT_EVERY_S: Final = 0.4
+"""Between two writes of the audit trail."""
 TOKENS_EVERY_S: Final = 2.0
 """Between two looks at what was decided about tokens elsewhere."""
 PROGRESS_EVERY_S: Final = 0.4
@@ -207,6 +209,7 @@ async def compose(
             Loop("canceller", cancel, CANCEL_AGAIN_S, wakeups.canceller, clock),
             Loop("agents", agents, DECIDED_EVERY_S, asyncio.Event(), clock),
             Loop("services", services, DECIDED_EVERY_S, asyncio.Event(), clock),
+            Loop("audit", who.audit, AUDIT_EVERY_S, asyncio.Event(), clock),
             Loop("tokens", who.tokens, TOKENS_EVERY_S, asyncio.Event(), clock),
             Loop("uploads", upload_limits, UPLOADS_CHECKED_S, asyncio.Event(), clock),
             Loop(
@@ -240,6 +243,7 @@ async def compose(
             get.stop,
             agents.stop,
             who.tokens.write_uses,
+            who.audit.stop,
             leases.release,
         ],
     )
@@ -253,6 +257,7 @@ async def compose(
         tokens=who.known,
         rates=rate_limits(allowed, clock),
         signed=who.signed.principal,
+        audit=who.recorder,
     )
     application = web.Application()
     add_middlewares(application, gate, answer_problems)
@@ -270,6 +275,7 @@ async def compose(
         cancel=cancel,
         schedules=schedules,
         tokens=who.tokens,
+        audit=who.audit,
         token_needed=who.known.needed,
         webhooks=webhooks,
         delete=delete,

@@ -1,4 +1,4 @@
-"""Who may call this server, and how often: what reads and keeps tokens, put together."""
+"""Who may call this server, how often, and what they did, put together."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from server.api.audit_recorder import Recorder
 from server.api.permitted import SignedRequests
+from server.api.routes import ROUTES
 from server.domain.allowances import Allowances
 from server.domain.permits import Permits
 from server.settings.tables import ServerTable
+from server.stages.audit import AuditTrail
 from server.stages.tokens import Tokens
+from server.store.audit import SqlAudit
 from server.store.identity import signing_key
 from server.store.tokens import SqlTokens
 from shared.clock import Clock
@@ -28,12 +32,15 @@ class Callers:
     known: these, and those of the settings.
     permits: what tickets and links are signed with.
     signed: who has one of them.
+    recorder: adds requests to the trail.
     """
 
     tokens: Tokens
     known: authentication.Tokens
     permits: Permits
     signed: SignedRequests
+    audit: AuditTrail
+    recorder: Recorder
 
 
 async def callers(
@@ -55,7 +62,10 @@ async def callers(
         known = authentication.Tokens(operators, tokens, needed=table.needs_token)
     else:
         known = authentication.Tokens(principals, tokens)
-    return Callers(tokens, known, permits, SignedRequests(permits, clock))
+    audit = AuditTrail(SqlAudit(database), clock, table.audit_expires_after)
+    areas = {(route.method, route.path): route.area for route in ROUTES}
+    recorder = Recorder(audit, areas, clock)
+    return Callers(tokens, known, permits, SignedRequests(permits, clock), audit, recorder)
 
 
 def rate_limits(allowances: Allowances, clock: Clock) -> RateLimits:

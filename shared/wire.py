@@ -54,8 +54,9 @@ from ferryman.service_models import ServiceWebhookDoc as ServiceWebhookDoc
 from ferryman.states import JobState as JobState
 from ferryman.states import Reason as Reason
 from ferryman.states import WaitReason as WaitReason
+from ferryman.token_models import AuditDoc as AuditDoc
+from ferryman.token_models import AuditPage as AuditPage
 from ferryman.token_models import NewTokenDoc as NewTokenDoc
-from ferryman.token_models import RoleName as RoleName
 from ferryman.token_models import ScopeName as ScopeName
 from ferryman.token_models import TokenDoc as TokenDoc
 from ferryman.token_models import TokenPage as TokenPage

@@ -9,8 +9,9 @@ import structlog
 from aiohttp import hdrs, web
 
 from client_agent.payloads.errors import NoSuchPayload, Refused
-from shared.http.middleware import ERROR_CODE, Handler
+from shared.http.middleware import Handler
 from shared.http.refusals import Denied
+from shared.http.request_log import ERROR_CODE
 from shared.sqlite.errors import DatabaseUnavailable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

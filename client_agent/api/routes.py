@@ -35,8 +35,9 @@ from client_agent.storage.folders import Folders
 from shared.clock import Clock, wait_for
 from shared.http.authentication import PRINCIPAL
 from shared.http.file_response import send_file
-from shared.http.middleware import GATE, UPLOADED_ID
+from shared.http.middleware import GATE
 from shared.http.request_body import send_continue
+from shared.http.request_log import UPLOADED_ID
 from shared.ids import AttemptKey
 from shared.wire import LOG_SIZE, AgentHealth, PayloadDoc, PayloadState, ResultInfo, Settled
 

@@ -9,6 +9,7 @@ import typer
 from ferryman.cli import (
     agents,
     attempts,
+    audit,
     batches,
     jobs,
     many,
@@ -56,6 +57,7 @@ app.add_typer(schedules.app, name="schedule")
 app.add_typer(services.app, name="services")
 app.add_typer(agents.app, name="agents", rich_help_panel=FOR_OPERATORS)
 app.command("drain", rich_help_panel=FOR_OPERATORS)(agents.drain)
+app.command("audit", rich_help_panel=FOR_OPERATORS)(audit.audit)
 app.add_typer(tokens.app, name="token", rich_help_panel=FOR_OPERATORS)
 app.command("whoami")(tokens.whoami)
 app.command("dev", rich_help_panel=PROGRAMS)(programs.dev)

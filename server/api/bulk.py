@@ -19,6 +19,7 @@ from server.ports import Filter
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
+from shared.http.request_log import TARGET
 from shared.wire import BulkAnswer, BulkItem
 
 _MOST: Final = 1_000
@@ -47,6 +48,7 @@ async def bulk(request: web.Request, context: Context) -> BulkAnswer:
                 raise _bad("cursor", "should be what the answer before gave as next")
         ids, following = await context.bulk.choose(principal, action, where, before, limit)
     done = await context.bulk(principal, action, ids, tags)
+    request[TARGET] = f"{action} {' '.join(str(one.job_id) for one in done)}"
     return BulkAnswer(
         items=[
             BulkItem(id=one.job_id, ok=one.ok, code=one.code, message=one.message) for one in done

@@ -19,6 +19,7 @@ from server.domain.permits import Permits
 from server.ports import Fleet, Jobs, Scratch, Storage, Watch
 from server.stages.accept import Accept
 from server.stages.agents import Agents
+from server.stages.audit import AuditTrail
 from server.stages.bulk import Bulk
 from server.stages.cancel import Cancel
 from server.stages.delete import Delete
@@ -49,6 +50,7 @@ class Context:
     cancel: Cancel
     schedules: Schedules
     tokens: Tokens
+    audit: AuditTrail
     token_needed: bool
     """A request without a token is refused."""
     webhooks: Webhooks

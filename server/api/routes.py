@@ -10,6 +10,7 @@ from aiohttp.typedefs import Handler
 from server.api import (
     agents,
     attempts,
+    audit,
     batches,
     bulk,
     downloads,
@@ -58,6 +59,7 @@ ROUTES: Final = (
     *webhooks.ROUTES,
     *agents.ROUTES,
     *tokens.ROUTES,
+    *audit.ROUTES,
     *openapi.ROUTES,
 )
 

@@ -26,8 +26,8 @@ from server.stages.tokens import NewToken
 from shared import wire
 from shared.clock import Micros, utc
 from shared.http.authentication import PRINCIPAL
-from shared.http.middleware import TARGET
 from shared.http.numbers import whole_number
+from shared.http.request_log import TARGET
 from shared.principals import SCOPES, TOKEN_ROLES, Role, Scope
 from shared.units.durations import Duration
 from shared.wire import NewTokenDoc, TokenDoc, TokenPage, WhoAmI

@@ -23,7 +23,7 @@ from server.stages.accept import QUEUED
 from shared import wire
 from shared.clock import SECOND
 from shared.http.authentication import PRINCIPAL
-from shared.http.middleware import UPLOADED_ID
+from shared.http.request_log import UPLOADED_ID
 from shared.principals import Scope
 from shared.wire import StatusBody
 

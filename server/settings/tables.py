@@ -46,6 +46,8 @@ class ServerTable(BrowserSection):
     max_files: int = Field(10_000, gt=0, le=MAX_FILES)
     names: Literal["linux", "portable"] = "linux"
     """What a bundle's files may be called; "linux": with a warning where others cannot store it."""
+    audit_expires_after: Duration = Field(34_560_000.0, ge=0)
+    """0: never."""
     min_free: Size = Field(64 << 20, ge=0)
     """Uploads, results and snapshots always leave this much of the disk; 507 otherwise."""
     stored_per_user: Size = Field(0, ge=0)

@@ -238,11 +238,13 @@ _7: Migration = (
         status INTEGER NOT NULL,
         code TEXT,
         peer TEXT NOT NULL DEFAULT '',
-        request_id TEXT NOT NULL DEFAULT ''
+        request_id TEXT NOT NULL DEFAULT '',
+        left_out INTEGER NOT NULL DEFAULT 0
     ) STRICT
     """,
     "CREATE INDEX audit_by_time ON audit (at)",
     "CREATE INDEX audit_by_principal ON audit (principal, seq)",
+    "CREATE INDEX audit_by_target ON audit (target, seq) WHERE target <> ''",
     # Webhooks: what has to be delivered, and how the tries went.
     """
     CREATE TABLE deliveries (

@@ -12,15 +12,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from aiohttp import hdrs, web
 
 from shared.clock import Clock, wait_for
 from shared.http.authentication import PRINCIPAL, Tokens, operators
-from shared.http.connections import ConnectionLimits, peer_of
-from shared.http.numbers import whole_number
+from shared.http.connections import ConnectionLimits
 from shared.http.origins import (
     ALLOWED_HEADERS,
     ALLOWED_METHODS,
@@ -29,27 +28,32 @@ from shared.http.origins import (
     Origins,
 )
 from shared.http.protocol import Connection
-from shared.http.rate_limits import CODE, RateLimits
+from shared.http.rate_limits import RateLimits
 from shared.http.refusals import Denied
 from shared.http.request_body import check_body
+from shared.http.request_log import REQUEST_ID, RequestLog, peer_address
 from shared.http.settings import HttpSection
-from shared.logs import RateLimiter
 from shared.principals import Principal, Role
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-REQUEST_ID: Final = web.RequestKey("request_id", str)
-ERROR_CODE: Final = web.RequestKey("outcome", str)
-"""The code of a refusal, for the log."""
-UPLOADED_ID: Final = web.RequestKey("number", int)
-"""Id of the job or payload that an upload became, for the log."""
-TARGET: Final = web.RequestKey("target", str)
-"""What a request turned out to be about, where its path does not say."""
 ALWAYS: Final = frozenset({"/", "/health"})
 """Paths that are answered without a token, and even when the limit of requests is reached."""
-_DENIED: Final = frozenset({401, 403, 415, 421})
-_DENIED_A_SECOND: Final = 10.0
+
+
+class Audit(Protocol):
+    """Keeps the requests that changed something, or were to."""
+
+    def add(self, request: web.Request, status: int) -> bool:
+        """Add one that was answered with this status (0: its caller has left); returns whether
+        the answer has to wait for :meth:`write`.
+        """
+        ...
+
+    async def write(self) -> None:
+        """Keep what was added."""
+        ...
 
 
 class Gate:
@@ -61,6 +65,7 @@ class Gate:
         tokens: who is known; None: the operators whose tokens are in the settings.
         rates: how many requests each caller may send; None: any number.
         signed: who shows something signed in place of a token; None: nobody does.
+        audit: what keeps the requests that were to change something.
     """
 
     def __init__(
@@ -73,10 +78,12 @@ class Gate:
         tokens: Tokens | None = None,
         rates: RateLimits | None = None,
         signed: Callable[[web.Request], Principal | None] = lambda _: None,
+        audit: Audit | None = None,
     ) -> None:
-        self._rates = rates
-        self._id_field, self._signed = id_field, signed
+        self._rates, self._signed = rates, signed
+        self._log = RequestLog(id_field)
         self._tokens = Tokens(operators(settings.all_tokens())) if tokens is None else tokens
+        self._audit = audit
         self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
         self._origins = Origins(settings.allowed_origins or ())
         self._open = ALWAYS | frozenset(open_paths)
@@ -87,7 +94,6 @@ class Gate:
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._denied = RateLimiter(_DENIED_A_SECOND)
 
     # -- around every request
 
@@ -107,10 +113,14 @@ class Gate:
             self._idle.clear()
             try:
                 response = await handler(request)
+                if self._audit is not None and self._audit.add(request, response.status):
+                    await self._audit.write()
                 if self._closing and not response.prepared:
                     response.force_close()
             except (ConnectionError, asyncio.CancelledError):
                 self._log(request, 0)
+                if self._audit is not None:
+                    self._audit.add(request, 0)
                 raise
             finally:
                 self._in_flight -= 1
@@ -136,29 +146,6 @@ class Gate:
         """
         self._closing = True
         return await wait_for(self._idle, seconds, clock)
-
-    def _log(self, request: web.Request, status: int, kind: str = "") -> None:
-        """Log one line; reads that succeeded have the level ``debug``."""
-        fields = {
-            "method": request.method,
-            "path": request.path[:200],
-            "status": status or None,
-            "peer": peer_address(request),
-            "principal": request[PRINCIPAL].name,
-            "code": request.get(ERROR_CODE),
-            self._id_field: request.get(UPLOADED_ID)
-            or whole_number(request.match_info.get("id", "")),
-        }
-        fields = {name: value for name, value in fields.items() if value is not None}
-        if not status:
-            log.info("request.aborted", **fields)
-        elif status in _DENIED or fields.get("code") in ("too_many_requests", CODE):
-            if (count := self._denied.due()) is not None:
-                log.warning("request.denied", **fields, **({"also_denied": count} if count else {}))
-        elif request.method not in SAFE_METHODS or status >= 400 or kind == "application/zip":
-            log.info("request.done", **fields)
-        else:
-            log.debug("request.done", **fields)
 
     # -- before the handler
 
@@ -300,12 +287,6 @@ class Gate:
 
 
 GATE: Final = web.AppKey("front", Gate)
-
-
-def peer_address(request: web.Request) -> str:
-    """The peer's address; known also after it disconnected."""
-    protocol = request.protocol
-    return protocol.peer if isinstance(protocol, Connection) else peer_of(protocol.peername)
 
 
 def add_middlewares(

@@ -107,3 +107,30 @@ async def test_the_sdk_makes_and_ends_tokens(tmp_path: Path) -> None:
             await client.revoke_token("nothing")
         assert [one.state async for one in client.tokens(every=True)] == ["revoked"]
         assert [one async for one in client.tokens()] == []
+
+
+async def test_the_audit_trail_says_who_did_what(tmp_path: Path) -> None:
+    async with driving(tmp_path, FakeOrchestrator(), tokens=[OPERATOR]) as caller:
+        known = {"FERRYMAN_URL": caller.url, "FERRYMAN_TOKEN": OPERATOR}
+        async with Client(caller.url, token=OPERATOR) as client:
+            made = await client.create_token("ann")
+            async with Client(caller.url, token=made.token) as ann:
+                with pytest.raises(NotAllowed):
+                    await ann.create_token("other")
+            await client.revoke_token(made.id)
+            found = [one async for one in client.audit(limit=2)]
+            assert [one.principal for one in found] == ["token-1", "ann"]
+        code, out, err = await ferryman("audit", **known)
+        assert (code, err) == (0, "")
+        rows = [line.split("\t")[1:] for line in out.splitlines()[1:]]
+        assert rows == [
+            ["200", "token-1", "127.0.0.1", "", "DELETE /api/v1/tokens/{token}", made.id],
+            ["403 not_allowed", "ann", "127.0.0.1", made.id, "POST /api/v1/tokens", ""],
+            ["201", "token-1", "127.0.0.1", "", "POST /api/v1/tokens", made.id],
+        ]
+        _, out, _ = await ferryman("audit", "--token-id", made.id, "--json", **known)
+        assert [one["principal"] for one in json.loads(out)] == ["ann"]
+        _, out, _ = await ferryman("audit", "-n", "1", "--action", "post", **known)
+        assert len(out.splitlines()) == 2
+        code, _, err = await ferryman("audit", "--since", "yesterday", **known)
+        assert (code, "Invalid since" in err) == (65, True)

@@ -168,7 +168,7 @@ MUTANTS: Final = (
     ),
     of(
         "the log says who made a request",
-        "shared/http/middleware.py",
+        "shared/http/request_log.py",
         '"principal": request[PRINCIPAL].name,',
         '"principal": "somebody",',
         f"{_HTTP}the_log_says_who_made_a_request",

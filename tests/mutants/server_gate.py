@@ -114,7 +114,7 @@ MUTANTS: Final = (
     ),
     _of(
         "refusals in the log are limited",
-        f"{_HTTP}middleware.py",
+        f"{_HTTP}request_log.py",
         "if (count := self._denied.due()) is not None:",
         "if (count := self._denied.due() or 0) is not None:",
         f"{_FRONT}a_flood_of_refusals_does_not_fill_the_log",

@@ -1,0 +1,94 @@
+"""The audit trail of a running server: entries are kept together, a few times a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from server.domain.audit import AuditEntry, AuditFilter
+from server.ports.audit import AuditRecords
+from shared.clock import SECOND, Clock
+
+log = structlog.get_logger()
+_AT_ONCE: Final = 1_000
+"""Entries of one transaction."""
+_MOST: Final = 20_000
+"""Entries in memory: more cannot be kept while the database takes none."""
+_REMOVE_EVERY_S: Final = 60.0
+_REMOVALS: Final = 20
+"""Transactions of one clean-up, so that it does not hold up the entries that come meanwhile."""
+
+
+class AuditTrail:
+    """Takes entries, and keeps them until they have expired.
+
+    Args:
+        expires_after_s: 0: never.
+    """
+
+    def __init__(self, records: AuditRecords, clock: Clock, expires_after_s: float) -> None:
+        self._records, self._clock = records, clock
+        self._expires_after_s = expires_after_s
+        self._waiting: deque[AuditEntry] = deque()
+        self._dropped = 0
+        self._failing = False
+        self._writing = asyncio.Lock()
+        self._cleaned = clock.monotonic() - _REMOVE_EVERY_S
+
+    def add(self, entry: AuditEntry) -> None:
+        """Take an entry; it is kept at the next write."""
+        if len(self._waiting) >= _MOST:
+            self._waiting.popleft()
+            self._dropped += 1
+        self._waiting.append(entry)
+
+    async def write(self) -> int:
+        """Keep all that was added. What cannot be kept now is kept later. Returns how many."""
+        async with self._writing:  # whoever waits for an entry may find another writing it
+            return await self._write()
+
+    async def _write(self) -> int:
+        written = 0
+        while self._waiting:
+            entries = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
+            try:
+                await self._records.keep(entries)
+            except BaseException as problem:
+                self._waiting.extendleft(reversed(entries))
+                if not isinstance(problem, Exception):
+                    raise
+                if not self._failing:
+                    waiting = len(self._waiting)
+                    log.warning("audit.not_written", entries=waiting, why=str(problem))
+                self._failing = True
+                return written
+            written += len(entries)
+        if self._failing or self._dropped:
+            log.warning("audit.written_late", dropped=self._dropped)
+        self._failing, self._dropped = False, 0
+        return written
+
+    async def run_once(self) -> int:
+        """Write, and now and then remove what has expired. Returns how many were written."""
+        written = await self.write()
+        now = self._clock.monotonic()
+        if self._expires_after_s and now - self._cleaned >= _REMOVE_EVERY_S:
+            self._cleaned = now
+            before = self._clock.now() - round(self._expires_after_s * SECOND)
+            for _ in range(_REMOVALS):
+                if await self._records.remove(before, _AT_ONCE) < _AT_ONCE:
+                    break
+        return written
+
+    async def page(self, which: AuditFilter, limit: int, before: int) -> Sequence[AuditEntry]:
+        """Entries with a lower number, the newest first, up to this moment."""
+        await self.write()
+        return await self._records.page(which, limit, before)
+
+    async def stop(self) -> None:
+        """Write what there is."""
+        await self.write()

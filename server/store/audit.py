@@ -1,0 +1,74 @@
+"""The rows of the audit trail."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Final
+
+from server.domain.audit import AuditEntry, AuditFilter
+from shared.clock import Micros
+from shared.principals import Role
+from shared.sql import Database, Row, Transaction
+
+_COLUMNS: Final = tuple(
+    field.name for field in dataclasses.fields(AuditEntry) if field.name != "seq"
+)
+_INSERT: Final = (
+    f"INSERT INTO audit ({', '.join(_COLUMNS)}) "  # noqa: S608 - names of columns
+    f"VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"
+)
+_WHERE: Final = {
+    "principal": "principal = :principal",
+    "acts_as": "acts_as = :acts_as",
+    "token_id": "token_id = :token_id",
+    "action": r"lower(action) LIKE :action ESCAPE '\'",
+    "target": "target = :target",
+    "since": "at >= :since",
+    "until": "at < :until",
+}
+
+
+class SqlAudit:
+    """``ports.AuditRecords`` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def keep(self, entries: Sequence[AuditEntry]) -> None:
+        async def change(tx: Transaction) -> None:
+            for entry in entries:
+                await tx.rows(_INSERT, {name: getattr(entry, name) for name in _COLUMNS})
+
+        await self._database.write(change)
+
+    async def page(self, which: AuditFilter, limit: int, before: int) -> Sequence[AuditEntry]:
+        params: dict[str, Any] = {
+            name: value for name in _WHERE if (value := getattr(which, name)) is not None
+        }
+        where = " AND ".join(["seq < :before", *(_WHERE[name] for name in params)])
+        if which.action is not None:
+            params["action"] = f"%{_plain(which.action.lower())}%"
+        sql = f"SELECT * FROM audit WHERE {where} ORDER BY seq DESC LIMIT :limit"  # noqa: S608
+        rows = await self._database.list_rows(sql, params | {"limit": limit, "before": before})
+        return [_entry(row) for row in rows]
+
+    async def remove(self, before: Micros, most: int) -> int:
+        sql = """
+            DELETE FROM audit WHERE seq IN
+                (SELECT seq FROM audit WHERE at < :before ORDER BY at LIMIT :most)
+            RETURNING seq
+        """
+        values = {"before": before, "most": most}
+        return len(await self._database.write(lambda tx: tx.rows(sql, values)))
+
+
+def _entry(row: Row) -> AuditEntry:
+    values = {name: row[name] for name in (*_COLUMNS, "seq")}
+    role = None if row["role"] is None else Role(row["role"])
+    return AuditEntry(**values | {"role": role})
+
+
+def _plain(text: str) -> str:
+    """The text as itself in a pattern of LIKE."""
+    return "".join(f"\\{letter}" if letter in r"\%_" else letter for letter in text)

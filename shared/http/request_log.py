@@ -1,0 +1,67 @@
+"""One log line for each request, and what it says of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from shared.http.authentication import PRINCIPAL
+from shared.http.connections import peer_of
+from shared.http.numbers import whole_number
+from shared.http.origins import SAFE_METHODS
+from shared.http.protocol import Connection
+from shared.http.rate_limits import CODE
+from shared.logs import RateLimiter
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+REQUEST_ID: Final = web.RequestKey("request_id", str)
+ERROR_CODE: Final = web.RequestKey("outcome", str)
+"""The code of a refusal, for the log."""
+UPLOADED_ID: Final = web.RequestKey("number", int)
+"""Id of the job or payload that an upload became, for the log."""
+TARGET: Final = web.RequestKey("target", str)
+"""What a request turned out to be about, where its path does not say."""
+_DENIED: Final = frozenset({401, 403, 415, 421})
+_DENIED_A_SECOND: Final = 10.0
+
+
+class RequestLog:
+    """Args:
+    id_field: the name for the id in a path: "job_id" or "payload_id".
+    """
+
+    def __init__(self, id_field: str) -> None:
+        self._id_field = id_field
+        self._denied = RateLimiter(_DENIED_A_SECOND)
+
+    def __call__(self, request: web.Request, status: int, kind: str = "") -> None:
+        """Log one line; reads that succeeded have the level ``debug``."""
+        fields = {
+            "method": request.method,
+            "path": request.path[:200],
+            "status": status or None,
+            "peer": peer_address(request),
+            "principal": request[PRINCIPAL].name,
+            "code": request.get(ERROR_CODE),
+            self._id_field: request.get(UPLOADED_ID)
+            or whole_number(request.match_info.get("id", "")),
+        }
+        fields = {name: value for name, value in fields.items() if value is not None}
+        if not status:
+            log.info("request.aborted", **fields)
+        elif status in _DENIED or fields.get("code") in ("too_many_requests", CODE):
+            if (count := self._denied.due()) is not None:
+                log.warning("request.denied", **fields, **({"also_denied": count} if count else {}))
+        elif request.method not in SAFE_METHODS or status >= 400 or kind == "application/zip":
+            log.info("request.done", **fields)
+        else:
+            log.debug("request.done", **fields)
+
+
+def peer_address(request: web.Request) -> str:
+    """The peer's address; known also after it disconnected."""
+    protocol = request.protocol
+    return protocol.peer if isinstance(protocol, Connection) else peer_of(protocol.peername)
