@@ -56,6 +56,7 @@ from shared.files.locks import FolderLock
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.middleware import Gate, add_middlewares
+from shared.http.proof import proving
 from shared.http.protocol import Deadlines
 from shared.http.sockets import check_exposure, listen
 from shared.http.tls import TlsFiles
@@ -241,6 +242,8 @@ async def running(
         )
         app = web.Application()
         add_middlewares(app, Gate(settings, allowed, id_field="payload_id"), answer_problems)
+        if (identity_secret := settings.identity()) is not None:
+            app.on_response_prepare.append(proving(identity_secret))
         api = Api(payloads, outputs, runner, intake, health, folders, snapshots, clock)
         app.add_routes(api.routes())
         app.add_routes(Bulk(payloads, intake, folders).routes())

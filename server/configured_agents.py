@@ -44,6 +44,7 @@ def client(
         "services": frozenset(agent.services),
         "drain": agent.drain,
         "tls": agent.tls(),
+        "identity": agent.identity(),
     }
     if agent.url is not None:
         server, former = identity

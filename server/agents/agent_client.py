@@ -16,6 +16,7 @@ from server.agents.forms import Form
 from server.domain.jobs import Job
 from server.ports import Agent, AgentError, Fetched, ScratchFile, Storage, Unreachable
 from shared.clock import Clock, wait_for
+from shared.http.proof import NONCE, PROOF, check_proof, new_nonce
 from shared.http.tls import TlsFiles, say_failure
 from shared.running_files import RunningFiles
 from shared.wire import AgentHealth, AgentState, PayloadDoc
@@ -47,6 +48,7 @@ class AgentClient(Agent):
         services: what the operator says it offers; empty: what it says itself.
         drain: it gets no new jobs.
         tls: what it is called with over https; None: as the system has it.
+        identity: the secret by which its answers prove that they are its own; None: they need not.
 
     Attributes:
         health: what it said of itself last.
@@ -72,9 +74,10 @@ class AgentClient(Agent):
         services: frozenset[str] = frozenset(),
         drain: bool = False,
         tls: TlsFiles | None = None,
+        identity: str | None = None,
     ) -> None:
         self.name, self.base, self.services, self.drain = name, base, services, drain
-        self.tls = tls
+        self.tls, self._identity = tls, identity
         self._sessions, self._clock = sessions, clock
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.unreachable = self.not_reached_yet
@@ -216,19 +219,26 @@ class AgentClient(Agent):
         timeout: aiohttp.ClientTimeout = LONG_CALL,
         transfer: bool = False,
         accepted: frozenset[int] = answers.OK,
+        with_token: bool = True,
         **how: Any,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         session = self._sessions.transfers if transfer else self._sessions.control
+        nonce = new_nonce() if self._identity is not None else ""
+        own = self._headers if with_token else {}
+        if nonce:
+            own = own | {NONCE: nonce}
         try:
             async with session.request(
                 method,
                 url,
-                headers=self._headers | (headers or {}),
+                headers=own | (headers or {}),
                 timeout=timeout,
                 allow_redirects=False,
                 ssl=True if self.tls is None else self.tls.context,
                 **how,
             ) as answer:
+                if self._identity is not None:
+                    check_proof(self._identity, nonce, answer.status, answer.headers.get(PROOF))
                 if answer.status not in accepted:
                     raise await self._refusal(answer)
                 yield answer

@@ -10,6 +10,7 @@ import structlog
 from aiohttp.http_exceptions import LineTooLong
 
 from server.agents import answers, listing
+from server.agents.agent_client import SHORT_CALL
 from server.agents.live_client import STREAM, LiveClient
 from server.domain import outcome
 from server.domain.jobs import Job
@@ -31,6 +32,7 @@ from shared.wire import (
 )
 
 log = structlog.get_logger()
+_PING_BYTES: Final = 1 << 10
 _LINES: Final = 100
 _LINE_BYTES: Final = 1 << 20
 """A payload's live values have limits, and so has its line."""
@@ -57,6 +59,11 @@ class FerrymanAgent(LiveClient):
         self._former = former
 
     async def ask_health(self) -> AgentHealth:
+        if self._identity is not None and not self.reachable:
+            # Whoever has taken its address gets no token.
+            url = f"{self.base}/"
+            async with self._call("GET", url, timeout=SHORT_CALL, with_token=False) as answer:
+                await answers.read(answer, _PING_BYTES)
         health = await super().ask_health()
         if not health.agent:
             raise Unreachable(

@@ -9,6 +9,7 @@ from pydantic import SecretStr, model_validator
 
 from shared.http.tls import TlsFiles
 from shared.settings.base import Section
+from shared.settings.secrets import secret_of
 
 
 class AgentTable(Section):
@@ -30,6 +31,18 @@ class AgentTable(Section):
     """Certificate that the server shows it, where it asks for one."""
     client_key: Path | None = None
     """None: the private key is in ``client_cert``, too."""
+
+    identity_secret: SecretStr | None = None
+    """The secret by which it proves who it is; None: whoever answers at its address is believed."""
+    identity_secret_file: Path | None = None
+
+    def identity(self) -> str | None:
+        """From ``identity_secret`` or its file.
+
+        Raises:
+            ValueError
+        """
+        return secret_of("identity_secret", self.identity_secret, self.identity_secret_file)
 
     def tls(self) -> TlsFiles | None:
         """What it is called with over https; None: as the system has it.
@@ -68,6 +81,12 @@ class AgentTable(Section):
     @model_validator(mode="after")
     def _token_is_there(self) -> AgentTable:
         self.secret()
+        return self
+
+    @model_validator(mode="after")
+    def _identity_is_good(self) -> AgentTable:
+        if self.identity() is not None and self.url is None:
+            raise ValueError("identity_secret: a job-orchestrator client cannot prove who it is")
         return self
 
     @model_validator(mode="after")

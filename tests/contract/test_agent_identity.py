@@ -1,0 +1,165 @@
+"""An agent proves who it is; whoever has taken its address is not believed, and learns nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from pydantic import ValidationError
+
+from client_agent import app
+from client_agent.settings.agent import AgentSection
+from server.settings import load
+from server.settings.agents import AgentTable
+from shared.clock import RealClock, yield_to_loop
+from shared.http.proof import NONCE, PROOF, check_proof, proof
+from shared.wire import AgentHealth
+from tests.support.fake_sandbox import FakeProcess, FakeSandbox
+from tests.support.server_http import ServerClient, hosted
+
+SECRET = "the-secret-of-node-1"
+TOKEN = "the-token-of-a-server"
+
+
+@contextlib.asynccontextmanager
+async def agent_at(folder: Path, **keys: Any) -> AsyncIterator[int]:
+    clock, home = RealClock(), folder / "agent"
+    sandbox = FakeSandbox(clock, home)
+    sandbox.script = FakeProcess.finish
+    given = {"data_dir": home, "port": 0, "slots": 1, "min_free": 0, "tokens": [TOKEN]} | keys
+    section = AgentSection.model_validate(given)
+    async with app.running(section, clock, sandbox) as agent:
+        yield agent.port
+
+
+@contextlib.asynccontextmanager
+async def server_of(folder: Path, port: int, identity: str = SECRET) -> AsyncIterator[ServerClient]:
+    file = folder / "ferryman.toml"
+    lines = f'token = "{TOKEN}"\n' + (f'identity_secret = "{identity}"\n' if identity else "")
+    file.write_text(f'[agents.node]\nurl = "http://127.0.0.1:{port}"\n{lines}')
+    async with AsyncExitStack() as stack:
+        settings = load.read(file, {"server": {"data_dir": folder / "server"}}, {})
+        yield await hosted(settings, stack)
+
+
+async def trouble(client: ServerClient) -> str:
+    """What is wrong with the agent, once it was tried."""
+    (node,) = client.server.clients.values()
+    while node.unreachable == node.not_reached_yet:
+        await yield_to_loop()
+    return node.trouble
+
+
+async def test_a_job_goes_its_way_when_the_agent_proves_who_it_is(tmp_path):
+    async with (
+        agent_at(tmp_path, identity_secret=SECRET) as port,
+        server_of(tmp_path, port) as client,
+    ):
+        job = await client.job(await client.upload(service="example"))
+        assert job["status"] == "Completed"
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({}, "it does not prove who it is: it has no identity_secret"),
+        ({"identity_secret": "the-secret-of-node-2"}, "it has another identity_secret"),
+    ],
+)
+async def test_without_the_right_proof_it_is_silence(tmp_path, keys, words):
+    async with agent_at(tmp_path, **keys) as port, server_of(tmp_path, port) as client:
+        await client.upload(service="example")
+        assert words in await trouble(client)
+        _, _, page = await client.get("/api/v1/agents")
+        assert words.encode() in page
+        assert SECRET.encode() not in page
+        assert (await client.job(1, until="Queued"))["attempt"] == 0
+
+
+async def test_an_agent_that_proves_more_than_it_is_asked_for_is_used_as_before(tmp_path):
+    async with (
+        agent_at(tmp_path, identity_secret=SECRET) as port,
+        server_of(tmp_path, port, identity="") as client,
+    ):
+        assert (await client.job(await client.upload(service="example")))["status"] == "Completed"
+
+
+class Impostor:
+    """Answers as an agent does, and notes what it is sent.
+
+    Args:
+        proved: paths whose answers it can prove, perhaps because it passes them on.
+    """
+
+    def __init__(self, *proved: str) -> None:
+        self.proved, self.asked = proved, list[tuple[str, str | None]]()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append((request.path, request.headers.get("Authorization")))
+        nonce = request.headers[NONCE]
+        headers = {PROOF: proof(SECRET, nonce, 200)} if request.path in self.proved else {}
+        health = AgentHealth(status="ok", database="ok", agent="node", agent_id="x", slots=9)
+        return web.Response(text=health.model_dump_json(), headers=headers)
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[int]:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", self.answer)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+
+async def test_who_has_taken_its_address_gets_neither_token_nor_bundle(tmp_path):
+    impostor = Impostor()
+    async with impostor.listening() as port, server_of(tmp_path, port) as client:
+        await client.upload(service="example")
+        assert "does not prove" in await trouble(client)
+    assert set(impostor.asked) == {("/", None)}
+
+
+async def test_every_answer_is_proved_not_only_the_first(tmp_path):
+    impostor = Impostor("/")
+    async with impostor.listening() as port, server_of(tmp_path, port) as client:
+        assert "does not prove" in await trouble(client)
+    assert {path for path, _ in impostor.asked} == {"/", "/health"}
+
+
+def test_a_proof_is_of_one_answer():
+    right = proof(SECRET, "a" * 32, 200)
+    check_proof(SECRET, "a" * 32, 200, right)
+    for nonce, status in (("b" * 32, 200), ("a" * 32, 404)):
+        with pytest.raises(ValueError, match="proof"):
+            check_proof(SECRET, nonce, status, right)
+    with pytest.raises(ValueError, match="proof"):
+        check_proof(SECRET, "a" * 32, 200, "\udcff")
+
+
+def test_secrets_that_cannot_be_used_are_refused_and_not_shown(tmp_path):
+    short, empty, none = tmp_path / "short", tmp_path / "empty", tmp_path / "none"
+    short.write_text("hunter2\n")
+    empty.write_text("\n")
+    both = {"identity_secret": SECRET, "identity_secret_file": short}
+    for keys, words in (
+        ({"identity_secret": "hunter2"}, "identity_secret has 7 characters"),
+        ({"identity_secret_file": short}, "short has 7 characters"),
+        ({"identity_secret_file": empty}, "empty has 0 characters"),
+        ({"identity_secret_file": none}, "none: No such file"),
+        (both, "identity_secret or identity_secret_file, not both"),
+    ):
+        for kind, more in ((AgentSection, {}), (AgentTable, {"url": "http://node:1"})):
+            with pytest.raises(ValidationError, match=words) as refused:
+                kind.model_validate(keys | more)
+            assert "hunter2" not in str(refused.value)
+    urls = {f"{name}_url": "http://node:1/x" for name in ("upload", "download", "terminate")}
+    with pytest.raises(ValidationError, match="cannot prove who it is"):
+        AgentTable.model_validate(urls | {"identity_secret": SECRET})
