@@ -67,6 +67,7 @@ class Result(_Ended):
 
     @staticmethod
     def of(job: JobDoc, client: _FileCalls) -> Result:
+        """The job as this client sees it."""
         result = Result.model_construct(**_fields(job))
         result._client = client
         return result
@@ -98,6 +99,7 @@ class SyncResult(_Ended):
 
     @staticmethod
     def of(job: JobDoc, client: _SyncFileCalls) -> SyncResult:
+        """See :meth:`Result.of`."""
         result = SyncResult.model_construct(**_fields(job))
         result._client = client
         return result

@@ -24,8 +24,8 @@ M = TypeVar("M", bound=BaseModel)
 
 FIRST_RETRY_PAUSE_S: Final = 0.1
 MAX_RETRY_PAUSE_S: Final = 2.0
-_RETRIED_CODES: Final = frozenset({"too_many_uploads"})
-"""Codes of refusals that pass by themselves: other uploads of the same user are in flight."""
+_RETRIED_CODES: Final = frozenset({"too_many_uploads", "rate_limited", "too_many_waits"})
+"""Codes of 429 that pass by themselves within seconds, and before which nothing was done."""
 
 
 class Transport:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.dev_program import ROOT, DevProgram, environment
+from tests.support.dev_program import ROOT, DevProgram, environment, started
 
 ALONE = """
 import importlib, pkgutil, sys
@@ -78,8 +78,8 @@ def test_a_program_is_ours_whatever_lies_in_the_current_folder(folder, program):
     assert "<" not in done.stdout, "types are no help"
 
 
-def client_only(environment_folder: Path) -> Path:
-    """A virtual environment with the wheel and the four dependencies; returns its ``bin``."""
+def installed(environment_folder: Path, extra: str = "") -> Path:
+    """A virtual environment with the wheel and what it needs; returns its ``bin``."""
     wheels = environment_folder / "wheels"
     build = ["-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
     subprocess.run([sys.executable, *build], cwd=ROOT, check=True, capture_output=True)
@@ -92,7 +92,8 @@ def client_only(environment_folder: Path) -> Path:
     )
     (site,) = environment_folder.glob("venv/lib/python*/site-packages")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for name in closure(project["dependencies"]):
+    needed = project["dependencies"] + (project["optional-dependencies"][extra] if extra else [])
+    for name in closure(needed):
         link(metadata.distribution(name), site)
     return bin_folder
 
@@ -120,7 +121,7 @@ def link(distribution: metadata.Distribution, site: Path) -> None:
 def test_the_wheel_alone_sends_bundles_and_says_what_a_server_needs(
     system: DevProgram, folder, tmp_path_factory
 ):
-    programs = client_only(tmp_path_factory.mktemp("alone"))
+    programs = installed(tmp_path_factory.mktemp("alone"))
     python, ferryman = programs / "python", programs / "ferryman"
     done = run(folder, python, "job.py", system.url)
     assert (done.stdout, done.stderr) == ("Completed r.zip\n", "")
@@ -134,3 +135,11 @@ def test_the_wheel_alone_sends_bundles_and_says_what_a_server_needs(
             assert "pip install 'ferryman[server]'" in done.stderr
             assert "aiosqlite" in done.stderr
             assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_with_its_extra_the_wheel_runs_a_system_beside_a_users_files(folder, tmp_path_factory):
+    programs = installed(tmp_path_factory.mktemp("extra"), "server")
+    with started(folder, program=(str(programs / "ferryman"),)) as system:
+        done = run(folder, programs / "python", "job.py", system.url)
+        assert (done.stdout, done.stderr) == ("Completed r.zip\n", "")

@@ -54,13 +54,18 @@ class DevProgram:
         return code
 
 
-def launch(folder: Path, *words: str, **variables: str) -> DevProgram:
+FERRYMAN = (sys.executable, "-P", "-m", "ferryman")
+
+
+def launch(
+    folder: Path, *words: str, program: tuple[str, ...] = FERRYMAN, **variables: str
+) -> DevProgram:
     """Start it; do not wait for it to be ready."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ferryman", "dev", *words],
+            [*program, "dev", *words],
             env={**environment(mark), **variables},
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -84,10 +89,12 @@ def ready(system: DevProgram) -> DevProgram:
 
 
 @contextmanager
-def started(folder: Path, *words: str, **variables: str) -> Iterator[DevProgram]:
+def started(
+    folder: Path, *words: str, program: tuple[str, ...] = FERRYMAN, **variables: str
+) -> Iterator[DevProgram]:
     """A system on free ports; afterwards its processes, mounts and cgroups must be gone."""
     flags = ("--port", "0", "--agent-port", "0", "--data-dir", str(folder / "data"))
-    system = launch(folder, *flags, *words, **variables)
+    system = launch(folder, *flags, *words, program=program, **variables)
     family: dict[int, str] = {}
     try:
         yield ready(system)

@@ -299,6 +299,27 @@ async def test_a_string_is_one_tag_and_numbers_have_no_exponent():
     assert upload.fields["cpus"] == "0.00001"
 
 
+async def test_a_limit_of_requests_is_waited_for_but_not_for_longer_than_asked():
+    left = [2, 2]
+
+    async def health(_: web.Request) -> web.StreamResponse:
+        if not left:
+            return web.json_response({"status": "ok"})
+        return problem(429, "rate_limited", "slower", Retry_After=str(left.pop()))
+
+    clock = InstantClock()
+    async with serving(("GET", "/health", health)) as url:
+        async with Client(url, clock=clock) as client:
+            assert (await client.health()).status == "ok"
+        assert clock.slept == [2, 2]
+        left.append(60)
+        async with Client(url, clock=clock) as client:
+            with pytest.raises(TryLater, match="slower") as caught:
+                await client.health()
+    assert caught.value.retry_after == 60
+    assert clock.slept == [2, 2]
+
+
 async def test_own_headers_go_with_every_request():
     seen: list[tuple[str | None, str | None]] = []
 

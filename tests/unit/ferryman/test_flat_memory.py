@@ -1,0 +1,71 @@
+"""Memory stays flat, however large a bundle or a result is."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from tests.unit.ferryman.fake_server import QUEUED, answer, serving
+
+SIZE = 128 << 20
+MOST_GROWTH = 32 << 20
+
+CLIENT = """
+import io, resource, sys
+from ferryman import SyncClient
+
+class Nowhere(io.RawIOBase):
+    def writable(self): return True
+    def write(self, data): return len(data)
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+url, big = sys.argv[1:]
+with SyncClient(url, user="ada") as client:
+    client.submit({"run.sh": b"x"}, service="example")
+    client.download(1, Nowhere())
+    before = peak()
+    client.submit({"run.sh": b"x", "big": big}, service="example")
+    with open(big, "rb") as file:
+        client.submit({"run.sh": b"x", "big": file}, service="example")
+    client.download(17, Nowhere())
+print(peak() - before)
+"""
+
+
+async def take(request: web.Request) -> web.StreamResponse:
+    async for _ in request.content.iter_any():
+        pass
+    return answer(QUEUED, 201)
+
+
+async def send(request: web.Request) -> web.StreamResponse:
+    size = SIZE if request.match_info["id"] == "17" else 1
+    response = web.StreamResponse()
+    response.content_type, response.content_length = "application/zip", size
+    await response.prepare(request)
+    for start in range(0, size, 1 << 20):
+        await response.write(bytes(min(1 << 20, size - start)))
+    await response.write_eof()
+    return response
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the unit of ru_maxrss differs")
+async def test_large_bundles_and_results_pass_through_in_pieces(tmp_path: Path):
+    big = tmp_path / "big"
+    with big.open("wb") as file:
+        file.truncate(SIZE)
+    (tmp_path / "client.py").write_text(CLIENT)
+    async with serving(("POST", "/upload", take), ("GET", "/api/v1/jobs/{id}/result", send)) as url:
+        client = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(tmp_path / "client.py"), url, str(big)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await client.communicate()
+    assert client.returncode == 0
+    assert int(out) < MOST_GROWTH
