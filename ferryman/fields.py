@@ -58,6 +58,10 @@ class JobOptions(TypedDict, total=False):
     """Likewise; it gets their result files below ``inputs/``."""
     callback_url: str | None
     """An http or https address to which the server posts a webhook when the job has ended."""
+    outputs: Words | None
+    """Patterns of the files that its result is to have, such as ``"out/*.csv"``; None: all."""
+    result_files: Literal["all", "changed"] | None
+    """``"changed"``: without files of the bundle and inputs that are as they were."""
 
 
 _DURATIONS: Final = frozenset(

@@ -6,7 +6,7 @@ never a silent "Unknown". This is the one definition: the server reads it throug
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat
 
@@ -178,6 +178,9 @@ class AttemptDoc(Wire):
     links: AttemptLinks
 
 
+ResultFiles: TypeAlias = Literal["all", "changed"]
+
+
 class JobDoc(Wire):
     """The job document, the same everywhere."""
 
@@ -223,6 +226,10 @@ class JobDoc(Wire):
     meta: dict[str, Any] | None = None
     """What its user stored with it."""
     retry: RetryDoc | None = None
+    outputs: list[str] = Field(default_factory=list)
+    """Patterns of the files that its result is to have; none: all."""
+    result_files: ResultFiles = "all"
+    """``changed``: without files of the bundle and inputs that are as they were."""
     queue_timeout_s: float | None = None
     heartbeat_timeout_s: float | None = None
     child_name: str | None = None

@@ -38,6 +38,7 @@ from ferryman.models import Limits as Limits
 from ferryman.models import Links as Links
 from ferryman.models import Progress as Progress
 from ferryman.models import QueueInfo as QueueInfo
+from ferryman.models import ResultFiles as ResultFiles
 from ferryman.models import RetryDoc as RetryDoc
 from ferryman.models import StatusBody as StatusBody
 from ferryman.models import UploadLinks as UploadLinks
@@ -65,8 +66,6 @@ from ferryman.usage_models import UsageDoc as UsageDoc
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """An integer that a database column can hold."""
-
-
 LOG_SIZE: Final = "Ferryman-Log-Size"
 """Header of an agent's answer with a log: how many bytes there are so far."""
 
@@ -131,6 +130,8 @@ class Order(Wire):
     env: dict[str, str] = Field(default_factory=dict)
     """Variables that the service's operator declared, secrets among them."""
     inputs: InputsInfo | None = None
+    outputs: list[str] = Field(default_factory=list)  # see shared.files.globs
+    result_files: ResultFiles = "all"
     keep_bundle: bool = False
     """More orders of this bundle may come: it is kept for a while, for ``POST /orders``."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.collect.contents import Contents, own_names
+from client_agent.collect.selection import Selection
 from client_agent.collect.walk import Bounds, Entry, Walk
 from client_agent.collect.zip_writer import ZipWriter
 from client_agent.storage.shortage import raise_if_shortage
@@ -41,6 +42,7 @@ def collect(
     bounds: Bounds | None = None,
     check_space: CheckSpace | None = None,
     at: Micros = 0,
+    selection: Selection | None = None,
 ) -> Contents:
     """Pack the directory ``fd``, the agent's files and the receipt.
 
@@ -54,12 +56,15 @@ def collect(
         bounds: limits of the number of entries and the length of paths.
         check_space: given for a snapshot. It is called with the expected size before anything is
             written, and with 0 now and then. What it raises ends the packing.
+        selection: what to keep; None: everything.
 
     Raises:
         ResultsLimitExceeded: nothing was read. See :func:`collect_extras`.
         OSError: ``dest`` cannot be written, or the agent is short of descriptors.
     """
-    walk = Walk(fd, bounds or Bounds(), may_chmod=check_space is None)
+    selection = selection or Selection()
+    keep = None if selection.is_everything else selection.keeps
+    walk = Walk(fd, bounds or Bounds(), may_chmod=check_space is None, keep=keep)
     count = walk.count(limits.results)
     if check_space is not None:
         check_space(count.bytes)

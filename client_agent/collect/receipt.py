@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.wire import Limits, Reason, Usage
+from shared.wire import Limits, Reason, ResultFiles, Usage
 
 
 class ReceiptModel(BaseModel):
@@ -75,6 +75,9 @@ class Receipt(ReceiptModel):
     received_at: str
     started_at: str | None
     ended_at: str | None
+    outputs: list[str] = Field(default_factory=list)
+    """Patterns that chose what is in this ZIP; none: everything."""
+    result_files: ResultFiles = "all"
     files: int
     """Files of the job in this ZIP."""
     bytes: int

@@ -11,6 +11,7 @@ from client_agent.collect import receipt
 from client_agent.collect.contents import Contents, ResultsLimitExceeded
 from client_agent.collect.log_tail import log_tail
 from client_agent.collect.pack import RECEIPT, CheckSpace, collect, collect_extras
+from client_agent.collect.selection import NOTHING, Known, Selection
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.sandbox.base import SelfTestReport
 from client_agent.sandbox.grants import Grant
@@ -30,6 +31,12 @@ class ReceiptSource:
     version: str
     sandbox: SelfTestReport
     grant: Grant
+    given: Known = NOTHING
+    """Files that are left out where they are as they were."""
+
+    def selection(self) -> Selection:
+        """What to keep."""
+        return Selection(self.payload.outputs, self.given)
 
     def receipt(self, contents: Contents, outcome: Outcome | None, *, logs: bool) -> bytes:
         """``ferryman.json`` of a result with these contents.
@@ -65,6 +72,8 @@ class ReceiptSource:
             received_at=iso(payload.created_at),
             started_at=None if payload.started_at is None else iso(payload.started_at),
             ended_at=None if ended_at is None else iso(ended_at),
+            outputs=list(payload.outputs),
+            result_files=payload.result_files,
             files=contents.files,
             bytes=contents.bytes,
             logs=receipt.Logs(stdout=contents.names[LOGS[0]], stderr=contents.names[LOGS[1]])
@@ -93,10 +102,11 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
     logs = _logs(folders, payload.id)
     outcome = replace(outcome, stderr_tail=log_tail(folders.log(payload.id, "stderr")))
     staged, at = folders.staging(), outcome.ended_at or payload.created_at
+    selection = source.selection()
     try:
         try:
             made = _receipt(source, outcome)
-            collected = collect(fd, staged, payload.limits, logs, made, at=at)
+            collected = collect(fd, staged, payload.limits, logs, made, at=at, selection=selection)
         except ResultsLimitExceeded as problem:
             outcome = _with_results_limit(outcome, problem)
             collected = collect_extras(staged, logs, _receipt(source, outcome), at)
@@ -114,6 +124,8 @@ def pack(source: ReceiptSource, outcome: Outcome, folders: Folders, fd: int) -> 
     warnings = collected.not_portable.warnings()
     if collected.skipped:
         warnings = (*warnings, _skipped_warning(collected))
+    if outcome.state is PayloadState.COMPLETED:  # who failed has left less, and knows why
+        warnings = (*warnings, *selection.warnings())
     return replace(outcome, result=result, warnings=(*outcome.warnings, *warnings))
 
 
@@ -134,7 +146,10 @@ def snapshot(
     logs = _logs(folders, payload.id)
     made = _receipt(source, outcome)
     try:
-        collect(fd, to, payload.limits, logs, made, check_space=check_space, at=at)
+        selection = source.selection()
+        collect(
+            fd, to, payload.limits, logs, made, check_space=check_space, at=at, selection=selection
+        )
     except (ResultsLimitExceeded, PermissionError):
         collect_extras(to, logs, made, at)
 

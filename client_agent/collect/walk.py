@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import stat
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from client_agent.storage import open_beneath
 from client_agent.storage.shortage import raise_if_shortage
 from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, safe_path, shown
 from shared.files.portable import fold, why_not_portable
+
+Keep = Callable[[str, os.stat_result | None], bool]
+"""Whether to keep the file with a path, composed (NFC); without a status: an empty folder."""
 
 _SKIPPED: Final = (
     (stat.S_ISLNK, "a symlink"),
@@ -82,10 +86,14 @@ class Walk:
     Args:
         fd: descriptor of the directory; the caller closes it.
         may_chmod: modes may be changed so that everything can be read. False while the job runs.
+        keep: the other files are neither packed nor do their sizes count.
     """
 
-    def __init__(self, fd: int, bounds: Bounds, *, may_chmod: bool = True) -> None:
+    def __init__(
+        self, fd: int, bounds: Bounds, *, may_chmod: bool = True, keep: Keep | None = None
+    ) -> None:
         self._fd, self._bounds, self._may_chmod = fd, bounds, may_chmod
+        self._keep = keep or (lambda path, status: True)
         if may_chmod and os.fstat(fd).st_mode & 0o700 != 0o700:
             with suppress(PermissionError):
                 os.fchmod(fd, 0o700)
@@ -122,7 +130,7 @@ class Walk:
                     raise ResultsLimitExceeded("depth", bounds.depth, len(stack), shown(path))
                 if length > bounds.path_bytes:
                     raise ResultsLimitExceeded("path", bounds.path_bytes, length, shown(path))
-                if stat.S_ISREG(status.st_mode):
+                if stat.S_ISREG(status.st_mode) and self._keep(_composed(path), status):
                     total += status.st_size
                     if total > max_bytes:
                         raise ResultsLimitExceeded("bytes", max_bytes, total, shown(path))
@@ -161,10 +169,10 @@ class Walk:
                 name = folder.next_name()
                 if name is None:
                     stack.pop().close()
-                    if stack and not folder.packed:
+                    if stack and not folder.packed and self._keep(folder.safe[:-1], None):
                         stack[-1].packed = True
                         yield Entry(folder.safe[:-1], is_folder=True, modified=folder.modified)
-                    elif stack:
+                    elif stack and folder.packed:
                         stack[-1].packed = True
                     continue
                 raw = folder.path + name
@@ -188,7 +196,7 @@ class Walk:
                         below = _Folder(fd, f"{raw}/", left + 1)
                         below.safe, below.modified = f"{path}/", status.st_mtime
                         stack.append(below)
-                    else:
+                    elif self._keep(path, status):
                         folder.add_name(safe, path, not_portable)
                         folder.packed = True
                         yield Entry(
@@ -257,6 +265,10 @@ class _Folder:
     def close(self) -> None:
         self._listing.close()
         os.close(self.fd)
+
+
+def _composed(path: str) -> str:
+    return path if path.isascii() else unicodedata.normalize("NFC", path)
 
 
 def _shown(path: str) -> str:

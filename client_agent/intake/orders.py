@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from pydantic import ValidationError
 
 from client_agent.payloads.errors import Refused
+from shared.files.globs import MAX_PATTERNS, check_pattern
 from shared.files.names import UnsafeName, safe_path
 from shared.ids import AttemptKey
 from shared.wire import Order, OrderList
@@ -63,8 +65,20 @@ def check_order(order: Order) -> AttemptKey:
             raise Refused(400, "invalid_order", "order: array.index: it has to be 0 or more")
         if order.array.file is not None:
             _check_path("array.file", order.array.file)
+    _check_outputs(order.outputs)
     _check_env(order.env)
     return key
+
+
+def _check_outputs(patterns: Sequence[str]) -> None:
+    if len(patterns) > MAX_PATTERNS:
+        message = f"order: outputs: {len(patterns)} patterns, at most {MAX_PATTERNS} are taken"
+        raise Refused(400, "invalid_order", message)
+    try:
+        for one in patterns:
+            check_pattern(one)
+    except ValueError as problem:
+        raise Refused(400, "invalid_order", f"order: outputs: {problem}") from None
 
 
 def _check_path(field: str, path: str) -> None:

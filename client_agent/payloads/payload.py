@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from shared.wire import (
     PayloadDoc,
     PayloadState,
     Reason,
+    ResultFiles,
     ResultInfo,
     RetryLater,
     Usage,
@@ -27,11 +28,11 @@ INSERT: Final = """
     INSERT INTO payloads (
         server, key, job_id, attempt, service, user_id, timeout_s, heartbeat_timeout_s, limits,
         bundle_file, bundle_size, bundle_digest, folder, entry, array_task, env, inputs_file,
-        on_shutdown, state, changed, created_at
+        on_shutdown, outputs, result_files, state, changed, created_at
     ) VALUES (
         :server, :key, :job_id, :attempt, :service, :user_id, :timeout_s, :heartbeat_timeout_s,
         :limits, :bundle_file, :bundle_size, :bundle_digest, :folder, :entry, :array, :env,
-        :inputs_file, :on_shutdown, :state, :changed, :now
+        :inputs_file, :on_shutdown, :outputs, :result_files, :state, :changed, :now
     ) RETURNING *
 """
 """Takes :meth:`NewPayload.params`, the state, the change number and the time."""
@@ -64,6 +65,9 @@ class NewPayload:
     inputs_file: str = ""
     """A ZIP of other jobs' files, stored like a bundle; empty: none."""
     on_shutdown: OnShutdown = "stop"
+    outputs: Sequence[str] = ()
+    """Patterns of the files that its result is to have; none: all."""
+    result_files: ResultFiles = "all"
 
     def params(self) -> dict[str, Any]:
         """Parameters of :data:`INSERT`."""
@@ -75,6 +79,7 @@ class NewPayload:
             "limits": self.limits.model_dump_json(),
             "array": None if self.array is None else self.array.model_dump_json(),
             "env": json.dumps(dict(self.env)),
+            "outputs": json.dumps(list(self.outputs)),
         }
 
 
@@ -150,6 +155,8 @@ class Payload:
     """Empty once it has ended."""
     inputs_file: str = ""
     on_shutdown: OnShutdown = "stop"
+    outputs: Sequence[str] = ()
+    result_files: ResultFiles = "all"
 
     def doc(self, live: LiveDoc | None = None) -> PayloadDoc:
         """As on the wire.
@@ -188,7 +195,7 @@ _AS_STORED: Final = (
     *("id", "server", "key", "service", "user_id", "timeout_s", "heartbeat_timeout_s"),
     *("bundle_file", "bundle_size", "bundle_digest", "changed", "loc", "pid"),
     *("created_at", "started_at", "ended_at"),
-    *("folder", "entry", "inputs_file", "on_shutdown"),
+    *("folder", "entry", "inputs_file", "on_shutdown", "result_files"),
 )
 """Fields of a payload that are stored as they are."""
 
@@ -209,6 +216,7 @@ def from_row(row: Row) -> Payload:
         if row["array_task"] is None
         else ArrayTask.model_validate_json(row["array_task"]),
         env=json.loads(row["env"]),
+        outputs=tuple(json.loads(row["outputs"])),
     )
 
 

@@ -97,4 +97,10 @@ _3: Final[Migration] = (
     "ALTER TABLE payloads ADD COLUMN children INTEGER NOT NULL DEFAULT 0",
 )
 
-MIGRATIONS: Final = (_1, _2, _3)
+_4: Final[Migration] = (
+    # Which files the result is to have.
+    "ALTER TABLE payloads ADD COLUMN outputs TEXT NOT NULL DEFAULT '[]'",
+    "ALTER TABLE payloads ADD COLUMN result_files TEXT NOT NULL DEFAULT 'all'",
+)
+
+MIGRATIONS: Final = (_1, _2, _3, _4)

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from client_agent.collect import result
+from client_agent.collect.selection import Known
 from client_agent.output.live import LiveOutput
 from client_agent.output.silence import run_watched
 from client_agent.payloads.payload import Outcome, Payload
@@ -33,6 +34,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 RETRY_S: Final = 1.0
 """Pause before a step is tried again that the database or a shortage of the agent prevented."""
+TICK_S: Final = 0.011
+"""File systems tell times apart that are so far from each other."""
 PACK_TRIES: Final = 30
 """Tries to pack a result during a shortage; then the result is lost."""
 
@@ -90,6 +93,11 @@ class Attempt:
         """Whether it runs, and a stopping agent is to wait for it."""
         running = self.payload.state is PayloadState.RUNNING and not self.finished.is_set()
         return running and self.payload.on_shutdown == "continue"
+
+    @property
+    def given(self) -> Known:
+        """Files that its result leaves out where they are as they were."""
+        return self._unpacked.given
 
     # -- called by the runner
 
@@ -159,6 +167,8 @@ class Attempt:
             message = f"the bundle could not be unpacked: {problem}"
             await self._end(PayloadState.PREPARED, outcomes.failed(Reason.AGENT_ERROR, message))
             return False
+        if payload.result_files == "changed":  # else a change could leave the times as they are
+            await context.clock.sleep(TICK_S)
         return not self._start_prevented
 
     async def _launch(self, workspace: Workspace) -> None:
@@ -219,8 +229,8 @@ class Attempt:
 
     async def _pack(self, workspace: Workspace, outcome: Outcome) -> Outcome:
         """The outcome with its result; without it where it could not be stored."""
-        context, source = self._context, self._context.receipt_source(self.payload)
-        tries = 0
+        context = self._context
+        source, tries = context.receipt_source(self.payload, self.given), 0
         while True:
             try:
                 return await context.in_thread(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 from client_agent.collect.result import ReceiptSource
+from client_agent.collect.selection import NOTHING, Known
 from client_agent.intake.admission import Identity
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.payload import Payload
@@ -55,12 +56,17 @@ class AgentContext:
             unused.append(payload.bundle_file)
         await self.folders.remove_run_files(payload.id, unused)
 
-    def receipt_source(self, payload: Payload) -> ReceiptSource:
-        """What the receipt of this payload is made of."""
+    def receipt_source(self, payload: Payload, given: Known = NOTHING) -> ReceiptSource:
+        """What the result of this payload is made from.
+
+        Args:
+            given: files that are left out where they are as they were.
+        """
         return ReceiptSource(
             payload,
             self.identity.name,
             self.identity.version,
             self.watch.report,
             self.grants.for_service(payload.service),
+            given,
         )

@@ -13,6 +13,7 @@ import structlog
 
 from client_agent.collect import result
 from client_agent.collect.pack import CheckSpace
+from client_agent.collect.selection import NOTHING
 from client_agent.payloads import states
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
@@ -109,7 +110,8 @@ class Runner:
             check_space: see :func:`client_agent.collect.pack.collect`.
         """
         context, loop = self._context, asyncio.get_running_loop()
-        source = context.receipt_source(payload)
+        attempt = self._attempts.get(payload.id)
+        source = context.receipt_source(payload, attempt.given if attempt else NOTHING)
         async with self.directory(payload) as fd:
             await loop.run_in_executor(
                 threads, result.snapshot, source, context.folders, fd, to, check_space

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from client_agent.collect.selection import NOTHING, Known, known_files
 from client_agent.payloads.payload import Payload
 from client_agent.sandbox.base import HARD, Workspace
 from client_agent.storage.folders import Folders
@@ -37,6 +38,8 @@ class Unpacked:
 
     array_line: str | None = None
     warnings: tuple[str, ...] = ()
+    given: Known = NOTHING
+    """Its files, where its result is to have those only that are new or changed."""
 
 
 def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked:
@@ -74,7 +77,8 @@ def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked
                 why = f"{what} does not fit on the job's disk of {disk}: each file takes blocks"
                 raise DoesNotFit(why) from None
             raise
-    return Unpacked(line, (_left_out(left_out),) if left_out else ())
+    given = known_files(workspace.fd) if payload.result_files == "changed" else NOTHING
+    return Unpacked(line, (_left_out(left_out),) if left_out else (), given)
 
 
 def _open_inputs(folders: Folders, payload: Payload, stack: ExitStack) -> InputsReader | None:

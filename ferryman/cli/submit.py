@@ -93,6 +93,8 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print sizes and names of what would be sent.")
     ] = False,
+    outputs: submit_options.Outputs = None,
+    result_files: submit_options.ResultFiles = None,
     wait: Annotated[
         bool,
         typer.Option(
@@ -171,6 +173,8 @@ def submit(
         "after": after,
         "inputs_from": inputs_from,
         "callback_url": callback_url,
+        "outputs": outputs,
+        "result_files": result_files,
     }
 
     async def work() -> int:

@@ -68,6 +68,14 @@ BatchPolicy = Annotated[
     _option("--batch-policy", "POLICY", "wait_all, or fail_fast: the first failure ends the rest."),
 ]
 After = Annotated[Text, _option("--after", "IDS", "Start when these jobs have completed: 17,18.")]
+Outputs = Annotated[
+    Text,
+    _option("--outputs", "PATTERNS", "What the result is to have, such as 'out/*.csv,best.pdb'."),
+]
+ResultFiles = Annotated[
+    Text,
+    _option("--result-files", "WHICH", "all, or changed: without the files that were sent."),
+]
 InputsFrom = Annotated[
     Text, _option("--inputs-from", "IDS", "Likewise, with their result files below inputs/ID/.")
 ]

@@ -47,5 +47,7 @@ def order_of(
         entry=job.entry,
         array=array,
         inputs=None if inputs is None else InputsInfo(size=inputs.size, sha256=inputs.sha256),
+        outputs=list(job.outputs),
+        result_files=job.result_files,
         keep_bundle=keep_bundle,
     )

@@ -220,6 +220,8 @@ _FIELDS: Final[dict[str, tuple[str, str]]] = {
     "after": ("jobs that have to complete before it starts", "17,18"),
     "inputs_from": ("likewise; it gets their result files", "17"),
     "callback_url": ("where its end is posted", "https://portal.example.org/hooks"),
+    "outputs": ("patterns of the files that its result is to have", "out/*.csv,best.pdb"),
+    "result_files": ("all, or changed: without files that are as they were sent", "changed"),
     "array": ("a child for each index", "0-99"),
     "array_file": ("in place of array: a child for each line of this file", "params.txt"),
     "max_parallel": ("most children under way at once", "10"),

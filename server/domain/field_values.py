@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 from server.domain.retry_policy import BackoffKind, is_retry_reason
 from server.domain.webhook_targets import webhook_target
 from shared.clock import SECOND, Micros
+from shared.files.globs import MAX_PATTERNS, check_pattern
 from shared.units.durations import parse_duration
-from shared.wire import Reason
+from shared.wire import Reason, ResultFiles
 
 Parser: TypeAlias = Callable[[str], Any]
 _TAG: Final = re.compile(r"[^\s,\x00-\x1f\x7f]{1,64}")
@@ -231,6 +232,19 @@ def _callback_url(text: str) -> str:
     return text
 
 
+def _outputs(text: str) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(_words(text)))
+    if not 1 <= len(words) <= MAX_PATTERNS:
+        raise ValueError(f"there may be 1 to {MAX_PATTERNS} patterns, separated by commas")
+    return tuple(map(check_pattern, words))
+
+
+def _result_files(text: str) -> str:
+    if text not in get_args(ResultFiles):
+        raise ValueError(f"{text[:64]!r} is neither all nor changed")
+    return text
+
+
 VALUES: Final[Mapping[str, Parser]] = {
     "name": _name,
     "tags": tags,
@@ -255,5 +269,7 @@ VALUES: Final[Mapping[str, Parser]] = {
     "after": _jobs,
     "inputs_from": _jobs,
     "callback_url": _callback_url,
+    "outputs": _outputs,
+    "result_files": _result_files,
 }
 """Field -> its parser."""

@@ -14,7 +14,7 @@ from server.domain.live import Live
 from server.domain.retry_policy import RetryPolicy
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.wire import JobState, Level, Limits, Progress, Reason, Usage
+from shared.wire import JobState, Level, Limits, Progress, Reason, ResultFiles, Usage
 
 FIRST_EVENT: Final = f"job.{states.FIRST.lower()}"
 
@@ -113,6 +113,9 @@ class NewJob:
     """Jobs whose result files it gets, once they have completed."""
     callback_url: str | None = None
     """Where its end is announced."""
+    outputs: tuple[str, ...] = ()
+    """Patterns of the files that its result is to have; none: all."""
+    result_files: ResultFiles = "all"
     batch: BatchRequest | None = None
     schedule_id: int | None = None
     ticket: UsedTicket | None = None
@@ -214,6 +217,8 @@ class Job(Execution):
     """Jobs whose result files it gets, likewise."""
     callback_url: str | None = None
     """Where its end is announced."""
+    outputs: tuple[str, ...] = ()
+    result_files: ResultFiles = "all"
 
     @property
     def key(self) -> AttemptKey:

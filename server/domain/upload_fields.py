@@ -18,7 +18,7 @@ from shared.principals import Principal
 from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
-from shared.wire import Limits
+from shared.wire import Limits, ResultFiles
 
 USER_ID: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
@@ -61,6 +61,8 @@ class UploadRequest:
     after: tuple[int, ...] = ()
     inputs_from: tuple[int, ...] = ()
     callback_url: str | None = None
+    outputs: tuple[str, ...] = ()
+    result_files: ResultFiles = "all"
     batch: BatchRequest | None = None
     """Without ranges where a file of the bundle says how many, or run.sh does."""
 
@@ -177,6 +179,8 @@ def upload_request(
         after=values.get("after", ()),
         inputs_from=values.get("inputs_from", ()),
         callback_url=values.get("callback_url"),
+        outputs=values.get("outputs", ()),
+        result_files=values.get("result_files", "all"),
         batch=_batch(values, service),
     )
 

@@ -130,6 +130,7 @@ class Accept(Stage):
             service, most = request.service, request.limits.disk
             raise BundleTooLarge(service.name, service.limits.disk, most, bundle.bytes)
         request = await with_tasks(request, content.path, has_gather=bundle.has_gather)
+        warnings = (*bundle.warnings, *self._not_chosen(request))
 
         allowed = self._allowances.of(request.user_id)
 
@@ -140,7 +141,7 @@ class Accept(Stage):
                     stored,
                     self._clock.now(),
                     principal.name,
-                    warnings=bundle.warnings,
+                    warnings=warnings,
                     ticket=ticket,
                 ),
                 QUEUED,
@@ -161,6 +162,17 @@ class Accept(Stage):
         ):
             raise KeyReused(job.id)
         return job, is_new
+
+    def _not_chosen(self, request: UploadRequest) -> tuple[str, ...]:
+        """A warning where nobody can leave files out of a result."""
+        chooses = bool(request.outputs) or request.result_files != "all"
+        agents = self._fleet.all()
+        if not chooses or not agents or any(agent.supports_events for agent in agents):
+            return ()
+        return (
+            "outputs and result_files: the result has what a job-orchestrator client gives back, "
+            "because this server has no other agents",
+        )
 
     async def store(
         self,
@@ -265,6 +277,8 @@ def new_job(
         after=request.after,
         inputs_from=request.inputs_from,
         callback_url=request.callback_url,
+        outputs=request.outputs,
+        result_files=request.result_files,
         batch=request.batch,
         schedule_id=schedule_id,
         ticket=ticket,

@@ -17,7 +17,7 @@ from shared.sql import Transaction
 
 _COPIED: Final = (
     "user_id, service, tags, limits, timeout_s, submitted_by, retry, queue_timeout_s, "
-    "heartbeat_timeout_s, expires_after_s, priority"
+    "heartbeat_timeout_s, expires_after_s, priority, outputs, result_files"
 )
 """What a child has from its parent."""
 

@@ -66,6 +66,7 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "limits": _limits,
     "usage": Usage.model_validate_json,
     "tags": _words,
+    "outputs": _words,
     "warnings": _words,
     "upload_warnings": _words,
     "after": _ids,
@@ -157,6 +158,8 @@ def new_job_columns(new: NewJob) -> dict[str, Any]:
         "after": json.dumps(new.after),
         "inputs_from": json.dumps(new.inputs_from),
         "callback_url": new.callback_url,
+        "outputs": json.dumps(new.outputs),
+        "result_files": new.result_files,
     }
 
 

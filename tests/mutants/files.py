@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _AGENT: Final = "tests/contract/test_agent_files.py::test_"
 _SERVER: Final = "tests/contract/test_files_http.py::test_"
+_OUTPUTS: Final = "tests/contract/test_outputs.py::test_"
 _RUNNING: Final = "tests/contract/test_running_files_http.py::test_"
 
 
@@ -16,13 +17,6 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS: Final = (
-    _of(
-        "only regular files of what runs are read",
-        "client_agent/collect/running.py",
-        "if not stat.S_ISREG(status.st_mode):",
-        "if False:",
-        f"{_AGENT}nothing_outside_the_directory_is_read",
-    ),
     _of(
         "a path of what runs is a safe one",
         "client_agent/collect/running.py",
@@ -36,6 +30,27 @@ MUTANTS: Final = (
         "if (status.st_dev, status.st_ino) != (file.device, file.inode):",
         "if False:",
         f"{_AGENT}a_file_that_was_replaced_or_cut_is_not_mixed_with_another",
+    ),
+    _of(
+        "what a job was given is left out only as it was",
+        "client_agent/collect/selection.py",
+        "status.st_mtime_ns, status.st_ctime_ns)",
+        "status.st_mtime_ns)",
+        f"{_OUTPUTS}a_result_of_changes_leaves_out_what_is_as_it_was_sent",
+    ),
+    _of(
+        "what is not kept does not count for the results limit",
+        "client_agent/collect/walk.py",
+        "if stat.S_ISREG(status.st_mode) and self._keep(_composed(path), status):",
+        "if stat.S_ISREG(status.st_mode):",
+        f"{_OUTPUTS}what_is_not_asked_for_does_not_count_for_the_results_limit",
+    ),
+    _of(
+        "children are made whatever was asked for",
+        "client_agent/collect/selection.py",
+        "if path.startswith(ALWAYS):",
+        "if False:",
+        f"{_OUTPUTS}children_that_a_job_leaves_are_made_whatever_it_asked_for",
     ),
     _of(
         "the end of a file is not sent before its checksum is known",

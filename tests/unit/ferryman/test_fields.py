@@ -29,6 +29,8 @@ from server.domain.upload_fields import OPTIONAL
         ("array", "0-9,20", "0-9,20"),
         ("after", [17, 18], "17,18"),
         ("inputs_from", 17, "17"),
+        ("outputs", ["out/*.csv", "best.pdb"], "out/*.csv,best.pdb"),
+        ("result_files", "changed", "changed"),
     ],
 )
 def test_an_option_is_written_as_the_server_reads_it(option, value, text) -> None:
