@@ -21,9 +21,7 @@ from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
-from shared.http.numbers import whole_number
-from shared.http.request_body import send_continue
-from shared.wire import (
+from shared.bulk_wire import (
     Acknowledged,
     OrderAnswer,
     OrderAnswers,
@@ -31,6 +29,10 @@ from shared.wire import (
     PayloadRefs,
     ResultHead,
     ResultHeads,
+)
+from shared.http.numbers import whole_number
+from shared.http.request_body import send_continue
+from shared.wire import (
     Wire,
 )
 

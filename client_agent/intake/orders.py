@@ -9,10 +9,13 @@ from typing import Final
 from pydantic import ValidationError
 
 from client_agent.payloads.errors import Refused
+from shared.bulk_wire import OrderList
 from shared.files.globs import MAX_PATTERNS, check_pattern
 from shared.files.names import UnsafeName, safe_path
 from shared.ids import AttemptKey
-from shared.wire import Order, OrderList
+from shared.wire import (
+    Order,
+)
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RESERVED: Final = frozenset({"HOME", "TMPDIR"})

@@ -34,15 +34,17 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
-from shared.together import Rest, Together
-from shared.wire import (
+from shared.bulk_wire import (
     Acknowledged,
     OrderAnswer,
     OrderAnswers,
     OrderList,
-    PayloadDoc,
     PayloadRef,
     PayloadRefs,
+)
+from shared.together import Rest, Together
+from shared.wire import (
+    PayloadDoc,
     Wire,
 )
 

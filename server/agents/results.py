@@ -11,8 +11,11 @@ import aiohttp
 
 from server.agents import answers
 from server.ports import Fetched, ScratchFile
+from shared.bulk_wire import ResultHead, ResultHeads
 from shared.clock import Clock
-from shared.wire import PayloadDoc, ResultHead, ResultHeads
+from shared.wire import (
+    PayloadDoc,
+)
 
 _HEAD_BYTES: Final = 256 << 10
 _MAX_BYTES: Final = 16 << 20
