@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +26,15 @@ class Health(BaseModel):
     status: str
     database: str = ""
     message: str = ""
+    version: str | None = None
+    """Of the server; for those whom it knows."""
+    agents: dict[str, str] = Field(default_factory=dict)
+    """Agent -> "up" or "down"."""
+    agent: str | None = None
+    date: AwareDatetime | None = None
+    """The server's clock when it answered, to the second."""
+
+    @property
+    def is_agents(self) -> bool:
+        """Whether an agent answered, and not a server."""
+        return self.agent is not None

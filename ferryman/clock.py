@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -27,3 +28,8 @@ class RealClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+def wall_clock() -> datetime:
+    """The time of day, in UTC; it may jump."""
+    return datetime.now(UTC)

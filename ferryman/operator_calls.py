@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from urllib.parse import quote
 
 from ferryman.agent_models import AgentAction, AgentDoc, AgentPage
@@ -21,7 +23,13 @@ class OperatorCalls(Calls):
         Raises:
             TryLater: it is up, but cannot take work; the text says why.
         """
-        return await self._transport.get("health", Health)
+
+        async def once() -> Health:
+            async with self._transport.answer("GET", "health") as answer:
+                health = await self._transport.read(answer, Health)
+                return health.model_copy(update={"date": _date(answer.headers.get("Date"))})
+
+        return await self._transport.retry(once)
 
     async def services(self) -> list[ServiceDoc]:
         """The services that the server offers: what they allow, and how busy they are."""
@@ -94,6 +102,13 @@ class OperatorCalls(Calls):
         query = {"message": message} if message else None
         with conflict_as(Conflict):
             return (await self._transport.post(path, AgentDoc, query=query))[1]
+
+
+def _date(header: str | None) -> datetime | None:
+    try:
+        return parsedate_to_datetime(header) if header else None
+    except ValueError:
+        return None  # of some proxy
 
 
 def _agent_path(name: str) -> str:

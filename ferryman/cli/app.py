@@ -20,6 +20,7 @@ from ferryman.cli import (
     tokens,
 )
 from ferryman.cli.completion import completion
+from ferryman.cli.doctor import doctor
 from ferryman.cli.sections import FOR_OPERATORS, OWN, PROGRAMS, Sections
 from ferryman.cli.submit import submit
 
@@ -65,6 +66,7 @@ app.command("server", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(pro
 app.command("agent", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.agent)
 app.command("backup", rich_help_panel=FOR_OPERATORS, context_settings=_PASSED_ON)(programs.backup)
 app.command("restore", rich_help_panel=FOR_OPERATORS, context_settings=_PASSED_ON)(programs.restore)
+app.command("doctor", rich_help_panel=OWN)(doctor)
 app.command("completion", rich_help_panel=OWN)(completion)
 
 

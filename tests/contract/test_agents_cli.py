@@ -116,3 +116,18 @@ async def test_the_sdk_says_what_is_in_the_way(operator: Operator) -> None:
         assert (caught.value.status, caught.value.code) == (409, "agent_reachable")
         with pytest.raises(NotFound):
             await client.agent("no/body?")
+
+
+async def test_the_doctor_finds_a_real_server_and_its_agent_well(
+    operator: Operator, tmp_path: Path
+) -> None:
+    line = [sys.executable, "-P", "-m", "ferryman", "doctor", "--url", operator.caller.url]
+    process = await asyncio.create_subprocess_exec(
+        *line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    assert (process.returncode, err) == (0, b""), out
+    lines = out.decode().splitlines()
+    assert "ok       token: the server asks for none" in lines
+    assert "ok       agent north: it gets jobs" in lines
+    assert not [line for line in lines if line.startswith("PROBLEM")]

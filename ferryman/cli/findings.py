@@ -1,0 +1,182 @@
+"""What ``ferryman doctor`` looks at, and what it finds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ferryman import errors
+from ferryman.cli.exits import FAILED, exit_code_for
+from ferryman.cli.hints import hint_for
+from ferryman.units import say_duration, say_size
+
+if TYPE_CHECKING:
+    from ferryman.agent_models import AgentDoc
+    from ferryman.answers import Health
+    from ferryman.client import Client
+
+MAX_SKEW_S: Final = 5.0
+"""Between this clock and the server's; their messages have whole seconds."""
+_SOON_S: Final = 7 * 86_400.0
+_MIN_FREE: Final = 1 << 30
+"""Bytes on this disk, for results."""
+
+Level = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    about: str
+    level: Level
+    text: str
+    hint: str | None = None
+    """What to do, with a command."""
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """Looks at a server, and at this machine.
+
+    Args:
+        command: the words of a command -> a command line that reaches the same server.
+        now: the wall clock.
+    """
+
+    client: Client
+    command: Callable[[str], str]
+    has_token: bool
+    version: str
+    now: Callable[[], datetime]
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """All of them; the first ones only where the server cannot be asked."""
+        yield Finding("client", "ok", f"version {self.version}")
+        yield _free(Path.cwd())
+        try:
+            asked_at = self.now()
+            health = await self.client.health()
+        except errors.TryLater as problem:
+            yield Finding("server", "problem", str(problem), None, exit_code_for(problem))
+            return
+        except errors.FerrymanError as problem:
+            yield self._problem("server", problem)
+            return
+        if health.is_agents:
+            text = f"{self.client.url} is an agent: commands are for the server that uses it"
+            yield Finding("server", "problem", text, "--url or FERRYMAN_URL says which server", 76)
+            return
+        yield Finding("server", "ok", f"{self.client.url} answers, and takes work")
+        if health.version:
+            yield self._versions(health.version)
+        if health.date is not None:
+            yield self._clock(asked_at, health)
+        async for finding in self._what_may_be_seen():
+            yield finding
+
+    def _problem(self, about: str, problem: errors.FerrymanError) -> Finding:
+        hint = hint_for(problem, self.command, has_token=self.has_token)
+        if isinstance(problem, errors.Unreachable | errors.NotUnderstood):
+            hint = "--url or FERRYMAN_URL says which server; is it running there?"
+        return Finding(about, "problem", str(problem), hint, exit_code_for(problem))
+
+    def _versions(self, servers: str) -> Finding:
+        if servers.split(".")[:2] == self.version.split(".")[:2]:
+            return Finding("version", "ok", f"the server has version {servers}")
+        text = f"the server has version {servers}, this is {self.version}"
+        return Finding("version", "warning", text, f"pip install 'ferryman=={servers}'")
+
+    def _clock(self, asked_at: datetime, health: Health) -> Finding:
+        assert health.date is not None
+        # The answer was made between the two; its time is cut to a whole second.
+        early = (asked_at - health.date).total_seconds() - 1
+        late = (health.date - self.now()).total_seconds()
+        skew = max(early, late, 0.0)
+        if skew <= MAX_SKEW_S:
+            return Finding("clock", "ok", "this clock and the server's agree")
+        which = "behind" if early > late else "ahead of"
+        text = f"the server's clock is {say_duration(skew)} {which} this one"
+        return Finding("clock", "warning", text, "on the one that is wrong: timedatectl status")
+
+    async def _what_may_be_seen(self) -> AsyncIterator[Finding]:
+        try:
+            who = await self.client.whoami()
+        except errors.FerrymanError as problem:
+            yield self._problem("token", problem)
+            return
+        if not who.token_needed:
+            yield Finding("token", "ok", "the server asks for none")
+        else:
+            ends = who.expires_at
+            left = None if ends is None else (ends - self.now()).total_seconds()
+            text = f"{who.name}, {who.role}: {', '.join(sorted(who.scopes))}"
+            if left is not None and left < _SOON_S:
+                yield Finding(
+                    "token",
+                    "warning",
+                    f"{text}; it expires in {say_duration(max(left, 1))}",
+                    f"an operator renews it: {self.command(f'token rotate {who.token_id}')}",
+                )
+            else:
+                yield Finding("token", "ok", text)
+        async for finding in self._services():
+            yield finding
+        if who.role == "operator":
+            agents = await self.client.agents()
+            for agent in agents:
+                for finding in self._agent(agent):
+                    yield finding
+            if not agents:
+                hint = "an agent is a table [agents.NAME] of the server's settings"
+                yield Finding("agents", "problem", "the server has no agents", hint, FAILED)
+
+    async def _services(self) -> AsyncIterator[Finding]:
+        for service in await self.client.services():
+            about = f"service {service.name}"
+            if service.paused:
+                why = f": {service.paused_message}" if service.paused_message else ""
+                hint = self.command(f"services resume {service.name}")
+                yield Finding(about, "warning", f"it is paused{why}", hint)
+            elif not service.offered:
+                yield Finding(about, "warning", "no agent offers it", self.command("agents"))
+            else:
+                yield Finding(about, "ok", "an agent offers it")
+
+    def _agent(self, agent: AgentDoc) -> Iterator[Finding]:
+        about, show = f"agent {agent.name}", self.command(f"agents show {agent.name}")
+        if agent.state == "active" and agent.trouble:
+            yield Finding(about, "problem", agent.trouble, show, FAILED)
+        elif agent.state != "active":
+            hint = self.command(f"agents resume {agent.name}")
+            yield Finding(about, "warning", f"it is {agent.state}", hint)
+        else:
+            yield Finding(about, "ok", "it gets jobs")
+        for text in _sandbox(agent.health or {}):
+            yield Finding(about, "warning", text, "on its host: ferryman agent check")
+
+
+def _sandbox(health: Mapping[str, Any]) -> Iterator[str]:
+    """What is weak about an agent's sandbox."""
+    sandbox = health.get("sandbox")
+    if not isinstance(sandbox, Mapping):
+        return
+    if sandbox.get("warning"):
+        yield str(sandbox["warning"])
+    enforcement = sandbox.get("enforcement")
+    if isinstance(enforcement, Mapping):
+        weak = sorted(str(name) for name, how in enforcement.items() if how != "hard")
+        if weak:
+            yield f"limits that a job can get around: {', '.join(weak)}"
+
+
+def _free(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    if free < _MIN_FREE:
+        return Finding("disk", "warning", f"{say_size(free)} are free here, for results")
+    return Finding("disk", "ok", f"{say_size(free)} are free here")
