@@ -13,7 +13,8 @@ from server.stages.audit import AuditTrail
 from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
 from shared.http.origins import SAFE_METHODS
-from shared.http.request_log import ERROR_CODE, REQUEST_ID, TARGET, UPLOADED_ID, peer_address
+from shared.http.request_ids import REQUEST_ID
+from shared.http.request_log import ERROR_CODE, TARGET, UPLOADED_ID, peer_address
 from shared.logs import RateLimiter
 
 _AT_ONCE: Final = frozenset({Area.ADMIN, Area.AGENTS, Area.SERVICES})

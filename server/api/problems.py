@@ -40,7 +40,8 @@ from server.web.frame import HEADERS
 from server.web.refusal_page import refusal_page
 from shared.http.middleware import Handler
 from shared.http.refusals import Denied
-from shared.http.request_log import ERROR_CODE, REQUEST_ID
+from shared.http.request_ids import REQUEST_ID
+from shared.http.request_log import ERROR_CODE
 from shared.multipart.limits import FormRefused
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import Problem

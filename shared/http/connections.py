@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from shared.http.origins import is_loopback
+from shared.logs import RateLimiter
 
 _MAX_CONNECTIONS: Final = 4096
 _MIN_RESERVED: Final = 64
 """Descriptors reserved for the program's own files, at least; otherwise a quarter of all."""
+_MALFORMED_A_SECOND: Final = 10.0
 _MAX_RESERVED: Final = 4096
 
 
@@ -118,6 +120,8 @@ class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.throttle = ReadThrottle()
+        self.malformed = RateLimiter(_MALFORMED_A_SECOND)
+        """Limits the log's lines about requests that are none."""
         self._peers: dict[Closable, str] = {}
         self._idle: dict[str, dict[Closable, None]] = {}
         self._count: Counter[str] = Counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 import ssl
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import structlog
 
 from shared.http.connections import Connections
 from shared.http.protocol import Connection
+from shared.http.request_ids import new_request_id
 from shared.http.tls import say_failure
 from shared.logs import RateLimiter
 
@@ -75,7 +75,7 @@ class Handshake:
     async def _run(
         self, make: Callable[[], Connection], context: ssl.SSLContext, seconds: float
     ) -> None:
-        loop, request_id = asyncio.get_running_loop(), secrets.token_hex(8)
+        loop, request_id = asyncio.get_running_loop(), new_request_id()
         why = ""
         try:
             async with asyncio.timeout(seconds):

@@ -7,7 +7,6 @@ then ``gate.admit``, then the handler.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -31,7 +30,8 @@ from shared.http.protocol import Connection
 from shared.http.rate_limits import RateLimits
 from shared.http.refusals import Denied
 from shared.http.request_body import check_body
-from shared.http.request_log import REQUEST_ID, RequestLog, peer_address
+from shared.http.request_ids import ID_HEADER, REQUEST_ID, new_request_id
+from shared.http.request_log import RequestLog, peer_address
 from shared.http.settings import HttpSection
 from shared.principals import Principal, Role
 
@@ -103,7 +103,7 @@ class Gate:
 
         @web.middleware
         async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
-            request_id = secrets.token_hex(8)
+            request_id = new_request_id()
             request[REQUEST_ID] = request_id
             request[PRINCIPAL] = self._signed(request) or self._tokens.principal(
                 request, peer_address(request)
@@ -133,7 +133,7 @@ class Gate:
 
     async def set_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """For ``on_response_prepare``: also answers that are streamed get these."""
-        response.headers["X-Request-ID"] = request.get(REQUEST_ID, "")
+        response.headers[ID_HEADER] = request.get(REQUEST_ID) or new_request_id()
         for name, value in self._origins.answer_headers(request.headers).items():
             response.headers[name] = value
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import socket
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +17,7 @@ from aiohttp import web
 
 from shared.http.authentication import PRINCIPAL
 from shared.http.connections import Closable, Connections
+from shared.http.request_ids import ID_HEADER, REQUEST_ID, new_request_id
 from shared.principals import ANONYMOUS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -190,7 +190,9 @@ class Connection(web.RequestHandler):
         if self._waiter is None or self._waiter.done() or self._tcp is None:
             return
         if begun or self._request_count == 0:
-            self._tcp.write(_REQUEST_TIMEOUT % secrets.token_hex(8).encode())
+            request_id = new_request_id()
+            self._tcp.write(_REQUEST_TIMEOUT % request_id.encode())
+            self._log_malformed("its head did not come within head_timeout", request_id)
         self.force_close()
         if self._tcp.get_write_buffer_size():
             self._tcp.abort()
@@ -205,14 +207,13 @@ class Connection(web.RequestHandler):
         """Answers to bytes that are no HTTP, and to errors outside the middlewares."""
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
             raise ConnectionError("the peer is gone") from exc
-        request_id = secrets.token_hex(8)
-        peer = self.peer
+        request_id = request.get(REQUEST_ID) or new_request_id()
         if status < 500:
             why = " ".join((message or "").split())[:200]
-            log.info("request.malformed", peer=peer, why=why, request_id=request_id)
+            self._log_malformed(why, request_id)
             text = f"this is no HTTP request that can be understood: {why}"
         else:
-            log.error("request.failed", peer=peer, exc_info=exc, request_id=request_id)
+            log.error("request.failed", peer=self.peer, exc_info=exc, request_id=request_id)
             text = f"something went wrong here; the log has it under request {request_id}"
         code = "bad_request" if status < 500 else "internal_error"
         body = {"id": 0, "status": "Unknown", "message": text, "code": code}
@@ -220,10 +221,15 @@ class Connection(web.RequestHandler):
             status=status,
             text=json.dumps(body),
             content_type="application/json",
-            headers={"X-Request-ID": request_id},
+            headers={ID_HEADER: request_id},
         )
         response.force_close()
         return response
+
+    def _log_malformed(self, why: str, request_id: str) -> None:
+        if (count := self._table.malformed.due()) is not None:
+            more = {"also_malformed": count} if count else {}
+            log.info("request.malformed", peer=self.peer, why=why, request_id=request_id, **more)
 
     # -- requests
 

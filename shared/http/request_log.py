@@ -17,7 +17,6 @@ from shared.logs import RateLimiter
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-REQUEST_ID: Final = web.RequestKey("request_id", str)
 ERROR_CODE: Final = web.RequestKey("outcome", str)
 """The code of a refusal, for the log."""
 UPLOADED_ID: Final = web.RequestKey("number", int)

@@ -334,6 +334,11 @@ async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(
             await guarded.ask("POST", guarded.upload, "x", **shown),
             await guarded.ask("GET", "/nowhere", **shown),
             await guarded.ask("GET", "/", Host="evil.example"),
+            await guarded.ask("DELETE", guarded.upload, **shown),
+            await guarded.ask(
+                "OPTIONS", guarded.private, Origin=PORTAL, Access_Control_Request_Method="GET"
+            ),
+            await guarded.ask("HEAD", guarded.private, **shown),
             await guarded.ask("GET", guarded.private, **shown),
         ]
         malformed = await guarded.send(b"nonsense\r\n\r\n")
@@ -343,7 +348,8 @@ async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(
     reply = [by_id[one] for one in ids]
     assert [line["status"] for line in reply] == [answer.status for answer in answers]
     assert [line["principal"] for line in reply] == [
-        "token-2", "anonymous", "token-2", "token-2", "anonymous", "token-2",
+        "token-2", "anonymous", "token-2", "token-2", "anonymous", "token-2", "anonymous",
+        "token-2", "token-2",
     ]  # fmt: skip
     assert {line["event"] for line in reply} == {"request.done", "request.denied"}
     assert reply[0]["job_id" if guarded.name == "server" else "payload_id"] == 1

@@ -100,7 +100,7 @@ MUTANTS: Final = (
     _of(
         "every answer has its id",
         f"{_HTTP}middleware.py",
-        'response.headers["X-Request-ID"] = request.get(REQUEST_ID, "")',
+        "response.headers[ID_HEADER] = request.get(REQUEST_ID) or new_request_id()",
         "pass",
         f"{_FRONT}every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log",
     ),

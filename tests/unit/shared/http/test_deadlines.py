@@ -215,6 +215,29 @@ async def test_without_a_token_not_even_the_rest_is_read():
         await gone(writer)
 
 
+@pytest.mark.parametrize("sent", [b"GET / HT", b"nonsense\r\n\r\n", b"GET /" + b"x" * 9_000])
+async def test_answers_before_a_handler_have_an_id_that_the_log_has_too(sent):
+    async with serving(head_s=SOON) as (_, port):
+        with capture_logs() as logs:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            answer = await reader.read()
+            await gone(writer)
+    (line,) = [one for one in logs if one["event"] == "request.malformed"]
+    assert f"X-Request-ID: {line['request_id']}\r\n".encode() in answer
+
+
+async def test_requests_that_are_none_do_not_fill_the_log():
+    async with serving() as (_, port):
+        with capture_logs() as logs:
+            for _ in range(30):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"nonsense\r\n\r\n")
+                assert b" 400 " in await reader.read()
+                await gone(writer)
+    assert 10 <= len(logs) <= 20
+
+
 async def test_what_is_no_http_is_answered_without_a_traceback(caplog):
     async with serving() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
