@@ -32,9 +32,10 @@ class ServiceDoc(Wire):
     offered: bool
     """Whether an agent of the server offers it."""
     in_work: int
-    """Slots held, of ``max_runs``."""
+    """Slots that jobs hold which the caller may see; there are ``max_runs``."""
     counts: dict[JobState, int]
-    """Its jobs by state; ``counts_up_to`` stands for that many or more."""
+    """Those of its jobs that the caller may see, by state; ``counts_up_to`` stands for that many or
+    more."""
     counts_up_to: int
     oldest_queued_at: AwareDatetime | None = None
     """When the job was queued that has waited longest."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -15,7 +14,7 @@ from server.api.parameter_types import flag, word
 from server.api.params import MAX_MESSAGE, flag_param, json_body, message_param
 from server.api.paths import SERVICE, SERVICES
 from server.api.route import Route, json_answer
-from server.domain.access import Area
+from server.domain.access import Area, Visible, visible
 from server.domain.errors import BadField
 from server.domain.service import Service
 from shared import wire
@@ -34,14 +33,13 @@ async def listing(request: web.Request, context: Context) -> ServicePage:
     """The services: what may be asked for, and how busy each is."""
     every = flag_param(request, "all")
     shown = [one for one in context.services.values() if every or not one.retired]
-    held = await _held(context)
-    items = [await _document(request, context, service, held) for service in shown]
+    items = [await _document(request, context, service) for service in shown]
     return ServicePage(items=items)
 
 
 async def read(request: web.Request, context: Context) -> ServiceDoc:
     """One service."""
-    return await _current(request, context, context.services.find(request.match_info["name"]))
+    return await _document(request, context, context.services.find(request.match_info["name"]))
 
 
 async def put(request: web.Request, context: Context) -> web.StreamResponse:
@@ -52,26 +50,26 @@ async def put(request: web.Request, context: Context) -> web.StreamResponse:
         request.match_info["name"], settings, env, secrets, request[PRINCIPAL].name
     )
     status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
-    return json_answer(await _current(request, context, service), status)
+    return json_answer(await _document(request, context, service), status)
 
 
 async def retire(request: web.Request, context: Context) -> ServiceDoc:
     """Take no new jobs for the service; those that it has go on to their end."""
     name, by = request.match_info["name"], request[PRINCIPAL].name
-    return await _current(request, context, await context.services.retire(name, by))
+    return await _document(request, context, await context.services.retire(name, by))
 
 
 async def pause(request: web.Request, context: Context) -> ServiceDoc:
     """Let the queued jobs of the service wait; those that were sent go on."""
     name, by = request.match_info["name"], request[PRINCIPAL].name
     message = message_param(request, "paused by an operator")
-    return await _current(request, context, await context.services.pause(name, message, by))
+    return await _document(request, context, await context.services.pause(name, message, by))
 
 
 async def resume(request: web.Request, context: Context) -> ServiceDoc:
     """Send the jobs of a paused service again."""
     name, by = request.match_info["name"], request[PRINCIPAL].name
-    return await _current(request, context, await context.services.resume(name, by))
+    return await _document(request, context, await context.services.resume(name, by))
 
 
 def _variables(field: str, given: Any) -> Mapping[str, str] | None:
@@ -83,24 +81,14 @@ def _variables(field: str, given: Any) -> Mapping[str, str] | None:
     return given
 
 
-async def _held(context: Context) -> Mapping[str, int]:
-    held = Counter[str]()
-    for one in await context.jobs.held():
-        held[one.service] += one.slots
-    return held
-
-
-async def _current(request: web.Request, context: Context, service: Service) -> ServiceDoc:
-    return await _document(request, context, service, await _held(context))
-
-
-async def _document(
-    request: web.Request, context: Context, service: Service, held: Mapping[str, int]
-) -> ServiceDoc:
-    load = await context.services.load(service.name, _COUNTED)
+async def _document(request: web.Request, context: Context, service: Service) -> ServiceDoc:
+    principal = request[PRINCIPAL]
+    # An agent has no jobs, and sees how busy a service is as operators do.
+    where = Visible() if principal.role is Role.AGENT else visible(principal)
+    load = await context.services.load(service.name, _COUNTED, where)
     record = service.record
     own: dict[str, Any] = {}
-    if request[PRINCIPAL].role is Role.OPERATOR:
+    if principal.role is Role.OPERATOR:
         own["env"] = sorted(service.env.keys() - service.secrets)
         own["secrets"] = sorted(service.secrets)
         if service.webhook is not None:
@@ -114,7 +102,7 @@ async def _document(
         paused_message=service.paused_message,
         retired=service.retired,
         offered=context.fleet.offered(service.name),
-        in_work=held.get(service.name, 0),
+        in_work=load.in_work,
         counts=dict(load.by_state),
         counts_up_to=_COUNTED,
         oldest_queued_at=utc(load.oldest_queued_at) if load.oldest_queued_at is not None else None,

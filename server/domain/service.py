@@ -37,6 +37,8 @@ class ServiceLoad:
     """state -> jobs, counted no further than a limit."""
     oldest_queued_at: Micros | None
     """When the job was queued that has waited longest."""
+    in_work: int
+    """Slots that its jobs hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from server.domain.access import Visible
 from server.domain.service import ServiceLoad, ServiceRecord
 from shared.clock import Micros
 
@@ -37,6 +38,8 @@ class ServiceRecords(Protocol):
         """Let its queued jobs wait, and say why; None: let them be sent again."""
         ...
 
-    async def load(self, name: str, most: int) -> ServiceLoad:
-        """How many jobs it has in each state; counts no further than ``most``."""
+    async def load(self, name: str, most: int, where: Visible) -> ServiceLoad:
+        """How many jobs it has in each state, of those that somebody may see; counts no further
+        than ``most``, and of all that one portal submitted its latest ``most``.
+        """
         ...

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 
+from server.domain.access import Visible
 from server.domain.allowances import Allowances
 from server.domain.errors import BadField, NoSuchService, ServiceRefusal
 from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
@@ -124,9 +125,11 @@ class Services(Mapping[str, Service]):
         self._now = MappingProxyType(applied)
         self._on_change()
 
-    async def load(self, name: str, most: int) -> ServiceLoad:
-        """How many jobs it has in each state; counts no further than ``most``."""
-        return await self._records.load(name, most)
+    async def load(self, name: str, most: int, where: Visible) -> ServiceLoad:
+        """How many jobs it has in each state, of those that somebody may see; counts no further
+        than ``most``.
+        """
+        return await self._records.load(name, most, where)
 
     # -- operators
 

@@ -15,7 +15,7 @@ from server.domain.agents import (
     Contact,
     id_by_name,
 )
-from server.store.queue import HELD
+from server.store.statements import HELD
 from shared.clock import Micros
 from shared.sql import Database, Row, Transaction
 from shared.wire import AgentState

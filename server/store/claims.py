@@ -12,8 +12,8 @@ from server.domain.jobs import Job, Move
 from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.moves import make_move
-from server.store.queue import HELD, READY
-from server.store.statements import Part
+from server.store.queue import READY
+from server.store.statements import HELD, Part
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Transaction

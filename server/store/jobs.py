@@ -18,9 +18,10 @@ from server.store.inserts import insert_job, job_of_key, stored_bytes
 from server.store.live import LiveValues
 from server.store.moves import get_job, make_move
 from server.store.pages import Pages
-from server.store.queue import HELD, Queue
+from server.store.queue import Queue
 from server.store.requests import Requests, request_cancel
 from server.store.retention import Retention
+from server.store.statements import HELD
 from server.store.tags import Tags
 from server.store.tickets import Tickets
 from shared.clock import Micros

@@ -7,12 +7,10 @@ from typing import Final
 
 from server.domain.jobs import Job
 from server.ports import Held
-from server.store.statements import Part, batches
+from server.store.statements import HELD, Part, batches
 from shared.clock import Micros
 from shared.sql import Database, Transaction
 
-HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
-"""HOLDS_SLOT, in the words of the index ``jobs_held``."""
 READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL AND deferred = 0"
 """What may be claimed now, in the words of the index ``jobs_queued``."""
 DEFERRED: Final = "deferred = 1 AND state IN ('Queued', 'Running')"

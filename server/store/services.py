@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from server.domain.access import Visible
 from server.domain.service import ServiceLoad, ServiceRecord
+from server.store.statements import HELD
 from shared.clock import Micros
 from shared.sql import Database, Row
 from shared.wire import JobState
@@ -27,11 +29,26 @@ _PAUSE: Final = """
     ON CONFLICT (name) DO UPDATE
     SET paused = :paused, paused_message = :message, changed_at = :at
 """
-_LOAD: Final = " UNION ALL ".join(
+_BY_STATE: Final = " UNION ALL ".join(
     f"SELECT '{state.value}' AS state, count(*) AS jobs FROM "  # noqa: S608 - no user input
-    f"(SELECT 1 FROM jobs WHERE service = :name AND state = '{state.value}' LIMIT :most)"
+    f"(SELECT 1 FROM jobs WHERE {{where}} AND state = '{state.value}' LIMIT :most)"
     for state in JobState
 )
+_OF_SUBMITTER: Final = """
+    SELECT state, count(*) AS jobs FROM (
+        SELECT state, service FROM jobs WHERE submitted_by = :submitted_by
+        ORDER BY id DESC LIMIT :most
+    ) AS latest WHERE service = :name GROUP BY state
+"""
+_OLDEST: Final = """
+    SELECT queued_at FROM jobs WHERE state = 'Queued' AND {where} ORDER BY queued_at LIMIT 1
+"""
+_OLDEST_OF_SUBMITTER: Final = """
+    SELECT min(queued_at) AS queued_at FROM (
+        SELECT state, service, queued_at FROM jobs WHERE submitted_by = :submitted_by
+        ORDER BY id DESC LIMIT :most
+    ) AS latest WHERE service = :name AND state = 'Queued'
+"""
 
 
 class SqlServices:
@@ -68,19 +85,22 @@ class SqlServices:
         values = {"name": name, "paused": paused, "message": message or "", "at": at}
         await self._database.write(lambda tx: tx.rows(_PAUSE, values))
 
-    async def load(self, name: str, most: int) -> ServiceLoad:
-        rows = await self._database.list_rows(_LOAD, {"name": name, "most": most})
-        oldest = await self._database.list_rows(
-            """
-            SELECT queued_at FROM jobs WHERE state = 'Queued' AND service = :name
-            ORDER BY queued_at LIMIT 1
-            """,
-            {"name": name},
-        )
-        return ServiceLoad(
-            {JobState(row["state"]): row["jobs"] for row in rows},
-            oldest[0]["queued_at"] if oldest else None,
-        )
+    async def load(self, name: str, most: int, where: Visible) -> ServiceLoad:
+        chosen = {"user_id": where.user_id, "submitted_by": where.submitted_by}
+        own = {column: value for column, value in chosen.items() if value is not None}
+        which = " AND ".join(["service = :name", *(f"{column} = :{column}" for column in own)])
+        values = {"name": name, **own}
+        counted, oldest = _BY_STATE.format(where=which), _OLDEST.format(where=which)
+        if where.user_id is None and where.submitted_by is not None:
+            counted, oldest = _OF_SUBMITTER, _OLDEST_OF_SUBMITTER
+        rows = await self._database.list_rows(counted, values | {"most": most})
+        queued = await self._database.list_rows(oldest, values | {"most": most})
+        held = f"SELECT count(*) AS slots FROM jobs WHERE {HELD} AND {which}"  # noqa: S608
+        (slots,) = await self._database.list_rows(held, values)
+        by_state = dict.fromkeys(JobState, 0) | {
+            JobState(row["state"]): row["jobs"] for row in rows
+        }
+        return ServiceLoad(by_state, queued[0]["queued_at"] if queued else None, slots["slots"])
 
 
 def _record(row: Row) -> ServiceRecord:

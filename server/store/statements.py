@@ -13,6 +13,9 @@ from shared.sql import Database, Params
 
 NO_SERVICES: Final[Mapping[str, Service]] = MappingProxyType({})
 
+HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
+"""HOLDS_SLOT, in the words of the index ``jobs_held``."""
+
 
 class Part:
     """Some methods of ``ports.Jobs`` over a database.

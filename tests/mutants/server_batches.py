@@ -77,7 +77,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a parent that waits for its children holds no slot",
-        "server/store/queue.py",
+        "server/store/statements.py",
         'HELD: Final = "deferred = 0 AND state IN',
         'HELD: Final = "state IN',
         f"{_STORE}a_parent_is_not_sent_and_holds_no_slot",

@@ -16,7 +16,7 @@ from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import Filter
 from server.store.jobs import SqlJobs
-from server.store.queue import HELD
+from server.store.statements import HELD
 from shared.wire import JobState
 from tests.contract.store.conftest import added, claim, new
 from tests.support.jobs import moved

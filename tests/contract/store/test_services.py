@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from server.domain.access import Visible
 from server.domain.placement import Candidate
 from server.domain.service import Service, ServiceRecord
 from server.store.jobs import SqlJobs
 from server.store.services import SqlServices
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.contract.store.conftest import added, claim
+from tests.contract.store.conftest import added, claim, new
 
 ANY = [Candidate("node", None)]
 
@@ -67,11 +68,49 @@ async def test_jobs_are_counted_by_state_and_no_further_than_asked(
     queued = await added(jobs, "ann", "ann", "bob", "cy")
     await added(jobs, "ann", service="other")
     await jobs.move(claim(queued[0]))
-    load = await services.load("s", 2)
+    load = await services.load("s", 2, Visible())
     assert {state: jobs for state, jobs in load.by_state.items() if jobs} == {
         JobState.QUEUED: 2,
         JobState.PROCESSING: 1,
     }
     assert load.by_state.keys() == set(JobState)
     assert load.oldest_queued_at == 10
-    assert (await services.load("none", 2)).oldest_queued_at is None
+    assert load.in_work == 1
+    assert (await services.load("none", 2, Visible())).oldest_queued_at is None
+
+
+@pytest.mark.parametrize(
+    ("where", "queued", "in_work", "oldest"),
+    [
+        (Visible(), 4, 1, 10),
+        (Visible(user_id="ann"), 2, 1, 20),
+        (Visible(user_id="bob"), 2, 0, 10),
+        (Visible(user_id="cy"), 0, 0, None),
+        (Visible(submitted_by="portal"), 2, 1, 30),
+        (Visible(submitted_by="other"), 1, 0, 20),
+        (Visible(user_id="ann", submitted_by="portal"), 1, 1, 40),
+        (Visible(user_id="bob", submitted_by="other"), 0, 0, None),
+    ],
+)
+async def test_only_jobs_are_counted_that_may_be_seen(
+    jobs: SqlJobs,
+    services: SqlServices,
+    where: Visible,
+    queued: int,
+    in_work: int,
+    oldest: int | None,
+) -> None:
+    for user, submitter, at in (
+        ("ann", "portal", 5),
+        ("bob", None, 10),
+        ("ann", "other", 20),
+        ("bob", "portal", 30),
+        ("ann", "portal", 40),
+    ):
+        job, _ = await jobs.insert(new(user, submitted_by=submitter, created_at=at), "queued")
+        if at == 5:
+            await jobs.move(claim(job))
+    load = await services.load("s", 99, where)
+    assert load.by_state[JobState.QUEUED] == queued
+    assert load.by_state[JobState.PROCESSING] == load.in_work == in_work
+    assert load.oldest_queued_at == oldest
