@@ -124,6 +124,19 @@ def check(
         raise typer.Exit(UNAVAILABLE if table.report is None else 1)
 
 
+@cli.command("settings", hidden=True)
+def show_settings(context: typer.Context) -> None:
+    """What the settings amount to, in JSON, for `ferryman config check`."""
+    settings: AgentSection = context.obj
+    facts = {
+        "url": url_of(settings.host, settings.port, tls=settings.tls_cert is not None),
+        "data_dir": str(settings.data_dir),
+        "name": settings.name,
+        "slots": settings.slots,
+    }
+    print(json.dumps(facts))  # noqa: T201 - the result
+
+
 def _run(settings: AgentSection, ready_fd: int | None) -> None:
     log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

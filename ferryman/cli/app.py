@@ -11,6 +11,7 @@ from ferryman.cli import (
     attempts,
     audit,
     batches,
+    config,
     jobs,
     many,
     programs,
@@ -66,6 +67,7 @@ app.command("server", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(pro
 app.command("agent", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.agent)
 app.command("backup", rich_help_panel=FOR_OPERATORS, context_settings=_PASSED_ON)(programs.backup)
 app.command("restore", rich_help_panel=FOR_OPERATORS, context_settings=_PASSED_ON)(programs.restore)
+app.add_typer(config.app, name="config", rich_help_panel=FOR_OPERATORS)
 app.command("doctor", rich_help_panel=OWN)(doctor)
 app.command("completion", rich_help_panel=OWN)(completion)
 

@@ -72,7 +72,7 @@ def dev(
     ] = None,
 ) -> None:
     """Run server and agent on this machine, to try them."""
-    _require_server_extra()
+    require_server_extra()
     import asyncio
 
     from ferryman import dev as both
@@ -94,7 +94,7 @@ def _exec(module: str, arguments: list[str]) -> NoReturn:
 
     It is started, not imported: the client must not depend on the two others.
     """
-    _require_server_extra()
+    require_server_extra()
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(  # noqa: S606 - no shell is wanted
@@ -102,7 +102,7 @@ def _exec(module: str, arguments: list[str]) -> NoReturn:
     )
 
 
-def _require_server_extra() -> None:
+def require_server_extra() -> None:
     """Where only the client is installed, say what is missing, without a traceback."""
     if sys.platform != "linux":
         print_error("server and agent run on Linux only")

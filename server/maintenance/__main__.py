@@ -19,6 +19,7 @@ from server.maintenance.restore import BadBackup, NotEmpty, restore
 from server.settings.load import read
 from shared.clock import RealClock
 from shared.files.locks import FolderInUse
+from shared.http.sockets import url_of
 from shared.settings.base import SettingsError
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema, NoRoomForCopy
 from shared.units.sizes import say_count, say_size
@@ -116,6 +117,21 @@ def restore_backup(
             "ferryman: when the server starts, agents end what they still hold for the former one, "
             "which must not run any more\n"
         )
+
+
+@program.command("settings", hidden=True)
+def show_settings(config: Config = None) -> None:
+    """What the settings amount to, in JSON, for `ferryman config check`."""
+    with _problems():
+        settings = read(config, {})
+    table = settings.server
+    facts = {
+        "url": url_of(table.host, table.port, tls=table.tls_cert is not None),
+        "data_dir": str(table.data_dir),
+        "services": sorted(settings.services),
+        "agents": sorted(settings.agents),
+    }
+    print(json.dumps(facts))  # noqa: T201 - the result
 
 
 def _server(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:

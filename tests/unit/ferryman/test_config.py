@@ -1,0 +1,74 @@
+"""``ferryman config check`` asks the programs themselves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+BOTH = """
+[server]
+port = 5001
+[services.x]
+[agent]
+slots = 3
+"""
+BAD = """
+[server]
+prot = 1
+[services.x]
+timeout = "soon"
+[agent]
+slotss = 3
+"""
+
+
+async def test_a_file_of_both_programs_is_read_by_both(ferryman, tmp_path) -> None:
+    (tmp_path / "both.toml").write_text(BOTH)
+    said = await ferryman("config", "check", "both.toml")
+    assert (said.code, said.err) == (0, "")
+    server, agent = said.out.splitlines()
+    assert server.startswith("server: fine: url http://127.0.0.1:5001, data_dir ")
+    assert server.endswith("services x, agents local")
+    assert agent.startswith("agent: fine: url http://127.0.0.1:9000, data_dir ")
+    assert agent.endswith(", slots 3")
+
+
+async def test_every_mistake_is_named_with_file_and_key(ferryman, tmp_path, monkeypatch) -> None:
+    (tmp_path / "bad.toml").write_text(BAD)
+    monkeypatch.setenv("FERRYMAN_CONFIG", "bad.toml")
+    said = await ferryman("config", "check")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines() == [
+        "server: bad.toml: server.prot: no such setting; did you mean port?",
+        "server: bad.toml: services.x.timeout: 'soon' is not a duration such as 90s, 1h30m or 10d",
+        "agent: bad.toml: agent.slotss: no such setting; did you mean slots?",
+    ]
+
+
+async def test_only_the_program_that_has_tables_is_asked(ferryman, tmp_path) -> None:
+    (tmp_path / "agent.toml").write_text("[agent]\nslots = 3\n")
+    said = await ferryman("config", "check", "agent.toml", "--json")
+    (agent,) = json.loads(said.out)["programs"]
+    assert (said.code, agent["program"], agent["ok"]) == (0, "agent", True)
+    assert agent["settings"]["slots"] == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(None, "no.toml: No such file or directory"), ("[agent\n", "no.toml: not valid TOML")],
+)
+async def test_a_file_that_cannot_be_read_is_named(ferryman, tmp_path, content, text) -> None:
+    if content is not None:
+        (tmp_path / "no.toml").write_text(content)
+    said = await ferryman("config", "check", "no.toml")
+    assert (said.code, said.out) == (2, "")
+    assert text in said.err
+
+
+async def test_no_secret_is_printed(ferryman, tmp_path, monkeypatch) -> None:
+    secret = "a-token-that-nobody-may-see-0123456789"
+    (tmp_path / "s.toml").write_text(f"[server]\ntokens = ['{secret}']\n[agent]\n")
+    said = await ferryman("config", "check", "s.toml", "--json")
+    assert said.code == 0, said.err
+    assert secret not in said.out + said.err
