@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         BadArgument,
         BadBundle,
         BadDownload,
+        BadWebhook,
         Conflict,
         FerrymanError,
         FileChanged,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from ferryman.states import JobState, Reason, WaitReason
     from ferryman.sync import SyncClient
     from ferryman.token_models import TokenDoc
+    from ferryman.webhook_models import DeliveryDoc, WebhookBody
+    from ferryman.webhooks import verify_webhook
 
     __version__: str
 
@@ -68,10 +71,12 @@ __all__ = [
     "BadArgument",
     "BadBundle",
     "BadDownload",
+    "BadWebhook",
     "BulkItem",
     "Client",
     "ClientOptions",
     "Conflict",
+    "DeliveryDoc",
     "Downloaded",
     "EventDoc",
     "FerrymanError",
@@ -100,7 +105,9 @@ __all__ = [
     "Usage",
     "WaitReason",
     "WaitedTooLong",
+    "WebhookBody",
     "__version__",
+    "verify_webhook",
 ]
 
 _ELSEWHERE: Final = {
@@ -111,6 +118,7 @@ _ELSEWHERE: Final = {
     "BulkItem": "bulk_models",
     "Client": "client",
     "ClientOptions": "client_options",
+    "DeliveryDoc": "webhook_models",
     "Downloaded": "download",
     "EventDoc": "event_models",
     "FileDoc": "file_models",
@@ -128,6 +136,8 @@ _ELSEWHERE: Final = {
     "TokenDoc": "token_models",
     "Usage": "models",
     "WaitReason": "states",
+    "WebhookBody": "webhook_models",
+    "verify_webhook": "webhooks",
 }
 """Name -> its module; the others of ``__all__`` are errors."""
 

@@ -30,11 +30,14 @@ from ferryman.states import JobState
 from ferryman.submit_calls import SubmitCalls
 from ferryman.token_calls import TokenCalls
 from ferryman.transport import Transport
+from ferryman.webhook_calls import WebhookCalls
 
 PAGE_SIZE: Final = 100
 
 
-class Client(SubmitCalls, FileCalls, JobCalls, ScheduleCalls, OperatorCalls, TokenCalls):
+class Client(
+    SubmitCalls, FileCalls, JobCalls, ScheduleCalls, OperatorCalls, TokenCalls, WebhookCalls
+):
     """A Ferryman server.
 
     Use it as ``async with Client(url) as client``; one client may do many things at once.

@@ -167,6 +167,12 @@ class BadDownload(FerrymanError):
         self.expected, self.got = expected, got
 
 
+class BadWebhook(FerrymanError):
+    """A request that is no webhook of the server."""
+
+    code = "bad_webhook"
+
+
 class WaitedTooLong(FerrymanError):
     """The job has not ended in the time given; it goes on.
 

@@ -12,6 +12,7 @@ from ferryman.transport import Transport
 
 LONG_POLL_S: Final = 30
 """How long the server is asked to wait with its answer while nothing happens."""
+_PAGE: Final = 500
 MIN_PAUSE_S: Final = 0.5
 """Pause after a long poll that was answered at once, as by a server that is stopping."""
 
@@ -61,3 +62,26 @@ async def follow_events(
             ended = (await transport.get(f"api/v1/jobs/{job_id}", JobDoc)).ended
         elif clock.monotonic() - asked_at < MIN_PAUSE_S:
             await clock.sleep(MIN_PAUSE_S)
+
+
+async def follow_all_events(
+    transport: Transport, after: int | None, user: str | None, service: str | None
+) -> AsyncGenerator[EventDoc, None]:
+    """See :meth:`ferryman.Client.all_events`."""
+    clock = transport.clock
+    chosen = {"user": user, "service": service}
+    query = {name: one for name, one in chosen.items() if one is not None}
+    query |= {"after": "now" if after is None else str(after), "limit": str(_PAGE)}
+    wait_s = 0  # the number to go on from is needed at once
+    while True:
+        asked_at = clock.monotonic()
+        page = await transport.get(
+            "api/v1/events", EventPage, query={**query, "wait": str(wait_s)}, hold_s=wait_s
+        )
+        for event in page.items:
+            yield event
+        query["after"] = str(page.reached)
+        at_once = page.next is not None or not wait_s
+        if not page.items and not at_once and clock.monotonic() - asked_at < MIN_PAUSE_S:
+            await clock.sleep(MIN_PAUSE_S)
+        wait_s = 0 if page.next is not None else LONG_POLL_S

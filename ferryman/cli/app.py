@@ -19,6 +19,7 @@ from ferryman.cli import (
     schedules,
     services,
     tokens,
+    webhooks,
 )
 from ferryman.cli.completion import completion
 from ferryman.cli.doctor import doctor
@@ -47,6 +48,7 @@ app.command("status")(jobs.status)
 app.command("list")(jobs.list_jobs)
 app.command("wait")(jobs.wait_for_jobs)
 app.command("logs")(attempts.logs)
+app.command("events")(webhooks.events)
 app.command("attempts")(attempts.attempts)
 app.command("download")(results.download)
 app.command("cancel")(many.cancel)
@@ -56,6 +58,7 @@ app.command("dead-letters")(batches.dead_letters)
 app.command("graph")(batches.graph)
 app.add_typer(batches.app, name="batch")
 app.add_typer(schedules.app, name="schedule")
+app.add_typer(webhooks.app, name="deliveries")
 app.add_typer(services.app, name="services")
 app.add_typer(agents.app, name="agents", rich_help_panel=FOR_OPERATORS)
 app.command("drain", rich_help_panel=FOR_OPERATORS)(agents.drain)

@@ -1,0 +1,149 @@
+"""``ferryman events`` and ``deliveries``, and the SDK behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferryman import BadArgument, BadWebhook, Client, NotFound, verify_webhook
+from tests.support.command_line import ferryman
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.server_http import driving
+from tests.support.webhook_receiver import receiving
+
+ALLOWED = ("127.0.0.0/8",)
+
+
+async def test_a_receiver_verifies_a_webhook_with_the_sdk(tmp_path: Path) -> None:
+    async with (
+        receiving() as receiver,
+        driving(tmp_path, FakeOrchestrator(), webhook_allow=ALLOWED) as caller,
+        Client(caller.url, user="ada") as client,
+    ):
+        job = await client.submit(
+            {"run.sh": b"echo"}, service="my_service", callback_url=receiver.url(), meta={"a": 1}
+        )
+        (received,) = await receiver.arrived(1)
+        (secret,) = (await client.webhook_secret()).secrets
+        found = verify_webhook(received.body, received.headers, secret)
+        assert (found.type, found.data.id, found.data.meta) == ("job.completed", job.id, {"a": 1})
+        assert found.data.ended_at == (await client.status(job.id)).ended_at
+
+        sent_at = int(received.headers["webhook-timestamp"])
+        upper = {name.upper(): value for name, value in received.headers.items()}
+        verify_webhook(received.body, upper, secret, now=sent_at + 299)
+        several = {**received.headers, "webhook-signature": "v1,xx v2,yy "}
+        several["webhook-signature"] += received.headers["webhook-signature"]
+        verify_webhook(received.body, several, secret)
+        other = (await client.webhook_secret(principal="somebody-else")).secrets[0]
+        for body, headers, key, now, why in (
+            (received.body + b" ", received.headers, secret, sent_at, "was altered"),
+            (received.body, received.headers, other, sent_at, "secret is another one"),
+            (received.body, received.headers, secret, sent_at + 301, "not sent within 300 s"),
+            (received.body, received.headers, secret, sent_at - 301, "not sent within 300 s"),
+            (received.body, {}, secret, sent_at, "no header webhook-id"),
+            (received.body, {**received.headers, "webhook-id": "x"}, secret, sent_at, "altered"),
+        ):
+            with pytest.raises(BadWebhook, match=why):
+                verify_webhook(body, headers, key, now=now)
+        with pytest.raises(BadArgument, match="begins with whsec_"):
+            verify_webhook(received.body, received.headers, "abc")
+
+
+async def test_deliveries_are_listed_shown_and_sent_again(tmp_path: Path) -> None:
+    async with (
+        receiving(500) as receiver,
+        driving(tmp_path, FakeOrchestrator(), webhook_allow=ALLOWED) as caller,
+    ):
+
+        async def run(*words: str) -> tuple[int, str, str]:
+            return await ferryman(*words, FERRYMAN_URL=caller.url)
+
+        folder = tmp_path / "bundle"
+        folder.mkdir()
+        (folder / "run.sh").write_text("echo")
+        words = ("submit", str(folder), "--service", "my_service", "--user", "ada")
+        code, _, err = await run(*words, "--callback-url", receiver.url())
+        assert code == 0, err
+        await receiver.arrived(1)
+        async with Client(caller.url) as client:
+            while (await client.delivery(1)).tried == []:
+                pass  # each look is a request
+            assert [one.id async for one in client.deliveries(1, state="pending")] == [1]
+            assert [one.id async for one in client.deliveries(state="delivered")] == []
+            with pytest.raises(NotFound):
+                await client.delivery(2)
+            with pytest.raises(NotFound):
+                await client.replay(2)
+        code, out, _ = await run("deliveries", "list")
+        row = out.splitlines()[1].split("\t")
+        assert (code, row[:5]) == (0, ["1", "1", "job.completed", "pending", "1"])
+        assert row[6:] == [receiver.url(), "answered 500 Internal Server Error"]
+        code, out, _ = await run("deliveries", "show", "1")
+        assert out.startswith(
+            f"job.completed of job 1 to {receiver.url()}\n  pending: answered 500"
+        )
+        assert "tried again at 20" in out
+        code, _, err = await run("deliveries", "replay", "1")
+        assert (code, err[:32]) == (0, "job.completed of job 1 is sent a")
+        await receiver.arrived(2)
+        code, _, err = await run("deliveries", "replay", "7")
+        assert code != 0
+        assert "there is no webhook delivery 7" in err
+        code, out, _ = await run("deliveries", "list", "--job", "1", "--json")
+        assert [one["job_id"] for one in json.loads(out)] == [1]
+        code, out, _ = await run("deliveries", "secret")
+        assert (code, out[:6], len(out.split())) == (0, "whsec_", 1)
+        code, _, err = await run("deliveries", "secret", "--service", "nothing")
+        assert code != 0
+        assert "nothing" in err
+
+
+async def test_events_of_a_job_and_of_all_jobs(tmp_path: Path) -> None:
+    async with driving(tmp_path, FakeOrchestrator()) as caller, Client(caller.url) as client:
+        live = client.all_events(0, service="my_service")
+        first = asyncio.ensure_future(anext(live))
+        job = await caller.upload()
+        seen = [one async for one in client.events(job)]
+        assert seen[0].event == "job.queued"
+        assert await first == seen[0]
+        await live.aclose()
+        everything = client.all_events(0)
+        again = [await anext(everything) for _ in seen]
+        assert [one.seq for one in again] == [one.seq for one in seen]
+        await everything.aclose()
+        past = [one async for one in client.past_events(1)]
+        assert [one.seq for one in past] == [one.seq for one in seen]
+
+        code, out, _ = await ferryman("events", "1", FERRYMAN_URL=caller.url)
+        assert (code, len(out.splitlines())) == (0, len(seen))
+        assert "Completed" in out.splitlines()[-1]
+        code, out, _ = await ferryman("events", "1", "-f", "--json", FERRYMAN_URL=caller.url)
+        assert [json.loads(line)["seq"] for line in out.splitlines()] == [one.seq for one in seen]
+        code, _, err = await ferryman("events", "1", "--user", "x", FERRYMAN_URL=caller.url)
+        assert code == 2
+        assert "leave out the ID" in err
+
+
+async def test_without_a_number_all_events_begin_now(tmp_path: Path, monkeypatch) -> None:
+    async with driving(tmp_path, FakeOrchestrator()) as caller, Client(caller.url) as client:
+        await caller.job(await caller.upload())
+        asked, get = asyncio.Event(), client._transport.get
+
+        async def noted(*words: Any, **more: Any) -> Any:
+            found = await get(*words, **more)
+            asked.set()
+            return found
+
+        monkeypatch.setattr(client._transport, "get", noted)
+        live = client.all_events()
+        first = asyncio.ensure_future(anext(live))
+        await asked.wait()
+        job = await caller.upload()
+        found = await first
+        assert (found.job_id, found.event) == (job, "job.queued")
+        await live.aclose()
