@@ -264,10 +264,31 @@ class Problem(Wire):
     """RFC 9457, ``application/problem+json``."""
 
     type: str = "about:blank"
+    """Always about:blank: ``code`` says what it is."""
     title: str
+    """What HTTP calls the status."""
     status: int
+    """The answer's status."""
     detail: str
+    """A sentence for people."""
     code: str
+    """For programs."""
     part: str | None = None
-    """The field or part of a form that is wrong."""
+    """The parameter, or the field or part of a form, that is wrong."""
     request_id: str | None = None
+    """Names the request in the server's log."""
+
+
+class ReferenceProblem(Wire):
+    """A refusal on job-orchestrator's routes, in its shape."""
+
+    id: int
+    """The job it is about; 0: none."""
+    status: str
+    """The state of that job, or Unknown."""
+    message: str
+    """A sentence for people."""
+    code: str
+    """For programs."""
+    part: str | None = None
+    """The parameter, or the field or part of a form, that is wrong."""

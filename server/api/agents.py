@@ -108,6 +108,14 @@ def _health(agent: Agent) -> dict[str, Any] | None:
 
 _AGENT_MESSAGE: Final = {"message": word("why; shown with the agent, one line", MAX_MESSAGE)}
 _ALL_AGENTS: Final = {"all": flag("1: also those that were retired and are not in the settings")}
+_REFUSALS: Final = (
+    "agent_not_found",
+    "agent_retired",
+    "agent_removed",
+    "agent_replaced",
+    "agent_has_jobs",
+    "agent_reachable",
+)
 
 ROUTES: Final = (
     Route(
@@ -118,7 +126,7 @@ ROUTES: Final = (
         {200: wire.AgentPage},
         query=_ALL_AGENTS,
     ),
-    Route("GET", AGENT, Area.AGENTS, read, {200: wire.AgentDoc}, (404,)),
+    Route("GET", AGENT, Area.AGENTS, read, {200: wire.AgentDoc}, ("agent_not_found",)),
     *(
         Route(
             "POST",
@@ -126,7 +134,7 @@ ROUTES: Final = (
             Area.AGENTS,
             handler,
             {200: wire.AgentDoc},
-            (400, 404, 409),
+            _REFUSALS,
             _AGENT_MESSAGE,
         )
         for handler in (drain, resume, retire, lost)

@@ -8,6 +8,7 @@ from typing import Final
 from aiohttp import web
 
 from server.api import documents
+from server.api.codes import FILE, NO_LOG
 from server.api.context import Context
 from server.api.downloads import send_result
 from server.api.params import attempt_number
@@ -67,18 +68,19 @@ async def _requested(request: web.Request, context: Context) -> tuple[Job, Attem
 
 
 _ZIP: Final = "application/zip"
-_ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP}
+_ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP, 304: None}
+_NOTHING: Final = (*FILE, "result_missing", "not_ended", "no_result", "result_cleaned")
 
 ROUTES: Final = (
-    Route("GET", f"{JOB}/attempts", Area.JOBS, page, {200: wire.AttemptPage}, (404,)),
-    Route("GET", ATTEMPT, Area.JOBS, read, {200: wire.AttemptDoc}, (404,)),
-    Route("GET", f"{ATTEMPT}/result", Area.JOBS, result, _ZIP_OR_PART, (404, 409, 410)),
+    Route("GET", f"{JOB}/attempts", Area.JOBS, page, {200: wire.AttemptPage}),
+    Route("GET", ATTEMPT, Area.JOBS, read, {200: wire.AttemptDoc}),
+    Route("GET", f"{ATTEMPT}/result", Area.JOBS, result, _ZIP_OR_PART, _NOTHING),
     Route(
         "GET",
         f"{ATTEMPT}/logs/{{stream}}",
         Area.JOBS,
         log,
         {200: "text/plain"},
-        (404, 409, 410),
+        NO_LOG,
     ),
 )

@@ -80,7 +80,7 @@ ROUTES: Final = (
         Area.ADMIN,
         page,
         {200: wire.AuditPage},
-        (400,),
+        (),
         {
             "principal": word("only what the principal of this name did", 64),
             "user": word("only what a portal did for this user", 64),

@@ -82,16 +82,16 @@ _PAGING: Final = paging(50, 500)
 _PARENTS: Final = filters("user", "user_id", "service", "state", "status") | _PAGING
 
 ROUTES: Final = (
-    Route("GET", "/api/v1/batches", Area.JOBS, page, {200: wire.JobPage}, (400,), _PARENTS),
-    Route("GET", BATCH, Area.JOBS, read, {200: wire.JobDoc}, (404,)),
+    Route("GET", "/api/v1/batches", Area.JOBS, page, {200: wire.JobPage}, query=_PARENTS),
+    Route("GET", BATCH, Area.JOBS, read, {200: wire.JobDoc}, ("no_batch",)),
     Route(
         "GET",
         f"{BATCH}/children",
         Area.JOBS,
         children,
         {200: wire.JobPage},
-        (400, 404),
+        ("no_batch",),
         STATE | _PAGING,
     ),
-    Route("GET", f"{BATCH}/result", Area.JOBS, result, {200: _ZIP}, (404, 410)),
+    Route("GET", f"{BATCH}/result", Area.JOBS, result, {200: _ZIP}, ("no_batch", "result_cleaned")),
 )

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from server.api import query
 from server.api.context import Context
 from server.api.filters import FILTERS, job_filter
 from server.api.params import json_body
-from server.api.route import Route
+from server.api.route import Body, Route
 from server.domain import field_values
 from server.domain.access import Area
 from server.domain.bulk import BulkAction
@@ -126,6 +127,60 @@ def _filter(asked: Mapping[str, Any], context: Context) -> Filter:
     return job_filter(texts, context.clock.now())
 
 
+_BODY: Final = Body(
+    "application/json",
+    {
+        "type": "object",
+        "required": ["action"],
+        "properties": {
+            "action": {
+                "type": "string",
+                "enum": list(BulkAction),
+                "description": "what is done with each of the jobs",
+            },
+            "ids": {
+                "type": "array",
+                "items": {"type": "integer", "minimum": 1, "maximum": _MAX_ID},
+                "minItems": 1,
+                "maxItems": _MOST,
+                "description": "the jobs; or a filter",
+            },
+            "filter": {
+                "type": "object",
+                "properties": {
+                    name: {"description": param.text, **param.schema}
+                    for name, param in query.FILTERS.items()
+                },
+                "additionalProperties": False,
+                "description": "the jobs, by the parameters of GET /api/v1/jobs",
+            },
+            "all": {"type": "boolean", "description": "true: all jobs, without a filter"},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": _MOST,
+                "default": _MOST,
+                "description": "with a filter: how many jobs at most",
+            },
+            "cursor": {
+                "type": ["string", "null"],
+                "pattern": r"^\d{1,18}$",
+                "description": "what the answer before gave as next",
+            },
+            "tags": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1, "maxLength": 64},
+                "maxItems": field_values.MAX_TAGS,
+                "description": "of tag and untag",
+            },
+        },
+        "additionalProperties": False,
+    },
+    {"action": "cancel", "filter": {"user": "ada", "tag": "batch-7"}},
+)
+
+_WRONG_FILTER: Final = tuple(f"invalid_{name}" for name in query.FILTERS if name != "status")
+
 ROUTES: Final = (
     Route(
         "POST",
@@ -133,6 +188,7 @@ ROUTES: Final = (
         Area.JOBS,
         bulk,
         {200: wire.BulkAnswer},
-        (400, 413),
+        ("invalid_json", "unknown_field", "body_too_large", *_WRONG_FILTER),
+        body=_BODY,
     ),
 )

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from server.api import documents
 from server.api.batch_result import send_batch
+from server.api.codes import FILE, NO_RESULT
 from server.api.context import Context
 from server.api.paths import JOB
 from server.api.problems import Refusal
@@ -134,18 +135,34 @@ def _only_the_document(job: Job, context: Context) -> bytes:
 
 
 _ZIP: Final = "application/zip"
-_ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP}
+_ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP, 304: None}
+_FILE: Final = (*FILE, "result_missing")
 
 ROUTES: Final = (
-    Route("GET", "/download/{id}", Area.JOBS, download, _ZIP_OR_PART, (404,), WAIT),
-    Route("GET", "/download_partial/{id}", Area.JOBS, partial, {200: _ZIP}, (404, 410)),
+    Route(
+        "GET",
+        "/download/{id}",
+        Area.JOBS,
+        download,
+        _ZIP_OR_PART | {200: (_ZIP, wire.StatusBody)},
+        _FILE,
+        WAIT,
+    ),
+    Route(
+        "GET",
+        "/download_partial/{id}",
+        Area.JOBS,
+        partial,
+        _ZIP_OR_PART,
+        (*_FILE, "result_cleaned", "too_many_snapshots"),
+    ),
     Route(
         "GET",
         f"{JOB}/result",
         Area.JOBS,
         result,
         _ZIP_OR_PART | {202: wire.JobDoc},
-        (404, 409, 410),
+        (*_FILE, *NO_RESULT),
         WAIT,
         by_link=(Shows.JOB, Shows.RESULT),
     ),

@@ -133,6 +133,7 @@ _ALL_EVENTS: Final = {
     "user": USER,
     "service": SERVICE,
 }
+_BOTH: Final = (wire.EventPage, "text/event-stream")
 
 ROUTES: Final = (
     Route(
@@ -140,8 +141,8 @@ ROUTES: Final = (
         f"{JOB}/events",
         Area.JOBS,
         of_job,
-        {200: wire.EventPage, 204: None},
-        (400, 404, 429),
+        {200: _BOTH, 204: None},
+        (),
         _EVENTS,
         by_link=(Shows.JOB,),
     ),
@@ -150,8 +151,8 @@ ROUTES: Final = (
         "/api/v1/events",
         Area.JOBS,
         of_all,
-        {200: wire.EventPage},
-        (400, 429),
+        {200: _BOTH},
+        (),
         _EVENTS | _ALL_EVENTS,
     ),
 )

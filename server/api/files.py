@@ -12,6 +12,7 @@ from urllib.parse import quote
 from aiohttp import hdrs, web
 
 from server.api import documents
+from server.api.codes import FILE, NO_LOG
 from server.api.context import Context
 from server.api.log_source import FILES, find_attempt, live_agent
 from server.api.parameter_types import Param, flag, whole, word
@@ -207,7 +208,17 @@ _PAGES: Final[dict[str, Param]] = {
     "cursor": word("what the page before gave as next", 1_100, r"^[0-9]+[./].*$"),
 }
 _INLINE: Final = {"inline": flag("1: text and images may be shown, not only saved")}
-_ANY: Final = "application/octet-stream"
+_ANY: Final = "*/*"
+_REFUSALS: Final = (
+    *NO_LOG,
+    "attempt_not_found",
+    "not_started",
+    "files_of_children",
+    "unreadable_result",
+    "no_live_files",
+    "files_move",
+    "agent_unreachable",
+)
 
 ROUTES: Final = (
     Route(
@@ -216,7 +227,7 @@ ROUTES: Final = (
         Area.JOBS,
         page,
         {200: wire.FilePage},
-        (400, 404, 409, 410, 503),
+        _REFUSALS,
         _ATTEMPT | _PAGES,
         by_link=(Shows.JOB,),
     ),
@@ -225,8 +236,8 @@ ROUTES: Final = (
         f"{JOB}/files/{{path}}",
         Area.JOBS,
         read,
-        {200: _ANY, 206: _ANY},
-        (400, 404, 409, 410, 503),
+        {200: _ANY, 206: _ANY, 304: None},
+        (*_REFUSALS, *FILE, "file_not_found"),
         _ATTEMPT | _INLINE,
         by_link=(Shows.JOB, Shows.FILE),
     ),

@@ -57,8 +57,8 @@ ROUTES: Final = (
         f"{JOB}/graph",
         Area.JOBS,
         read,
-        {200: wire.GraphDoc},
-        (400, 404),
+        {200: (wire.GraphDoc, "text/plain")},
+        (),
         {"format": choice("mermaid: a diagram as text", _FORMATS, _FORMATS[0])},
     ),
 )

@@ -26,6 +26,4 @@ async def page(request: web.Request, context: Context) -> web.StreamResponse:
     return web.Response(text=text, content_type="text/html", headers=HEADERS)
 
 
-ROUTES: Final = (
-    Route("GET", JOB_PAGE, Area.JOBS, page, {200: "text/html"}, (404,), by_link=(Shows.JOB,)),
-)
+ROUTES: Final = (Route("GET", JOB_PAGE, Area.JOBS, page, {200: "text/html"}, by_link=(Shows.JOB,)),)

@@ -160,16 +160,26 @@ _OF_KEY: Final = {
     _KEY: word("with user, and nothing else: the job that was uploaded under this key", 255)
 }
 _DEAD_LETTERS: Final = filters("user", "user_id", "service", "reason", "tag", "since", "until")
+_KEPT: Final = ("not_ended", "child_of_batch", "still_needed")
+_NOT_RETRIED: Final = (
+    "not_retryable",
+    "bundle_gone",
+    "being_deleted",
+    "parent_ended",
+    "child_of_batch",
+    (409, "unknown_service"),
+    "queue_full",
+)
 
 ROUTES: Final = (
-    Route("POST", "/terminate/{id}", Area.JOBS, terminate, _STATUS, (404, 409)),
+    Route("POST", "/terminate/{id}", Area.JOBS, terminate, _STATUS | {409: wire.StatusBody}),
     Route(
         "GET",
         "/api/v1/jobs",
         Area.JOBS,
         page,
         {200: wire.JobPage},
-        (400,),
+        ("missing_user",),
         FILTERS | _PAGING | _OF_KEY,
     ),
     Route(
@@ -178,8 +188,7 @@ ROUTES: Final = (
         Area.JOBS,
         tagged,
         {200: wire.TagPage},
-        (400,),
-        paging(500, 1_000),
+        query=paging(500, 1_000),
     ),
     Route(
         "GET",
@@ -187,27 +196,25 @@ ROUTES: Final = (
         Area.JOBS,
         read,
         {200: wire.JobDoc},
-        (404,),
-        WAIT | _SEEN,
+        query=WAIT | _SEEN,
         by_link=(Shows.JOB,),
     ),
-    Route("DELETE", JOB, Area.JOBS, delete, {204: None, 202: wire.JobDoc}, (404, 409)),
+    Route("DELETE", JOB, Area.JOBS, delete, {204: None, 202: wire.JobDoc}, _KEPT),
     Route(
         "POST",
         f"{JOB}/cancel",
         Area.JOBS,
         cancel,
         {200: wire.JobDoc, 202: wire.JobDoc},
-        (404,),
     ),
-    Route("POST", f"{JOB}/retry", Area.JOBS, retry, {200: wire.JobDoc}, (404, 409, 429)),
+    Route("POST", f"{JOB}/retry", Area.JOBS, retry, {200: wire.JobDoc}, _NOT_RETRIED),
     Route(
         "GET",
         "/api/v1/dead-letters",
         Area.JOBS,
         dead_letters,
         {200: wire.JobPage},
-        (400,),
+        (),
         _DEAD_LETTERS | _PAGING,
     ),
 )

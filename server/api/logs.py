@@ -12,6 +12,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from server.api import event_stream
+from server.api.codes import NO_LOG
 from server.api.context import Context
 from server.api.event_stream import NO_BUFFERING
 from server.api.log_source import (
@@ -253,6 +254,23 @@ _LOGS: Final = {
     "tail": whole("in place of offset: the last so many bytes", 0, _LAST),
     "follow": flag("1: go on with what it writes, until it has ended or wrote nothing for 15 s"),
 }
+_REFUSALS: Final = (
+    *NO_LOG,
+    "attempt_not_found",
+    "too_many_waits",
+    "invalid_range",
+    (416, "invalid_offset"),
+    "not_started",
+    "no_live_log",
+    "log_moves",
+    "agent_unreachable",
+)
+_SENDS: Final = (
+    "Ferryman-Log-Attempt",
+    "Ferryman-Log-Offset",
+    "Ferryman-Log-Next",
+    "Ferryman-Log-Ended",
+)
 
 ROUTES: Final = (
     Route(
@@ -260,9 +278,10 @@ ROUTES: Final = (
         f"{JOB}/logs",
         Area.JOBS,
         read,
-        {200: "text/plain", 206: "text/plain"},
-        (400, 404, 409, 410, 416, 429, 503),
+        {200: ("text/plain", "text/event-stream"), 204: None, 206: "text/plain"},
+        _REFUSALS,
         _LOGS,
         by_link=(Shows.JOB,),
+        sends=_SENDS,
     ),
 )

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from server.api.addresses import address
+from server.api.codes import JSON
 from server.api.context import Context
 from server.api.params import json_body
 from server.api.paths import JOB
@@ -99,7 +100,12 @@ _LINK: Final = Body(
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            "what": {"type": "string", "enum": list(Shows), "default": Shows.JOB},
+            "what": {
+                "type": "string",
+                "enum": list(Shows),
+                "default": Shows.JOB,
+                "description": "what it shows",
+            },
             "path": {"type": "string", "description": "of the file, with what: file"},
             "expires_in": {
                 "type": ["string", "number"],
@@ -109,6 +115,7 @@ _LINK: Final = Body(
     },
     {"what": "result", "expires_in": "7d"},
 )
+_TICKET_REFUSALS: Final = (*JSON, "missing_user_id", "unknown_service")
 
 ROUTES: Final = (
     Route(
@@ -117,7 +124,7 @@ ROUTES: Final = (
         Area.TICKETS,
         make_ticket,
         {201: wire.TicketDoc},
-        (400, 413),
+        _TICKET_REFUSALS,
         body=_TICKET,
     ),
     Route(
@@ -126,7 +133,7 @@ ROUTES: Final = (
         Area.JOBS,
         make_link,
         {201: wire.LinkDoc},
-        (400, 404, 413),
+        JSON,
         needs=Scope.READ,
         body=_LINK,
     ),

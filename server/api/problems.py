@@ -44,7 +44,7 @@ from shared.http.request_ids import REQUEST_ID
 from shared.http.request_log import ERROR_CODE
 from shared.multipart.limits import FormRefused
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import Problem
+from shared.wire import Problem, ReferenceProblem
 
 log = structlog.get_logger()
 
@@ -76,6 +76,11 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     OverDay: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     DayUsed: HTTPStatus.TOO_MANY_REQUESTS,
     KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+}
+_RETRY_AFTER_S: Final[dict[type[FerrymanError], int]] = {
+    QueueFull: 30,
+    ServerPaused: 30,
+    TooManySchedules: 3600,  # only a deletion helps, and nobody knows when there is one
 }
 
 
@@ -122,7 +127,7 @@ def translate(problem: Exception) -> Refusal | None:
         case Denied():
             return Refusal(problem.status, problem.code, problem.message, headers=problem.headers)
         case FerrymanError():
-            wait_s = 30 if isinstance(problem, QueueFull | ServerPaused) else None
+            wait_s = _RETRY_AFTER_S.get(type(problem))
             if isinstance(problem, DayUsed):
                 wait_s = problem.retry_after_s
             return Refusal(
@@ -217,15 +222,18 @@ def answer(request: web.Request, refusal: Refusal) -> web.Response:
             content_type="application/problem+json",
         )
     else:
-        shape = {
-            "id": refusal.job_id,
-            "status": refusal.state,
-            "message": refusal.message,
-            "code": refusal.code,
-        }
-        if refusal.part is not None:
-            shape["part"] = refusal.part
-        response = web.json_response(shape, status=refusal.status)
+        shape = ReferenceProblem(
+            id=refusal.job_id,
+            status=refusal.state,
+            message=refusal.message,
+            code=refusal.code,
+            part=refusal.part,
+        )
+        response = web.Response(
+            status=refusal.status,
+            text=shape.model_dump_json(exclude_none=True),
+            content_type="application/json",
+        )
     if refusal.retry_after_s is not None:
         response.headers["Retry-After"] = str(refusal.retry_after_s)
     response.headers.update(refusal.headers)

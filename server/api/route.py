@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
+from pydantic import BaseModel
 
 from server.api.context import Context
 from server.api.parameter_types import Param
@@ -35,11 +36,13 @@ class Body:
     Attributes:
         schema: JSON schema of the whole.
         example: one that the server takes as it is.
+        model: whose source says what its fields mean; None: the schema does.
     """
 
     media: str
     schema: Mapping[str, Any]
     example: Any = None
+    model: type[BaseModel] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,9 @@ class Route:
     handler: Handler
     answers: Mapping[int, Answer | tuple[Answer, ...]]
     """status -> the body, or the bodies that it may have."""
-    refusals: tuple[int, ...] = ()
-    """Further statuses, whose bodies are as ``problems.answer`` makes them."""
+    refusals: tuple[int | str | tuple[int, str], ...] = ()
+    """Its refusals, by their codes (see :mod:`server.api.codes`), beside those that every route of
+    its kind has; a status too, where the code has several."""
     query: Mapping[str, Param | str] = field(default_factory=dict)
     """parameter -> what it means and may be; any other one is refused. A text: any text will do."""
     needs: Scope | None = None

@@ -71,7 +71,9 @@ OPEN_PATHS: Final = frozenset(route.path for route in ROUTES if route.area is Ar
 
 def add_routes(application: web.Application, context: Context) -> None:
     """Serve the table."""
-    application[openapi.DESCRIPTION] = openapi.Description(ROUTES, context.version)
+    application[openapi.DESCRIPTION] = openapi.Description(
+        ROUTES, context.version, tokens=context.token_needed
+    )
     for route in ROUTES:
         methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
         for method in methods:

@@ -7,7 +7,9 @@ from typing import Final
 
 from aiohttp import web
 
+from server.api.codes import FORM
 from server.api.context import Context
+from server.api.form_fields import SCHEDULE as SCHEDULE_FORM
 from server.api.forms import check_head, received_form
 from server.api.params import int_param
 from server.api.paths import SCHEDULE
@@ -15,7 +17,7 @@ from server.api.problems import Refusal
 from server.api.query import USER, paging
 from server.api.route import Route, json_answer
 from server.domain.access import Area
-from server.domain.schedules import Outcome, Schedule, check_schedule_field
+from server.domain.schedules import NOT_REPEATED, Outcome, Schedule, check_schedule_field
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -52,7 +54,7 @@ async def page(request: web.Request, context: Context) -> SchedulePage:
 
 
 async def read(request: web.Request, context: Context) -> ScheduleDoc:
-    """A schedule."""
+    """One schedule."""
     return _document(context, await context.schedules.read(request[PRINCIPAL], _number(request)))
 
 
@@ -122,6 +124,8 @@ def _document(context: Context, schedule: Schedule) -> ScheduleDoc:
     )
 
 
+_ONCE: Final = tuple(f"invalid_{name}" for name in sorted(NOT_REPEATED))
+
 ROUTES: Final = (
     Route(
         "POST",
@@ -129,8 +133,9 @@ ROUTES: Final = (
         Area.JOBS,
         create,
         {201: wire.ScheduleDoc},
-        (400, 409, 413, 415, 429, 503, 507),
+        (*FORM, *_ONCE, "schedule_exists", "too_many_schedules"),
         needs=Scope.SUBMIT,
+        body=SCHEDULE_FORM,
         fields_in_query=True,
     ),
     Route(
@@ -139,20 +144,20 @@ ROUTES: Final = (
         Area.JOBS,
         page,
         {200: wire.SchedulePage},
-        (400,),
+        (),
         {"user": USER, **paging(500, 1_000)},
     ),
-    Route("GET", SCHEDULE, Area.JOBS, read, {200: wire.ScheduleDoc}, (404,)),
-    Route("DELETE", SCHEDULE, Area.JOBS, delete, {204: None}, (404,)),
-    Route("POST", f"{SCHEDULE}/pause", Area.JOBS, pause, {200: wire.ScheduleDoc}, (404,)),
-    Route("POST", f"{SCHEDULE}/resume", Area.JOBS, resume, {200: wire.ScheduleDoc}, (404,)),
+    Route("GET", SCHEDULE, Area.JOBS, read, {200: wire.ScheduleDoc}),
+    Route("DELETE", SCHEDULE, Area.JOBS, delete, {204: None}),
+    Route("POST", f"{SCHEDULE}/pause", Area.JOBS, pause, {200: wire.ScheduleDoc}),
+    Route("POST", f"{SCHEDULE}/resume", Area.JOBS, resume, {200: wire.ScheduleDoc}),
     Route(
         "POST",
         f"{SCHEDULE}/run",
         Area.JOBS,
         run,
         {201: wire.JobDoc, 202: wire.ScheduleDoc},
-        (404, 409),
+        ("schedule_not_run",),
         needs=Scope.SUBMIT,
     ),
 )

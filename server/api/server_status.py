@@ -3,39 +3,67 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final, Literal
 
 from aiohttp import web
 
 from server.api.context import Context
-from server.api.route import Route
+from server.api.route import Route, json_answer
 from server.domain.access import Area
 from shared.http.authentication import PRINCIPAL
+from shared.wire import Wire
+
+
+class Pong(Wire):
+    """Somebody is there."""
+
+    message: str
+    """pong"""
+
+
+class HealthDoc(Wire):
+    """Whether all is well; what is none of a stranger's business is shown with a token only."""
+
+    status: Literal["ok", "error"]
+    """error: new work is not welcome."""
+    database: Literal["ok", "error"]
+    """Whether the database can be used."""
+    version: str | None = None
+    """Of the server."""
+    agents: dict[str, Literal["up", "down"]] | None = None
+    """Name -> whether it may get new jobs."""
+    message: str | None = None
+    """What is wrong."""
 
 
 async def ping(_: web.Request, __: Context) -> web.StreamResponse:
     """Whether anybody is there."""
-    return web.json_response({"message": "pong"})
+    return json_answer(Pong(message="pong"))
 
 
 async def health(request: web.Request, context: Context) -> web.StreamResponse:
     """200 when new work is welcome, 503 with the reasons when not."""
     troubles = await context.troubles()
-    database = "error" if any("database" in trouble for trouble in troubles) else "ok"
-    body: dict[str, Any] = {"status": "error" if troubles else "ok", "database": database}
-    if request[PRINCIPAL].authenticated:
-        body["version"] = context.version
-        body["agents"] = {
-            agent.name: "up" if agent.accepts_work else "down" for agent in context.fleet.all()
-        }
-        if troubles:
-            body["message"] = "; ".join(troubles)
-    return web.json_response(
-        body, status=HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
+    no_database = any("database" in trouble for trouble in troubles)
+    body = HealthDoc(
+        status="error" if troubles else "ok", database="error" if no_database else "ok"
     )
+    if request[PRINCIPAL].authenticated:
+        agents = context.fleet.all()
+        body = body.model_copy(
+            update={
+                "version": context.version,
+                "agents": {one.name: "up" if one.accepts_work else "down" for one in agents},
+                "message": "; ".join(troubles) or None,
+            }
+        )
+    status = HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
+    text = body.model_dump_json(exclude_none=True)
+    headers = {"Retry-After": "10"} if troubles else {}
+    return web.Response(status=status, text=text, content_type="application/json", headers=headers)
 
 
 ROUTES: Final = (
-    Route("GET", "/", Area.OPEN, ping, {200: None}),
-    Route("GET", "/health", Area.OPEN, health, {200: None, 503: None}),
+    Route("GET", "/", Area.OPEN, ping, {200: Pong}),
+    Route("GET", "/health", Area.OPEN, health, {200: HealthDoc, 503: HealthDoc}),
 )

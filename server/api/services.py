@@ -13,7 +13,7 @@ from server.api.documents import retry_doc
 from server.api.parameter_types import flag, word
 from server.api.params import MAX_MESSAGE, flag_param, json_body, message_param
 from server.api.paths import SERVICE, SERVICES
-from server.api.route import Route, json_answer
+from server.api.route import Body, Route, json_answer
 from server.domain.access import Area, Visible, visible
 from server.domain.errors import BadField
 from server.domain.service import Service
@@ -139,6 +139,17 @@ _ALL_SERVICES: Final = {"all": flag("1: also those that were retired")}
 _SERVICE_MESSAGE: Final = {
     "message": word("why; shown with the service and its jobs, one line", MAX_MESSAGE)
 }
+_NOT_PUT: Final = (
+    "invalid_json",
+    "body_too_large",
+    "invalid_name",
+    "invalid_settings",
+    *(f"invalid_{name}" for name in _VARIABLES),
+    "service_in_file",
+    "too_many_services",
+)
+_UNKNOWN: Final = ("service_not_found",)
+_BODY: Final = Body("application/json", {"type": "object"}, {"timeout": "30m", "runs_per_user": 2})
 
 ROUTES: Final = (
     Route(
@@ -149,24 +160,32 @@ ROUTES: Final = (
         {200: wire.ServicePage},
         query=_ALL_SERVICES,
     ),
-    Route("GET", SERVICE, Area.STATUS, read, {200: wire.ServiceDoc}, (404,)),
+    Route("GET", SERVICE, Area.STATUS, read, {200: wire.ServiceDoc}, _UNKNOWN),
     Route(
         "PUT",
         SERVICE,
         Area.SERVICES,
         put,
         {200: wire.ServiceDoc, 201: wire.ServiceDoc},
-        (400, 409, 413),
+        _NOT_PUT,
+        body=_BODY,
     ),
-    Route("DELETE", SERVICE, Area.SERVICES, retire, {200: wire.ServiceDoc}, (404, 409)),
+    Route(
+        "DELETE",
+        SERVICE,
+        Area.SERVICES,
+        retire,
+        {200: wire.ServiceDoc},
+        (*_UNKNOWN, "service_in_file"),
+    ),
     Route(
         "POST",
         f"{SERVICE}/pause",
         Area.SERVICES,
         pause,
         {200: wire.ServiceDoc},
-        (400, 404),
+        _UNKNOWN,
         _SERVICE_MESSAGE,
     ),
-    Route("POST", f"{SERVICE}/resume", Area.SERVICES, resume, {200: wire.ServiceDoc}, (404,)),
+    Route("POST", f"{SERVICE}/resume", Area.SERVICES, resume, {200: wire.ServiceDoc}, _UNKNOWN),
 )

@@ -12,6 +12,7 @@ from aiohttp import web
 from pydantic import AfterValidator, Field, field_validator
 
 from server.api.bodies import JsonBody, read_body
+from server.api.codes import JSON as _JSON
 from server.api.context import Context
 from server.api.parameter_types import Param, choice, flag, whole, word
 from server.api.params import flag_param, int_param
@@ -55,6 +56,7 @@ class NewTokenBody(JsonBody):
     name: str
     """Of the principal."""
     role: Role
+    """What it is for."""
     user_id: str | None = None
     """Of a ``user``: whose jobs it sees and makes; None: its name."""
     users: list[str] = Field(default=[], max_length=_MAX_PATTERNS)
@@ -266,6 +268,7 @@ _NEW_TOKEN: Final = Body(
         "additionalProperties": False,
     },
     {"name": "ann-laptop", "role": "user", "user_id": "ann", "expires_in": "90d"},
+    NewTokenBody,
 )
 _ROTATION: Final = Body(
     "application/json",
@@ -275,6 +278,7 @@ _ROTATION: Final = Body(
         "additionalProperties": False,
     },
     {"overlap": "1h"},
+    RotateBody,
 )
 
 ROUTES: Final = (
@@ -285,7 +289,7 @@ ROUTES: Final = (
         Area.ADMIN,
         create,
         {201: wire.NewTokenDoc},
-        (400, 409, 413),
+        (*_JSON, "missing_name", "missing_role", "missing_user_id", "name_taken"),
         body=_NEW_TOKEN,
         sends=("Location",),
     ),
@@ -295,7 +299,7 @@ ROUTES: Final = (
         Area.ADMIN,
         page,
         {200: wire.TokenPage},
-        (400,),
+        (),
         {
             "name": word("only this principal's", 64),
             "role": choice("only of this role", Role),
@@ -305,15 +309,15 @@ ROUTES: Final = (
             "cursor": Param("where the page begins: what the page before gave as next"),
         },
     ),
-    Route("GET", TOKEN, Area.ADMIN, read, {200: wire.TokenDoc}, (404,)),
-    Route("DELETE", TOKEN, Area.ADMIN, revoke, {200: wire.TokenDoc}, (404,)),
+    Route("GET", TOKEN, Area.ADMIN, read, {200: wire.TokenDoc}, ("token_not_found",)),
+    Route("DELETE", TOKEN, Area.ADMIN, revoke, {200: wire.TokenDoc}, ("token_not_found",)),
     Route(
         "POST",
         f"{TOKEN}/rotate",
         Area.ADMIN,
         rotate,
         {200: wire.NewTokenDoc},
-        (400, 404, 409, 413),
+        (*_JSON, "token_not_found", "token_ended"),
         body=_ROTATION,
     ),
 )

@@ -8,8 +8,11 @@ from typing import Final
 from aiohttp import web
 
 from server.api.addresses import links_by, with_query
+from server.api.codes import FORM
 from server.api.context import Context
+from server.api.form_fields import UPLOAD
 from server.api.forms import check_head, received_form
+from server.api.parameter_types import Param
 from server.api.paths import JOB_PAGE
 from server.api.permitted import TICKET
 from server.api.problems import wants_page
@@ -83,6 +86,12 @@ def _link(ticket: Ticket, job: Job, context: Context) -> Link:
     )
 
 
+_IDEMPOTENCY_KEY: Final = Param(
+    "an upload that is repeated with the same key makes no second job",
+    {"type": "string", "maxLength": 255, "pattern": r"^[\x21-\x7e]*$"},
+    "",
+)
+
 ROUTES: Final = (
     Route(
         "POST",
@@ -90,8 +99,11 @@ ROUTES: Final = (
         Area.JOBS,
         upload,
         {201: wire.StatusBody, 303: None},
-        (400, 413, 415, 422, 429, 503, 507),
+        (*FORM, "idempotency_key_reused", "queue_full", "invalid_idempotency_key"),
         needs=Scope.SUBMIT,
+        body=UPLOAD,
+        headers={"Idempotency-Key": _IDEMPOTENCY_KEY},
+        sends=("Idempotent-Replayed",),
         fields_in_query=True,
         by_ticket=True,
     ),

@@ -75,7 +75,7 @@ ROUTES: Final = (
         Area.JOBS,
         usage,
         {200: wire.UsageDoc},
-        (400,),
+        ("missing_user",),
         {"user": word("whose; a user's own is meant where it is left out", 64)},
     ),
 )

@@ -142,7 +142,7 @@ ROUTES: Final = (
         Area.JOBS,
         of_job,
         {200: webhook_wire.DeliveryPage},
-        (400, 404),
+        (),
         _LIST,
     ),
     Route(
@@ -151,20 +151,18 @@ ROUTES: Final = (
         Area.JOBS,
         of_all,
         {200: webhook_wire.DeliveryPage},
-        (400,),
+        (),
         _LIST,
     ),
-    Route("GET", _DELIVERY, Area.JOBS, read, {200: webhook_wire.DeliveryDoc}, (404,)),
-    Route(
-        "POST", f"{_DELIVERY}/replay", Area.JOBS, replay, {200: webhook_wire.DeliveryDoc}, (404,)
-    ),
+    Route("GET", _DELIVERY, Area.JOBS, read, {200: webhook_wire.DeliveryDoc}),
+    Route("POST", f"{_DELIVERY}/replay", Area.JOBS, replay, {200: webhook_wire.DeliveryDoc}),
     Route(
         "GET",
         "/api/v1/webhook-secret",
         Area.JOBS,
         secret,
         {200: webhook_wire.WebhookSecret},
-        (400, 404),
+        ("service_not_found",),
         {
             "principal": word("for operators: whose jobs", _MAX_NAME),
             "service": word("for operators: the service whose webhook it is", _MAX_NAME),

@@ -48,6 +48,11 @@ _ROLES: Final[Mapping[Area, frozenset[Role | None]]] = {
 }
 
 
+def roles_of(area: Area) -> list[str]:
+    """The roles that may use its routes."""
+    return sorted(role or "anybody" for role in _ROLES[area])
+
+
 def check_area(principal: Principal, area: Area, scope: Scope | None) -> None:
     """Refuse a role that has nothing to do with the routes of an area, and a token without the
     scope that the route asks for.
@@ -56,7 +61,7 @@ def check_area(principal: Principal, area: Area, scope: Scope | None) -> None:
         NotAllowed
     """
     if principal.role not in _ROLES[area]:
-        roles = ", ".join(sorted(role or "anybody" for role in _ROLES[area]))
+        roles = ", ".join(roles_of(area))
         raise NotAllowed(f"{principal.name} may not do this: it is for the roles {roles}")
     if scope is not None and not principal.may(scope):
         raise NotAllowed(f"{principal.name} may not do this: its token lacks the scope {scope}")

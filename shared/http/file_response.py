@@ -40,6 +40,7 @@ async def send_file(
 
     Raises:
         OSError: it cannot be read.
+        Denied: it is another one than the request is about, or has nothing in the range.
     """
     offset, most = section or (0, None)
     size, content = await asyncio.to_thread(_size_and_content, path, offset, most)

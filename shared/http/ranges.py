@@ -9,6 +9,8 @@ from http import HTTPStatus
 
 from aiohttp import ETag, hdrs, web
 
+from shared.http.refusals import Denied
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -29,19 +31,25 @@ def requested_part(
     Args:
         etag: of the content, without quotes; None: it changes, so that no condition on it holds.
         headers: of an answer that it has not changed.
+
+    Raises:
+        Denied: it is another one than the request is about, or has nothing in the range.
     """
     if etag is not None and _matches(request.if_none_match, etag):
         return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)
     if request.if_match is not None and (etag is None or not _matches(request.if_match, etag)):
-        return web.Response(status=HTTPStatus.PRECONDITION_FAILED)
+        message = "the content is another one than If-Match names"
+        raise Denied(HTTPStatus.PRECONDITION_FAILED, "precondition_failed", message)
     wanted = _range(request, size, etag)
     if wanted is None:
         return Part(HTTPStatus.OK, 0, size, {})
     start, stop = wanted
     if start >= stop:
-        return web.Response(
-            status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-            headers={hdrs.CONTENT_RANGE: f"bytes */{size}"},
+        raise Denied(
+            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+            "invalid_range",
+            f"it has {size} bytes, none of them in that range",
+            {hdrs.CONTENT_RANGE: f"bytes */{size}"},
         )
     where: dict[str, str] = {hdrs.CONTENT_RANGE: f"bytes {start}-{stop - 1}/{size}"}
     return Part(HTTPStatus.PARTIAL_CONTENT, start, stop, where)

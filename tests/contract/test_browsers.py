@@ -8,12 +8,10 @@ from collections.abc import AsyncIterator
 from urllib.parse import urljoin
 
 import aiohttp
-import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from ferryman import Client
-from server.domain.upload_fields import NEEDED, OPTIONAL
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import RUN, ServerClient, driving
 
@@ -117,37 +115,3 @@ async def _text(caller: ServerClient, url: str) -> str:
     async with caller.session.get(url) as answer:
         assert answer.status == 200, url
         return await answer.text()
-
-
-async def test_the_description_is_open_and_names_how_to_show_a_token(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator(), tokens=["a-token-of-somebody"]) as caller:
-        for path in ("/swagger", "/swagger/start.js", "/openapi.json"):
-            assert (await caller.get(path))[0] == 200
-        document = json.loads((await caller.get("/openapi.json"))[2])
-    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
-    assert {"token": []} in document["security"]
-
-
-@pytest.fixture
-async def upload(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator()) as caller:
-        document = json.loads((await caller.get("/openapi.json"))[2])
-        again = (await caller.get("/openapi.json"))[2]
-        assert json.loads(again) == document
-    return document["paths"]["/upload"]["post"]
-
-
-async def test_it_knows_every_field_of_an_upload(upload):
-    schema = upload["requestBody"]["content"]["multipart/form-data"]["schema"]
-    assert set(schema["properties"]) == {*NEEDED, *OPTIONAL, "file", "bundle"}
-    assert "Idempotency-Key" in {one["name"] for one in upload["parameters"]}
-
-
-async def test_what_a_page_fills_in_by_itself_is_no_made_up_value(upload):
-    """Without an example, Swagger's page sends "string"."""
-    schema = upload["requestBody"]["content"]["multipart/form-data"]["schema"]
-    for name, field in schema["properties"].items():
-        if field.get("format") != "binary" and field["type"] == "string":
-            assert field["example"] == {"user_id": "1", "service": "example"}.get(name, ""), name
-    (key,) = [one for one in upload["parameters"] if one["in"] == "header"]
-    assert key["example"] == ""

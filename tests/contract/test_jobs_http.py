@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 
-from server.api.routes import ROUTES
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 
@@ -144,44 +143,6 @@ async def test_what_has_expired_is_gone(tmp_path):
         assert (await caller.get(f"/download_partial/{job_id}"))[0] == 410
         status, kind, body = await caller.get(f"/download/{job_id}")
         assert (status, kind, json.loads(body)["status"]) == (200, "application/json", "Cleaned")
-
-
-OPERATIONS = frozenset(
-    {
-        "downloads_download",
-        "downloads_partial",
-        "downloads_result",
-        "jobs_cancel",
-        "jobs_delete",
-        "jobs_events",
-        "jobs_page",
-        "jobs_read",
-        "jobs_terminate",
-        "openapi_asset",
-        "openapi_document",
-        "openapi_page",
-        "service_agents",
-        "service_health",
-        "service_ping",
-        "service_services",
-        "upload_upload",
-    }
-)
-"""Of the first release: functions of generated clients have these names."""
-
-
-async def test_the_description_names_every_route(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator()) as caller:
-        reply = json.loads((await caller.get("/openapi.json"))[2])
-        assert reply["openapi"].startswith("3.1")
-        for route in ROUTES:
-            assert route.method.lower() in reply["paths"][route.path], route
-        operations = [one for path in reply["paths"].values() for one in path.values()]
-        assert {one["operationId"] for one in operations} >= OPERATIONS
-        status, kind, _ = await caller.get("/swagger")
-        assert (status, kind) == (200, "text/html")
-        assert (await caller.get("/swagger/swagger-ui.css"))[0] == 200
-        assert (await caller.get("/swagger/../settings.py"))[0] == 404
 
 
 async def test_lists_are_chosen_by_what_the_upload_said(tmp_path):

@@ -115,17 +115,6 @@ async def test_each_job_of_a_schedule_has_the_tasks_of_its_bundle(tmp_path):
             assert raw.execute("SELECT total, has_gather FROM batches").fetchall() == [(3, 1)]
 
 
-async def test_the_form_is_described(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator()) as caller:
-        _, described = await ask(caller, "GET", "/openapi.json")
-        body = described["paths"][SCHEDULES]["post"]["requestBody"]["content"]
-        schema = body["multipart/form-data"]["schema"]
-        assert set(schema["required"]) == {"user_id", "service", "file", "name", "cron"}
-        assert {"time_zone", "overlap", "missed", "tags"} <= set(schema["properties"])
-        body = described["paths"]["/api/v1/jobs/bulk"]["post"]["requestBody"]["content"]
-        assert "retry" in body["application/json"]["schema"]["properties"]["action"]["enum"]
-
-
 async def test_a_name_is_a_users_once_and_schedules_are_counted(tmp_path):
     async with driving(tmp_path, FakeOrchestrator(), schedules_per_user=2) as caller:
         assert (await post(caller, START))[0] == 201

@@ -19,6 +19,7 @@ from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
 from shared.http.sockets import listen, url_of
 from shared.principals import Principal
+from tests.support.described import Described
 from tests.support.fake_orchestrator import FakeOrchestrator
 
 RUN = b"echo hello\n"
@@ -123,6 +124,7 @@ async def hosted(
     """The server that these settings ask for, until the stack closes."""
     fits = connection_limits(1024, most=found.server.max_connections)
     composed = await compose(found, stack, machine, fits, principals)
+    stack.callback(Described(composed.application).check)
     sock = listen("127.0.0.1", 0)
     tls = found.server.tls()
     listener = Listener(composed.application, sock, fits, Deadlines(), 1, tls)

@@ -1,0 +1,195 @@
+"""What many routes have in common: path parameters, headers, refusals, tags."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from server.api.parameter_types import MAX_ID, Param, choice, word
+from server.api.route import LINK_PARAMETER, TICKET_PARAMETER, Route
+from server.api.stored_log import STREAMS
+from server.domain.access import Area
+from shared.http.middleware import ALWAYS
+from shared.http.origins import SAFE_METHODS
+
+# -- requests
+
+_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+_NUMBER: Final[Mapping[str, Any]] = {"type": "integer", "minimum": 1, "maximum": MAX_ID}
+PATH: Final[Mapping[tuple[str, str], Param]] = {
+    ("", "id"): Param("number of the job", _NUMBER, 1),
+    ("", "attempt"): Param("number of the attempt, from 1", _NUMBER, 1),
+    ("", "stream"): choice("which log", STREAMS),
+    ("", "tag"): word("the tag of the jobs", 64, r"^[^\s,/]+$", "batch-7"),
+    ("", "delivery"): Param("number of the delivery", _NUMBER, 1),
+    ("", "schedule"): Param("number of the schedule", _NUMBER, 1),
+    ("agents", "name"): word("name or id of the agent", 64, _NAME, "local"),
+    ("services", "name"): word("name of the service", 64, _NAME, "example"),
+    ("tokens", "token"): word("id of the token", 10, "^[0-9a-z]{10}$", "0a1b2c3d4e"),
+    ("jobs", "path"): word("path of the file in the result", 4096, None, "data/out.txt"),
+    ("server", "file"): word("a file of the page", 64, None, "start.js"),
+}
+"""(tag, or "" for all; name in the path) -> what it is."""
+MANY: Final = {
+    "Ferryman-Act-As": word(
+        "of a portal: the user for whom it makes this request", 64, "^[A-Za-z0-9._@-]{1,64}$"
+    ),
+}
+"""Headers that mean something on every route that wants a token."""
+REQUEST_HEADERS: Final = {
+    "Range": Param("a range of bytes, such as bytes=0-99; several ranges are answered with all"),
+    "If-Range": Param("the ETag for which Range is meant; another one: everything is sent"),
+    "If-Match": Param("only if this is the ETag, else 412"),
+    "If-None-Match": Param("only if this is not the ETag, else 304"),
+    "Last-Event-ID": Param(
+        "of server-sent events: the last one that was seen", {"type": "string", "pattern": r"^\d*$"}
+    ),
+}
+SECURITY: Final = {
+    TICKET_PARAMETER: {
+        "type": "apiKey",
+        "in": "query",
+        "name": TICKET_PARAMETER,
+        "description": "an upload ticket (POST /api/v1/tickets): good once, for one upload",
+    },
+    LINK_PARAMETER: {
+        "type": "apiKey",
+        "in": "query",
+        "name": LINK_PARAMETER,
+        "description": "what a signed link ends in (POST /api/v1/jobs/{id}/links)",
+    },
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "`Authorization: Bearer TOKEN`; who may do what depends on its role",
+    },
+}
+TAGS: Final = {
+    "reference": "Routes of job-orchestrator, answered as it answers them",
+    "server": "The server itself, and this description",
+    "jobs": "Everything of the life of a job",
+    "events": "What happened, as pages and as server-sent events",
+    "tags": "Jobs by tag",
+    "dead-letters": "Jobs that failed for good and are kept",
+    "batches": "Parents and their children",
+    "schedules": "Uploads that become jobs at set times",
+    "services": "Kinds of work, with their limits and quotas",
+    "agents": "The compute hosts",
+    "tokens": "Who has access",
+    "whoami": "Who the caller is",
+    "audit": "Who did what",
+    "tickets": "Uploads by browsers without a token",
+    "usage": "What a user has used, and what is left",
+    "webhook-secret": "The secret of webhooks' signatures",
+    "deliveries": "Webhooks, and what became of them",
+}
+_REFERENCE: Final = ("/upload", "/download", "/terminate")
+
+
+def tag_of(route: Route) -> str:
+    """The group that a page shows it in."""
+    if route.path.startswith("/api/v1/"):
+        return route.path.split("/")[3]
+    return "reference" if route.path.startswith(_REFERENCE) else "server"
+
+
+# -- answers
+
+EVENT_STREAM: Final = "text/event-stream"
+_TEXT: Final[Mapping[str, Any]] = {"type": "string"}
+_SECONDS: Final[Mapping[str, Any]] = {"type": "integer", "minimum": 0}
+
+
+def _header(text: str, schema: Mapping[str, Any] = _TEXT, *, always: bool = False) -> Any:
+    return {"description": text, "schema": schema, "required": always}
+
+
+HEADERS: Final[Mapping[str, Any]] = {
+    "X-Request-ID": _header("names the request in the server's log", always=True),
+    "Retry-After": _header("seconds after which to ask again", _SECONDS),
+    "Location": _header("where the new thing is", always=True),
+    "WWW-Authenticate": _header("Bearer", always=True),
+    "Idempotent-Replayed": _header("true: this upload was there already"),
+    "Accept-Encoding": _header("identity", always=True),
+    "ETag": _header("changes when the content does"),
+    "Repr-Digest": _header("sha-256 of the whole content"),
+    "Accept-Ranges": _header("bytes, where a part may be asked for"),
+    "Content-Range": _header("which bytes these are, of how many"),
+    "Content-Disposition": _header("the name under which to save it"),
+    "Ferryman-Log-Attempt": _header("the attempt whose log it is"),
+    "Ferryman-Log-Offset": _header("where in the log this begins", _SECONDS),
+    "Ferryman-Log-Next": _header("where to go on", _SECONDS),
+    "Ferryman-Log-Ended": _header("true: the attempt has ended"),
+}
+_FILE: Final = ("ETag", "Repr-Digest", "Accept-Ranges", "Content-Disposition")
+
+
+def answer_headers(route: Route, status: int) -> list[str]:
+    """The headers of an answer that say something of their own."""
+    names = ["X-Request-ID"]
+    if status in (202, 429, 503, 507) or (status == 409 and "log_moves" in route.refusals):
+        names.append("Retry-After")
+    if status in (201, 303) and route.method == "POST":
+        names.append("Location")
+    if status == 401:
+        names.append("WWW-Authenticate")
+    if status == 415:
+        names.append("Accept-Encoding")
+    answer = route.answers.get(status)
+    if "application/zip" in (answer if isinstance(answer, tuple) else (answer,)):
+        names += _FILE
+    if (status == 200 and is_document(route)) or status == 304:
+        names += ["ETag"] if "ETag" not in names else []
+    if status in (206, 416):
+        names.append("Content-Range")
+    if status < 300:
+        names += [name for name in route.sends if name not in names]
+    return names
+
+
+def is_document(route: Route) -> bool:
+    """Whether it gives JSON that a poller may have already."""
+    answer = route.answers.get(200)
+    answers = answer if isinstance(answer, tuple) else (answer,)
+    is_json = any(isinstance(one, type) for one in answers)
+    return route.method == "GET" and route.area is not Area.OPEN and is_json
+
+
+def default_codes(route: Route, path: Collection[str]) -> list[str]:
+    """What a route may refuse without saying so in its row."""
+    codes = ["unknown_parameter", "repeated_parameter", "unknown_host", "internal_error"]
+    codes += ["content_encoding", "expectation"]
+    if route.path not in ALWAYS:
+        codes.append("too_many_requests")
+    if route.method not in SAFE_METHODS:
+        codes.append("foreign_origin")
+    if route.area is not Area.OPEN:
+        codes += ["not_allowed", "rate_limited", "invalid_user_id", "database_unavailable"]
+        codes += ["disk_full", "too_many_open_files", "storage_unavailable"]
+    if route.by_ticket:
+        codes += [*_TICKET, "fixed_by_ticket"]
+    if route.by_link:
+        codes += _LINK
+    codes += [code for name, code in _OF_PATH.items() if name in path]
+    if "wait" in route.query:
+        codes.append("too_many_waits")
+    return codes
+
+
+_TICKET: Final = ("ticket_invalid", "ticket_expired", "ticket_revoked", "ticket_used")
+_LINK: Final = ("link_invalid", "link_expired", "link_revoked")
+_OF_PATH: Final = {
+    "id": "job_not_found",
+    "attempt": "attempt_not_found",
+    "schedule": "schedule_not_found",
+    "delivery": "delivery_not_found",
+}
+"""Name in the path -> the code of an answer for what is not there."""
+
+
+def text_of_stream(media: str) -> dict[str, Any]:
+    """An example of what comes in a stream."""
+    if media != EVENT_STREAM:
+        return {}
+    event = '{"seq": 4, "at": "2026-11-20T22:42:02.514109Z", "status": "Running", …}'
+    return {"example": f"id: 4\nevent: job.running\ndata: {event}\n\n: nothing new\n\n"}

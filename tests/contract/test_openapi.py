@@ -1,0 +1,204 @@
+"""``/openapi.json``: everything that there is, and what each thing means.
+
+That answers are as it says is looked at in every test that has a server in its process, see
+``tests/support/described.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+from server.api.codes import CODES
+from server.api.openapi_document import describe, openapi_path, path_names
+from server.api.openapi_parts import TAGS
+from server.api.parameter_types import Param
+from server.api.route import Route
+from server.api.routes import ROUTES
+from server.domain.schedules import NOT_REPEATED
+from server.domain.upload_fields import NEEDED, OPTIONAL
+from tests.support.described import followed
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.server_http import driving
+
+DOCUMENT: Any = json.loads(describe(ROUTES, "1.2.3"))
+WITH_TOKENS: Any = json.loads(describe(ROUTES, "1.2.3", tokens=True))
+each_route = pytest.mark.parametrize("route", ROUTES, ids=lambda one: f"{one.method} {one.path}")
+
+OPERATIONS = frozenset(
+    {
+        "downloads_download",
+        "downloads_partial",
+        "downloads_result",
+        "jobs_cancel",
+        "jobs_delete",
+        "jobs_events",
+        "jobs_page",
+        "jobs_read",
+        "jobs_terminate",
+        "openapi_asset",
+        "openapi_document",
+        "openapi_page",
+        "service_agents",
+        "service_health",
+        "service_ping",
+        "service_services",
+        "upload_upload",
+    }
+)
+"""Of the first release: functions of generated clients have these names."""
+
+
+def is_valid(schema: Any, value: Any) -> bool:
+    return bool(Draft202012Validator(schema).is_valid(value))
+
+
+def operation(route: Route, document: Any = DOCUMENT) -> Any:
+    return document["paths"][openapi_path(route.path)][route.method.lower()]
+
+
+def parameters(route: Route) -> dict[tuple[str, str], Any]:
+    found = [followed(DOCUMENT, one) for one in operation(route).get("parameters", [])]
+    return {(one["in"], one["name"]): one for one in found}
+
+
+def parts(found: Any) -> Iterator[Any]:
+    """Every object in the document."""
+    yield found
+    for one in found.values() if isinstance(found, dict) else found:
+        if isinstance(one, dict | list):
+            yield from parts(one)
+
+
+@each_route
+def test_a_route_says_what_it_does_and_for_whom(route) -> None:
+    found = operation(route)
+    assert len(found["summary"]) > 10
+    assert "For " in found["description"]
+    assert found["tags"][0] in TAGS
+    for name in path_names(route):
+        assert parameters(route)["path", name]["required"] is True
+    assert {name for where, name in parameters(route) if where == "query"} == (
+        set(route.query) | ({"fields"} if route.fields_in_query else set())
+    )
+
+
+@each_route
+def test_a_parameter_says_what_it_means_and_may_be(route) -> None:
+    for (where, name), one in parameters(route).items():
+        assert len(one["description"]) > 5, (where, name)
+        schema = one["schema"]
+        assert {"type", "enum", "anyOf"} & schema.keys(), (where, name)
+        Draft202012Validator.check_schema(schema)
+        examples = [one["example"]] if "example" in one else []
+        examples += [schema["default"]] if "default" in schema else []
+        for example in examples:
+            assert not example or is_valid(schema, example), (where, name)
+    for name, param in route.query.items():
+        assert isinstance(param, Param), f"{name} is only a text: say which values it takes"
+
+
+@each_route
+def test_a_refusal_has_a_code_with_a_meaning(route) -> None:
+    known = {code for codes in CODES.values() for code in codes}
+    for one in route.refusals:
+        code = one[1] if isinstance(one, tuple) else one
+        assert isinstance(code, str), f"{one}: name the codes, not the status"
+        assert code in known or code.startswith("invalid_"), code
+    for status, answer in operation(route)["responses"].items():
+        found = followed(DOCUMENT, answer)
+        assert "X-Request-ID" in found["headers"]
+        if int(status) >= 400 and status not in map(str, route.answers):
+            assert "- `" in found["description"], status
+            (media,) = [one for kind, one in found["content"].items() if kind.endswith("json")]
+            schema = followed(DOCUMENT, media["schema"])
+            assert is_valid(schema, media["example"])
+            assert media["example"]["code"] in found["description"]
+
+
+@each_route
+def test_a_body_has_an_example_that_fits(route) -> None:
+    if route.body is None:
+        assert "requestBody" not in operation(route)
+        return
+    (body,) = operation(route)["requestBody"]["content"].values()
+    Draft202012Validator.check_schema(body["schema"])
+    for name, field in body["schema"].get("properties", {}).items():
+        assert len(field.get("description", "")) > 5, name
+    if route.body.media == "application/json":
+        assert is_valid(body["schema"], body["example"])
+
+
+def test_whether_a_token_is_needed_is_said() -> None:
+    for route in ROUTES:
+        if operation(route)["security"] == []:
+            assert operation(route, WITH_TOKENS)["security"] == []
+        else:
+            assert {} in operation(route)["security"]
+            assert {} not in operation(route, WITH_TOKENS)["security"]
+            for one in operation(route, WITH_TOKENS)["security"]:
+                assert set(one) <= set(WITH_TOKENS["components"]["securitySchemes"])
+
+
+def test_references_lead_somewhere_and_names_are_one_things_only() -> None:
+    for one in parts(DOCUMENT):
+        if isinstance(one, dict) and isinstance(one.get("$ref"), str):
+            assert followed(DOCUMENT, one)
+        if isinstance(one, dict) and "operationId" in one and "parameters" in one:
+            assert one["operationId"]
+    names = [operation(route)["operationId"] for route in ROUTES]
+    doubled = {name for name in names if names.count(name) > 1}
+    assert doubled == set()
+    assert set(names) >= OPERATIONS
+    for one in parts(DOCUMENT):
+        for link in one.get("links", {}).values() if isinstance(one, dict) else ():
+            if isinstance(link, dict) and "operationId" in link:
+                assert link["operationId"] in names
+
+
+def test_every_code_belongs_to_a_route() -> None:
+    said = json.dumps(DOCUMENT)
+    for codes in CODES.values():
+        for code in codes.keys() - {"bad_request", "method_not_allowed", "not_found"}:
+            assert f"`{code}`" in said, code
+
+
+def test_forms_have_every_field_and_fill_nothing_in() -> None:
+    """Without an example, Swagger's page sends "string"."""
+    forms = [route for route in ROUTES if route.fields_in_query]
+    assert {route.path for route in forms} == {"/upload", "/api/v1/schedules"}
+    for route in forms:
+        (body,) = operation(route)["requestBody"]["content"].values()
+        schema = body["schema"]
+        fields = set(schema["properties"])
+        if route.path == "/upload":
+            assert fields == {*NEEDED, *OPTIONAL, "file", "bundle"}
+        else:
+            assert fields - {"cron", "time_zone", "overlap", "missed"} == (
+                {*NEEDED, *OPTIONAL, "file", "bundle"} - set(NOT_REPEATED)
+            )
+        for name, field in schema["properties"].items():
+            if field.get("format") != "binary" and field["type"] == "string":
+                assert bool(field["example"]) == (name in schema["required"]), name
+        assert parameters(route)["query", "fields"]["example"] == {}
+    keys = [one for (_, name), one in parameters(forms[0]).items() if name == "Idempotency-Key"]
+    assert [one["example"] for one in keys] == [""]
+
+
+async def test_it_is_served_to_everybody_and_says_where_a_token_goes(tmp_path) -> None:
+    async with driving(tmp_path, FakeOrchestrator(), tokens=["a-token-of-somebody"]) as caller:
+        for path in ("/swagger", "/swagger/start.js", "/swagger/swagger-ui.css", "/openapi.json"):
+            assert (await caller.get(path))[0] == 200
+        assert (await caller.get("/swagger/../settings.py"))[0] in (401, 404)
+        text = (await caller.get("/openapi.json"))[2]
+        assert (await caller.get("/openapi.json"))[2] == text
+    document = json.loads(text)
+    assert document["openapi"] == "3.1.0"
+    assert re.fullmatch(r"\d+\.\d+.*", document["info"]["version"])
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert document["paths"]["/api/v1/jobs"]["get"]["security"] == [{"token": []}]
