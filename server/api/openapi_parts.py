@@ -129,7 +129,7 @@ def answer_headers(route: Route, status: int) -> list[str]:
     names = ["X-Request-ID"]
     if status in (202, 429, 503, 507) or (status == 409 and "log_moves" in route.refusals):
         names.append("Retry-After")
-    if status in (201, 303) and route.method == "POST":
+    if status in (201, 303) and "Location" in route.sends:
         names.append("Location")
     if status == 401:
         names.append("WWW-Authenticate")
@@ -143,7 +143,7 @@ def answer_headers(route: Route, status: int) -> list[str]:
     if status in (206, 416):
         names.append("Content-Range")
     if status < 300:
-        names += [name for name in route.sends if name not in names]
+        names += [name for name in route.sends if name != "Location"]
     return names
 
 
@@ -155,21 +155,27 @@ def is_document(route: Route) -> bool:
     return route.method == "GET" and route.area is not Area.OPEN and is_json
 
 
-def default_codes(route: Route, path: Collection[str]) -> list[str]:
+def default_codes(route: Route, path: Collection[str]) -> list[str | tuple[int, str]]:
     """What a route may refuse without saying so in its row."""
-    codes = ["unknown_parameter", "repeated_parameter", "unknown_host", "internal_error"]
+    codes: list[str | tuple[int, str]] = [
+        "unknown_parameter",
+        "repeated_parameter",
+        "unknown_host",
+        "internal_error",
+    ]
     codes += ["content_encoding", "expectation"]
     if route.path not in ALWAYS:
         codes.append("too_many_requests")
     if route.method not in SAFE_METHODS:
         codes.append("foreign_origin")
+    codes.append((403, "not_allowed"))  # a ticket or link is for other routes
     if route.area is not Area.OPEN:
         codes += ["not_allowed", "rate_limited", "invalid_user_id", "database_unavailable"]
         codes += ["disk_full", "too_many_open_files", "storage_unavailable"]
     if route.by_ticket:
-        codes += [*_TICKET, "fixed_by_ticket"]
-    if route.by_link:
-        codes += _LINK
+        codes.append("fixed_by_ticket")
+    if route.by_ticket or route.by_link:
+        codes += [*_TICKET, *_LINK]
     codes += [code for name, code in _OF_PATH.items() if name in path]
     if "wait" in route.query:
         codes.append("too_many_waits")

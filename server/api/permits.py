@@ -19,6 +19,7 @@ from server.api.route import LINK_PARAMETER, TICKET_PARAMETER, Body, Route, json
 from server.domain import permit_requests
 from server.domain.access import Area
 from server.domain.permits import Shows
+from server.domain.upload_fields import OPTIONAL
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -115,7 +116,12 @@ _LINK: Final = Body(
     },
     {"what": "result", "expires_in": "7d"},
 )
-_TICKET_REFUSALS: Final = (*JSON, "missing_user_id", "unknown_service")
+_TICKET_REFUSALS: Final = (
+    *JSON,
+    "missing_user_id",
+    "unknown_service",
+    *(f"invalid_{name}" for name in OPTIONAL),
+)
 
 ROUTES: Final = (
     Route(

@@ -136,6 +136,7 @@ ROUTES: Final = (
         (*FORM, *_ONCE, "schedule_exists", "too_many_schedules"),
         needs=Scope.SUBMIT,
         body=SCHEDULE_FORM,
+        sends=("Location",),
         fields_in_query=True,
     ),
     Route(
@@ -158,6 +159,7 @@ ROUTES: Final = (
         run,
         {201: wire.JobDoc, 202: wire.ScheduleDoc},
         ("schedule_not_run",),
+        sends=("Location",),
         needs=Scope.SUBMIT,
     ),
 )

@@ -103,7 +103,7 @@ ROUTES: Final = (
         needs=Scope.SUBMIT,
         body=UPLOAD,
         headers={"Idempotency-Key": _IDEMPOTENCY_KEY},
-        sends=("Idempotent-Replayed",),
+        sends=("Location", "Idempotent-Replayed"),
         fields_in_query=True,
         by_ticket=True,
     ),
