@@ -31,7 +31,6 @@ UNAVAILABLE: Final = 69
 OS_ERROR: Final = 71
 CANNOT_CREATE: Final = 73
 IO_ERROR: Final = 74
-TRY_LATER: Final = 75
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 _HELP: Final = """
@@ -42,8 +41,8 @@ options; later ones win. PORT, DB_PATH, DATA_PATH and MAX_AGE of job-orchestrato
 
 Exit codes: 0 stopped by a signal; 2 bad settings; 69 the sandbox or the address cannot be used;
 71 the operating system refuses something else, such as one more open file;
-73 the data folder cannot be written; 74 the database is damaged, or of a newer version; 75 the data
-folder is in use.
+73 the data folder is in use or cannot be written; 74 the database is damaged, or of a newer
+version.
 """
 
 cli = typer.Typer(
@@ -152,7 +151,7 @@ def _run(settings: AgentSection, ready_fd: int | None) -> None:
     except (CannotListen, SandboxBroken) as problem:
         _exit(UNAVAILABLE, str(problem))
     except FolderInUse as problem:
-        _exit(TRY_LATER, str(problem))
+        _exit(CANNOT_CREATE, str(problem))
     except (DatabaseUnavailable, NewerSchema) as problem:
         _exit(IO_ERROR, str(problem))
     except OSError as problem:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
+from ferryman.cli.address import check_url, token_of
 from ferryman.cli.exits import Interrupted
 from ferryman.cli.hints import hint_for
 from ferryman.cli.last import LAST, is_meant, newest, replaced
@@ -145,19 +146,10 @@ class Server:
         """From the options.
 
         Raises:
-            BadArgument: the token's file cannot be read or is empty.
+            BadArgument: no URL, or no token.
         """
-        if token_file is not None:
-            try:
-                token = token_file.read_text().partition("\n")[0].strip()
-            except OSError as problem:
-                why = problem.strerror or problem
-                raise BadArgument(f"--token-file {token_file}: {why}") from problem
-            except UnicodeDecodeError as problem:
-                raise BadArgument(f"--token-file {token_file}: it is no text") from problem
-            if not token:
-                raise BadArgument(f"--token-file {token_file}: its first line is empty")
-        return cls(url, token)
+        check_url(url)
+        return cls(url, token if token_file is None else token_of(token_file))
 
     def client(self) -> Client:
         """A client that does not try for long."""

@@ -48,13 +48,13 @@ program = typer.Typer(
 
 @program.command()
 def backup(
-    target: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", hidden=True)],
     config: Config = None,
     data_dir: DataDir = None,
     verify: Verify = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy everything that a server keeps into a new folder; the server may run.
+    """Copy what a server keeps into the new folder TARGET; the server may run.
 
     Exit codes: 0; 1 made, but the server itself lacks files; 2 settings; 73 the folder exists or
     cannot be written; 74 the database cannot be used.
@@ -75,7 +75,7 @@ def backup(
 
 @program.command("restore")
 def restore_backup(
-    backup: Annotated[Path, typer.Argument(help="What `ferryman backup` has made.")],
+    backup: Annotated[Path, typer.Argument(metavar="BACKUP", hidden=True)],
     config: Config = None,
     data_dir: DataDir = None,
     rehearsal: Annotated[
@@ -88,14 +88,14 @@ def restore_backup(
     skip_ids: Annotated[
         int | None,
         typer.Option(
-            min=0,
             metavar="N",
             help="Job numbers to skip [1,000,000, and 10 for each second since the backup].",
         ),
     ] = None,
     verify: Verify = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Restore a backup into an empty data folder, as that of a new server.
+    """Restore what `ferryman backup` made into an empty data folder, as that of a new server.
 
     Exit codes: 0; 2 settings; 73 the folder holds something, is in use or cannot be written;
     74 the backup is damaged, or of a newer version.
@@ -111,8 +111,11 @@ def restore_backup(
             skip=skip_ids,
             digests=verify,
         )
-    print(f"{folder}: {say_count(done.jobs, 'job')}; the next one has number {done.first_id}")  # noqa: T201 - the result
-    if not rehearsal:
+    if as_json:
+        print(json.dumps({"data_dir": str(folder), "jobs": done.jobs, "next_id": done.first_id}))  # noqa: T201 - the result
+    else:
+        print(f"{folder}: {say_count(done.jobs, 'job')}; the next one has number {done.first_id}")  # noqa: T201 - the result
+    if not (rehearsal or as_json):
         sys.stderr.write(
             "ferryman: when the server starts, agents end what they still hold for the former one, "
             "which must not run any more\n"
@@ -166,8 +169,16 @@ def _problems() -> Iterator[None]:
         _end(CANNOT_CREATE, f"{where}{problem.strerror}")
 
 
+_CODES: Final = {USAGE: "bad_argument", CANNOT_CREATE: "file_error", DAMAGED: "damaged"}
+"""For programs."""
+
+
 def _end(code: int, message: str) -> NoReturn:
-    sys.stderr.write(f"ferryman: {message}\n")
+    if "--json" in sys.argv:
+        error = {"code": _CODES[code], "message": message, "hint": None}
+        sys.stderr.write(f"{json.dumps({'error': error})}\n")
+    else:
+        sys.stderr.write(f"ferryman: {message}\n")
     sys.exit(code)
 
 

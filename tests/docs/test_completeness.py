@@ -174,6 +174,8 @@ def test_every_option_of_the_programs_is_documented(name, tmp_path):
         timeout=60,
         check=True,
     )
+    assert "<" not in done.stdout  # a type of Python's in place of a word
+    assert done.stdout.startswith(f"Usage: ferryman {name} [OPTIONS]")
     options = set(re.findall(r"(--[a-z][a-z-]+)", done.stdout)) - {"--help", "--config"}
     assert len(options) >= 3
     start = SCRIPTS.index("## `ferryman server`" if name == "agent" else f"## `ferryman {name}")

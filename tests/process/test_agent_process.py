@@ -195,7 +195,7 @@ def test_a_port_in_use_is_an_error(tmp_path):
 def test_a_data_folder_in_use_is_an_error_with_the_pid_that_uses_it(tmp_path):
     with agent(tmp_path) as running:
         code, text = refused("--port", "0", "--data-dir", str(tmp_path / "agent"))
-        assert code == 75
+        assert code == 73
         assert f"pid {running.process.pid}" in text
         assert running.call("GET", "/health")[0] == 200
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from aiohttp import web
+from typer.main import get_command
 
-from ferryman.cli import show
+from ferryman.cli import options, show
+from ferryman.cli.app import app
 from tests.unit.ferryman.conftest import Host
 from tests.unit.ferryman.fake_server import hang_up, job, problem, serving
 
@@ -122,6 +125,56 @@ async def test_https_where_http_is_spoken_is_named_as_the_cause(ferryman):
     assert said.code == 69
     assert "it does not speak TLS there" in said.err
     assert "http:// in place of https://?" in said.err
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("localhost:5000", "http://localhost:5000"),
+        ("localhost", "http://localhost:5000"),
+        ("http:/node-3:80/", "http://node-3:80"),
+        ("https//node.example.org", "https://node.example.org:5000"),
+        ("http://localhost:99999", "http://localhost:5000"),
+        ("http://localhost:port", "http://localhost:5000"),
+        ("ftp://files:21", "http://files:21"),
+        ("[::1]:5000", "http://[::1]:5000"),
+        ("http://", "http://127.0.0.1:5000"),
+        ("", "http://127.0.0.1:5000"),
+        ("http://[::1", "http://127.0.0.1:5000"),
+        ("http://a b", "http://127.0.0.1:5000"),
+        ("http://node:5000/?x=1", "http://node:5000"),
+        ("http://node:0", "http://node:5000"),
+    ],
+)
+async def test_half_a_url_is_bad_usage_and_the_whole_one_is_suggested(ferryman, url, meant):
+    said = await ferryman("list", "--url", url)
+    assert (said.code, said.out) == (2, "")
+    first, hint = said.err.splitlines()
+    assert first.startswith("ferryman: ")
+    assert "is not a server's URL" in first
+    assert hint == f"such as --url {meant}"
+
+
+async def test_a_token_in_the_url_is_refused_and_not_repeated(ferryman):
+    said = await ferryman("list", "--url", "http://me:s3cret@127.0.0.1:1")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines()[1] == "a token comes from --token-file FILE or FERRYMAN_TOKEN"
+    assert "s3cret" not in said.err
+
+
+async def test_a_token_file_without_an_end_is_no_token(ferryman):
+    said = await ferryman("list", "--token-file", "/dev/zero", "--url", "http://127.0.0.1:1")
+    assert said.code == 2
+    assert "--token-file /dev/zero: its first line is too long for a token" in said.err
+
+
+def test_every_command_that_a_hint_names_exists():
+    named = set()
+    for path in Path(options.__file__).parent.glob("*.py"):
+        named |= set(re.findall(r"""(?<!app\.)command\(f?["']([a-z-]+)""", path.read_text()))
+    assert {"doctor", "whoami", "list", "agents", "wait", "download", "status"} <= named
+    commands = getattr(get_command(app), "commands", {})
+    assert named - set(commands) == set()
 
 
 async def test_an_unreachable_server_is_69(ferryman):
