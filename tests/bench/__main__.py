@@ -9,7 +9,18 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.bench import actions, array, bulk, collecting, jobs, layers, moves, starting, store
+from tests.bench import (
+    actions,
+    array,
+    bulk,
+    collecting,
+    jobs,
+    layers,
+    listeners,
+    moves,
+    starting,
+    store,
+)
 from tests.bench.table import Row, show
 
 SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
@@ -27,6 +38,7 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "lists": lambda at, quick: store.lists(at, 1_000, 100_000 if quick else 1_000_000),
     "actions": lambda at, quick: actions.actions(at, 10_000 if quick else 1_000_000),
     "delayed": lambda at, quick: store.delayed(at, 10_000 if quick else 100_000),
+    "listeners": lambda at, quick: listeners.listeners(at, 500, 5 if quick else 30),
     "moves": lambda at, quick: moves.moves(at, 1_000 if quick else 10_000),
     "queue": lambda at, quick: bulk.queue(at, 1_000, 100_000 if quick else 1_000_000, 30),
 }
