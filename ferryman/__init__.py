@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ferryman.states import JobState, Reason, WaitReason
     from ferryman.sync import SyncClient
     from ferryman.token_models import TokenDoc
+    from ferryman.usage_models import UsageDoc
     from ferryman.webhook_models import DeliveryDoc, WebhookBody
     from ferryman.webhooks import verify_webhook
 
@@ -103,6 +104,7 @@ __all__ = [
     "TryLater",
     "Unreachable",
     "Usage",
+    "UsageDoc",
     "WaitReason",
     "WaitedTooLong",
     "WebhookBody",
@@ -135,6 +137,7 @@ _ELSEWHERE: Final = {
     "SyncResult": "result",
     "TokenDoc": "token_models",
     "Usage": "models",
+    "UsageDoc": "usage_models",
     "WaitReason": "states",
     "WebhookBody": "webhook_models",
     "verify_webhook": "webhooks",

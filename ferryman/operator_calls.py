@@ -12,6 +12,7 @@ from ferryman.answers import Health
 from ferryman.calls import Calls
 from ferryman.errors import Conflict
 from ferryman.service_models import ServiceDoc, ServicePage
+from ferryman.usage_models import UsageDoc
 
 
 class OperatorCalls(Calls):
@@ -42,6 +43,18 @@ class OperatorCalls(Calls):
             NotFound
         """
         return await self._transport.get(f"api/v1/services/{quote(name, safe='')}", ServiceDoc)
+
+    async def usage(self, user: str | None = None) -> UsageDoc:
+        """What a user has used of everything that is limited, and what is left.
+
+        Args:
+            user: for operators and portals: whose.
+
+        Raises:
+            NotAllowed: not of this user.
+        """
+        query = {} if user is None else {"user": user}
+        return await self._transport.get("api/v1/usage", UsageDoc, query=query)
 
     async def pause_service(self, name: str, message: str | None = None) -> ServiceDoc:
         """Let the queued jobs of a service wait; those that run go on. For operators.

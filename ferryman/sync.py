@@ -184,6 +184,7 @@ class SyncClient:
     health = _blocking(Client.health)
     services = _blocking(Client.services)
     service = _blocking(Client.service)
+    usage = _blocking(Client.usage)
     pause_service = _blocking(Client.pause_service)
     resume_service = _blocking(Client.resume_service)
     agents = _blocking(Client.agents)

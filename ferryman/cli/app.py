@@ -25,6 +25,7 @@ from ferryman.cli.completion import completion
 from ferryman.cli.doctor import doctor
 from ferryman.cli.sections import FOR_OPERATORS, OWN, PROGRAMS, Sections
 from ferryman.cli.submit import submit
+from ferryman.cli.usage import usage
 
 _PASSED_ON: Final = {
     "allow_extra_args": True,
@@ -65,6 +66,7 @@ app.command("drain", rich_help_panel=FOR_OPERATORS)(agents.drain)
 app.command("audit", rich_help_panel=FOR_OPERATORS)(audit.audit)
 app.add_typer(tokens.app, name="token", rich_help_panel=FOR_OPERATORS)
 app.command("whoami")(tokens.whoami)
+app.command("usage")(usage)
 app.command("dev", rich_help_panel=PROGRAMS)(programs.dev)
 app.command("server", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.server)
 app.command("agent", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.agent)

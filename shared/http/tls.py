@@ -18,7 +18,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 # Bytes that asyncio keeps for each connection, and hands over at once. Its own 256 KiB would be
 # 1 GiB for 4096 connections, and as much as that is parsed without a turn for others.
-sslproto.SSLProtocol.max_size = 32 << 10
+sslproto.SSLProtocol.max_size = 64 << 10
 
 _MISMATCH: Final = "KEY_VALUES_MISMATCH"
 

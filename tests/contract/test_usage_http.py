@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
+
+from ferryman import Client, NotAllowed
 from shared.principals import Principal, Role
+from tests.support.command_line import ferryman
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
 
@@ -64,6 +69,35 @@ async def test_what_is_used_and_what_is_left(tmp_path):
         _, other = await asked(client, "?user=8")
         assert other["uploaded_today"]["limit"] is None
         assert other["stored"] == {"used": 0, "limit": 1_000_000, "left": 1_000_000}
+
+
+async def test_the_command_line_shows_it(tmp_path):
+    async with driving(tmp_path, FakeOrchestrator(), extra=SETTINGS) as client:
+        await client.job(await client.upload())
+
+        async def run(*words: str, **environ: str) -> str:
+            code, out, err = await ferryman("usage", *words, FERRYMAN_URL=client.url, **environ)
+            assert code == 0, err
+            return out
+
+        lines = [line.split("\t") for line in (await run(FERRYMAN_USER="7")).splitlines()]
+        assert lines[0] == ["WHAT", "USED", "LIMIT", "LEFT"]
+        rows = {line[0]: line[1:] for line in lines}
+        assert rows["stored"][1] == "1.9 MiB"
+        assert rows["uploads at once"] == ["0", "3", "3"]
+        assert rows["my_service: under way"] == ["0", "2", "2"]
+        assert rows["requests"] == ["", "none", ""]
+        assert json.loads(await run("--json", "-u", "8"))["user_id"] == "8"
+
+
+async def test_the_sdk_asks_for_the_users_own(tmp_path):
+    async with (
+        driving(tmp_path, FakeOrchestrator(), principals=PRINCIPALS) as caller,
+        Client(caller.url, token="seven") as client,
+    ):
+        assert (await client.usage()).user_id == "7"
+        with pytest.raises(NotAllowed):
+            await client.usage("8")
 
 
 async def test_nobody_sees_what_is_not_theirs(tmp_path):

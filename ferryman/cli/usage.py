@@ -1,0 +1,70 @@
+"""``ferryman usage``: what a user has used of everything that is limited, and what is left."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ferryman.cli import show
+from ferryman.cli.identity import login_name
+from ferryman.cli.options import Json, Server, on_server, run
+from ferryman.units import say_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ferryman.usage_models import Quota, UsageDoc
+
+_HEADS: Final = ("WHAT", "USED", "LIMIT", "LEFT")
+
+
+@on_server
+def usage(
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            "-u",
+            metavar="NAME",
+            help="Whose, for operators and portals [FERRYMAN_USER, else your login name].",
+        ),
+    ] = None,
+    json: Json = False,
+    *,
+    server: Server,
+) -> None:
+    """Show what a user may use, and what is left of it."""
+
+    async def work() -> int:
+        async with server.client() as client:
+            whose = user
+            if whose is None and (await client.whoami()).role != "user":
+                whose = os.environ.get("FERRYMAN_USER") or login_name()
+            found = await client.usage(whose)
+        if json:
+            show.print_json(found)
+            return 0
+        show.print_message(f"user {found.user_id}")
+        show.print_table(_HEADS, _rows(found), drop=("USED",))
+        return 0
+
+    run(work())
+
+
+def _rows(found: UsageDoc) -> list[tuple[str, ...]]:
+    rows = [
+        _row("stored", found.stored, say_size),
+        _row("uploaded today", found.uploaded_today, say_size),
+        _row("uploads at once", found.uploads, str),
+    ]
+    for one in found.services:
+        rows.append(_row(f"{one.service}: under way", one.under_way, str))
+        rows.append(_row(f"{one.service}: waiting", one.waiting, str))
+    return [*rows, ("requests", "", found.rate_limit or "none", "")]
+
+
+def _row(what: str, quota: Quota, say: Callable[[int], str]) -> tuple[str, ...]:
+    limit = "none" if quota.limit is None else say(quota.limit)
+    return what, say(quota.used), limit, "" if quota.left is None else say(quota.left)
