@@ -10,8 +10,6 @@ from ferryman.event_models import EventDoc, EventPage
 from ferryman.models import JobDoc
 from ferryman.transport import Transport
 
-LONG_POLL_S: Final = 30
-"""How long the server is asked to wait with its answer while nothing happens."""
 _PAGE: Final = 500
 MIN_PAUSE_S: Final = 0.5
 """Pause after a long poll that was answered at once, as by a server that is stopping."""
@@ -23,7 +21,8 @@ async def wait_for_end(transport: Transport, job_id: int, timeout: float | None)
     start = clock.monotonic()
     while True:
         left = None if timeout is None else start + timeout - clock.monotonic()
-        wait_s = LONG_POLL_S if left is None else max(0, min(LONG_POLL_S, left))
+        wait_s = transport.long_poll_s()
+        wait_s = wait_s if left is None else max(0, min(wait_s, left))
         asked_at = clock.monotonic()
         job = await transport.get(
             f"api/v1/jobs/{job_id}", JobDoc, query={"wait": f"{wait_s:.3f}"}, hold_s=wait_s
@@ -44,7 +43,7 @@ async def follow_events(
     clock = transport.clock
     ended = False
     while True:
-        wait_s = 0 if ended else LONG_POLL_S
+        wait_s = 0 if ended else round(transport.long_poll_s())
         asked_at = clock.monotonic()
         page = await transport.get(
             f"api/v1/jobs/{job_id}/events",
@@ -84,4 +83,4 @@ async def follow_all_events(
         at_once = page.next is not None or not wait_s
         if not page.items and not at_once and clock.monotonic() - asked_at < MIN_PAUSE_S:
             await clock.sleep(MIN_PAUSE_S)
-        wait_s = 0 if page.next is not None else LONG_POLL_S
+        wait_s = 0 if page.next is not None else round(transport.long_poll_s())

@@ -24,6 +24,9 @@ M = TypeVar("M", bound=BaseModel)
 
 FIRST_RETRY_PAUSE_S: Final = 0.1
 MAX_RETRY_PAUSE_S: Final = 2.0
+AT_ONCE: Final = 100
+"""Connections for requests that are answered at once; as many for those that are held."""
+_LONG_POLL_S: Final = 30.0
 _RETRIED_CODES: Final = frozenset({"too_many_uploads", "rate_limited", "too_many_waits"})
 """Codes of 429 that pass by themselves within seconds, and before which nothing was done."""
 
@@ -45,19 +48,32 @@ class Transport:
         self.clock = clock
         self.timeout = timeout
         self._session: aiohttp.ClientSession | None = None
+        self._held_session: aiohttp.ClientSession | None = None
+        """Apart, so that waiting for many jobs keeps no other request waiting."""
+        self._held = 0
 
     async def open(self) -> None:
+        self._session, self._held_session = self._new_session(), self._new_session()
+
+    def _new_session(self) -> aiohttp.ClientSession:
         own = self._connection
-        self._session = aiohttp.ClientSession(
+        return aiohttp.ClientSession(
             headers=own.headers,
             proxy=own.proxy,
-            connector=aiohttp.TCPConnector(ssl=own.tls),
+            connector=aiohttp.TCPConnector(ssl=own.tls, limit=AT_ONCE),
         )
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in (self._session, self._held_session):
+            if session is not None:
+                await session.close()
+        self._session = self._held_session = None
+
+    def long_poll_s(self) -> float:
+        """For how long to ask the server to wait with its answer: less where more requests are
+        held than there are connections, so that each has its turn.
+        """
+        return max(1.0, _LONG_POLL_S * min(1.0, AT_ONCE / (self._held + 1)))
 
     async def get(
         self,
@@ -142,10 +158,12 @@ class Transport:
         Args:
             expect_continue: send the body only when the server says "100 Continue".
         """
-        if self._session is None:
+        session = self._held_session if hold_s else self._session
+        if session is None:
             raise RuntimeError("not open: use `async with Client(…) as client`")
+        self._held += bool(hold_s)
         try:
-            async with self._session.request(
+            async with session.request(
                 method,
                 self.base / path,
                 params=query,
@@ -170,6 +188,8 @@ class Transport:
             raise Unreachable(str(self.base), describe(problem)) from problem
         except aiohttp.ClientError as problem:
             raise NotUnderstood(str(self.base), describe(problem)) from problem
+        finally:
+            self._held -= bool(hold_s)
 
     async def read(self, answer: aiohttp.ClientResponse, model: type[M]) -> M:
         """The JSON document of an answer.

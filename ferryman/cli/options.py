@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ def whole(least: int, most: int | None = None) -> Callable[[str | int], int]:
     return read
 
 
+_TLS: Final = ("CA_FILE", "CLIENT_CERT", "CLIENT_KEY")
+"""Variables, without FERRYMAN_, that name files in PEM form."""
 _UNITS: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 _DURATION: Final = re.compile("".join(rf"(?:([0-9]{{1,9}}){unit})?" for unit in _UNITS))
 
@@ -155,7 +158,17 @@ class Server:
         """A client that does not try for long."""
         from ferryman.client import Client
 
-        return Client(self.url, token=self.token, retry_for=RETRY_FOR_S)
+        certificates = {}
+        if self.url.lower().startswith("https:"):
+            certificates = {name: os.environ.get(f"FERRYMAN_{name}") or None for name in _TLS}
+        return Client(
+            self.url,
+            token=self.token,
+            retry_for=RETRY_FOR_S,
+            ca_file=certificates.get("CA_FILE"),
+            client_cert=certificates.get("CLIENT_CERT"),
+            client_key=certificates.get("CLIENT_KEY"),
+        )
 
     def command(self, words: str) -> str:
         """A command line that reaches the same server."""

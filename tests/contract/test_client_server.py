@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ferryman import BadArgument, Client, Refused
+from shared.principals import Principal, Role
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
 
@@ -20,6 +21,33 @@ def client_of(caller: ServerClient) -> Client:
 async def caller(tmp_path: Path):
     async with driving(tmp_path, FakeOrchestrator()) as caller:
         yield caller
+
+
+async def test_a_user_needs_no_more_than_a_token(tmp_path: Path):
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "run.sh").write_text("true")
+    principals = {
+        "the-token-of-ann": Principal("ann-laptop", Role.USER, "ann"),
+        "the-token-of-a-portal": Principal("portal", Role.PORTAL),
+    }
+    agent = FakeOrchestrator(then="Completed")
+    async with driving(tmp_path / "server", agent, principals=principals) as caller:
+        async with Client(caller.url, token="the-token-of-ann") as client:
+            job = await client.submit(tmp_path / "bundle", service="my_service")
+            states = [event.status async for event in client.events(job.id)]
+            result = await client.wait(job.id, timeout=60)
+            assert (result.user_id, result.status, states[-1]) == ("ann", "Completed", "Completed")
+            assert result.created_at.tzinfo is not None
+            saved = await result.save(tmp_path / "out")
+            assert (saved / "output.txt").is_file()
+        acting = Client(caller.url, token="the-token-of-a-portal", act_as="bob")
+        async with acting as portal:
+            job = await portal.submit({"run.sh": b"true"}, service="my_service")
+            assert (await portal.status(job.id)).user_id == "bob"
+            assert [one.user_id async for one in portal.jobs()] == ["bob"]
+        async with Client(caller.url, token="the-token-of-a-portal") as portal:
+            with pytest.raises(Refused, match="user_id"):
+                await portal.submit({"run.sh": b"true"}, service="my_service")
 
 
 async def count(client: Client) -> int:

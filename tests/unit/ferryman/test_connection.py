@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from ferryman import BadArgument, Client, SyncClient, Unreachable
+from ferryman import BadArgument, Client, JobState, SyncClient, Unreachable
 from tests.support.certificates import Authority, Certificate, authority
-from tests.unit.ferryman.fake_server import RecordingServer, serving
+from tests.unit.ferryman.fake_server import RecordingServer, answer, job, serving
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,12 @@ async def encrypted(host: Certificate, callers: Authority | None = None) -> Asyn
         return web.json_response({"status": "ok"})
 
     app = web.Application()
+
+    async def job_17(_: web.Request) -> web.StreamResponse:
+        return answer(job(JobState.COMPLETED))
+
     app.router.add_get("/health", health)
+    app.router.add_get("/api/v1/jobs/17", job_17)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(host.cert, host.key)
     if callers is not None:
@@ -79,6 +84,22 @@ async def test_a_client_certificate_says_who_calls(ca, host, caller, tmp_path):
         async with Client(url, ca_file=ca.cert, retry_for=0) as client:
             with pytest.raises(Unreachable):
                 await client.health()
+
+
+async def test_commands_take_certificates_from_the_environment(
+    ca, host, caller, ferryman, monkeypatch
+):
+    async with encrypted(host, ca) as url:
+        monkeypatch.setenv("FERRYMAN_CA_FILE", str(ca.cert))
+        monkeypatch.setenv("FERRYMAN_CLIENT_CERT", str(caller.cert))
+        assert (await ferryman("status", 17, "--url", url)).code == 2
+        monkeypatch.setenv("FERRYMAN_CLIENT_KEY", str(caller.key))
+        done = await ferryman("status", 17, "--url", url)
+        assert (done.code, done.err) == (0, "")
+        monkeypatch.delenv("FERRYMAN_CA_FILE")
+        assert (await ferryman("status", 17, "--url", url)).code == 69
+    plain = await ferryman("status", 17, "--url", "http://127.0.0.1:9")
+    assert plain.code == 69, "certificates are for https only"
 
 
 def test_certificates_that_cannot_be_used_are_refused_at_once(ca, host, caller, tmp_path):

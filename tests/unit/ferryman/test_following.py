@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from ferryman import (
     SyncClient,
     WaitedTooLong,
 )
+from ferryman.transport import AT_ONCE
 from shared.wire import EventDoc, EventPage, JobPage
 from tests.unit.ferryman.fake_server import InstantClock, answer, hang_up, job, problem, serving
 
@@ -289,3 +291,27 @@ async def test_the_synchronous_client_works_from_a_thread_without_a_loop():
 def test_a_closed_synchronous_client_says_how_to_open_it():
     with pytest.raises(RuntimeError, match="with SyncClient"):
         SyncClient().status(1)
+
+
+async def test_waiting_for_many_jobs_keeps_nobody_else_waiting():
+    gate, full = asyncio.Event(), asyncio.Event()
+    asked: list[float] = []
+
+    async def status(request: web.Request) -> web.StreamResponse:
+        number = int(request.match_info["id"])
+        if "wait" in request.query:
+            asked.append(float(request.query["wait"]))
+            if len(asked) == AT_ONCE:
+                full.set()
+            await gate.wait()
+        return answer(job(JobState.COMPLETED, id=number))
+
+    async with serving(("GET", "/api/v1/jobs/{id}", status)) as url, Client(url) as client:
+        waits = [asyncio.create_task(client.wait(number)) for number in range(1, 2 * AT_ONCE + 1)]
+        await full.wait()
+        assert (await client.status(7)).id == 7
+        assert len(asked) == AT_ONCE
+        gate.set()
+        assert [(await wait).id for wait in waits] == list(range(1, 2 * AT_ONCE + 1))
+    assert asked[0] == 30
+    assert 14 < min(asked) < 16  # each has its turn within half a minute
