@@ -221,6 +221,19 @@ async def test_only_operators_change_services_or_see_what_is_in_them(
     assert SECRET not in json.dumps(lines, default=repr) + caplog.text
 
 
+async def test_a_service_is_counted_for_whoever_asks(tmp_path: Path) -> None:
+    async with driving(tmp_path, FakeOrchestrator(), principals=PRINCIPALS) as caller:
+        operator, user, portal = PRINCIPALS
+        for token in (user, portal, portal, operator):  # all for user 7
+            caller.session.headers["Authorization"] = f"Bearer {token}"
+            await caller.upload(not_before="2100-01-01T00:00:00Z")
+        for token, queued in ((operator, 4), (user, 4), (portal, 2)):
+            headers = {"Authorization": f"Bearer {token}"}
+            url = f"{caller.url}/api/v1/services/my_service"
+            async with caller.session.get(url, headers=headers) as answer:
+                assert (await answer.json())["counts"]["Queued"] == queued
+
+
 async def test_what_another_server_decided_is_taken_up(tmp_path: Path) -> None:
     async with serving(tmp_path, FakeAgent()) as caller:
         services = caller.server.context.services
