@@ -224,6 +224,9 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], drop: Sequen
     console = Console()
     widths = [max(map(cell_len, column)) for column in zip(heads, *rows, strict=True)]
     last = len(heads) - 1
+    kept = [at for at in range(last) if heads[at] not in drop]
+    # What one would type stays whole, even where the terminal has to break the line.
+    console.width = max(console.width, sum(widths[at] + 2 for at in kept) + 1)
     shown = list(range(len(heads)))
     for name in drop:
         # On a narrow terminal columns are dropped, then the last is cut; numbers are always whole.
@@ -237,7 +240,7 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], drop: Sequen
             overflow="ellipsis",
             no_wrap=True,
             ratio=1 if at == last else None,
-            min_width=widths[at] if at == 0 else None,
+            min_width=widths[at] if at in kept else None,
         )
     for row in rows:
         style = _STYLE.get(row[1], "")

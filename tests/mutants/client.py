@@ -208,7 +208,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _of(
         "the ID stays on a narrow terminal",
         "cli/show.py",
-        "min_width=widths[at] if at == 0 else None,",
+        "min_width=widths[at] if at in kept else None,",
         "",
         "cli.py::test_a_narrow_terminal_cuts_messages_before_numbers",
     ),
