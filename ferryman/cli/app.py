@@ -12,6 +12,7 @@ from ferryman.cli import (
     audit,
     batches,
     config,
+    files,
     jobs,
     many,
     programs,
@@ -51,6 +52,7 @@ app.command("wait")(jobs.wait_for_jobs)
 app.command("logs")(attempts.logs)
 app.command("events")(webhooks.events)
 app.command("attempts")(attempts.attempts)
+app.command("files")(files.files)
 app.command("download")(results.download)
 app.command("cancel")(many.cancel)
 app.command("retry", help=many.RETRY_HELP)(many.retry_or_delete)

@@ -6,27 +6,34 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from ferryman.cli import show
 from ferryman.cli.options import Attempt, JobId, Json, Output, Quiet, Server, on_server, run
-from ferryman.errors import BadArgument, NoResult, NotReady
+from ferryman.errors import BadArgument, NoResult, NotFound, NotReady
 from ferryman.units import say_size
 
 if TYPE_CHECKING:
     from ferryman.client import Client
     from ferryman.download import Downloaded
+    from ferryman.form import ProgressCallback
 
 STDOUT: Final = "-"
 _HTTP_PATH: Final = re.compile(r"(\. What it left: |; )/download_partial.*")
-"""At the end of a refusal, for those who use HTTP."""
+_FILES_PATH: Final = re.compile(r"; /api/v1/jobs/.*")
+"""Ends of refusals, for those who use HTTP."""
 
 
 @on_server
 def download(
     job_id: JobId,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", hidden=True),
+    ] = None,
     output: Output = None,
     partial: Annotated[
         bool,
@@ -45,31 +52,45 @@ def download(
     *,
     server: Server,
 ) -> None:
-    """Fetch the result, a ZIP; print the file's name.
+    """Fetch the result, a ZIP, or some of its files.
 
-    The file appears when it is complete.
+    With a FILE, as `ferryman files` lists it, or several, only these. A file appears when it is
+    complete; then its name is printed.
 
-    With --output - the ZIP itself goes to stdout.
+    With --output - the ZIP itself, or the one file that is named, goes to stdout.
     """
-
-    if output == STDOUT:
+    if files and (partial or children):
+        raise BadArgument("--partial and --children are about the whole ZIP: name no files")
+    if output == STDOUT and (json or not files):
         check_stdout(json=json)
 
     async def work() -> int:
         async with server.client() as client:
             try:
-                if output == STDOUT:
+                if files:
+                    done = await fetch_files(client, job_id, files, output, attempt, quiet=quiet)
+                    if json:
+                        show.print_documents([about(job_id, one) for one in done])
+                    elif output != STDOUT:
+                        typer.echo("\n".join(str(one.path) for one in done))
+                elif output == STDOUT:
                     await print_zip(client, job_id, partial, attempt, children, quiet=quiet)
                 else:
                     to = output or "."
-                    done = await fetch(client, job_id, to, partial, attempt, children, quiet=quiet)
+                    whole = await fetch(client, job_id, to, partial, attempt, children, quiet=quiet)
                     if json:
-                        about = {"path": str(done.path), "size": done.size, "sha256": done.sha256}
-                        show.print_documents([{"job_id": job_id, **about}])
+                        show.print_documents([about(job_id, whole)])
                     else:
-                        typer.echo(done.path)
+                        typer.echo(whole.path)
             except (NoResult, NotReady) as problem:
                 raise explained(problem, server, job_id, attempt) from None
+            except NotFound as problem:
+                if problem.code != "file_not_found":
+                    raise
+                text = _FILES_PATH.sub("", str(problem))
+                better = NotFound(404, problem.code, text, request_id=problem.request_id)
+                better.add_note(f"its files: {server.command(f'files {job_id}')}")
+                raise better from None
             return 0
 
     run(work())
@@ -123,6 +144,64 @@ async def fetch(
         )
     if not quiet:
         show.print_message(f"saved {done.path} ({say_size(done.size)})")
+    return done
+
+
+def about(job_id: int, done: Downloaded) -> dict[str, str | int]:
+    """A download, as a document."""
+    return {"job_id": job_id, "path": str(done.path), "size": done.size, "sha256": done.sha256}
+
+
+async def fetch_files(
+    client: Client,
+    job_id: int,
+    files: Sequence[str],
+    output: str | None,
+    attempt: int | None,
+    *,
+    quiet: bool,
+) -> list[Downloaded]:
+    """Single files, each below its own name.
+
+    Raises:
+        BadArgument: they cannot all go there.
+    """
+    names = [file.rpartition("/")[2] for file in files]
+    to_stdout = output == STDOUT
+    if len(files) > 1:
+        if len(set(names)) < len(names):
+            raise BadArgument("two of the files have one name: fetch each with an --output")
+        if to_stdout:
+            raise BadArgument("--output - takes one file")
+    to = output or "."
+    if len(files) > 1:
+        to += "/"  # a folder, which is made
+    fetched = []
+    for file in files:
+        with show.progress_bar("fetching", quiet=quiet) as on_progress:
+            if to_stdout:
+                done = await _print_file(client, job_id, file, attempt, on_progress)
+            else:
+                done = await client.fetch(job_id, file, to, attempt=attempt, progress=on_progress)
+        fetched.append(done)
+        if not to_stdout and not quiet:
+            show.print_message(f"saved {done.path} ({say_size(done.size)})")
+    return fetched
+
+
+async def _print_file(
+    client: Client,
+    job_id: int,
+    file: str,
+    attempt: int | None,
+    on_progress: ProgressCallback | None,
+) -> Downloaded:
+    """To stdout, once it has arrived whole."""
+    with tempfile.TemporaryFile() as whole:
+        done = await client.fetch(job_id, file, whole, attempt=attempt, progress=on_progress)
+        whole.seek(0)
+        shutil.copyfileobj(whole, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
     return done
 
 
