@@ -10,6 +10,7 @@ from typing import Final, Self, Unpack
 
 from ferryman import errors
 from ferryman.answer_errors import conflict_as
+from ferryman.browser_calls import BrowserCalls
 from ferryman.bundle import Content, Files, named_files
 from ferryman.client_options import ClientOptions
 from ferryman.clock import RealClock
@@ -36,7 +37,14 @@ PAGE_SIZE: Final = 100
 
 
 class Client(
-    SubmitCalls, FileCalls, JobCalls, ScheduleCalls, OperatorCalls, TokenCalls, WebhookCalls
+    SubmitCalls,
+    BrowserCalls,
+    FileCalls,
+    JobCalls,
+    ScheduleCalls,
+    OperatorCalls,
+    TokenCalls,
+    WebhookCalls,
 ):
     """A Ferryman server.
 

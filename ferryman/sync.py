@@ -190,6 +190,8 @@ class SyncClient:
     agents = _blocking(Client.agents)
     agent = _blocking(Client.agent)
     change_agent = _blocking(Client.change_agent)
+    create_ticket = _blocking(Client.create_ticket)
+    create_link = _blocking(Client.create_link)
     whoami = _blocking(Client.whoami)
     create_token = _blocking(Client.create_token)
     tokens = _iterating(Client.tokens)

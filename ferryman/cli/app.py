@@ -11,6 +11,7 @@ from ferryman.cli import (
     attempts,
     audit,
     batches,
+    browsers,
     config,
     files,
     jobs,
@@ -69,6 +70,8 @@ app.command("audit", rich_help_panel=FOR_OPERATORS)(audit.audit)
 app.add_typer(tokens.app, name="token", rich_help_panel=FOR_OPERATORS)
 app.command("whoami")(tokens.whoami)
 app.command("usage")(usage)
+app.command("link")(browsers.link)
+app.command("ticket")(browsers.ticket)
 app.command("dev", rich_help_panel=PROGRAMS)(programs.dev)
 app.command("server", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.server)
 app.command("agent", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.agent)

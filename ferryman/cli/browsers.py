@@ -1,0 +1,112 @@
+"""``ferryman link`` and ``ferryman ticket``: what people without a token may do."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from ferryman.cli import show
+from ferryman.cli.options import JobId, Json, Quiet, Server, on_server, run
+from ferryman.errors import BadArgument
+
+ExpiresIn: TypeAlias = Annotated[
+    str | None, typer.Option("--expires-in", metavar="TIME", help="It is good for so long.")
+]
+
+
+@on_server
+def link(
+    job_id: JobId,
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", hidden=True)] = None,
+    result: Annotated[
+        bool, typer.Option("--result", help="To the result only, not to the whole job.")
+    ] = False,
+    expires_in: ExpiresIn = None,
+    quiet: Quiet = False,
+    json: Json = False,
+    *,
+    server: Server,
+) -> None:
+    """Print an address that shows a job without a token.
+
+    With FILE: that one file of it. Whoever has the address can read what it shows: at most 30d, by
+    default 1d.
+    """
+    if file is not None and result:
+        raise BadArgument("--result: the link is to a file; give one of them")
+
+    async def work() -> int:
+        what = "file" if file is not None else "result" if result else "job"
+        async with server.client() as client:
+            made = await client.create_link(job_id, what, path=file, expires_in=expires_in)
+        if json:
+            show.print_json(made)
+            return 0
+        typer.echo(made.url)
+        if not quiet:
+            shown = file or ("its result" if result else "the job and all that it left")
+            show.print_message(f"it shows {shown} until {show.local(made.expires_at)}")
+        return 0
+
+    run(work())
+
+
+@on_server
+def ticket(
+    user: Annotated[
+        str | None, typer.Option("--user", "-u", metavar="USER", help="Whose job it becomes.")
+    ] = None,
+    service: Annotated[
+        str | None,
+        typer.Option("--service", "-s", metavar="NAME", help="Default: the form says which."),
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--field", metavar="NAME=TEXT", help="A field that is fixed; may be repeated."
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        str | None, typer.Option("--max-bytes", metavar="SIZE", help="Of the upload: 100MB.")
+    ] = None,
+    return_to: Annotated[
+        str | None,
+        typer.Option("--return-to", metavar="URL", help="Page that a plain form is sent on to."),
+    ] = None,
+    expires_in: ExpiresIn = None,
+    quiet: Quiet = False,
+    json: Json = False,
+    *,
+    server: Server,
+) -> None:
+    """Print an address to upload to once without a token.
+
+    For portals, which give it to a browser. It is good for at most 24h, by default 15m.
+    """
+    fields = {}
+    for text in field or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise BadArgument(f"--field {text}: write NAME=TEXT")
+        fields[name] = value
+
+    async def work() -> int:
+        async with server.client() as client:
+            made = await client.create_ticket(
+                user,
+                service=service,
+                expires_in=expires_in,
+                max_bytes=max_bytes,
+                fields=fields,
+                return_to=return_to,
+            )
+        if json:
+            show.print_json(made)
+            return 0
+        typer.echo(made.upload_url)
+        if not quiet:
+            show.print_message(f"it is good for one upload, until {show.local(made.expires_at)}")
+        return 0
+
+    run(work())
