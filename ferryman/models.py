@@ -47,6 +47,7 @@ class UploadLinks(Wire):
     page: str
     events: str
     logs: str
+    files: str
     result: str
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from ferryman.cli import show
 from ferryman.cli.options import JobId, Json, Quiet, Server, on_server, run
 from ferryman.errors import BadArgument
+
+if TYPE_CHECKING:
+    from ferryman.browser_calls import Shown
 
 ExpiresIn: TypeAlias = Annotated[
     str | None, typer.Option("--expires-in", metavar="TIME", help="It is good for so long.")
@@ -37,7 +40,7 @@ def link(
         raise BadArgument("--result: the link is to a file; give one of them")
 
     async def work() -> int:
-        what = "file" if file is not None else "result" if result else "job"
+        what: Shown = "file" if file is not None else "result" if result else "job"
         async with server.client() as client:
             made = await client.create_link(job_id, what, path=file, expires_in=expires_in)
         if json:

@@ -40,5 +40,6 @@ def links_by(request: web.Request, context: Context, link: Link) -> UploadLinks:
         page=to(page),
         events=to(f"{job}/events"),
         logs=to(f"{job}/logs"),
+        files=to(f"{job}/files"),
         result=to(f"{job}/result"),
     )

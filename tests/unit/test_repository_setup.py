@@ -15,7 +15,10 @@ REAL_TOOLS = (
     *("mkdir", "mv", "rm", "sed", "sha256sum", "uname"),
 )
 JOB_TOOLS = ["bwrap", "setpriv", "mkfs.ext4"]
-DEV_TOOLS = ["git", "make", "unzip", "curl", "openssl", "zsh", "fish", "nginx", "systemd-analyze"]
+DEV_TOOLS = [
+    *("git", "make", "unzip", "curl", "openssl", "zsh", "fish", "nginx", "chromium"),
+    "systemd-analyze",
+]
 
 STUB = "#!/bin/bash\nexit 0\n"
 INSTALLER = """#!/bin/bash

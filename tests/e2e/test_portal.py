@@ -1,0 +1,196 @@
+"""The portal of ``examples/``, in a real browser, on another origin than the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ferryman import Client, SyncClient
+from tests.support.chromium import Tab, chromium
+from tests.support.dev_program import ROOT, DevProgram, environment, started
+
+TOKEN = "the-token-of-the-operator"
+PORTAL = ROOT / "examples" / "portal" / "portal.py"
+RUN_SH = """\
+echo "::progress value=1,total=2::half of it"
+mkdir -p out
+tr a-z A-Z < input.txt > "out/large é.txt"
+"""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server and a portal for it, on two sites."""
+
+    system: DevProgram
+    portal: str
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    portal = f"http://localhost:{port}"
+    folder = tmp_path_factory.mktemp("portal")
+    with started(
+        folder,
+        FERRYMAN_SERVER__TOKENS=TOKEN,
+        FERRYMAN_SERVER__ALLOWED_ORIGINS=portal,
+        FERRYMAN_TOKEN=TOKEN,
+    ) as system:
+        with SyncClient(system.url, token=TOKEN) as operator:
+            token = operator.create_token("portal", "portal").token
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(PORTAL)],
+            env={
+                **environment(),
+                "FERRYMAN_URL": system.url,
+                "FERRYMAN_TOKEN": token,
+                "PORT": str(port),
+                "PYTHONUNBUFFERED": "1",
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert "Running on" in process.stdout.readline()
+        try:
+            yield Running(system, portal)
+        finally:
+            process.terminate()
+            process.wait(20)
+            process.stdout.close()
+
+
+@contextlib.asynccontextmanager
+async def browser(folder: Path) -> AsyncIterator[Tab]:
+    async with asyncio.timeout(60), chromium(folder / "profile") as tab:
+        await tab.call(
+            "Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder / "downloads")
+        )
+        yield tab
+
+
+def files(folder: Path) -> list[Path]:
+    (folder / "run.sh").write_text(RUN_SH)
+    (folder / "input.txt").write_text("what a person brings\n" * 200_000)
+    return [folder / "run.sh", folder / "input.txt"]
+
+
+def test_the_portal_is_short() -> None:
+    lines = [line for line in PORTAL.read_text().splitlines() if line.strip()]
+    assert len(lines) <= 60
+
+
+async def test_a_person_uploads_follows_and_downloads_without_a_token(
+    running: Running, tmp_path: Path
+) -> None:
+    async with browser(tmp_path) as tab:
+        await tab.goto(running.portal)
+        await tab.run(
+            """window.seen = [];
+            new MutationObserver(() => seen.push($("bar").value))
+                .observe($("bar"), {attributes: true})"""
+        )
+        await tab.choose_files("#files", *files(tmp_path))
+        await tab.run("$('form').requestSubmit()")
+        await tab.until("document.querySelector('#results a:nth-of-type(2)')")
+        log = await tab.run("$('log').textContent")
+        assert len(log.splitlines()) >= 2, log  # it runs, it completed
+        progress = await tab.run("seen")
+        assert progress == sorted(progress)
+        assert progress[-1] == 1
+        # One file of the result, by a signed link, on the server's own origin.
+        link = "[...document.querySelectorAll('#results a')].find(a => a.text.includes('large'))"
+        await tab.run(f"({link}).click()")
+        saved = tmp_path / "downloads" / "large é.txt"
+        while not saved.exists():
+            await tab.run("new Promise(done => setTimeout(done, 50))")
+        assert saved.read_text() == "WHAT A PERSON BRINGS\n" * 200_000
+    async with Client(running.system.url, token=TOKEN) as operator:
+        jobs = [job async for job in operator.jobs()]
+    assert len(jobs[0].user_id) == 16  # the portal's name for this person
+
+
+@pytest.mark.slow
+async def test_scripts_of_the_portals_page_read_everything_by_fetch(
+    running: Running, tmp_path: Path
+) -> None:
+    async with Client(running.system.url, token=TOKEN) as operator:
+        ticket = await operator.create_ticket("ann", service="example")
+    async with browser(tmp_path) as tab:
+        await tab.goto(running.portal)
+        found = await tab.run(
+            f"""(async () => {{
+            const form = new FormData();
+            form.append("file", new File([{json.dumps(RUN_SH)}], "run.sh"));
+            form.append("file", new File(["abc"], "input.txt"));
+            const url = {json.dumps(ticket.upload_url)};
+            const post = () => fetch(url, {{method: "POST", body: form}});
+            const made = await post(), job = await made.json();
+            const again = await (await post()).json();
+            const states = await new Promise(done => {{
+                const seen = [], events = new EventSource(job.links.events);
+                for (const name of ["queued", "running", "completed", "failed"])
+                    events.addEventListener("job." + name, event => {{
+                        seen.push(JSON.parse(event.data).status);
+                        if (["Completed", "Failed"].includes(seen.at(-1)))
+                            events.close(), done(seen);
+                    }});
+            }});
+            const whole = await fetch(job.links.result);
+            const part = await fetch(job.links.result, {{headers: {{Range: "bytes=0-1"}}}});
+            const page = await fetch(job.links.page);
+            return {{status: made.status, again: again.code, states,
+                id: made.headers.get("Location"),
+                part: [part.status, await part.text(), part.headers.get("Content-Range")],
+                size: (await whole.arrayBuffer()).byteLength, page: page.status,
+                request: made.headers.get("X-Request-ID")}};
+            }})()"""
+        )
+        assert (found["status"], found["again"]) == (201, "ticket_used")
+        assert found["states"] == ["Queued", "Running", "Completed"]
+        assert found["id"].startswith("/api/v1/jobs/")
+        assert found["part"] == [206, "PK", f"bytes 0-1/{found['size']}"]
+        assert found["page"] == 200
+        assert found["request"]
+        token = await tab.run("document.cookie + JSON.stringify(localStorage)")
+        assert "ferryman_" not in token
+
+
+@pytest.mark.slow
+async def test_a_plain_form_is_sent_on_to_a_page_that_follows_the_job(
+    running: Running, tmp_path: Path
+) -> None:
+    """No script of ours runs, and the form is one that hides where it comes from."""
+    async with Client(running.system.url, token=TOKEN) as operator:
+        ticket = await operator.create_ticket("ann", service="example")
+    page = f"""<meta name="referrer" content="no-referrer">
+        <form method="post" enctype="multipart/form-data" action="{ticket.upload_url}">
+        <input id="files" type="file" name="file" multiple></form>"""
+    async with browser(tmp_path) as tab:
+        await tab.goto(running.portal)
+        await tab.run(f"document.open(), document.write({json.dumps(page)}), document.close()")
+        await tab.choose_files("#files", *files(tmp_path))
+        await tab.run("document.querySelector('form').requestSubmit()")
+        title = ""
+        while "Completed" not in title:
+            with contextlib.suppress(AssertionError):  # it is between two pages
+                title = str(await tab.run("document.title"))
+        assert title.startswith("Job ")
+        address = await tab.run("location.href")
+        assert address.startswith(f"{running.system.url}/jobs/")
+        assert await tab.run("getComputedStyle(document.querySelector('dl')).display") == "grid"
+        blocked = [line for line in tab.console if "Content Security Policy" in line]
+        assert blocked == []
+        assert address.partition("?")[2].startswith("link=")
