@@ -6,8 +6,9 @@ Example::
 
     with SyncClient("http://127.0.0.1:5000", user="ada") as client:
         job = client.submit("my-bundle/", service="example")
-        if client.wait(job.id).status == "Completed":
-            client.download(job.id, "result.zip")
+        result = client.wait(job.id)
+        if result.status == "Completed":
+            result.save("out/")
 
 What is here is imported when it is first used: the server takes a few models from this package,
 and the command line prints its help, without loading an HTTP client.
