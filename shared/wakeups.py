@@ -14,16 +14,19 @@ class Wakeups:
     the event first and reads the store then, so that no change is missed.
 
     Attributes:
+        version: counts the changes.
         closing: the program is stopping: nobody should wait for anything.
     """
 
     def __init__(self) -> None:
         self.closing = False
+        self.version = 0
         self._waiting: dict[int | None, dict[asyncio.Event, bool]] = {}
         """Id, or None for any -> the events of those who wait, and whether only for an end."""
 
     def notify(self, number: int, *, ended: bool) -> None:
         """To be called after each commit that changed the row with this id."""
+        self.version += 1
         for waited_for in (None, number):
             for event, end_only in self._waiting.get(waited_for, {}).items():
                 if ended or not end_only:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from server.api import documents
+from server.api.shared_reads import Messages, SharedReads
 from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
@@ -76,6 +77,8 @@ class Context:
     """Scheme and host that browsers know us by; None: those of the request."""
     return_origins: frozenset[str] = frozenset()
     """Where a form that was posted with a ticket may be sent on to."""
+    event_reads: SharedReads[Messages] = field(default_factory=SharedReads)
+    """Of those who follow the events of all jobs."""
     log_openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
     """Followers of logs that begin at once: each asks the store and an agent."""
 

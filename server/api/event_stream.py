@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
 from aiohttp import hdrs, web
 
 from server.api.context import Context
+from server.api.shared_reads import Messages
 from server.domain.errors import BadField, FerrymanError
 from shared.clock import wait_for
 from shared.http.numbers import whole_number
@@ -30,19 +30,6 @@ NO_BUFFERING: Final = {"X-Accel-Buffering": "no", hdrs.CACHE_CONTROL: "no-cache"
 
 Changes: TypeAlias = AbstractContextManager[asyncio.Event]
 """An event that is set when there may be more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Messages:
-    """Messages that can be sent now."""
-
-    data: bytes
-    reached: int
-    """Everything up to this number was looked at."""
-    more: bool = False
-    """There is more already."""
-    last: bool = False
-    """There will be no more."""
 
 
 def is_wanted(request: web.Request) -> bool:

@@ -9,14 +9,14 @@ from aiohttp import web
 
 from server.api import documents, event_stream
 from server.api.context import Context
-from server.api.event_stream import Messages
 from server.api.parameter_types import Param, seconds, whole
 from server.api.params import int_param, job_id
 from server.api.paths import JOB
 from server.api.query import SERVICE, USER
 from server.api.requested_job import wait_until
 from server.api.route import Route
-from server.domain.access import Area
+from server.api.shared_reads import Messages
+from server.domain.access import Area, visible
 from server.domain.jobs import Event
 from server.domain.permits import Shows
 from server.ports import EventsPage, Filter
@@ -73,17 +73,21 @@ async def of_all(request: web.Request, context: Context) -> web.StreamResponse |
         after = await context.jobs.newest_event()
     else:
         after = int_param(request, "after", 0, 0, _LAST)
-    reached = after
+    principal, reached = request[PRINCIPAL], after
 
-    async def newer(most: int) -> EventsPage:
+    async def newer() -> EventsPage:
         nonlocal reached
-        page = await list_events(context.jobs, request[PRINCIPAL], where, reached, most)
+        page = await list_events(context.jobs, principal, where, reached, limit)
         reached = page.reached
         return page
 
-    async def read(_: int) -> Messages:
-        page = await newer(_AT_ONCE)
-        return Messages(_messages(page.items), page.reached, page.more)
+    async def read(behind: int) -> Messages:
+        async def own() -> Messages:
+            page = await list_events(context.jobs, principal, where, behind, _AT_ONCE)
+            return Messages(_messages(page.items), page.reached, page.more)
+
+        key = (visible(principal), where, behind)
+        return await context.event_reads.read(context.watch.events_version, key, own)
 
     def changes() -> event_stream.Changes:
         return context.watch.events_of(None)
@@ -92,9 +96,7 @@ async def of_all(request: web.Request, context: Context) -> web.StreamResponse |
         return await event_stream.stream(
             request, context, read, after, changes(), gather_s=_GATHER_S
         )
-    return _page(
-        await wait_until(request, context, lambda: newer(limit), _has_items_or_more, changes)
-    )
+    return _page(await wait_until(request, context, newer, _has_items_or_more, changes))
 
 
 def _has_items(page: EventsPage) -> bool:

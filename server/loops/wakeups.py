@@ -55,6 +55,10 @@ class JobWakeups(Wakeups):
         """There are new events of the job."""
         self._events.notify(job_id, ended=False)
 
+    @property
+    def events_version(self) -> int:
+        return self._events.version
+
     def events_of(self, job_id: int | None) -> AbstractContextManager[asyncio.Event]:
         return self._events.of(job_id)
 

@@ -27,6 +27,11 @@ class Watch(Protocol):
         ...
 
     @property
+    def events_version(self) -> int:
+        """Another number after each commit with events."""
+        ...
+
+    @property
     def closing(self) -> bool:
         """The server is stopping: nobody should wait for anything."""
         ...

@@ -145,3 +145,27 @@ async def test_a_stream_and_a_wait_end_with_their_token(tmp_path, monkeypatch):
             answer = await waiting
             assert answer.status == 403
             assert "not good any more" in (await answer.json())["detail"]
+
+
+async def test_two_users_who_listen_at_once_share_no_read(tmp_path, monkeypatch):
+    users = {name: Principal(name, Role.USER, name) for name in ("ann", "7")}
+    async with driving(tmp_path, FakeOrchestrator(), principals=users) as caller:
+        caller.session.headers["Authorization"] = "Bearer 7"
+        job = await caller.upload()
+        await caller.job(job)
+        context, asked = caller.server.context, list[Any]()
+        read = context.event_reads.read
+
+        async def noted(version: int, key: Any, own: Any) -> Any:
+            asked.append(key)
+            return await read(version, key, own)
+
+        monkeypatch.setattr(context.event_reads, "read", noted)
+        for name in users:
+            path = f"{caller.url}/api/v1/events?after=0"
+            headers = {"Authorization": f"Bearer {name}", "Accept": "text/event-stream"}
+            async with caller.session.get(path, headers=headers) as stream:
+                found = b""
+                while b"job.completed" not in found and name == "7":
+                    found += await stream.content.readany()
+        assert len({visible for visible, *_ in asked}) == 2
