@@ -26,9 +26,11 @@ from server.api.openapi_parts import (
     text_of_stream,
 )
 from server.api.openapi_schemas import REF, field_texts, schemas
+from server.api.openapi_webhooks import webhooks
 from server.api.parameter_types import Param
 from server.api.route import LINK_PARAMETER, TICKET_PARAMETER, Answer, Body, Route
 from server.domain.access import Area, roles_of
+from shared.webhook_wire import WebhookBody
 from shared.wire import Problem, ReferenceProblem, Wire
 
 _KEPT_IDS: Final = {
@@ -80,8 +82,9 @@ def describe(routes: Sequence[Route], version: str, *, tokens: bool = False) -> 
             {"name": name, "description": text} for name, text in TAGS.items() if name in used
         ],
         "paths": paths,
+        "webhooks": webhooks(),
         "components": {
-            "schemas": schemas(models),
+            "schemas": schemas(models | {WebhookBody}),
             "securitySchemes": SECURITY,
             "headers": HEADERS,
             "responses": shared,

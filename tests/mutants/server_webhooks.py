@@ -1,0 +1,70 @@
+"""Webhooks: where they may go, whose they are, and how often they are sent."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_CLIENT: Final = "tests/unit/server/webhooks/test_client.py::test_"
+_RULES: Final = "tests/unit/server/domain/test_webhooks.py::test_"
+_STAGE: Final = "tests/unit/server/stages/test_webhooks.py::test_"
+_HTTP: Final = "tests/contract/test_webhooks_http.py::test_"
+
+
+def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("webhooks", protection, file, old, new, tests)
+
+
+MUTANTS: Final = (
+    of(
+        "the address that is connected to is checked",
+        "server/webhooks/client.py",
+        "        if refusal is not None:\n            raise Refused(refusal)\n",
+        "",
+        f"{_CLIENT}a_name_that_leads_elsewhere_a_moment_later_is_not_followed",
+        f"{_CLIENT}this_machine_is_not_reached",
+    ),
+    of(
+        "redirects are not followed",
+        "server/webhooks/client.py",
+        "allow_redirects=False",
+        "allow_redirects=True",
+        f"{_CLIENT}redirects_are_not_followed",
+    ),
+    of(
+        "each receiver has a secret of its own",
+        "server/domain/webhooks.py",
+        'f"webhooks of {signer}"',
+        '"webhooks"',
+        f"{_RULES}signatures_are_those_of_standard_webhooks",
+    ),
+    of(
+        "a service's webhooks are shown to operators only",
+        "server/store/webhooks.py",
+        "fits += f\" AND signer_kind = '{SignerKind.PRINCIPAL}' AND user_id = :user_id\"",
+        'fits += " AND user_id = :user_id"',
+        f"{_HTTP}a_service_announces_its_jobs_and_its_address_is_the_operators",
+    ),
+    of(
+        "two servers do not send the same",
+        "server/store/webhooks.py",
+        "WHERE id = :id AND tries = :tries AND next_at = :seen RETURNING *",
+        "WHERE id = :id RETURNING *",
+        f"{_STAGE}two_servers_do_not_send_the_same_twice",
+    ),
+    of(
+        "a slow host has its share only",
+        "server/stages/webhooks.py",
+        "targets[target] < _PER_TARGET and ",
+        "",
+        f"{_STAGE}a_slow_host_keeps_neither_others_waiting_nor_more_than_its_share",
+    ),
+    of(
+        "a stream ends with its token",
+        "server/api/context.py",
+        "return token_id is None or self.tokens.live(token_id)",
+        "return True",
+        "tests/contract/test_polling_http.py::test_a_stream_and_a_wait_end_with_their_token",
+    ),
+)
