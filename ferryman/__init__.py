@@ -24,8 +24,9 @@ from ferryman.defaults import DEFAULT_URL as DEFAULT_URL
 if TYPE_CHECKING:
     from ferryman.agent_models import AgentDoc, AgentState
     from ferryman.answers import Accepted, Health
+    from ferryman.browser_models import LinkDoc, TicketDoc
     from ferryman.bulk_models import BulkItem
-    from ferryman.bundle import Files
+    from ferryman.bundle import Content, Files
     from ferryman.client import Client
     from ferryman.client_options import ClientOptions
     from ferryman.download import Downloaded
@@ -51,15 +52,16 @@ if TYPE_CHECKING:
     from ferryman.event_models import EventDoc
     from ferryman.fields import JobOptions
     from ferryman.file_models import FileDoc
+    from ferryman.form import ProgressCallback
     from ferryman.models import AttemptDoc, JobDoc, Usage
     from ferryman.result import Result, SyncResult
     from ferryman.schedule_models import ScheduleDoc
     from ferryman.service_models import ServiceDoc
     from ferryman.states import JobState, Reason, WaitReason
     from ferryman.sync import SyncClient
-    from ferryman.token_models import TokenDoc
+    from ferryman.token_models import AuditDoc, NewTokenDoc, TokenDoc, WhoAmI
     from ferryman.usage_models import UsageDoc
-    from ferryman.webhook_models import DeliveryDoc, WebhookBody
+    from ferryman.webhook_models import DeliveryDoc, WebhookBody, WebhookSecret
     from ferryman.webhooks import verify_webhook
 
     __version__: str
@@ -70,6 +72,7 @@ __all__ = [
     "AgentState",
     "AlreadyEnded",
     "AttemptDoc",
+    "AuditDoc",
     "BadArgument",
     "BadBundle",
     "BadDownload",
@@ -78,6 +81,7 @@ __all__ = [
     "Client",
     "ClientOptions",
     "Conflict",
+    "Content",
     "DeliveryDoc",
     "Downloaded",
     "EventDoc",
@@ -89,11 +93,14 @@ __all__ = [
     "JobDoc",
     "JobOptions",
     "JobState",
+    "LinkDoc",
+    "NewTokenDoc",
     "NoResult",
     "NotAllowed",
     "NotFound",
     "NotReady",
     "NotUnderstood",
+    "ProgressCallback",
     "Reason",
     "Refused",
     "Result",
@@ -101,6 +108,7 @@ __all__ = [
     "ServiceDoc",
     "SyncClient",
     "SyncResult",
+    "TicketDoc",
     "TokenDoc",
     "TryLater",
     "Unreachable",
@@ -109,6 +117,8 @@ __all__ = [
     "WaitReason",
     "WaitedTooLong",
     "WebhookBody",
+    "WebhookSecret",
+    "WhoAmI",
     "__version__",
     "verify_webhook",
 ]
@@ -118,9 +128,11 @@ _ELSEWHERE: Final = {
     "AgentDoc": "agent_models",
     "AgentState": "agent_models",
     "AttemptDoc": "models",
+    "AuditDoc": "token_models",
     "BulkItem": "bulk_models",
     "Client": "client",
     "ClientOptions": "client_options",
+    "Content": "bundle",
     "DeliveryDoc": "webhook_models",
     "Downloaded": "download",
     "EventDoc": "event_models",
@@ -130,17 +142,23 @@ _ELSEWHERE: Final = {
     "JobDoc": "models",
     "JobOptions": "fields",
     "JobState": "states",
+    "LinkDoc": "browser_models",
+    "NewTokenDoc": "token_models",
+    "ProgressCallback": "form",
     "Reason": "states",
     "Result": "result",
     "ScheduleDoc": "schedule_models",
     "ServiceDoc": "service_models",
     "SyncClient": "sync",
     "SyncResult": "result",
+    "TicketDoc": "browser_models",
     "TokenDoc": "token_models",
     "Usage": "models",
     "UsageDoc": "usage_models",
     "WaitReason": "states",
     "WebhookBody": "webhook_models",
+    "WebhookSecret": "webhook_models",
+    "WhoAmI": "token_models",
     "verify_webhook": "webhooks",
 }
 """Name -> its module; the others of ``__all__`` are errors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -88,10 +89,19 @@ class FileCalls(Calls):
         if target.suffix.lower() == ".zip":
             await self.download(job_id, target, partial=partial, attempt=attempt, progress=progress)
             return target
+        was_there = await asyncio.to_thread(target.is_dir)
         await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=target) as file:
-            await self.download(job_id, file, partial=partial, attempt=attempt, progress=progress)
-            await asyncio.to_thread(unpack, file, target)
+        try:
+            with tempfile.TemporaryFile(dir=target) as file:
+                await self.download(
+                    job_id, file, partial=partial, attempt=attempt, progress=progress
+                )
+                await asyncio.to_thread(unpack, file, target)
+        except BaseException:
+            if not was_there:
+                with contextlib.suppress(OSError):  # it is not empty
+                    await asyncio.to_thread(target.rmdir)
+            raise
         return target
 
     async def files(

@@ -16,7 +16,7 @@ from tests.support.dev_program import ROOT
 DOCUMENTS = ("README.md", "docs/user-guide.md", "docs/scripts.md", "docs/sdk.md", "docs/run-sh.md")
 RUNNABLE = {"sh test", "python test"}
 OUTPUT = {"text output", "json output"}
-KNOWN = {*RUNNABLE, *OUTPUT, "sh", "json", "html", "toml test", ""}
+KNOWN = {*RUNNABLE, *OUTPUT, "sh", "python", "json", "html", "toml test", ""}
 
 
 def shown(expected: str) -> re.Pattern[str]:

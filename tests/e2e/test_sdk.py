@@ -71,6 +71,21 @@ def test_one_bundle_runs_with_many_inputs_and_each_result_is_saved(system: DevPr
                 assert file.read() == word.encode()
 
 
+async def test_what_a_failed_job_left_is_saved_where_that_is_asked_for(system, tmp_path):
+    script = b"echo so far > so-far.txt; echo broken >&2; exit 3"
+    async with Client(system.url, user="ada") as client:
+        job = await client.submit({"run.sh": script}, service="example")
+        result = await client.wait(job.id, timeout=60)
+        assert (result.status, result.exit_code) == (JobState.FAILED, 3)
+        with pytest.raises(NoResult, match="exit code 3"):
+            await result.save(tmp_path / "none")
+        saved = await result.save(tmp_path / "some", partial=True)
+        with await result.open("so-far.txt") as file:
+            assert file.read() == b"so far\n"
+    assert (saved / "so-far.txt").read_text() == "so far\n"
+    assert list(tmp_path.iterdir()) == [saved]
+
+
 async def test_what_a_running_job_has_so_far_can_be_fetched(system: DevProgram, tmp_path):
     async with Client(system.url, user="ada") as client:
         job = await client.submit(

@@ -6,8 +6,9 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -113,6 +114,23 @@ def test_everything_public_has_types_and_says_what_it_does(kind):
             assert parameter.annotation is not inspect.Parameter.empty, f"{name}: {parameter}"
             assert not re.search(r"\bAny\b", str(parameter.annotation)), f"{name}: {parameter}"
         assert method.__doc__ or name == "close", name
+
+
+def types_in(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type):
+        yield hint
+    for inner in get_args(hint):
+        for one in inner if isinstance(inner, list) else [inner]:
+            yield from types_in(one)
+
+
+@pytest.mark.parametrize("kind", [Client, Result])
+def test_what_methods_take_and_give_can_be_imported_from_the_package(kind):
+    for name, method in public(kind).items():
+        hints = get_type_hints(method) if method.__module__.startswith("ferryman") else {}
+        for one in (one for hint in hints.values() for one in types_in(hint)):
+            if one.__module__.startswith("ferryman") and not one.__name__.startswith("_"):
+                assert one.__name__ in ferryman.__all__, name
 
 
 def test_the_package_says_that_it_is_typed():
