@@ -35,6 +35,10 @@ def hint_for(
             return f"the agents: {command('agents')}"
         case errors.NotFound(code="service_not_found"):
             return f"the services: {command('services')}"
+        case errors.NotFound(code="schedule_not_found"):
+            return f"the schedules: {command('schedule')}"
+        case errors.NotFound(code="token_not_found"):
+            return f"the tokens: {command('token')}"
         case errors.Refused(part="service"):
             return f"the services: {command('services')}"
         case errors.TryLater(retry_after=seconds) if seconds:

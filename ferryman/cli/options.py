@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -232,4 +233,7 @@ def state_named(text: str | None) -> str | None:
     for state in JobState:
         if text is None or text.lower() == state.lower():
             return None if text is None else state
-    raise BadArgument(f"--state {text}: there are {', '.join(JobState)}")
+    states = {state.lower(): state for state in JobState}
+    nearest = get_close_matches(str(text).lower(), states, 1)
+    meant = f"did you mean {states[nearest[0]]}? " if nearest else ""
+    raise BadArgument(f"--state {text}: {meant}there are {', '.join(JobState)}")

@@ -108,9 +108,7 @@ class BundleWriter:
             BundleError: the name is unsafe, taken, or clashes; or there are too many files.
         """
         if len(self._files) >= self._max_files:
-            raise BundleError(
-                "too_many_files", f"the bundle has more than {self._max_files} files", name
-            )
+            raise BundleError("too_many_files", f"the bundle has more than {self._max_files} files")
         path = self._checked(name, self._tree.add)
         if self._reserve is not None:
             self._reserve(_OVERHEAD + 2 * len(path.encode()))

@@ -62,6 +62,8 @@ async def test_states_are_taken_in_any_case(ferryman) -> None:
     assert host.asked[0]["filter"] == {"state": "Failed"}
     assert wrong.code == 2
     assert "--state broken: there are Queued, " in wrong.err
+    nearly = await ferryman("list", "--state", "fail", "--url", "http://127.0.0.1:1")
+    assert "--state fail: did you mean Failed? there are Queued, " in nearly.err
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ CASES = [
     (form_of(RUN, part('name="f"; filename=""', b"x")), 400, "no_file_name", "f", "without a name"),
     (form_of(RUN, part(b'name="f"; filename="\xff"')), 400, "bad_utf8", None, "part 2"),
     # too much
-    (form_of(RUN, *[file_part(f"{i}") for i in range(20)]), 413, "too_many_files", "19", "20"),
+    (form_of(RUN, *[file_part(f"{i}") for i in range(20)]), 413, "too_many_files", None, "20"),
     (
         form_of(RUN, *[text_part(f"f{i}", "") for i in range(4)]),
         413,
@@ -152,7 +152,7 @@ CASES = [
         form_of(file_part("a.zip", zipped({f"{i}": b"" for i in range(21)}), "bundle")),
         413,
         "too_many_files",
-        "20",
+        "a.zip",
         "more than 20 files",
     ),
 ]
