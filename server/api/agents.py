@@ -135,7 +135,7 @@ ROUTES: Final = (
             handler,
             {200: wire.AgentDoc},
             _REFUSALS,
-            _AGENT_MESSAGE,
+            {} if handler is resume else _AGENT_MESSAGE,
         )
         for handler in (drain, resume, retire, lost)
     ),

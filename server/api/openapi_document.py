@@ -288,7 +288,12 @@ def _media(answer: type[Wire] | str, status: int, codes: Mapping[str, str]) -> t
 
 def _links(route: Route, status: int, routes: Sequence[Route]) -> dict[str, Any]:
     """What can be done with what was made: with the job of an upload, with a schedule."""
-    made = {"upload_upload": "id", "schedules_create": "schedule", "schedules_run": "id"}
+    made = {
+        "upload_upload": "id",
+        "schedules_create": "schedule",
+        "schedules_run": "id",
+        "tokens_create": "token",
+    }
     name = made.get(operation_id(route))
     if status != HTTPStatus.CREATED or name is None:
         return {}

@@ -16,6 +16,7 @@ from shared.http.origins import SAFE_METHODS
 
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _NUMBER: Final[Mapping[str, Any]] = {"type": "integer", "minimum": 1, "maximum": MAX_ID}
+# A path of 680 characters fits into the first line of a request, whichever characters they are.
 PATH: Final[Mapping[tuple[str, str], Param]] = {
     ("", "id"): Param("number of the job", _NUMBER, 1),
     ("", "attempt"): Param("number of the attempt, from 1", _NUMBER, 1),
@@ -26,7 +27,7 @@ PATH: Final[Mapping[tuple[str, str], Param]] = {
     ("agents", "name"): word("name or id of the agent", 64, _NAME, "local"),
     ("services", "name"): word("name of the service", 64, _NAME, "example"),
     ("tokens", "token"): word("id of the token", 10, "^[0-9a-z]{10}$", "0a1b2c3d4e"),
-    ("jobs", "path"): word("path of the file in the result", 4096, None, "data/out.txt"),
+    ("jobs", "path"): word("path of the file in the result", 680, None, "data/out.txt"),
     ("server", "file"): word("a file of the page", 64, None, "start.js"),
 }
 """(tag, or "" for all; name in the path) -> what it is."""
@@ -41,9 +42,7 @@ REQUEST_HEADERS: Final = {
     "If-Range": Param("the ETag for which Range is meant; another one: everything is sent"),
     "If-Match": Param("only if this is the ETag, else 412"),
     "If-None-Match": Param("only if this is not the ETag, else 304"),
-    "Last-Event-ID": Param(
-        "of server-sent events: the last one that was seen", {"type": "string", "pattern": r"^\d*$"}
-    ),
+    "Last-Event-ID": Param("of server-sent events: the id of the last one that was seen"),
 }
 SECURITY: Final = {
     TICKET_PARAMETER: {

@@ -77,8 +77,14 @@ def add_routes(application: web.Application, context: Context) -> None:
     for route in ROUTES:
         methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
         for method in methods:
-            path = route.path.replace("{path}", "{path:.+}")  # of a file, with its folders
-            application.router.add_route(method, path, _serve(route, context))
+            application.router.add_route(method, _pattern(route.path), _serve(route, context))
+
+
+def _pattern(path: str) -> str:
+    """As the router matches it: the path of a file has folders, and a word that is a route of its
+    own is no number of a job, or the methods of both would be taken for those of one."""
+    path = path.replace("{path}", "{path:.+}")
+    return path.replace("/jobs/{id}", "/jobs/{id:(?!bulk(?:/|$))[^/]+}")
 
 
 def _serve(route: Route, context: Context) -> Handler:

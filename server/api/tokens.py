@@ -30,7 +30,7 @@ from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
 from shared.http.request_log import TARGET
 from shared.principals import SCOPES, TOKEN_ROLES, Role, Scope
-from shared.units.durations import Duration
+from shared.units.durations import LONGEST_S, Duration
 from shared.wire import NewTokenDoc, TokenDoc, TokenPage, WhoAmI
 
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._@*?\[\]!-]{1,64}")
@@ -249,7 +249,12 @@ def _fields(record: TokenRecord, now: Micros) -> Mapping[str, Any]:
     }
 
 
-_DURATION: Final = {"type": ["number", "string"], "minimum": 0, "examples": ["90d"]}
+_DURATION: Final = {
+    "type": ["number", "string"],
+    "minimum": 0,
+    "maximum": LONGEST_S,
+    "examples": ["90d"],
+}
 _SCOPES: Final = {"type": "array", "items": {"enum": list(Scope)}, "minItems": 1}
 _NAME: Final = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 _NEW_TOKEN: Final = Body(
