@@ -11,7 +11,7 @@ import pytest
 from client_agent.sandbox.bubblewrap import command
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.settings import SandboxSettings
-from tests.bench import bare, chain, collecting, layers, starting
+from tests.bench import bare, chain, collecting, layers, starting, tokens
 from tests.bench.table import Row
 
 FDS = command.Descriptors(args=3, job=4, status=5, passwd=6, group=7, hosts=8, seccomp=9)
@@ -89,3 +89,10 @@ async def test_a_plain_chain_leaves_no_zombie_behind(tmp_path: Path) -> None:
 def test_a_start_that_fails_is_no_measurement() -> None:
     with pytest.raises(AssertionError, match="no such luck"):
         chain.timed(["/bin/sh", "-c", "echo no such luck >&2; exit 3"])
+
+
+async def test_the_check_of_a_token_is_measured_alone_and_in_requests(tmp_path: Path) -> None:
+    check, request = await tokens.tokens(tmp_path, 30, 50, 5)
+    assert "µs, p99" in check.ours
+    assert check.what == "a token's check, of 30 tokens"
+    assert request.ratio is not None

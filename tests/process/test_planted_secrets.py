@@ -1,0 +1,204 @@
+"""No secret is shown: one of each kind is planted, and searched for everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.support.dev_program import environment
+from tests.support.program_pair import Pair
+
+SERVICE_SECRET = "planted-service-secret-1"
+SETTINGS_TOKEN = "planted-settings-token-2"
+HOOK_SECRET = "whsec_cGxhbnRlZC1ob29rLXNlY3JldC1udW1iZXItdGhyZWU="
+SETTINGS = f"""
+[server]
+tokens = ["{SETTINGS_TOKEN}"]
+log_level = "debug"
+[agent]
+services = ["example"]
+[services.example]
+secrets = {{ LICENSE = "{SERVICE_SECRET}" }}
+[services.example.webhook]
+url = "http://127.0.0.1:9/hook"
+secret = "{HOOK_SECRET}"
+"""
+SCRIPT = 'test -n "$LICENSE" && mkfifo gate && read -r line < gate\n'
+
+
+class Caller:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.answers: list[str] = []
+        """Everything that the server has said since the secrets are known."""
+
+    def ask(self, method: str, path: str, token: str, body: Any = None, kind: str = "") -> Any:
+        data = None if body is None else body if kind else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {token}"}
+        headers["Content-Type"] = kind or "application/json"
+        request = Request(f"{self.url}{path}", data, headers, method=method)
+        try:
+            with urlopen(request, timeout=30) as answer:
+                status, text, head = answer.status, answer.read(), str(answer.headers)
+        except HTTPError as refused:
+            status, text, head = refused.code, refused.read(), str(refused.headers)
+        self.answers.append(head + text.decode("utf-8", "replace"))
+        try:
+            return status, json.loads(text)
+        except ValueError:
+            return status, {}
+
+
+def form(**fields: str) -> tuple[bytes, str]:
+    """The body, and what kind it is."""
+    parts = "".join(
+        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n'
+        for name, text in fields.items()
+    )
+    file = f'--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n{SCRIPT}\r\n'
+    return f"{parts}{file}--b--\r\n".encode(), "multipart/form-data; boundary=b"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with Pair(tmp_path, SETTINGS).running() as found:
+        yield found
+
+
+def processes(pair: Pair) -> Iterator[tuple[str, str, str]]:
+    """Pid, command line and environment of both programs and all that they have started."""
+    found = set[str]()
+    for program in (pair.server, pair.agent):
+        assert program.process is not None
+        found.add(str(program.process.pid))
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[folder.name] = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    for pid in found:
+        with contextlib.suppress(OSError):
+            words, variables = (
+                Path(f"/proc/{pid}/{name}").read_bytes().replace(b"\0", b"\n").decode()
+                for name in ("cmdline", "environ")
+            )
+            yield pid, words, variables
+
+
+@pytest.mark.slow
+def test_no_secret_is_in_a_log_an_answer_or_a_list_of_processes(pair: Pair) -> None:
+    caller = Caller(pair.server.url)
+    operator = SETTINGS_TOKEN
+    _, portal = caller.ask("POST", "/api/v1/tokens", operator, {"name": "p", "role": "portal"})
+    rotate = f"/api/v1/tokens/{portal['id']}/rotate"
+    _, rotated = caller.ask("POST", rotate, operator, {"overlap": "1h"})
+    token = rotated["token"]
+    ask = {"user_id": "ann", "service": "example"}
+    _, ticket = caller.ask("POST", "/api/v1/tickets", token, ask)
+    status, job = caller.ask("POST", "/upload", token, *form(**ask))
+    assert status == 201, job
+    asked = {"what": "job"}
+    _, link = caller.ask("POST", f"/api/v1/jobs/{job['id']}/links", token, asked)
+    _, hook = caller.ask("GET", "/api/v1/webhook-secret", token)
+    seen = "Queued"
+    while seen != "Running":
+        path = f"/api/v1/jobs/{job['id']}?wait=20&seen={seen}"
+        seen = caller.ask("GET", path, token)[1]["status"]
+    secrets = {
+        "service secret": SERVICE_SECRET,
+        "settings token": SETTINGS_TOKEN,
+        "hook secret": HOOK_SECRET.removeprefix("whsec_"),
+        "token": portal["token"].split("_")[2],
+        "rotated token": token.split("_")[2],
+        "ticket": ticket["ticket"],
+        "link": link["url"].partition("link=")[2],
+        "own hook secret": hook["secrets"][0].removeprefix("whsec_"),
+    }
+    assert all(len(secret) >= 16 for secret in secrets.values())
+    caller.answers.clear()
+
+    # Used well, and wrongly: a letter of each is changed, or it is where it does not belong.
+    used = form(**ask)
+    status, _ = caller.ask("POST", f"/upload?ticket={ticket['ticket']}", operator, *used)
+    for path in (
+        f"/api/v1/jobs/{job['id']}?link={secrets['link']}",
+        f"/api/v1/jobs/{job['id']}?link={secrets['link']}x",
+        f"/api/v1/jobs/{job['id']}/events?link={secrets['link']}",
+        "/api/v1/jobs",
+        "/api/v1/events",
+        "/api/v1/services",
+        "/api/v1/services/example",
+        "/api/v1/tokens?all=1",
+        f"/api/v1/tokens/{portal['id']}",
+        "/api/v1/audit",
+        "/api/v1/agents",
+        "/api/v1/deliveries",
+        "/api/v1/whoami",
+        "/health",
+        "/openapi.json",
+        f"/jobs/{job['id']}",
+        f"/api/v1/jobs/{job['id']}",
+        f"/api/v1/jobs/{job['id']}/attempts",
+        f"/api/v1/jobs/{job['id']}/deliveries",
+        "/api/v1/jobs?limit=x",
+    ):
+        for who in (operator, token, portal["token"], f"{token[:-1]}!", f"{operator}x"):
+            caller.ask("GET", path, who)
+    caller.ask("POST", f"/upload?ticket={ticket['ticket']}", operator, *used)
+    caller.ask("POST", "/api/v1/tokens", token, {"name": "x", "role": "operator"})
+    caller.ask("PUT", "/api/v1/services/gpu", operator, {"secrets": {"A": SERVICE_SECRET}})
+    caller.ask("PUT", "/api/v1/services/gpu", operator, {"secrets": {"A": [SERVICE_SECRET]}})
+    caller.ask("DELETE", f"/api/v1/tokens/{portal['id']}", operator)
+    caller.ask("GET", "/api/v1/jobs", token)
+
+    places = {f"answer {n}": text for n, text in enumerate(caller.answers)}
+    of_job = 0
+    for pid, words, variables in processes(pair):
+        places[f"command line of {pid}: {words}"] = words
+        if f"LICENSE={SERVICE_SECRET}" in variables:
+            of_job += 1  # the secret is for the job: its own environment has it
+        else:
+            places[f"environment of {pid}: {words}"] = variables
+    assert of_job >= 1
+    places |= {"server's log": pair.server.log, "agent's log": pair.agent.log}
+    assert len(pair.server.log) > 1_000
+    found = [
+        (kind, place)
+        for place, text in places.items()
+        for kind, secret in secrets.items()
+        if secret in text
+    ]
+    assert found == []
+    caller.ask("POST", f"/api/v1/jobs/{job['id']}/cancel", operator)
+
+
+def test_a_traceback_of_the_server_shows_no_local_variables(tmp_path: Path) -> None:
+    """What a request has in its variables, its token included."""
+    code = (
+        "from shared import logs\nimport structlog\n"
+        f"logs.configure('{{}}', 'debug')\n"
+        f"def fail(token):\n    raise ValueError('it broke')\n"
+        f"try:\n    fail('{SETTINGS_TOKEN}'.upper())\n"
+        "except ValueError:\n    structlog.get_logger().exception('request.failed')\n"
+    )
+    for form_of_log in ("text", "json"):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(form_of_log)],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert "it broke" in done.stderr
+        assert SETTINGS_TOKEN.upper() not in done.stderr
