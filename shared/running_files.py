@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydantic import FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from shared.wire import Int64, Wire
 
@@ -16,7 +16,7 @@ class RunningFile(Wire):
     """A file of an attempt that runs."""
 
     path: str
-    size: Int64
+    size: Int64 = Field(ge=0)
     modified: FiniteFloat
     """Seconds since 1970."""
 

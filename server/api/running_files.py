@@ -83,7 +83,8 @@ async def running_file(
         size = await agent.file_size(job, path)
     except AgentError as problem:
         if isinstance(problem, RefusedByAgent) and problem.code == "file_not_found":
-            raise no_such_file(job, path, why=str(problem)) from None
+            why = str(problem).removeprefix(f"{path}: ")
+            raise no_such_file(job, path, why=why) from None
         raise why_not(job, attempt, problem, FILES) from problem
     yield RunningFile(agent, job, attempt, path, size)
 

@@ -250,3 +250,13 @@ async def test_a_damaged_file_ends_the_connection(tmp_path) -> None:
     async with ended(tmp_path, bytes(packed)) as here:
         with pytest.raises(ClientPayloadError):
             await here.get("a.bin")
+
+
+async def test_a_file_is_found_wherever_it_is_listed(tmp_path) -> None:
+    # Names that stand in other names, and more entries than are looked at together.
+    files = {f"{'long/' * 20}{number:05}": b"%d" % number for number in range(9_000)}
+    files |= {"long": b"a", "g/long/00000": b"b", "00001": b"c"}
+    async with ended(tmp_path, zipped(files)) as here:
+        for path in ("long", "g/long/00000", "00001", *list(files)[::1_300], list(files)[8_999]):
+            assert (await here.get(path))[2] == files[path], path
+        assert (await here.refused("long/00000"))[1] == "file_not_found"

@@ -24,6 +24,9 @@ from shared.files.errors import BundleError
 _WINDOW: Final = 1 << 20
 _LONGEST: Final = 46 + 3 * 0xFFFF
 """Bytes of the longest entry of a central directory."""
+_NAME_AT: Final = 46
+"""Where the name stands in such an entry."""
+_MAX_TRIES: Final = 20_000
 _MAX_SIMILAR: Final = 3
 
 
@@ -71,6 +74,9 @@ class ZipIndex:
             BundleError: the file is damaged, encrypted, or compressed in a way that is not read.
         """
         wanted = {path, unicodedata.normalize("NFC", path)}
+        for name in wanted:
+            if (found := self._search(name.encode())) is not None:
+                return self._located(found), []
         ending = "/" + path.rpartition("/")[2]
         similar: list[str] = []
         for one, _ in self.files():
@@ -79,6 +85,26 @@ class ZipIndex:
             if len(similar) < _MAX_SIMILAR and f"/{one.name}".endswith(ending):
                 similar.append(one.name)
         return None, similar
+
+    def _search(self, raw: bytes) -> Listed | None:
+        """The file that is listed under this very name, without reading those before it; None:
+        there is none, or the name stands in too many others.
+        """
+        tries = 0
+        for base in range(0, self._length, _WINDOW):
+            count = min(_WINDOW + _LONGEST, self._length - base)
+            window = self._archive.read(self._first + base, count)
+            at = window.find(raw)
+            while 0 <= at < _WINDOW + _NAME_AT:
+                start, tries = at - _NAME_AT, tries + 1
+                if tries > _MAX_TRIES:
+                    return None
+                if start >= 0 and window.startswith(b"PK\1\2", start):
+                    one, _ = read_listed(window, start)
+                    if one.raw == raw and not raw.endswith(b"/"):
+                        return one
+                at = window.find(raw, at + 1)
+        return None
 
     def _located(self, one: Listed) -> ZipEntry:
         entry, _ = locate(self._archive, one, one.header, self._first)
