@@ -16,6 +16,12 @@ from typing import Any
 
 import pytest
 
+from server.domain.tokens import TokenRecord
+from server.store.migrations import MIGRATIONS
+from server.store.tokens import SqlTokens
+from shared.clock import RealClock
+from shared.principals import Role
+from shared.sqlite.database import Database
 from tests.support.disks import mounted
 from tests.support.program_pair import Pair
 from tests.support.programs import Program, until
@@ -173,6 +179,24 @@ def test_listening_to_everybody_without_tokens_is_refused(tmp_path: Path) -> Non
     assert found.process is not None
     assert found.process.wait(30) == 69
     assert "without a token" in found.log
+
+
+async def test_a_server_that_asks_for_tokens_starts_if_there_is_one_for_an_operator(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "f.toml"
+    config.write_text('[server]\nauth = "token"\n')
+    server = program(tmp_path, "--config", str(config))
+    server.begin()
+    assert server.process is not None
+    assert server.process.wait(30) == 69
+    assert "nobody could use it. Set server.tokens" in server.log
+    database = await Database.open(server.data / "ferryman.sqlite", MIGRATIONS, RealClock())
+    token = TokenRecord("i", "digest", "boss", Role.OPERATOR, None, (), None, 1, "test")
+    await SqlTokens(database).insert(token, lambda _: None)
+    await database.close()
+    server.start()
+    assert server.kill(signal.SIGTERM) == 0
 
 
 def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:

@@ -63,6 +63,30 @@ def test_its_max_age_is_when_results_of_every_service_expire() -> None:
     assert read(MAX_AGE="60").services["example"].expires_after == 60.0
 
 
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("", False),
+        ("host = 'localhost'", False),
+        ("host = '0.0.0.0'", True),
+        (f"tokens = ['{'x' * 16}']", True),
+        ("auth = 'token'", True),
+        ("auth = 'none'", False),
+    ],
+)
+def test_whether_a_token_is_needed(tmp_path, text, needed):
+    file = tmp_path / "ferryman.toml"
+    file.write_text(f"[server]\n{text}\n")
+    assert load.read(file, {}, {}).server.needs_token is needed
+
+
+def test_tokens_that_nobody_asks_for_are_a_mistake(tmp_path):
+    file = tmp_path / "ferryman.toml"
+    file.write_text(f"[server]\nauth = 'none'\ntokens = ['{'x' * 16}']\n")
+    with pytest.raises(SettingsError, match="yet tokens are set: remove one of them"):
+        load.read(file, {}, {})
+
+
 @pytest.mark.parametrize("name", ["PORT", "MAX_AGE", "SERVICE_HADDOCK_MAX_RUNS"])
 def test_its_numbers_are_numbers(name) -> None:
     with pytest.raises(SettingsError, match=f"{name}: 'many' is not a whole number"):
