@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from server.api.field_texts import TEXTS
 from shared.wire import Wire
 
 REF: Final = "#/components/schemas/{model}"
@@ -26,8 +27,9 @@ def schemas(models: Iterable[type[Wire]]) -> dict[str, Any]:
         if schema is not None and "properties" in schema:
             said = field_texts(model)
             for name, field in schema["properties"].items():
-                if name in said:
-                    field.setdefault("description", said[name])
+                text = said.get(name) or TEXTS.get(name)
+                if text is not None:
+                    field.setdefault("description", text)
                 field.pop("title", None)
     return definitions
 

@@ -18,7 +18,7 @@ class Pong(Wire):
     """Somebody is there."""
 
     message: str
-    """pong"""
+    """Always pong."""
 
 
 class HealthDoc(Wire):

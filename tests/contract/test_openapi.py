@@ -15,6 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from server.api.codes import CODES
+from server.api.field_texts import TEXTS
 from server.api.openapi_document import describe, openapi_path, path_names
 from server.api.openapi_parts import TAGS
 from server.api.parameter_types import Param
@@ -159,6 +160,21 @@ def test_references_lead_somewhere_and_names_are_one_things_only() -> None:
         for link in one.get("links", {}).values() if isinstance(one, dict) else ():
             if isinstance(link, dict) and "operationId" in link:
                 assert link["operationId"] in names
+
+
+def test_every_field_of_every_document_says_what_it_means() -> None:
+    for model, schema in DOCUMENT["components"]["schemas"].items():
+        for name, field in schema.get("properties", {}).items():
+            assert len(field.get("description", "")) > 5, f"{model}.{name}"
+
+
+def test_a_text_that_is_for_many_documents_is_needed() -> None:
+    said = {
+        field.get("description")
+        for schema in DOCUMENT["components"]["schemas"].values()
+        for field in schema.get("properties", {}).values()
+    }
+    assert [name for name, text in TEXTS.items() if text not in said] == []
 
 
 def test_every_code_belongs_to_a_route() -> None:
