@@ -39,6 +39,7 @@ class Started:
         async with self._http.get(url) as answer:
             packed = await answer.read()
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            assert archive.getinfo("ferryman.json").date_time[0] > 1980  # when the attempt ended
             return job, {name: archive.read(name) for name in archive.namelist()}
 
 
