@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from server.api.routes import ROUTES
 from shared.principals import Principal, Role
@@ -340,3 +341,21 @@ async def test_tickets_are_good_after_a_restart(tmp_path):
         path = (await world.ticket()).removeprefix("http://localhost")
     async with serving(tmp_path) as world:
         assert (await world.post(world.url + path))[0] == 201
+
+
+async def test_neither_tickets_nor_links_are_in_logs_or_the_audit_trail(world):
+    with capture_logs() as lines:
+        url = await world.ticket()
+        _, body, _ = await world.post(url)
+        await world.post(url)
+        await world.post(f"{url}x")
+        async with world.caller.session.get(body["links"]["job"]) as answer:
+            assert answer.status == 200
+        status, audit = await world.ask("GET", "/api/v1/audit", "admin")
+    assert status == 200
+    assert any(line["event"] == "request.denied" for line in lines)
+    found = f"{lines} {audit}"
+    for address in (url, body["links"]["job"]):
+        text = address.partition("=")[2]
+        assert text.partition(".")[0] not in found
+        assert text.partition(".")[2] not in found
