@@ -218,3 +218,26 @@ async def test_it_is_served_to_everybody_and_says_where_a_token_goes(tmp_path) -
     assert re.fullmatch(r"\d+\.\d+.*", document["info"]["version"])
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     assert document["paths"]["/api/v1/jobs"]["get"]["security"] == [{"token": []}]
+
+
+async def test_another_method_is_405_with_those_that_there_are(tmp_path) -> None:
+    methods: dict[str, set[str]] = {}
+    for route in ROUTES:
+        with_head = {"GET", "HEAD"} if route.method == "GET" else {route.method}
+        methods.setdefault(re.sub(r"{\w+}", "1", route.path), set()).update(with_head)
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        for path, there in methods.items():
+            async with caller.session.request("PATCH", f"{caller.url}{path}") as answer:
+                said = await answer.json()
+            assert (answer.status, said["code"]) == (405, "method_not_allowed"), path
+            assert set(answer.headers["Allow"].split(",")) == there, path
+
+
+async def test_what_is_no_number_is_named(tmp_path) -> None:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        for path in ("/download/abc", "/api/v1/jobs/abc", "/terminate/abc"):
+            method = "POST" if "terminate" in path else "GET"
+            async with caller.session.request(method, f"{caller.url}{path}") as answer:
+                said = await answer.json()
+            assert (answer.status, said["code"]) == (404, "job_not_found")
+            assert "'abc' is not the number of a job" in (said.get("detail") or said["message"])
