@@ -92,7 +92,7 @@ MUTANTS: Final = (
     _of(
         "a portal makes tickets for its users only",
         _ASKED,
-        "    check_upload(principal, user)\n",
+        '    check_field("user_id", user, services, principal)\n',
         "",
         f"{_TICKETS}users_and_strangers_make_no_tickets_and_portals_only_for_their_users",
     ),
