@@ -284,9 +284,10 @@ async def test_users_and_strangers_make_no_tickets_and_portals_only_for_their_us
     assert (await world.refused_ticket("ann", **asked))[:2] == (403, "not_allowed")
     async with world.caller.session.post(f"{world.url}/api/v1/tickets", json=asked) as answer:
         assert answer.status == 401
-    status, code, why = await world.refused_ticket(**asked | {"user_id": "cleo"})
-    assert (status, code) == (403, "not_allowed")
-    assert "ann, b*" in why
+    for other in ({**asked, "user_id": "cleo"}, {"user_id": "cleo"}):
+        status, code, why = await world.refused_ticket(**other)
+        assert (status, code) == (403, "not_allowed")
+        assert "ann, b*" in why
 
 
 @pytest.mark.parametrize(
