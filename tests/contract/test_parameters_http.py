@@ -24,7 +24,7 @@ def path_of(route: Route) -> str:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 async def test_a_misspelt_parameter_is_refused_with_the_nearest_name(caller, route) -> None:
-    known = next(iter(route.query), None)
+    known = next(iter(route.parameters), None)
     wrong = "nonsense" if known is None else f"{known}x"
     url = f"{caller.url}{path_of(route)}?{wrong}=1"
     async with caller.session.request(route.method, url) as answer:
