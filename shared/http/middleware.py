@@ -27,11 +27,12 @@ from shared.http.origins import (
     Origins,
 )
 from shared.http.protocol import Connection
+from shared.http.proxies import TrustedProxies
 from shared.http.rate_limits import RateLimits
 from shared.http.refusals import Denied
 from shared.http.request_body import check_body
 from shared.http.request_ids import ID_HEADER, REQUEST_ID, new_request_id
-from shared.http.request_log import RequestLog, peer_address
+from shared.http.request_log import SENDER, RequestLog, peer_address
 from shared.http.settings import HttpSection
 from shared.principals import Principal, Role
 
@@ -86,6 +87,7 @@ class Gate:
         self._audit = audit
         self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
         self._origins = Origins(settings.allowed_origins or ())
+        self._proxies = TrustedProxies(settings.trusted_proxies or ())
         self._open = ALWAYS | frozenset(open_paths)
         self._limits = limits
         self._handling = 0
@@ -105,6 +107,7 @@ class Gate:
         async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
             request_id = new_request_id()
             request[REQUEST_ID] = request_id
+            request[SENDER] = self._proxies.client(peer_address(request), request)
             request[PRINCIPAL] = self._signed(request) or self._tokens.principal(
                 request, peer_address(request)
             )

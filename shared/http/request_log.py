@@ -21,6 +21,8 @@ ERROR_CODE: Final = web.RequestKey("outcome", str)
 """The code of a refusal, for the log."""
 UPLOADED_ID: Final = web.RequestKey("number", int)
 """Id of the job or payload that an upload became, for the log."""
+SENDER: Final = web.RequestKey("sender", str)
+"""The address that sent a request which came through a proxy."""
 TARGET: Final = web.RequestKey("target", str)
 """What a request turned out to be about, where its path does not say."""
 _DENIED: Final = frozenset({401, 403, 415, 421})
@@ -61,6 +63,9 @@ class RequestLog:
 
 
 def peer_address(request: web.Request) -> str:
-    """The peer's address; known also after it disconnected."""
+    """The address that sent a request; known also after it disconnected."""
+    sender: str | None = request.get(SENDER)
+    if sender is not None:
+        return sender
     protocol = request.protocol
     return protocol.peer if isinstance(protocol, Connection) else peer_of(protocol.peername)

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from shared.http.origins import normal_host, normal_origin
+from shared.http.proxies import check_networks
 from shared.http.tls import TlsFiles
 from shared.settings.base import Section, StringList, split_commas
 from shared.units.durations import Duration
@@ -29,6 +30,8 @@ class HttpSection(Section):
     """Names, beside its own, under which it is called; ``*.example.org``, or ``*`` for any."""
     allowed_origins: StringList = None
     """Web pages that may call it from a browser: ``https://portal.example.org``."""
+    trusted_proxies: StringList = None
+    """Addresses and networks of reverse proxies whose ``X-Forwarded-For`` is believed."""
     tls_cert: Path | None = None
     """Certificate in PEM format, with those between it and its CA; None: plain HTTP."""
     tls_key: Path | None = None
@@ -58,6 +61,11 @@ class HttpSection(Section):
     @classmethod
     def _origins(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return check_origins(value)
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _proxies(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return check_networks(value)
 
     @model_validator(mode="after")
     def _tls_is_good(self) -> HttpSection:

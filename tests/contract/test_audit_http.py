@@ -156,3 +156,13 @@ async def test_pages_and_choices(caller: Caller) -> None:
 async def test_only_operators_read_the_trail(caller: Caller, token: str) -> None:
     status, refused = await caller.ask("GET", "/api/v1/audit", token)
     assert (status, refused["code"]) == (403, "not_allowed")
+
+
+async def test_behind_a_trusted_proxy_the_trail_has_the_callers_address(tmp_path: Path) -> None:
+    async with driving(tmp_path, FakeOrchestrator(), trusted_proxies="127.0.0.1") as client:
+        caller = Caller(client)
+        sent = {"X-Forwarded-For": "203.0.113.9, 192.0.2.7"}
+        status, _ = await caller.ask("POST", "/api/v1/services/my_service/pause", **sent)
+        assert status == 200
+        _, trail = await caller.ask("GET", "/api/v1/audit")
+        assert trail["items"][0]["peer"] == "192.0.2.7"
