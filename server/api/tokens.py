@@ -55,7 +55,7 @@ class NewTokenBody(JsonBody):
 
     name: str
     """Of the principal."""
-    role: Role
+    role: str
     """What it is for."""
     user_id: str | None = None
     """Of a ``user``: whose jobs it sees and makes; None: its name."""
@@ -113,10 +113,11 @@ async def page(request: web.Request, context: Context) -> TokenPage:
     """The tokens, newest first, without their secrets."""
     limit = int_param(request, "limit", 500, 1, 1_000)
     every = flag_param(request, "all")
+    role = request.query.get("role")
     now = context.tokens.now()
     which = TokenFilter(
         request.query.get("name"),
-        _role(request.query.get("role")),
+        None if role is None else _role(role),
         request.query.get("user"),
         None if every else now,
     )
@@ -167,32 +168,32 @@ async def whoami(request: web.Request, context: Context) -> WhoAmI:
 
 def _new_token(body: NewTokenBody) -> NewToken:
     """Raises BadField."""
-    user_id = body.user_id
-    if body.role is Role.USER:
+    role, user_id = _role(body.role), body.user_id
+    if role is Role.USER:
         user_id = user_id or body.name
         if not USER_ID.fullmatch(user_id):
             raise BadField("user_id", "missing_user_id", "Missing user_id field")
     elif user_id is not None:
-        why = f"Invalid user_id: only a token of the role user has one, not of {body.role}"
+        why = f"Invalid user_id: only a token of the role user has one, not of {role}"
         raise BadField("user_id", "invalid_user_id", why)
-    if body.users and body.role is not Role.PORTAL:
-        why = f"Invalid users: only a token of the role portal has them, not of {body.role}"
+    if body.users and role is not Role.PORTAL:
+        why = f"Invalid users: only a token of the role portal has them, not of {role}"
         raise BadField("users", "invalid_users", why)
     scopes = None if body.scopes is None else frozenset(body.scopes)
-    if scopes is not None and not (scopes and scopes <= SCOPES[body.role]):
-        allowed = ", ".join(_scopes(SCOPES[body.role]))
-        why = f"Invalid scopes: a token of the role {body.role} has one or more of {allowed}"
+    if scopes is not None and not (scopes and scopes <= SCOPES[role]):
+        allowed = ", ".join(_scopes(SCOPES[role]))
+        why = f"Invalid scopes: a token of the role {role} has one or more of {allowed}"
         raise BadField("scopes", "invalid_scopes", why)
     users = tuple(dict.fromkeys(body.users))
-    return NewToken(body.name, body.role, user_id, users, scopes, body.expires_in)
+    return NewToken(body.name, role, user_id, users, scopes, body.expires_in)
 
 
-def _role(text: str | None) -> Role | None:
+def _role(text: str) -> Role:
     """Raises BadField."""
-    if text is not None and text not in list(TOKEN_ROLES):
+    if text not in TOKEN_ROLES:
         why = f"role should be one of {', '.join(TOKEN_ROLES)}, not {text[:32]!r}"
         raise BadField("role", "invalid_role", why)
-    return None if text is None else Role(text)
+    return Role(text)
 
 
 def _cursor(text: str | None) -> tuple[Micros, str] | None:
@@ -307,7 +308,7 @@ ROUTES: Final = (
         (),
         {
             "name": word("only this principal's", 64),
-            "role": choice("only of this role", Role),
+            "role": choice("only of this role", TOKEN_ROLES),
             "user": word("only this user's", 64),
             "all": flag("1: also those that were revoked or have expired"),
             "limit": whole("items of a page", 1, 1_000, 500),
