@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final
 
-from ferryman.cli.identity import login_name
+from ferryman.cli.identity import usual_user
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -39,13 +38,12 @@ def replaced(given: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 async def newest(client: Client, *, has_token: bool) -> int:
-    """The number of the newest job of FERRYMAN_USER, or else of the user that the token is for, or
-    else of the login name; of a batch the parent's.
+    """The number of the newest job of the user who is meant; of a batch the parent's.
 
     Raises:
         BadArgument: there is none.
     """
-    user = os.environ.get("FERRYMAN_USER") or await _user_of(client, has_token) or login_name()
+    user = await usual_user(client, has_token=has_token)
     if user is None:
         raise BadArgument("last: whose job? FERRYMAN_USER says it")
     async for job in client.jobs(user=user, limit=1):
@@ -53,10 +51,3 @@ async def newest(client: Client, *, has_token: bool) -> int:
     raise BadArgument(
         f"last: user {user} has no jobs at {client.url}; FERRYMAN_USER=NAME says whose are meant"
     )
-
-
-async def _user_of(client: Client, has_token: bool) -> str | None:
-    """Whose jobs the token is for; of an operator's, a portal's and an unknown one nobody's."""
-    if not has_token:
-        return None
-    return (await client.whoami()).user_id

@@ -16,6 +16,7 @@ import typer
 from ferryman.cli.address import check_url, token_of
 from ferryman.cli.exits import Interrupted
 from ferryman.cli.hints import hint_for
+from ferryman.cli.identity import usual_user
 from ferryman.cli.last import LAST, is_meant, newest, replaced
 from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument, FerrymanError
@@ -170,6 +171,17 @@ class Server:
             client_cert=certificates.get("CLIENT_CERT"),
             client_key=certificates.get("CLIENT_KEY"),
         )
+
+    async def user_of(self, client: Client, named: str | None) -> str:
+        """The user that ``--user`` names, or else the one that is meant without it.
+
+        Raises:
+            BadArgument: nobody is.
+        """
+        user = named or await usual_user(client, has_token=self.token is not None)
+        if user is None:
+            raise BadArgument("--user is missing: your login name cannot be used as one")
+        return user
 
     def command(self, words: str) -> str:
         """A command line that reaches the same server."""

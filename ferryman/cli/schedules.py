@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 import typer
 
 from ferryman.cli import options, show, submit_options
-from ferryman.cli.identity import login_name
 from ferryman.cli.options import Json, Quiet, Server, on_server, run
 from ferryman.cli.selection import select
-from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -51,7 +49,11 @@ def add(
     user: Annotated[
         str | None,
         typer.Option(
-            "--user", "-u", metavar="NAME", envvar="FERRYMAN_USER", help="Whose jobs they are."
+            "--user",
+            "-u",
+            metavar="NAME",
+            envvar="FERRYMAN_USER",
+            help="Whose jobs they are; default: the token's, or else your login name.",
         ),
     ] = None,
     time_zone: Annotated[
@@ -87,9 +89,6 @@ def add(
 
     PATH is what `ferryman submit` takes, which leaves out the same.
     """
-    whose = user or login_name()
-    if whose is None:
-        raise BadArgument("--user is missing: your login name cannot be used as one")
     selection = select(paths, (), everything=False)
     if not (quiet or json):
         for line in selection.lines():
@@ -98,6 +97,7 @@ def add(
 
     async def work() -> int:
         async with server.client() as client:
+            whose = await server.user_of(client, user)
             schedule = await client.add_schedule(
                 selection.files,
                 cron=cron,

@@ -16,10 +16,8 @@ from ferryman.bundle import ENTRY, BundleFile
 from ferryman.cli import show, submit_options
 from ferryman.cli.conclusion import conclude
 from ferryman.cli.exits import exit_code_of_job
-from ferryman.cli.identity import login_name
 from ferryman.cli.options import CancelOnInterrupt, Json, Output, Quiet, Server, on_server, run
 from ferryman.cli.results import STDOUT, check_stdout, fetch, print_zip
-from ferryman.errors import BadArgument
 
 _MAX_SCANNED: Final = 1 << 16
 """Bytes of a run.sh that are searched for Windows line ends."""
@@ -44,7 +42,7 @@ def submit(
             "-u",
             metavar="NAME",
             envvar="FERRYMAN_USER",
-            help="Whose job it is; default: your login name.",
+            help="Whose job it is; default: the token's, or else your login name.",
         ),
     ] = None,
     name: submit_options.Name = None,
@@ -132,9 +130,6 @@ def submit(
     from ferryman.cli.waiting import wait_for
     from ferryman.download import target_path
 
-    whose = user or login_name()
-    if whose is None:
-        raise BadArgument("--user is missing: your login name cannot be used as one")
     if output == STDOUT:
         check_stdout(json=json)
     elif output is not None:
@@ -179,6 +174,7 @@ def submit(
 
     async def work() -> int:
         async with server.client() as client:
+            whose = await server.user_of(client, user)
             try:
                 with show.progress_bar("sending", quiet=quiet) as on_progress:
                     accepted = await client.submit(

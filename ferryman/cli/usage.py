@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.identity import login_name
 from ferryman.cli.options import Json, Server, on_server, run
 from ferryman.units import say_size
 
@@ -28,7 +26,8 @@ def usage(
             "--user",
             "-u",
             metavar="NAME",
-            help="Whose, for operators and portals [FERRYMAN_USER, else your login name].",
+            envvar="FERRYMAN_USER",
+            help="Whose; default: the token's, or else your login name.",
         ),
     ] = None,
     json: Json = False,
@@ -39,9 +38,7 @@ def usage(
 
     async def work() -> int:
         async with server.client() as client:
-            whose = user
-            if whose is None and (await client.whoami()).role != "user":
-                whose = os.environ.get("FERRYMAN_USER") or login_name()
+            whose = await server.user_of(client, user)
             found = await client.usage(whose)
         if json:
             show.print_json(found)

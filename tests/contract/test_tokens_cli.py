@@ -58,11 +58,32 @@ async def test_a_token_is_made_used_rotated_and_revoked(tmp_path: Path) -> None:
         assert [one["state"] for one in json.loads(out)] == ["revoked"]
 
 
+async def test_a_job_is_of_the_user_whose_token_submits_it(tmp_path: Path) -> None:
+    bundle = tmp_path / "run.sh"
+    bundle.write_text("true\n")
+    settings = tmp_path / "server"
+    settings.mkdir()
+    async with (
+        driving(settings, FakeOrchestrator(), tokens=[OPERATOR]) as caller,
+        Client(caller.url, token=OPERATOR) as operator,
+    ):
+        token = (await operator.create_token("ann-laptop", user="ann")).token
+        environ = {"FERRYMAN_URL": caller.url, "FERRYMAN_TOKEN": token, "LOGNAME": "somebody"}
+        words = (str(bundle), "-s", "my_service", "-q")
+        code, out, err = await ferryman("submit", *words, **environ)
+        assert code == 0, err
+        assert (await operator.status(int(out))).user_id == "ann"
+        nightly = ("--name", "nightly", "--cron", "0 3 * * *")
+        code, _, err = await ferryman("schedule", "add", *words, *nightly, **environ)
+        assert code == 0, err
+        assert [one.user_id async for one in operator.schedules()] == ["ann"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "words_of_error"),
     [
         (("token", "create", "a b"), 65, "1 to 64 characters"),
-        (("token", "create", "ann", "--role", "boss"), 65, "'user', 'portal', 'operator'"),
+        (("token", "create", "ann", "--role", "boss"), 65, "user, portal, operator, agent"),
         (
             ("token", "create", "ann", "--expires-in", "soon"),
             65,
