@@ -22,6 +22,8 @@ _PROXY_STATUSES: Final = frozenset({401, 403, 413, 429}) | UNAVAILABLE
 _NOT_YET: Final = frozenset({"not_ended", "not_started", "files_move", "log_moves"})
 """Codes of 409 where there will be something later."""
 _NO_ROUTE_CODES: Final = frozenset({"not_found", "method_not_allowed", "no_such_route"})
+_CODE_OF_AGENTS: Final = "unauthorized"
+"""Code of an agent's 401; a server has another one."""
 _WHY: Final = re.compile(r'error_description="([^"]*)"')
 """Of a header ``WWW-Authenticate``: why the token is not good."""
 
@@ -43,6 +45,9 @@ async def refusal_of(answer: aiohttp.ClientResponse) -> FerrymanError:
             return NotUnderstood(str(answer.url.origin()), message)
     if document.get("code") in _NO_ROUTE_CODES:  # an agent, or a server of another version
         return NotUnderstood(str(answer.url.origin()), str(message))
+    if answer.status == 401 and document.get("code") == _CODE_OF_AGENTS:
+        message = "it is an agent; commands are for the server that uses it"
+        return NotUnderstood(str(answer.url.origin()), message)
     if answer.status == 401:
         given = "Authorization" in answer.request_info.headers
         wrong = "the token was not accepted" if given else "no token was given"

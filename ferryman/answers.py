@@ -36,5 +36,5 @@ class Health(BaseModel):
 
     @property
     def is_agents(self) -> bool:
-        """Whether an agent answered, and not a server."""
-        return self.agent is not None
+        """Whether an agent answered, and not a server. It says its name only to whom it knows."""
+        return "agent" in self.model_fields_set

@@ -33,7 +33,7 @@ async def test_refusals_are_one_line_and_an_exit_code(ferryman, bundle, status, 
 
 async def test_a_missing_and_a_wrong_token_read_differently(ferryman):
     async def refuse(_: web.Request) -> web.StreamResponse:
-        return problem(401, "unauthorized", "a token is needed")
+        return problem(401, "", "a token is needed")
 
     async with serving(("GET", "/api/v1/jobs/17", refuse)) as url:
         missing = await ferryman("status", "17", "--url", url)
@@ -41,6 +41,17 @@ async def test_a_missing_and_a_wrong_token_read_differently(ferryman):
     assert (missing.code, wrong.code) == (77, 77)
     assert missing.err.startswith("ferryman: no token was given: a token is needed")
     assert wrong.err.startswith("ferryman: the token was not accepted: a token is needed")
+
+
+async def test_an_agents_port_is_not_taken_for_a_servers_that_wants_a_token(ferryman):
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        return problem(401, "unauthorized", "a valid token is needed")
+
+    async with serving(("GET", "/api/v1/jobs/17", refuse)) as url:
+        said = await ferryman("status", "17", "--url", url, "--token", "wrong")
+    assert said.code == 76
+    assert "it is an agent; commands are for the server that uses it" in said.err
+    assert "--url" in said.err
 
 
 async def test_a_ferryman_servers_own_words_for_a_missing_token_are_not_repeated(ferryman):

@@ -135,6 +135,7 @@ SOFT = {"sandbox": {"enforcement": {**HARD, "memory": "soft"}, "warning": "no cg
         (make(date=NOW - timedelta(seconds=6)), 0, "ok       clock: ", None),
         (make(health=Sick().health | {"version": "9.1.0"}), 0, "has version 9.1.0", "pip install"),
         (make(health=Sick().health | {"agent": "vm"}), 76, "is an agent: commands are", "--url"),
+        (make(health={"status": "ok", "agent": None}), 76, "is an agent: commands are", "--url"),
         (make(who=WHO | {"expires_at": SOON}), 0, "expires in 2d", "token rotate abcde01234"),
         (make(who=WHO | {"token_needed": False}), 0, "the server asks for none", None),
         (make(paused=True), 0, "it is paused: new disk", "ferryman services resume example"),
