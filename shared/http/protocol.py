@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +31,8 @@ COSTLY_S: Final = 0.001
 """Seconds; data that takes longer to parse is costly, and its connection is throttled."""
 MIN_READ_RATE: Final = 512
 """Bytes a second that the peer must read of an answer."""
+_SENT: Final = re.compile(r"""[:?]|\bb['"]|(?<=line) ['"]""")
+"""Where aiohttp's messages begin to repeat what was sent, which may be a token."""
 _REQUEST_TIMEOUT: Final = (
     b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n"
     b"X-Request-ID: %s\r\n\r\n"
@@ -209,7 +212,7 @@ class Connection(web.RequestHandler):
             raise ConnectionError("the peer is gone") from exc
         request_id = request.get(REQUEST_ID) or new_request_id()
         if status < 500:
-            why = " ".join((message or "").split())[:200]
+            why = _SENT.split(message or "", maxsplit=1)[0].strip()[:200]
             self._log_malformed(why, request_id)
             text = f"this is no HTTP request that can be understood: {why}"
         else:

@@ -361,6 +361,27 @@ async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(
     assert OTHER not in str(lines)
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer SECRET\x01\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer SECRET\r\nx\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer SECRET" + "x" * 9_000,
+        "FOO /?link=SECRET HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /?link=SECRET x HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET //[?link=SECRET HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET http://localhost:x/?link=SECRET HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_is_not_repeated(guarded, sent):
+    with capture_logs() as lines:
+        answer = await guarded.send(sent.encode())
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 ")), answer
+    assert b"SECRET" not in answer
+    assert "request.malformed" in str(lines)
+    assert "SECRET" not in str(lines)
+
+
 async def test_a_flood_of_refusals_does_not_fill_the_log(guarded):
     with capture_logs() as lines:
         for _ in range(60):
