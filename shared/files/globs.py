@@ -37,7 +37,7 @@ def check_pattern(text: str) -> str:
 
 
 class Globs:
-    """Some patterns.
+    """Some patterns. Paths that come folder by folder are matched fastest.
 
     Args:
         patterns: each as :func:`check_pattern` takes it.
@@ -45,11 +45,39 @@ class Globs:
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [(text, _compiled(text)) for text in patterns]
+        self._folders: list[str] = []
+        """The components of the latest path's folder. A job may have as many files as it likes: of
+        each only the name is looked at."""
+        start = [_with_skipped(wanted, {0}) for _, wanted in self._patterns]
+        self._reached: list[list[set[int]]] = [start]
+        """Positions that each pattern may have reached behind each of them, and at the start."""
 
     def matching(self, path: str) -> str | None:
         """The first pattern that chooses the file with the path; None: none does."""
-        parts = path.split("/")
-        return next((text for text, wanted in self._patterns if _chooses(wanted, parts)), None)
+        *folders, name = path.split("/")
+        if folders != self._folders:
+            self._enter(folders)
+        for (text, wanted), reached in zip(self._patterns, self._reached[-1], strict=True):
+            if reached and _ends(wanted, reached, name):
+                return text
+        return None
+
+    def _enter(self, folders: list[str]) -> None:
+        same = 0
+        for one, known in zip(folders, self._folders, strict=False):
+            if one != known:
+                break
+            same += 1
+        del self._reached[same + 1 :]
+        for folder in folders[same:]:
+            above = self._reached[-1]
+            self._reached.append(
+                [
+                    _behind(wanted, reached, folder)
+                    for (_, wanted), reached in zip(self._patterns, above, strict=True)
+                ]
+            )
+        self._folders = folders
 
 
 _Part = Callable[[str], object] | None
@@ -60,28 +88,39 @@ def _compiled(text: str) -> tuple[_Part, ...]:
     parts = text.removesuffix("/").split("/")
     if len(parts) == 1:
         parts = [_ANY, *parts]
+    parts = [part for at, part in enumerate(parts) if part != _ANY or parts[at - 1 : at] != [_ANY]]
     return tuple(
         None if part == _ANY else re.compile(fnmatch.translate(part)).match for part in parts
     )
 
 
-def _chooses(wanted: tuple[_Part, ...], parts: Sequence[str]) -> bool:
-    """Whether the pattern fits the path or a folder above it. In steps of the path, and for each
-    the positions of the pattern that it may have reached: never more than both lengths multiplied.
+def _ends(wanted: tuple[_Part, ...], reached: set[int], name: str) -> bool:
+    """Whether the pattern is at its end behind the name, or was in a folder above."""
+    end = len(wanted)
+    if end in reached:
+        return True
+    last = end - 1
+    if wanted[last] is None:  # it may stand for nothing
+        last -= 1
+    fits = wanted[last] if last in reached else None
+    return fits is not None and bool(fits(name))
+
+
+def _behind(wanted: tuple[_Part, ...], reached: set[int], part: str) -> set[int]:
+    """The positions behind a folder. In steps of the path, and for each the positions that the
+    pattern may have reached: never more than both lengths multiplied.
     """
-    end, reached = len(wanted), _with_skipped(wanted, {0})
-    for part in parts:
-        if end in reached:
-            return True
-        following = set[int]()
-        for at in reached:
-            fits = wanted[at]
-            if fits is None:
-                following.add(at)
-            elif fits(part):
-                following.add(at + 1)
-        reached = _with_skipped(wanted, following)
-    return end in reached
+    end = len(wanted)
+    if end in reached:
+        return {end}  # all that is in it is meant
+    following = set[int]()
+    for at in reached:
+        fits = wanted[at]
+        if fits is None:
+            following.add(at)
+        elif fits(part):
+            following.add(at + 1)
+    return _with_skipped(wanted, following)
 
 
 def _with_skipped(wanted: tuple[_Part, ...], reached: set[int]) -> set[int]:

@@ -52,3 +52,22 @@ def test_no_pattern_takes_long() -> None:
         globs = Globs([check_pattern(pattern)])
         assert globs.matching("/".join([name] * 4)) in (None, pattern)
     assert time.process_time() - start < 2
+
+
+def test_each_file_of_many_costs_little() -> None:
+    patterns = [f"{'**/*/' * 15}**/{at}" for at in range(32)]
+    folder = "/".join("a" * 30)
+    globs = Globs(patterns)
+    start = time.process_time()
+    assert {globs.matching(f"{folder}/f{at}") for at in range(4_000)} == {None}
+    assert time.process_time() - start < 2  # in place of half a minute
+
+
+def test_the_order_of_paths_means_nothing() -> None:
+    paths = ["a", "a/b", "a/b/c", "a/c", "b/a/c", "b", "a/b/c/d", "c/a/b", "x/y/z/a/b/c"]
+    patterns = ["a/b", "**/a/**/c", "b/**", "**", "c/*/b", "**/**/c", "z/**/a/b/*"]
+    for pattern in patterns:
+        alone = {path: Globs([pattern]).matching(path) for path in paths}
+        globs = Globs([pattern])
+        for path in (*paths, *reversed(paths)):
+            assert globs.matching(path) == alone[path], (pattern, path)
