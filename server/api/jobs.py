@@ -27,6 +27,7 @@ from server.ports import Filter
 from server.stages.read import job_of_key, list_ids, list_jobs
 from shared import wire
 from shared.http.authentication import PRINCIPAL
+from shared.principals import Role
 from shared.wire import JobPage, JobState, TagPage
 
 _KEY: Final = "idempotency_key"
@@ -56,6 +57,9 @@ async def job_answer(context: Context, job: Job, status: int = HTTPStatus.OK) ->
 async def read(request: web.Request, context: Context) -> web.StreamResponse:
     """The job document."""
     job = await wait_for_job(request, context, until_ended=False)
+    if request[PRINCIPAL].role is Role.LINK:
+        # Whoever has a link is anybody, and such an address may hold a secret of the portal.
+        job = replace(job, callback_url=None)
     return await job_answer(context, job)
 
 

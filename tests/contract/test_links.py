@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -88,6 +89,16 @@ async def test_whoever_has_a_link_sees_what_it_shows_without_a_token(world):
         assert (await world.get(found["url"], "HEAD"))[0] == 200
     status, body = await world.get(found["url"], Range="bytes=0-1")
     assert (status, body) == (206, "PK")
+
+
+async def test_a_link_does_not_show_where_the_job_is_announced(tmp_path):
+    async with serving(tmp_path, webhook_allow=["127.0.0.1"]) as world:
+        hook = "http://127.0.0.1:9/?key=secret"
+        job_id = await world.job(callback_url=hook)
+        url = f"{JOB.format(job_id)}?link={await world.link(job_id)}"
+        assert json.loads((await world.get(url))[1])["callback_url"] is None
+        own = await world.get(JOB.format(job_id), Authorization="Bearer the-token-of-ann")
+        assert json.loads(own[1])["callback_url"] == hook
 
 
 GOOD = {
