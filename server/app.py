@@ -292,6 +292,7 @@ async def compose(
         cancel_patience_s=table.cancel_patience,
         troubles=health.troubles,
         waiting=gate.long_poll,
+        accepts=who.accepts,
         permits=who.permits,
         url_prefix=table.url_prefix,
         public_url=table.public_url,

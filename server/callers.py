@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from aiohttp import web
+
 from server.api.audit_recorder import Recorder
 from server.api.permitted import SignedRequests
 from server.api.routes import ROUTES
@@ -20,6 +22,7 @@ from server.store.tokens import SqlTokens
 from shared.clock import Clock
 from shared.http import authentication
 from shared.http.rate_limits import RateLimits
+from shared.http.request_log import peer_address
 from shared.principals import Principal, Role
 from shared.sql import Database
 from shared.units.rates import UNLIMITED, Rate
@@ -41,6 +44,13 @@ class Callers:
     signed: SignedRequests
     audit: AuditTrail
     recorder: Recorder
+
+    def accepts(self, request: web.Request) -> bool:
+        """Whether what a request shows is good now: it may go on for longer than that is."""
+        found = self.signed.principal(request) or self.known.principal(
+            request, peer_address(request)
+        )
+        return found.authenticated
 
 
 async def callers(

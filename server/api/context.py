@@ -15,6 +15,7 @@ from server.api.snapshots import Snapshots
 from server.api.upload_limits import UploadLimits
 from server.api.upload_threads import UploadThreads
 from server.domain.allowances import Allowances
+from server.domain.errors import NotAllowed
 from server.domain.jobs import Job
 from server.domain.permits import Permits
 from server.ports import Fleet, Jobs, Scratch, Storage, Watch
@@ -68,6 +69,8 @@ class Context:
     version: str
     waiting: Callable[[web.Request], AbstractContextManager[None]]
     """Around a request's wait; refuses where too many wait."""
+    accepts: Callable[[web.Request], bool]
+    """Whether the token, ticket or link of a request is good now."""
     permits: Permits
     url_prefix: str = ""
     """Path below which a proxy shows us."""
@@ -83,9 +86,21 @@ class Context:
     """Followers of logs that begin at once: each asks the store and an agent."""
 
     def still_accepted(self, request: web.Request) -> bool:
-        """Whether the token of a request that goes on for long is still good."""
-        token_id = request[PRINCIPAL].token_id
-        return token_id is None or self.tokens.live(token_id)
+        """Whether the token or link of a request that goes on for long is still good."""
+        return self.accepts(request)
+
+    def check_not_revoked(self, request: web.Request) -> None:
+        """Before something is made of an upload that took long. A ticket or token that was good
+        when it began may end meanwhile, but not be revoked.
+
+        Raises:
+            NotAllowed
+        """
+        principal = request[PRINCIPAL]
+        if principal.token_id is not None and self.tokens.revoked(principal.token_id):
+            raise NotAllowed(
+                f"the token of {principal.name} was revoked while this upload was under way"
+            )
 
     async def queue_of(self, jobs: Sequence[Job], *, in_list: bool = False) -> dict[int, QueueInfo]:
         """Why those of the jobs that wait do."""

@@ -18,6 +18,7 @@ from server.api.permitted import TICKET
 from server.api.problems import wants_page
 from server.api.route import TICKET_PARAMETER, Route, json_answer
 from server.domain.access import Area
+from server.domain.allowances import DAY
 from server.domain.errors import BadField
 from server.domain.jobs import Job, UsedTicket
 from server.domain.permits import LINK_OF_UPLOAD_S, Link, Shows, Ticket
@@ -29,6 +30,9 @@ from shared.http.authentication import PRINCIPAL
 from shared.http.request_log import UPLOADED_ID
 from shared.principals import Scope
 from shared.wire import StatusBody
+
+_KEPT: Final = 30 * DAY
+"""How long a used ticket is known after its end: uploads that began before it may come slowly."""
 
 
 async def upload(request: web.Request, context: Context) -> web.StreamResponse:
@@ -56,7 +60,8 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
         await context.accept.check_quota(asked, request.content_length or 0)
     async with received_form(request, context, fields, check, most) as form:
         asked = upload_request(form.fields, context.services, principal)
-        used = None if ticket is None else UsedTicket(ticket.id, ticket.expires_at)
+        context.check_not_revoked(request)
+        used = None if ticket is None else UsedTicket(ticket.id, ticket.expires_at + _KEPT)
         job, is_new = await context.accept(principal, asked, form.content, form.bundle, used)
     request[UPLOADED_ID] = job.id
     links = None if ticket is None else links_by(request, context, _link(ticket, job, context))

@@ -123,7 +123,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class UsedTicket:
-    """The upload ticket that becomes a job, and when it would have expired."""
+    """The upload ticket that becomes a job, and until when it has to be known that it did."""
 
     id: str
     expires_at: Micros

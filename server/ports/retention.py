@@ -67,7 +67,7 @@ class Retained(Protocol):
         ...
 
     async def forget_tickets(self, before: Micros) -> int:
-        """Forget the used upload tickets that expired before then; how many."""
+        """Forget the used upload tickets that had to be known until then; how many."""
         ...
 
     async def maintain(self) -> bool:

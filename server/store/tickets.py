@@ -1,4 +1,4 @@
-"""Upload tickets that were used: a row for each, until it would have expired."""
+"""Upload tickets that were used: a row for each, until none of its uploads can come any more."""
 
 from __future__ import annotations
 

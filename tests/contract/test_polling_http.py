@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shared.clock import SECOND
 from shared.principals import Principal, Role
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
@@ -145,6 +146,32 @@ async def test_a_stream_and_a_wait_end_with_their_token(tmp_path, monkeypatch):
             answer = await waiting
             assert answer.status == 403
             assert "not good any more" in (await answer.json())["detail"]
+
+
+async def test_a_stream_ends_with_its_link(tmp_path, monkeypatch):
+    principals = {"admin": Principal("admin", Role.OPERATOR)}
+    host = FakeOrchestrator(then="Running")
+    async with driving(tmp_path, host, principals=principals) as caller:
+        caller.session.headers["Authorization"] = "Bearer admin"
+        job = await caller.upload()
+        await caller.job(job, until="Running")
+        url = f"{caller.url}/api/v1/jobs/{job}"
+        async with caller.session.post(f"{url}/links", json={}) as answer:
+            link = (await answer.json())["link"]
+        as_stream = {"Accept": "text/event-stream"}
+        stream = caller.session.get(f"{url}/events?link={link}", headers=as_stream)
+        async with stream as events:
+            seen = b""
+            while b"job.running" not in seen:
+                seen += await events.content.readany()
+            permits = caller.server.context.permits
+            read, day = permits.read, 86_400 * SECOND
+            monkeypatch.setattr(
+                permits, "read", lambda kind, text, now: read(kind, text, now + 2 * day)
+            )
+            host.payloads[1].status = "Completed"
+            await caller.job(job)
+            assert b"job.completed" not in await events.content.read()
 
 
 async def test_two_users_who_listen_at_once_share_no_read(tmp_path, monkeypatch):

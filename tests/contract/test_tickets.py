@@ -14,6 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from server.api.routes import ROUTES
+from server.domain.allowances import DAY
+from server.domain.permits import Ticket
 from shared.principals import Principal, Role
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.raw_http import ask
@@ -262,6 +264,56 @@ async def test_a_ticket_and_a_link_end_with_the_token_that_made_them(world):
     assert (status, body["code"]) == (403, "ticket_revoked")
     async with world.caller.session.get(job) as answer:
         assert (answer.status, (await answer.json())["code"]) == (403, "link_revoked")
+
+
+async def test_an_upload_ends_with_the_token_that_allowed_it(world, monkeypatch):
+    asked = {"name": "web", "role": "portal"}
+    _, made = await world.ask("POST", "/api/v1/tokens", "admin", json=asked)
+    shown = {"Authorization": f"Bearer {made['token']}"}
+    session, limits = world.caller.session, world.caller.server.context.upload_limits
+    asked = {"user_id": "ann", "service": "my_service"}
+    async with session.post(f"{world.url}/api/v1/tickets", json=asked, headers=shown) as answer:
+        ticket = (await answer.json())["upload_url"]
+    begun, revoked, count, users = asyncio.Event(), asyncio.Event(), limits.count, list[str]()
+
+    def counts(user: str) -> None:
+        count(user)
+        users.append(user)
+        if len(users) == 2:
+            begun.set()
+
+    monkeypatch.setattr(limits, "count", counts)
+    name = 'Content-Disposition: form-data; name="file"; filename="run.sh"'
+    body = f"--x\r\n{name}\r\n\r\necho\r\n--x--\r\n".encode()
+
+    async def content() -> AsyncIterator[bytes]:
+        yield body[:-9]
+        await revoked.wait()
+        yield body[-9:]
+
+    async def upload(url: str, headers: dict[str, str]) -> tuple[int, Any]:
+        kind = {"Content-Type": "multipart/form-data; boundary=x"}
+        async with session.post(url, data=content(), headers=headers | kind) as answer:
+            return answer.status, (await answer.json())["message"]
+
+    by_token = f"{world.url}/upload?user_id=ann&service=my_service"
+    uploads = asyncio.gather(upload(ticket, {}), upload(by_token, shown))
+    await begun.wait()
+    await world.ask("DELETE", f"/api/v1/tokens/{made['id']}", "admin")
+    revoked.set()
+    refused = 403, "the token of web was revoked while this upload was under way"
+    assert [*await uploads] == [refused, refused]
+    assert (await world.ask("GET", "/api/v1/jobs", "admin"))[1]["items"] == []
+
+
+async def test_a_used_ticket_is_known_while_an_upload_that_began_before_its_end_may_come(world):
+    url = await world.ticket()
+    context = world.caller.server.context
+    ticket = context.permits.read(Ticket, url.partition("ticket=")[2], context.clock.now())
+    assert (await world.post(url))[0] == 201
+    assert await context.jobs.forget_tickets(ticket.expires_at + 7 * DAY) == 0
+    assert await context.jobs.ticket_used(ticket.id)
+    assert await context.jobs.forget_tickets(ticket.expires_at + 31 * DAY) == 1
 
 
 async def test_a_ticket_is_good_for_no_other_route(world):

@@ -63,7 +63,7 @@ MUTANTS: Final = (
     of(
         "a stream ends with its token",
         "server/api/context.py",
-        "return token_id is None or self.tokens.live(token_id)",
+        "return self.accepts(request)",
         "return True",
         "tests/contract/test_polling_http.py::test_a_stream_and_a_wait_end_with_their_token",
     ),
