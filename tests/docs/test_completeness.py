@@ -19,6 +19,7 @@ from ferryman import SyncClient, errors
 from ferryman.cli import exits
 from ferryman.cli.app import app
 from ferryman.client_options import ClientOptions
+from server.api.openapi_document import codes_of
 from server.api.routes import ROUTES
 from server.settings.tables import ServerSettings
 from shared.units.durations import parse_duration
@@ -134,6 +135,14 @@ def test_every_parameter_is_documented(route):
     chapter = API[start : API.find("\n### ", start)]
     for name in route.query:
         assert re.search(rf"\b{name}\b", chapter), f"{name} of {route.path}"
+
+
+def test_every_status_of_a_refusal_is_explained():
+    said = set(
+        re.findall(r"^\| ([45]\d\d) \|", API[: API.index("## Who may do what")], re.MULTILINE)
+    )
+    sent = {str(status) for route in ROUTES for status in codes_of(route)}
+    assert said == sent | {"405"}  # no route's own: there is none with this method
 
 
 def test_routes_that_are_documented_exist():
