@@ -22,6 +22,7 @@ _PROXY_STATUSES: Final = frozenset({401, 403, 413, 429}) | UNAVAILABLE
 _NOT_YET: Final = frozenset({"not_ended", "not_started", "files_move", "log_moves"})
 """Codes of 409 where there will be something later."""
 _NO_ROUTE_CODES: Final = frozenset({"not_found", "method_not_allowed", "no_such_route"})
+_TRUST: Final = "FERRYMAN_CA_FILE or ca_file= names a file with the CA that it is of"
 _CODE_OF_AGENTS: Final = "unauthorized"
 """Code of an agent's 401; a server has another one."""
 _WHY: Final = re.compile(r'error_description="([^"]*)"')
@@ -108,7 +109,7 @@ def describe(problem: BaseException) -> str:
             return os.strerror(error.errno) if os.name == "posix" else str(error)
         return error.strerror or str(error)
     if isinstance(problem, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate is not trusted: {problem.certificate_error}"
+        return f"its certificate is not trusted: {problem.certificate_error}; {_TRUST}"
     if isinstance(problem, TimeoutError | asyncio.TimeoutError):
         return "no answer in time"
     if isinstance(problem, aiohttp.ServerDisconnectedError):
@@ -120,5 +121,5 @@ def describe(problem: BaseException) -> str:
 
 def _describe_tls(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate cannot be verified: {error.verify_message}"
+        return f"its certificate cannot be verified: {error.verify_message}; {_TRUST}"
     return f"it does not speak TLS there ({error.reason or error}): http:// in place of https://?"
