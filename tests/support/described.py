@@ -11,8 +11,8 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
 
-from server.api.openapi import DESCRIPTION
-from server.api.openapi_document import openapi_path
+from server.api.openapi_document import describe, openapi_path
+from server.api.routes import ROUTES
 
 _FORMATS: Final = FormatChecker(())
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
@@ -47,7 +47,7 @@ class Described:
             return  # no route
         method = "get" if request.method == hdrs.METH_HEAD else request.method.lower()
         where = f"{request.method} {resource.canonical} {response.status}"
-        document = described(request.app[DESCRIPTION].text)
+        document = described()
         operation = document["paths"].get(openapi_path(resource.canonical), {}).get(method)
         if operation is None:
             self.wrong[f"{where}: no such operation"] = None
@@ -61,14 +61,13 @@ class Described:
             if name not in response.headers and (later or followed(document, header)["required"]):
                 self.wrong[f"{where}: no header {name}{_code(response)}"] = None
         if request.method != hdrs.METH_HEAD and response.status != 304:
-            self._look_at_body(where, answer, response, request.app[DESCRIPTION].text)
+            self._look_at_body(where, answer, response)
 
     def _look_at_body(
         self,
         where: str,
         answer: Mapping[str, Any],
         response: web.StreamResponse,
-        text: bytes,
     ) -> None:
         content = answer.get("content", {})
         kind = response.content_type
@@ -87,7 +86,7 @@ class Described:
         body = response.body
         assert isinstance(body, bytes)
         found = json.loads(body)
-        for error in _validator(text, schema["$ref"]).iter_errors(found):
+        for error in _validator(schema["$ref"]).iter_errors(found):
             self.wrong[f"{where}: {error.message[:300]} at {error.json_path}"] = None
         code = found.get("code")
         if response.status >= 400 and code and f"`{code}`" not in answer["description"]:
@@ -100,9 +99,9 @@ def _code(response: web.StreamResponse) -> str:
 
 
 @functools.cache
-def described(text: bytes) -> Any:
-    """The document."""
-    return json.loads(text)
+def described() -> Any:
+    """The document; the same for all servers of a test run, since making it takes long."""
+    return json.loads(describe(ROUTES, "", tokens=True))
 
 
 def followed(document: Any, found: Any) -> Any:
@@ -116,8 +115,8 @@ def followed(document: Any, found: Any) -> Any:
 
 
 @functools.cache
-def _validator(text: bytes, ref: str) -> Any:
-    schemas = described(text)["components"]["schemas"]
+def _validator(ref: str) -> Any:
+    schemas = described()["components"]["schemas"]
     strict = {
         name: one | ({"additionalProperties": False} if "properties" in one else {})
         for name, one in schemas.items()
