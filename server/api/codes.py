@@ -177,8 +177,15 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
 }
 """Status -> code -> when. A field that is wrong has the code ``invalid_`` and its name (400)."""
 
+_OF_SOME: Final = frozenset(
+    {
+        *("bad_request", "invalid_json", "invalid_last_event_id", "fixed_by_ticket", "result_gone"),
+        *("missing_user", "missing_name", "missing_role", "missing_cron"),
+    }
+)
+"""Not of every form."""
 FORM: Final = (
-    *(code for code in CODES[400] if code not in ("invalid_json", "missing_user", "bad_request")),
+    *(code for code in CODES[400] if code not in _OF_SOME),
     *(code for code in CODES[413] if code != "body_too_large"),
     "upload_too_slow",
     "too_many_uploads",

@@ -133,7 +133,7 @@ ROUTES: Final = (
         Area.JOBS,
         create,
         {201: wire.ScheduleDoc},
-        (*FORM, *_ONCE, "schedule_exists", "too_many_schedules"),
+        (*FORM, *_ONCE, "missing_name", "missing_cron", "schedule_exists", "too_many_schedules"),
         needs=Scope.SUBMIT,
         body=SCHEDULE_FORM,
         sends=("Location",),

@@ -104,7 +104,7 @@ ROUTES: Final = (
         Area.JOBS,
         upload,
         {201: wire.StatusBody, 303: None},
-        (*FORM, "idempotency_key_reused", "queue_full", "invalid_idempotency_key"),
+        (*FORM, "result_gone", "idempotency_key_reused", "queue_full", "invalid_idempotency_key"),
         needs=Scope.SUBMIT,
         body=UPLOAD,
         headers={"Idempotency-Key": _IDEMPOTENCY_KEY},

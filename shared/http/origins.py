@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 _NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?")
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-ALLOWED_METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE"
+ALLOWED_METHODS: Final = "GET, HEAD, POST, PUT, DELETE"
 ALLOWED_HEADERS: Final = (
     "Authorization, Content-Type, Ferryman-Act-As, Idempotency-Key, If-Match, If-Modified-Since, "
     "If-None-Match, If-Range, Last-Event-ID, Range"

@@ -16,8 +16,8 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from server.api.codes import CODES
 from server.api.field_texts import TEXTS
-from server.api.openapi_document import describe, openapi_path, path_names
-from server.api.openapi_parts import TAGS
+from server.api.openapi_document import codes_of, describe, openapi_path, path_names
+from server.api.openapi_parts import EVENT_STREAM, TAGS
 from server.api.parameter_types import Param
 from server.api.route import Route
 from server.api.routes import ROUTES
@@ -175,6 +175,16 @@ def test_a_text_that_is_for_many_documents_is_needed() -> None:
         for field in schema.get("properties", {}).values()
     }
     assert [name for name, text in TEXTS.items() if text not in said] == []
+
+
+@each_route
+def test_what_may_be_missing_is_something_that_the_route_takes(route) -> None:
+    taken = {*route.query, *(route.body.schema.get("properties", ()) if route.body else ())}
+    codes = codes_of(route).get(400, {})
+    assert {code.removeprefix("missing_") for code in codes if code.startswith("missing_")} <= taken
+    assert ("fixed_by_ticket" in codes) == route.by_ticket
+    streams = any(isinstance(one, tuple) and EVENT_STREAM in one for one in route.answers.values())
+    assert ("invalid_last_event_id" in codes) == streams
 
 
 def test_every_code_belongs_to_a_route() -> None:
