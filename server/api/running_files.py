@@ -79,6 +79,8 @@ async def running_file(
     Raises:
         Refusal: there is none, or it cannot be read now.
     """
+    if path in (".", ".."):  # the address at the agent would be another one
+        raise no_such_file(job, path)
     try:
         size = await agent.file_size(job, path)
     except AgentError as problem:

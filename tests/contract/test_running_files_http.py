@@ -17,6 +17,7 @@ from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.fake_sandbox import FakeProcess
 from tests.support.generated_uploads import form
 from tests.support.in_process_system import InProcessSystem, together
+from tests.support.raw_http import ask
 from tests.support.server_http import driving
 
 
@@ -85,6 +86,10 @@ async def test_the_files_of_a_running_job_are_listed_and_read_and_then_those_of_
         job.process.write("out/half 50%.csv", b"a,b\n1,2\n3,4\n")  # it grows
         assert (await job.get(path, Range="bytes=8-"))[2] == b"3,4\n"
         assert await job.code("/nowhere.csv") == (404, "file_not_found")
+        port = int(job.system.url.rpartition(":")[2])
+        for odd in (".", "..", "%2e%2e", "..%2f..%2fx", "out/.."):  # clients would shorten these
+            reply = await ask(port, "GET", f"/api/v1/jobs/{job.job_id}/files/{odd}")
+            assert (reply.status, reply.document["code"]) == (404, "file_not_found"), odd
         assert await job.code("/../../../etc/passwd") == (404, "not_found")
 
         _, _, body = await job.get("?limit=1")
