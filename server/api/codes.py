@@ -16,7 +16,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "invalid_json": "the body is not a JSON object",
         "unknown_field": "a field of the body means nothing here; the nearest name is said",
         "invalid_last_event_id": "the header Last-Event-ID is not the id of an event",
-        "fixed_by_ticket": "the upload ticket says another value for the field",
+        "fixed_by_ticket": "the upload ticket says another value for the field, or only it may",
         "missing_user": "whose is meant has to be said: user",
         "callback_refused": "the address is not public, or none that a webhook may reach",
         "missing_user_id": "the form has no user_id",

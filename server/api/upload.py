@@ -31,6 +31,8 @@ from shared.http.request_log import UPLOADED_ID
 from shared.principals import Scope
 from shared.wire import StatusBody
 
+_OF_OTHERS: Final = ("after", "inputs_from")
+"""Fields that name other jobs."""
 _KEPT: Final = 30 * DAY
 """How long a used ticket is known after its end: uploads that began before it may come slowly."""
 
@@ -43,6 +45,11 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
     def check(name: str, value: str) -> None:
         if fixed.get(name, value) != value:
             message = f"Invalid {name}: the upload ticket says {fixed[name]!r}, not {value[:64]!r}"
+            raise BadField(name, "fixed_by_ticket", message)
+        if ticket is not None and name in _OF_OTHERS and name not in fixed:
+            # A portal may have one user for all its visitors: they must not read by number what
+            # other visitors got.
+            message = f"Invalid {name}: with an upload ticket only the ticket itself names jobs"
             raise BadField(name, "fixed_by_ticket", message)
         check_field(name, value, context.services, principal)
 

@@ -168,6 +168,18 @@ async def test_what_a_ticket_fixes_cannot_be_changed(world):
     assert (job.timeout_s, job.tags, job.name) == (10.0, ("web",), "mine")
 
 
+@pytest.mark.parametrize("name", ["after", "inputs_from"])
+async def test_only_the_ticket_itself_names_other_jobs(world, name):
+    _, first, _ = await world.post(await world.ticket())
+    number = str(first["id"])
+    url = await world.ticket()
+    for address, fields in ((url, {name: number}), (f"{url}&{name}={number}", {})):
+        status, body, _ = await world.post(address, fields)
+        assert (status, body["code"], body["part"]) == (400, "fixed_by_ticket", name)
+    status, body, _ = await world.post(await world.ticket(fields={name: number}))
+    assert status == 201
+
+
 async def test_a_ticket_without_a_service_lets_the_form_choose(world):
     url = await world.ticket(service=None)
     assert (await world.post(url))[1]["code"] == "missing_service"
