@@ -20,14 +20,13 @@ from shared.clock import utc
 from shared.wire import AuditDoc, AuditPage
 
 _TEXTS: Final = {
-    "principal": "principal",
-    "user": "acts_as",
-    "token": "token_id",
-    "action": "action",
-    "target": "target",
+    "principal": ("principal", 64),
+    "user": ("acts_as", 64),
+    "token": ("token_id", 64),
+    "action": ("action", 200),
+    "target": ("target", 200),
 }
-"""Parameter -> field of the filter."""
-_MAX_TEXT: Final = 200
+"""Parameter -> field of the filter, and the most characters."""
 _PAGE: Final = 500
 
 
@@ -35,11 +34,14 @@ async def page(request: web.Request, context: Context) -> AuditPage:
     """Who did what and when, the newest first: requests that changed something, or were to."""
     limit = int_param(request, "limit", _PAGE, 1, 1_000)
     before = int_param(request, "cursor", MAX_ID, 0, MAX_ID)
-    chosen: dict[str, Any] = {
-        field: request.query[name][:_MAX_TEXT]
-        for name, field in _TEXTS.items()
-        if name in request.query
-    }
+    chosen: dict[str, Any] = {}
+    for name, (field, most) in _TEXTS.items():
+        text = request.query.get(name)
+        if text is not None and len(text) > most:
+            why = f"{name} should have at most {most} characters, not {len(text)}"
+            raise BadField(name, f"invalid_{name}", why)
+        if text is not None:
+            chosen[field] = text
     for name in ("since", "until"):
         if name in request.query:
             try:
@@ -82,11 +84,15 @@ ROUTES: Final = (
         {200: wire.AuditPage},
         (),
         {
-            "principal": word("only what the principal of this name did", 64),
-            "user": word("only what a portal did for this user", 64),
-            "token": word("only what was done with the token of this id", 64),
-            "action": word("only actions whose text has this in it", _MAX_TEXT, example="cancel"),
-            "target": word("only what was done to this: a job's number, a token's id", _MAX_TEXT),
+            "principal": word("only what the principal of this name did", _TEXTS["principal"][1]),
+            "user": word("only what a portal did for this user", _TEXTS["user"][1]),
+            "token": word("only what was done with the token of this id", _TEXTS["token"][1]),
+            "action": word(
+                "only actions whose text has this in it", _TEXTS["action"][1], example="cancel"
+            ),
+            "target": word(
+                "only what was done to this: a job's number, a token's id", _TEXTS["target"][1]
+            ),
             "since": Param(f"only then or later: {_MOMENT}", example="2h"),
             "until": Param(f"only before: {_MOMENT}", example="2h"),
             **paging(_PAGE, 1_000),
