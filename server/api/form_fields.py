@@ -88,7 +88,8 @@ _NEEDED: Final = {
 _FILES: Final = {
     "file": {
         "type": "array",
-        "items": {"type": "string", "format": "binary"},
+        # Without an example, Swagger's page sends "string" while no file is chosen.
+        "items": {"type": "string", "format": "binary", "example": ""},
         "minItems": 1,
         "description": "the bundle's files, run.sh among them; names may hold /",
     },

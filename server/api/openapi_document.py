@@ -42,7 +42,8 @@ _KEPT_IDS: Final = {
 }
 """Operations whose handlers have other names by now: clients are generated from these ids."""
 _ABOUT: Final = """Every answer has `X-Request-ID`. Routes below `/api/v1` answer errors as
-`application/problem+json` (RFC 9457), the others in job-orchestrator's shape; both have a `code`.
+`application/problem+json` (RFC 9457), the others in job-orchestrator's shape, which is also that of
+`bad_request`, for what is no valid HTTP; both have a `code`.
 Every `GET` may be a `HEAD`, which is answered without the body. Times are RFC 3339 in UTC,
 durations seconds, sizes bytes. Unknown fields may appear; ignore them."""
 
@@ -192,10 +193,14 @@ def _security(route: Route, tokens: bool) -> list[dict[str, list[str]]]:
 
 def _parameter(name: str, where: str, param: Param | str) -> dict[str, Any]:
     param = Param(param) if isinstance(param, str) else param
-    more = {} if param.example is None else {"example": param.example}
+    more: dict[str, Any] = {} if param.example is None else {"example": param.example}
+    schema = param.schema
     if where == "path":
         more["required"] = True
-    return {"name": name, "in": where, "description": param.text, "schema": param.schema} | more
+    elif more.get("example"):
+        # Not where Swagger's page would fill it in, and so send what nobody asked for.
+        schema = {**schema, "examples": [more.pop("example")]}
+    return {"name": name, "in": where, "description": param.text, "schema": schema} | more
 
 
 def _body(body: Body) -> dict[str, Any]:
@@ -234,7 +239,9 @@ def _answers(route: Route) -> dict[int, tuple[Answer, ...]]:
     }
     page = ("text/html",) if route.by_ticket or route.by_link or refusal is not Problem else ()
     for status in codes_of(route):
-        answers[status] = (*answers.get(status, ()), refusal, *page)
+        # What cannot be parsed is answered before its path is known.
+        plain = (ReferenceProblem,) if status == 400 and refusal is Problem else ()
+        answers[status] = (*answers.get(status, ()), refusal, *plain, *page)
     if is_document(route):
         answers.setdefault(HTTPStatus.NOT_MODIFIED.value, (None,))
     return answers
@@ -253,7 +260,12 @@ def _response(
             name: {"$ref": f"#/components/headers/{name}"} for name in answer_headers(route, status)
         },
     }
-    content = dict(_media(one, status, codes) for one in answers if one is not None)
+    content = {}
+    for one in answers:
+        if one is ReferenceProblem and Problem in answers:
+            codes = {"bad_request": codes["bad_request"]}
+        if one is not None:
+            media, content[media] = _media(one, status, codes)
     if content:
         response["content"] = content
     if links := _links(route, status, routes):

@@ -178,7 +178,7 @@ def default_codes(route: Route, path: Collection[str]) -> list[str | tuple[int, 
     codes += [code for name, code in _OF_PATH.items() if name in path]
     if "wait" in route.query:
         codes.append("too_many_waits")
-    return codes
+    return [*codes, "bad_request"]
 
 
 _TICKET: Final = ("ticket_invalid", "ticket_expired", "ticket_revoked", "ticket_used")

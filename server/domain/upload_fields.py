@@ -24,6 +24,8 @@ USER_ID: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 NEEDED: Final = ("user_id", "service")
 OPTIONAL: Final = (*VALUES, *FIELDS)
+_MAY_BE_EMPTY: Final = (*OPTIONAL, "file", "bundle")
+"""Swagger's page sends the fields of files as empty text while no file is chosen in them."""
 HEADER: Final = "idempotency_key"
 """Comes as the header ``Idempotency-Key``."""
 _POLICY: Final = {
@@ -69,7 +71,7 @@ class UploadRequest:
 
 def given(fields: Mapping[str, str]) -> dict[str, str]:
     """Without optional fields that were left empty, as browsers send them."""
-    return {name: value for name, value in fields.items() if value or name not in OPTIONAL}
+    return {name: value for name, value in fields.items() if value or name not in _MAY_BE_EMPTY}
 
 
 def check_field(
@@ -80,7 +82,7 @@ def check_field(
     Raises:
         BadField, NotAllowed
     """
-    if name in OPTIONAL and not value:
+    if name in _MAY_BE_EMPTY and not value:
         return
     match name:
         case "user_id" if not USER_ID.fullmatch(value):

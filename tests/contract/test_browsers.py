@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import AsyncIterator
 from urllib.parse import urljoin
 
 import aiohttp
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from ferryman import Client
 from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.path_proxy import PREFIX, proxied
 from tests.support.server_http import RUN, ServerClient, driving
-
-PREFIX = "/jobs/of-ours"
-
-
-@contextlib.asynccontextmanager
-async def proxied(caller: ServerClient) -> AsyncIterator[str]:
-    """A proxy that shows the server below PREFIX; the address there."""
-
-    async def forward(request: web.Request) -> web.StreamResponse:
-        path = request.raw_path.removeprefix(PREFIX)
-        assert path != request.raw_path, "it asked outside the prefix"
-        headers = {
-            name: value
-            for name, value in request.headers.items()
-            if name not in ("Host", "Transfer-Encoding")
-        }
-        async with caller.session.request(
-            request.method,
-            f"{caller.url}{path}",
-            data=await request.read(),
-            headers=headers,
-            allow_redirects=False,
-            skip_auto_headers=["User-Agent"],
-        ) as answer:
-            kept = {
-                name: value
-                for name, value in answer.headers.items()
-                if name not in ("Content-Length", "Transfer-Encoding", "Connection", "Date")
-            }
-            return web.Response(status=answer.status, body=await answer.read(), headers=kept)
-
-    application = web.Application(client_max_size=1 << 24)
-    application.router.add_route("*", "/{path:.*}", forward)
-    async with TestServer(application) as server:
-        yield str(server.make_url(PREFIX))
 
 
 def form() -> aiohttp.FormData:

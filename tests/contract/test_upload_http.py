@@ -171,6 +171,7 @@ async def test_unknown_fields_in_the_query_are_refused_and_empty_ones_left_out(t
         status, _, reply = await post(caller, form(part("run.sh")), "/upload?timeoutt=5m")
         assert (status, reply["code"], reply["part"]) == (400, "unknown_field", "timeoutt")
         empty = field("timeout", "") + field("name", "") + field("memory", "")
+        empty += field("bundle", "") + field("file", "")  # as Swagger's page, with no file chosen
         status, _, reply = await post(caller, form(part("run.sh"), empty), "/upload?cpus=&tags=")
         assert status == 201, reply
 

@@ -264,7 +264,7 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "empty optional fields count as left out",
         "server/domain/upload_fields.py",
-        "    if name in OPTIONAL and not value:",
+        "    if name in _MAY_BE_EMPTY and not value:",
         "    if False:",
         f"{_FIELDS}optional_fields_that_are_empty_count_as_left_out",
     ),
