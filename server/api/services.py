@@ -149,7 +149,48 @@ _NOT_PUT: Final = (
     "too_many_services",
 )
 _UNKNOWN: Final = ("service_not_found",)
-_BODY: Final = Body("application/json", {"type": "object"}, {"timeout": "30m", "runs_per_user": 2})
+_FIELDS: Final[Mapping[str, tuple[str, object]]] = {
+    "runs_per_user": ("jobs of one user that are sent or running at once", 5),
+    "max_runs": ("the same, of all users", 10),
+    "queued_per_user": ("most jobs of one user that may wait; 0: any number", 0),
+    "timeout": ("wall time of an attempt", "1h"),
+    "queue_timeout": ("longest wait without a start; 0: for ever", "0s"),
+    "expires_after": ("how long everything is kept after the end; 0: for ever", "2d"),
+    "forget_after": ("from the end until a job is forgotten altogether; 0: never", "90d"),
+    "heartbeat_timeout": ("longest time without output or heartbeat; 0: off", "0s"),
+    "retries": ("how often a failed attempt is repeated", 0),
+    "max_retries": ("the most that an upload may ask for", 10),
+    "retry_delays": ("before the first, second … retry; the last one repeats", ["10s", "1m"]),
+    "backoff": ("how retries are delayed, in place of retry_delays", "exponential"),
+    "retry_delay": ("the base of backoff", "30s"),
+    "max_retry_delay": ("the longest delay of backoff", "1h"),
+    "retry_on": ("reasons and exit codes that are retried", ["timeout", "exit:3"]),
+    "no_retry_on": ("those that are not, whatever retry_on says", ["exit:4"]),
+    "infra_retries": ("repeats of attempts that were interrupted", 5),
+    "retry_later_delay": ("where a job asks to be tried later and says no time", "60s"),
+    "retry_later_limit": ("how often one run may ask for that", 100),
+    "on_shutdown": ("what a stopping agent does: stop, resubmit or continue", "stop"),
+    "dead_letter": ("whether jobs that failed for good are kept", False),
+    "dead_letter_expires_after": ("or until so long after they ended; 0: for ever", "0s"),
+    "max_children": ("most children of one batch", 10_000),
+    "webhook": ("where its jobs are announced", {"url": "https://example.org/hooks"}),
+    "limits": ("what one attempt may use", {"cpus": 1, "memory": "2GiB"}),
+    "env": ("variables of its jobs; left out: as they are", {"DATA": "/data"}),
+    "secrets": ("the same for what is secret; written only", {"KEY": "…"}),
+}
+"""What ``[services.NAME]`` of the settings file takes, with an example of each."""
+_BODY: Final = Body(
+    "application/json",
+    {
+        "type": "object",
+        "properties": {
+            name: {"description": text, "examples": [such]}
+            for name, (text, such) in _FIELDS.items()
+        },
+        "additionalProperties": False,
+    },
+    {"timeout": "30m", "runs_per_user": 2},
+)
 
 ROUTES: Final = (
     Route(

@@ -23,6 +23,7 @@ from server.api.route import Route
 from server.api.routes import ROUTES
 from server.domain.schedules import NOT_REPEATED
 from server.domain.upload_fields import NEEDED, OPTIONAL
+from server.settings.tables import ServiceTable
 from tests.support.described import followed
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
@@ -187,6 +188,16 @@ def test_what_may_be_missing_is_something_that_the_route_takes(route) -> None:
     assert ("fixed_by_ticket" in codes) == route.by_ticket
     streams = any(isinstance(one, tuple) and EVENT_STREAM in one for one in route.answers.values())
     assert ("invalid_last_event_id" in codes) == streams
+
+
+def test_the_settings_of_a_service_are_those_of_the_file() -> None:
+    body = DOCUMENT["paths"]["/api/v1/services/{name}"]["put"]["requestBody"]["content"]
+    fields = body["application/json"]["schema"]["properties"]
+    assert fields.keys() == ServiceTable.model_fields.keys()
+    for name, field in fields.items():
+        assert field["description"], name
+        if name != "secrets":
+            ServiceTable.model_validate({name: field["examples"][0]})
 
 
 def test_every_code_belongs_to_a_route() -> None:
