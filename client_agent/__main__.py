@@ -21,6 +21,7 @@ from client_agent.sandbox.base import SandboxBroken
 from client_agent.settings.agent import AgentSection, load
 from shared import logs
 from shared.clock import RealClock
+from shared.command_line import run_command
 from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen, url_of
 from shared.settings.base import SettingsError
@@ -182,4 +183,4 @@ def check_last(words: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    cli(check_last(sys.argv[1:]), prog_name="ferryman agent")
+    run_command(cli, "ferryman agent", check_last(sys.argv[1:]))

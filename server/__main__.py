@@ -14,6 +14,7 @@ from server.lifecycle import serve
 from server.settings.load import agent_at, read
 from server.settings.tables import ServerSettings
 from shared import logs
+from shared.command_line import run_command
 from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen
 from shared.settings.base import SettingsError
@@ -108,4 +109,4 @@ def _end(code: int, message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    program(prog_name="ferryman server")
+    run_command(program, "ferryman server", sys.argv[1:])

@@ -18,6 +18,7 @@ from server.maintenance.backup import DATABASE, Manifest, back_up
 from server.maintenance.restore import BadBackup, NotEmpty, restore
 from server.settings.load import read
 from shared.clock import RealClock
+from shared.command_line import run_command
 from shared.files.locks import FolderInUse
 from shared.http.sockets import url_of
 from shared.settings.base import SettingsError
@@ -183,4 +184,4 @@ def _end(code: int, message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    program(prog_name="ferryman")
+    run_command(program, "ferryman", sys.argv[1:])
