@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from ferryman.errors import BadArgument
@@ -97,7 +98,9 @@ def upload_fields(
         fields.append(("tags", ",".join(tag_list)))
     for option, value in options.items():
         if option not in JobOptions.__annotations__:
-            raise TypeError(f"submit() has no argument {option!r}")
+            nearest = get_close_matches(option, JobOptions.__annotations__, 1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            raise TypeError(f"submit() has no argument {option!r}{hint}")
         if value is not None:
             fields.append((option, _text(option, value)))
     return fields

@@ -13,7 +13,7 @@ from ferryman.answer_errors import no_result
 from ferryman.calls import Calls
 from ferryman.connection import AnyPath
 from ferryman.download import Download, Downloaded, sink_for
-from ferryman.errors import BadArgument, Refused
+from ferryman.errors import BadArgument, NotFound, Refused
 from ferryman.file_models import FileDoc, FilePage
 from ferryman.form import ProgressCallback
 from ferryman.unpack import unpack
@@ -151,6 +151,8 @@ class FileCalls(Calls):
             NotReady, NoResult: as :meth:`files`
             As :meth:`download`
         """
+        if not {"", ".", ".."}.isdisjoint(path.split("/")):  # a URL with them means another route
+            raise NotFound(404, "file_not_found", f"job {job_id} has no file “{path}”")
         sink = await sink_for(to, path.rpartition("/")[2])
         route = f"api/v1/jobs/{job_id}/files/{path}"
         query = {} if attempt is None else {"attempt": str(attempt)}

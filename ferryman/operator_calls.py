@@ -48,12 +48,13 @@ class OperatorCalls(Calls):
         """What a user has used of everything that is limited, and what is left.
 
         Args:
-            user: for operators and portals: whose.
+            user: for operators and portals: whose; None: the client's ``user``.
 
         Raises:
             NotAllowed: not of this user.
         """
-        query = {} if user is None else {"user": user}
+        whose = user or self.user
+        query = {} if whose is None else {"user": whose}
         return await self._transport.get("api/v1/usage", UsageDoc, query=query)
 
     async def pause_service(self, name: str, message: str | None = None) -> ServiceDoc:

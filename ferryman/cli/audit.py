@@ -67,7 +67,8 @@ def audit(
         if json:
             show.print_json_list(listed)
         else:
-            show.print_table(_HEADS, [_row(one) for one in listed], drop=("TOKEN", "FROM"))
+            rows = [_row(one) for one in listed]
+            show.print_table(_HEADS, rows, drop=("TOKEN", "FROM", "AT"), cut_last=False)
         return 0
 
     run(work())

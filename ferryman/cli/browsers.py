@@ -21,7 +21,7 @@ ExpiresIn: TypeAlias = Annotated[
 @on_server
 def link(
     job_id: JobId,
-    file: Annotated[str | None, typer.Argument(metavar="[FILE]", hidden=True)] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", hidden=True)] = None,
     result: Annotated[
         bool, typer.Option("--result", help="To the result only, not to the whole job.")
     ] = False,

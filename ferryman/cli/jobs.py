@@ -21,6 +21,7 @@ from ferryman.cli.options import (
     state_named,
     whole,
 )
+from ferryman.errors import NotFound
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -52,14 +53,24 @@ def status(
 
     async def work() -> int:
         async with server.client() as client:
+            missing: NotFound | None = None
             if wait:
                 jobs = await wait_for(client, server, job_ids, quiet=quiet)
             else:
-                jobs = [await client.status(job_id) for job_id in job_ids]
+                jobs = []
+                for job_id in job_ids:
+                    try:
+                        jobs.append(await client.status(job_id))
+                    except NotFound as problem:  # the others are shown all the same
+                        missing = missing or problem
+            if missing is not None and not jobs:
+                raise missing
             if json:
                 show.print_one_or_list(jobs)
             else:
                 _print(jobs, server)
+            if missing is not None:
+                raise missing
             return exit_code_of_jobs(jobs) if wait else 0
 
     run(work())

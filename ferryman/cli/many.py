@@ -153,7 +153,9 @@ def _print(action: BulkAction, items: list[BulkItem], *, quiet: bool) -> None:
     if not items and not quiet:
         show.print_message("no job fits")
     for item in items:
-        if not item.ok:
-            show.print_message(f"job {item.id}: {item.message or item.code}")
-        elif not quiet:
-            show.print_message(f"job {item.id}: {item.message or f'{action}: done'}")
+        if item.ok and quiet:
+            continue
+        line = item.message or (f"{action}: done" if item.ok else str(item.code))
+        if f"job {item.id} " not in f"{line} ".lower():
+            line = f"job {item.id}: {line}"
+        show.print_message(line)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 STDOUT: Final = "-"
 _HTTP_PATH: Final = re.compile(r"(\. What it left: |; )/download_partial.*")
+LAST_OR_NUMBER: Final = re.compile(r"last|[0-9]+")
 _FILES_PATH: Final = re.compile(r"; /api/v1/jobs/.*")
 """Ends of refusals, for those who use HTTP."""
 
@@ -32,7 +33,7 @@ def download(
     job_id: JobId,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", hidden=True),
+        typer.Argument(metavar="FILE", hidden=True),
     ] = None,
     output: Output = None,
     partial: Annotated[
@@ -89,6 +90,8 @@ def download(
                     raise
                 text = _FILES_PATH.sub("", str(problem))
                 better = NotFound(404, problem.code, text, request_id=problem.request_id)
+                if files and all(LAST_OR_NUMBER.fullmatch(one) for one in files):
+                    better.add_note(f"one job at a time: {server.command(f'download {files[0]}')}")
                 better.add_note(f"its files: {server.command(f'files {job_id}')}")
                 raise better from None
             return 0

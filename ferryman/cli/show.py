@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from ferryman.cli.table import draw
 from ferryman.units import say_duration, say_size
 
 if TYPE_CHECKING:
@@ -18,20 +19,8 @@ if TYPE_CHECKING:
     from ferryman.form import ProgressCallback
     from ferryman.models import AttemptDoc, JobDoc
 
-_STYLE: Final = {
-    "Running": "cyan",
-    "Completed": "green",
-    "Failed": "red",
-    "Cancelled": "yellow",
-    "Unknown": "magenta",
-    "active": "green",
-    "draining": "yellow",
-    "lost": "red",
-}
 _MIN_FOR_BAR: Final = 1 << 20
 """Bytes; a smaller transfer is over before a bar is seen."""
-_MIN_MESSAGE_WIDTH: Final = 12
-"""Columns; a table drops columns before its messages get narrower."""
 
 
 def print_message(text: str) -> None:
@@ -201,51 +190,24 @@ def print_attempts(attempts: Iterable[AttemptDoc]) -> None:
 
 
 def print_table(
-    heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], drop: Sequence[str]
+    heads: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    drop: Sequence[str],
+    *,
+    cut_last: bool = True,
 ) -> None:
     """A table on a terminal, tab-separated lines elsewhere.
 
     Args:
         drop: columns that a narrow terminal does without, the first one first.
+        cut_last: the last column is text for people, which may be cut.
     """
     if sys.stdout.isatty():
-        _table(heads, rows, drop)
+        text = [tuple(map(printable, row)) for row in rows]
+        draw(heads, text, drop, cut_last=cut_last)
         return
     for row in (heads, *rows):
         typer.echo("\t".join(printable(cell).replace("\t", " ").replace("\n", " ") for cell in row))
-
-
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], drop: Sequence[str]) -> None:
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    widths = [max(map(cell_len, column)) for column in zip(heads, *rows, strict=True)]
-    last = len(heads) - 1
-    kept = [at for at in range(last) if heads[at] not in drop]
-    # What one would type stays whole, even where the terminal has to break the line.
-    console.width = max(console.width, sum(widths[at] + 2 for at in kept) + 1)
-    shown = list(range(len(heads)))
-    for name in drop:
-        # On a narrow terminal columns are dropped, then the last is cut; numbers are always whole.
-        needed = sum(widths[at] + 2 for at in shown[:-1]) + min(widths[last], _MIN_MESSAGE_WIDTH)
-        if needed > console.width:
-            shown.remove(heads.index(name))
-    table = Table(box=None, pad_edge=False, expand=True)
-    for at in shown:
-        table.add_column(
-            heads[at],
-            overflow="ellipsis",
-            no_wrap=True,
-            ratio=1 if at == last else None,
-            min_width=widths[at] if at in kept else None,
-        )
-    for row in rows:
-        style = _STYLE.get(row[1], "")
-        table.add_row(*(Text(printable(row[at]), style if at == 1 else "") for at in shown))
-    console.print(table)
 
 
 def print_json(model: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,6 +18,10 @@ from ferryman.cli.conclusion import conclude
 from ferryman.cli.exits import exit_code_of_job
 from ferryman.cli.options import CancelOnInterrupt, Json, Output, Quiet, Server, on_server, run
 from ferryman.cli.results import STDOUT, check_stdout, fetch, print_zip
+from ferryman.errors import FerrymanError
+
+if TYPE_CHECKING:
+    from ferryman.client import Client
 
 _MAX_SCANNED: Final = 1 << 16
 """Bytes of a run.sh that are searched for Windows line ends."""
@@ -200,6 +204,8 @@ def submit(
                 typer.echo(dumps(asdict(accepted), indent=2))
             if not following:
                 if not quiet:
+                    if not json and any(value is not None for value in wanted.values()):
+                        await _warn(client, accepted.id)
                     show.print_message(
                         f"job {accepted.id} is accepted; follow it: "
                         + server.command(f"status {accepted.id} --wait")
@@ -223,6 +229,13 @@ def submit(
             return exit_code_of_job(job)
 
     run(work())
+
+
+async def _warn(client: Client, job_id: int) -> None:
+    """Say which of the wishes were cut to what the service allows."""
+    with contextlib.suppress(FerrymanError):  # the job is accepted, whatever comes
+        for warning in (await client.status(job_id)).warnings:
+            show.print_message(f"warning: {warning}")
 
 
 def _line_ends(parts: Sequence[BundleFile]) -> Iterator[str]:

@@ -28,7 +28,7 @@ _HEADS: Final = ("ID", "JOB", "EVENT", "STATE", "TRIES", "NEXT", "URL", "MESSAGE
 
 @on_server
 def events(
-    job: Annotated[int | None, typer.Argument(metavar="[ID]", parser=job_id, hidden=True)] = None,
+    job: Annotated[int | None, typer.Argument(metavar="ID", parser=job_id, hidden=True)] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what happens, as it happens.")
     ] = False,

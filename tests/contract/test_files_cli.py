@@ -68,6 +68,8 @@ async def test_several_files_are_downloaded_into_a_folder(here, tmp_path) -> Non
     [
         (("table.csv",), 1, "out/table.csv"),
         (("nowhere",), 1, "ferryman"),
+        (("../nowhere",), 1, "its files: ferryman files 1"),
+        (("18",), 1, "one job at a time: ferryman download 18"),
         (tuple(ODD), 2, "one name"),
         (("empty", "stdout.log", "-o", "-"), 2, "one file"),
         (("empty", "--partial"), 2, "whole ZIP"),

@@ -98,6 +98,12 @@ async def test_the_sdk_asks_for_the_users_own(tmp_path):
         assert (await client.usage()).user_id == "7"
         with pytest.raises(NotAllowed):
             await client.usage("8")
+    async with (
+        driving(tmp_path / "open", FakeOrchestrator()) as caller,
+        Client(caller.url, user="9") as client,
+    ):
+        assert (await client.usage()).user_id == "9"
+        assert (await client.usage("8")).user_id == "8"
 
 
 async def test_nobody_sees_what_is_not_theirs(tmp_path):

@@ -207,7 +207,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _of(
         "the ID stays on a narrow terminal",
-        "cli/show.py",
+        "cli/table.py",
         "min_width=widths[at] if at in kept else None,",
         "",
         "cli.py::test_a_narrow_terminal_cuts_messages_before_numbers",

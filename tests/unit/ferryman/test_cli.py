@@ -467,6 +467,45 @@ def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
     assert line(10).split()[:2] == ["1234567", "Running"]
 
 
+def test_what_one_would_type_is_never_cut(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    row = (
+        "2026-11-20 10:00:00",
+        "200",
+        "the-portal-of-the-lab",
+        "POST /api/v1/tokens",
+        "a1b2c3d4e5",
+    )
+    show.print_table(
+        ("AT", "STATUS", "WHO", "ACTION", "TARGET"), [row], drop=("AT",), cut_last=False
+    )
+    assert capsys.readouterr().out.splitlines()[1].split()[-2:] == ["/api/v1/tokens", "a1b2c3d4e5"]
+
+
+async def test_a_limit_that_is_cut_is_said_at_once(ferryman, bundle):
+    host = Host(job(JobState.QUEUED, warnings=["timeout: 10d was asked for, example allows 1h"]))
+    words = ("submit", bundle, "-s", "example", "-u", "ada")
+    async with host.serving() as url:
+        said = await ferryman(*words, "--timeout", "10d", "--url", url)
+        usual = await ferryman(*words, "--url", url)
+    assert "warning: timeout: 10d was asked for, example allows 1h" in said.err.splitlines()
+    assert "warning" not in usual.err
+
+
+async def test_of_several_jobs_those_that_are_there_are_shown(ferryman):
+    async def status(request: web.Request) -> web.StreamResponse:
+        if request.match_info["id"] == "17":
+            return answer(job(JobState.COMPLETED))
+        return problem(404, "job_not_found", "Job 99 not found in the database")
+
+    async with serving(("GET", "/api/v1/jobs/{id}", status)) as url:
+        said = await ferryman("status", "99", "17", "--url", url)
+    assert (said.code, said.out.splitlines()[0]) == (1, "job 17: Completed")
+    assert said.err.splitlines()[0] == "ferryman: Job 99 not found in the database"
+
+
 def test_a_message_of_several_lines_stays_on_one():
     at = datetime(2026, 11, 20, 10, 0, 1, tzinfo=UTC)
     shown = EventDoc(

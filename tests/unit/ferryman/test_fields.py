@@ -57,7 +57,7 @@ def test_what_cannot_be_written_is_refused_here(option, value, why) -> None:
 
 
 def test_a_misspelled_option_is_an_error_of_the_program() -> None:
-    with pytest.raises(TypeError, match="no argument 'time_out'"):
+    with pytest.raises(TypeError, match=r"no argument 'time_out'; did you mean timeout\?"):
         upload_fields("s", "ann", None, (), {"time_out": 1})  # type: ignore[typeddict-unknown-key]
 
 

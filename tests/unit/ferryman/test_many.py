@@ -25,7 +25,10 @@ class Bulk:
         self.asked.append(body)
         more = "filter" in body and len(self.asked) == 1
         ids = body.get("ids", [20 + len(self.asked)])
-        items = [{"id": one, "ok": one != 18, "code": "", "message": ""} for one in ids]
+        said = {18: "Job 18 not found in the database", 19: "job 19 is deleted"}
+        items = [
+            {"id": one, "ok": one != 18, "code": "", "message": said.get(one, "")} for one in ids
+        ]
         return web.json_response({"items": items, "more": more, "next": "21" if more else None})
 
     def serving(self):
@@ -35,11 +38,14 @@ class Bulk:
 async def test_several_numbers_are_one_request_and_one_failure_is_said(ferryman) -> None:
     host = Bulk()
     async with host.serving() as url:
-        done = await ferryman("retry", 17, 18, "--url", url)
-    assert host.asked == [{"action": "retry", "ids": [17, 18]}]
+        done = await ferryman("retry", 17, 18, 19, "--url", url)
+    assert host.asked == [{"action": "retry", "ids": [17, 18, 19]}]
     assert done.code == 1
-    assert "job 17: retry: done" in done.err
-    assert "job 18:" in done.err
+    assert done.err.splitlines() == [
+        "job 17: retry: done",
+        "Job 18 not found in the database",
+        "job 19 is deleted",
+    ]
 
 
 async def test_a_filter_goes_on_behind_the_jobs_that_were_done(ferryman) -> None:

@@ -30,7 +30,7 @@ from shared.command_line import run_command
             "invalid value for '--slots': should be a whole",
             "",
         ),
-        (agent, "ferryman agent", "chek", "no such command 'chek'. Did you mean 'check'?", ""),
+        (agent, "ferryman agent", "cheque", "no such command 'cheque'", ""),
         (maintenance, "ferryman", "backup", "missing argument 'TARGET'", " backup"),
         (maintenance, "ferryman", "restore b --skip-ids x", "invalid value for", " restore"),
     ],
