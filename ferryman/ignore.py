@@ -24,6 +24,9 @@ _RECEIPT: Final = "ferryman.json"
 _MAX_RECEIPT: Final = 1 << 20
 _MAX_PATTERNS: Final = 1 << 20
 """Bytes of an ignore file."""
+_FOLDERS: Final = re.compile(r"(?<![^/])(?:\*\*/)+")
+_STARS: Final = re.compile(r"\*+(?![^[]*\])")
+_CHARACTERS: Final = re.compile(r"(\?|\[!?[^]]+\])")
 _VERSION_CONTROL: Final = frozenset({".git", ".hg", ".svn"})
 
 
@@ -60,18 +63,36 @@ class Pattern:
 
 
 def _regex(pattern: str) -> str:
-    parts = re.split(r"(\*\*/|/\*\*$|\*|\?|\[!?[^]]+\])", pattern)
-    fixed = {"**/": "(?:.*/)?", "/**": "/.*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(
-        fixed[part]
-        if part in fixed
-        else f"[^/{_set(part[2:-1])}]"
-        if part.startswith("[!")
-        else f"[{_set(part[1:-1])}]"
-        if part.startswith("[")
-        else re.escape(part)
-        for part in parts
+    """What stands between two wildcards fits where it fits first or nowhere: the groups are atomic,
+    so that no pattern takes long.
+    """
+    below = ""
+    if pattern.endswith("/**") and not pattern.endswith("**/**"):
+        pattern, below = pattern.removesuffix("/**"), "/.*"
+    groups = ["/".join(map(_component, one.split("/"))) for one in _FOLDERS.split(pattern)]
+    regex = groups[0]
+    for group in groups[1:-1]:
+        regex += f"(?>(?:.*?/)??{group})"
+    return regex + (f"(?:.*/)?{groups[-1]}" if groups[1:] else "") + below
+
+
+def _component(pattern: str) -> str:
+    first, *others = (
+        "".join(map(_character, _CHARACTERS.split(piece))) for piece in _STARS.split(pattern)
     )
+    return (
+        first
+        + "".join(f"(?>[^/]*?{piece})" for piece in others[:-1])
+        + (f"[^/]*{others[-1]}" if others else "")
+    )
+
+
+def _character(part: str) -> str:
+    if part == "?":
+        return "[^/]"
+    if _CHARACTERS.fullmatch(part):
+        return f"[^/{_set(part[2:-1])}]" if part.startswith("[!") else f"[{_set(part[1:-1])}]"
+    return re.escape(part)
 
 
 def _set(text: str) -> str:

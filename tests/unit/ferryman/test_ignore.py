@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 import zipfile
 from pathlib import Path, PurePosixPath
 
@@ -185,3 +186,30 @@ async def test_a_quiet_submit_says_nothing_of_it(ferryman, folder) -> None:
     async with host.serving() as url:
         done = await ferryman("submit", folder, "-s", "e", "-u", "a", "--url", url, "-q")
     assert (done.code, done.err) == (0, "")
+
+
+def test_no_pattern_takes_long() -> None:
+    path = "a/" * 40 + "a" * 200
+    start = time.process_time()
+    for text in ("*a" * 120 + "b", "**/a/" * 60 + "*a*a*b", "**/" * 200 + "x", "*a*/" * 30 + "b"):
+        pattern = Pattern.parse(text, "")
+        assert pattern is not None
+        assert pattern.regex.fullmatch(path) is None
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "fits", "others"),
+    [
+        ("**/a*b*c/**", ["axbc/x", "q/abcbc/x/y"], ["abc", "q/abx/x"]),
+        ("a/**/b/**/c", ["a/b/c", "a/x/b/b/y/c"], ["a/c", "a/b/x", "xa/b/c"]),
+        ("a/**/**", ["a/b", "a/b/c"], ["b/a"]),
+        ("**/**", ["a", "a/b"], []),
+        ("*[*]*", ["a*b"], ["ab"]),
+    ],
+)
+def test_patterns_with_several_wildcards_fit(text: str, fits: list[str], others: list[str]) -> None:
+    pattern = Pattern.parse(text, "")
+    assert pattern is not None
+    assert [one for one in fits if not pattern.regex.fullmatch(one)] == []
+    assert [one for one in others if pattern.regex.fullmatch(one)] == []
