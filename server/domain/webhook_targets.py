@@ -171,8 +171,9 @@ class AllowedTargets:
                 return None
         if is_public(address):
             return None
-        leads = "" if target.address == address else f" leads to {address}, which"
+        # The address is not named: what names lead to inside is nobody's to ask here.
+        what = "is" if target.address == address else "leads to what is"
         return (
-            f"{target.host}{leads} is not a public address; an operator may allow it with "
+            f"{target.host} {what} not a public address; an operator may allow it with "
             "webhook_allow in [server]"
         )
