@@ -185,7 +185,7 @@ async def test_a_service_announces_its_jobs_and_its_address_is_the_operators(tmp
         ("https://2130706433/", "neither a host name nor an IP address"),
         ("http://169.254.169.254/latest/meta-data", "is not a public address"),
         ("http://[::ffff:10.0.0.1]/", "is not a public address"),
-        ("http://localhost:5000/", "which is not a public address"),
+        ("http://localhost:5000/", "leads to what is not a public address"),
         ("https://example.org:99999/", "is no address"),
     ],
 )
