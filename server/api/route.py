@@ -97,18 +97,23 @@ class Route:
         return (self.handler.__doc__ or "").strip().splitlines()[0]
 
     def check_query(self, request: web.Request) -> None:
-        """Refuse a parameter that means nothing here, which may be misspelt, or is there twice.
+        """Refuse a parameter that means nothing here, is there twice, or is too long.
 
         Raises:
             BadField
         """
-        for name in request.query:
+        for name, text in request.query.items():
             if len(request.query.getall(name)) > 1:
                 message = f"the parameter {name[:32]!r} is there twice; give it once"
                 raise BadField(name[:32], "repeated_parameter", message)
             if name not in self.parameters and not self.fields_in_query:
                 message = f"no parameter {name[:32]!r} here; {hint(name, self.parameters)}"
                 raise BadField(name[:32], "unknown_parameter", message)
+            param = self.query.get(name)
+            most = param.schema.get("maxLength") if isinstance(param, Param) else None
+            if most is not None and len(text) > most:
+                message = f"{name} should have at most {most} characters, not {len(text)}"
+                raise BadField(name, f"invalid_{name}", message)
 
 
 def json_answer(

@@ -264,6 +264,18 @@ async def test_another_method_is_405_with_those_that_there_are(tmp_path) -> None
             assert set(answer.headers["Allow"].split(",")) == there, path
 
 
+async def test_a_parameter_that_is_too_long_is_refused(tmp_path) -> None:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        for route in ROUTES:
+            for name, param in route.query.items():
+                assert isinstance(param, Param)
+                if route.method == "GET" and (most := param.schema.get("maxLength")):
+                    path = re.sub(r"{\w+}", "1", openapi_path(route.path))
+                    status, _, body = await caller.get(f"{path}?{name}={'1' * (most + 1)}")
+                    code = json.loads(body)["code"]
+                    assert (status, code) == (400, f"invalid_{name}"), (path, name)
+
+
 async def test_what_is_no_number_is_named(tmp_path) -> None:
     async with driving(tmp_path, FakeOrchestrator()) as caller:
         for path in ("/download/abc", "/api/v1/jobs/abc", "/terminate/abc"):
