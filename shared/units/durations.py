@@ -60,6 +60,8 @@ def _bounded(seconds: float, text: object) -> float:
 
 
 def _duration(value: Any) -> Any:
+    if value is True or value is False:  # which would count as 1 and 0
+        raise ValueError(f"{str(value).lower()} is not a duration such as 90s, 1h30m or 10d")
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):

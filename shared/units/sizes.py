@@ -40,6 +40,8 @@ def _bounded(size: int, text: object) -> int:
 
 
 def _size(value: Any) -> Any:
+    if value is True or value is False:  # which would count as 1 and 0
+        raise ValueError(f"{str(value).lower()} is not a size such as 400MB or 2GiB")
     if isinstance(value, str):
         return parse_size(value)
     # Its repr would be as long as the number; Python refuses that beyond 4,300 digits.

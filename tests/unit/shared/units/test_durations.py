@@ -123,3 +123,13 @@ def test_a_long_text_is_refused_by_its_length_alone(parse, digit):
         parse(Untouched(digit * 65_000))
     assert re.search("such as", str(caught.value))
     assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize("kind", [Duration, Size])
+def test_true_and_false_are_no_numbers(kind):
+    """To Python they are, so JSON with true in place of a number would be taken."""
+    read = TypeAdapter(kind).validate_python
+    for value in (True, False):
+        with pytest.raises(ValidationError, match=f"{str(value).lower()} is not a"):
+            read(value)
+    assert (read(0), read(1)) == (0, 1)
