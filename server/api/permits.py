@@ -119,6 +119,7 @@ _LINK: Final = Body(
 _TICKET_REFUSALS: Final = (
     *JSON,
     "missing_user_id",
+    "missing_service",
     "unknown_service",
     *(f"invalid_{name}" for name in OPTIONAL),
 )

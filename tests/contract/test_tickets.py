@@ -359,6 +359,7 @@ async def test_users_and_strangers_make_no_tickets_and_portals_only_for_their_us
     [
         ({"user_id": ""}, "invalid_user_id", "Missing user_id"),
         ({"user_id": 7}, "invalid_user_id", "should be text"),
+        ({"service": ""}, "missing_service", "Missing service"),
         ({"service": "none"}, "unknown_service", "this server has: my_service"),
         ({"service_": "x"}, "unknown_field", "did you mean service?"),
         ({"expires_in": "25h"}, "invalid_expires_in", "up to 1d"),
