@@ -133,13 +133,15 @@ async def test_what_waits_for_a_kept_bundle_runs_after_a_restart(tmp_path) -> No
         agent.sandbox.hook = None
     async with calling(tmp_path, slots=1) as agent:
         assert bundles(tmp_path) == 1
-        await finish(agent, "2.1")
+        # Both are prepared at once, so either may be the first to run.
+        other = asyncio.create_task(finish(agent, "2.1"))
         env = (await agent.sandbox.process("3.1")).launch.env
         assert (env["A"], env["FERRYMAN_ARRAY_INDEX"]) == ("b", "4")
         (answer,) = await post_orders(agent, order(agent, "4.1"))
         assert answer["payload"]["status"] == "Prepared"
         await finish(agent, "3.1", "4.1")
         await agent.ended(answer["payload"]["id"])
+        await other
 
 
 async def test_results_come_together_and_each_says_which_it_is(agent, tmp_path) -> None:
