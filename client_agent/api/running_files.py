@@ -1,6 +1,6 @@
 """The files of attempts that run, as they are now.
 
-A file is opened anew for each piece that is sent: an attempt's directory can be removed while
+A file is opened again for each piece that is sent: an attempt's directory can be removed while
 somebody reads slowly.
 """
 
