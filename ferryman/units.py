@@ -1,6 +1,18 @@
-"""Times and sizes as people read them."""
+"""Times and sizes as people write and read them."""
 
 from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+MAX_LENGTH: Final = 32
+"""Characters of a number with units; a longer text is refused before it is parsed."""
+LONGEST_S: Final = 100 * 365 * 86_400.0
+"""A hundred years: a time that far ahead can still be stored in microseconds."""
+_UNITS: Final = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
+_DURATION: Final = re.compile("".join(rf"(?:({_NUMBER}){unit} ?)?" for unit in _UNITS))
 
 
 def say_duration(seconds: float) -> str:
@@ -31,3 +43,46 @@ def say_size(count: float) -> str:
         if count < 1024:
             return f"{count:.1f} {unit}"
     return f"{count / 1024:.1f} TiB"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. Units from ``w`` to ``ms``, the largest first, each at most once.
+
+    Raises:
+        ValueError: not a duration, negative, or longer than :data:`LONGEST_S`.
+    """
+    text = strip_bounded(text, "90s, 1h30m or 10d")
+    if text == "0":
+        return 0.0
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        if text.startswith("-") and _DURATION.fullmatch(text[1:]):
+            raise ValueError(f"{text!r} is negative; write a duration such as 90s, 1h30m or 10d")
+        raise ValueError(f"{text!r} is not a duration such as 90s, 1h30m or 10d")
+    numbers = zip(match.groups(), _UNITS.values(), strict=True)
+    return bounded(math.fsum(float(number) * unit for number, unit in numbers if number), text)
+
+
+def strip_bounded(text: str, such_as: str) -> str:
+    """``text`` without the blanks around it.
+
+    Raises:
+        ValueError: it is longer than :data:`MAX_LENGTH`.
+    """
+    if len(text) > MAX_LENGTH:
+        raise ValueError(
+            f"{text[:MAX_LENGTH] + '…'!r} is longer than {MAX_LENGTH} characters; "
+            f"write a value such as {such_as}"
+        )
+    return text.strip()
+
+
+def bounded(seconds: float, text: object) -> float:
+    """The seconds, unless they are more than :data:`LONGEST_S`.
+
+    Raises:
+        ValueError: with ``text`` as what was given.
+    """
+    if not seconds <= LONGEST_S:  # nan, too
+        raise ValueError(f"{text!r} is longer than a hundred years")
+    return seconds

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from ferryman.cli import show
+from ferryman.cli.filters import InState, OfService, OfUser, WithReason, WithTag, chosen
 from ferryman.cli.options import JobId, Json, Server, on_server, run, state_named
 
 app = typer.Typer(
@@ -19,25 +18,16 @@ app = typer.Typer(
 @app.command("list")
 @on_server
 def list_batches(
-    user: Annotated[
-        str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
-    ] = None,
-    service: Annotated[
-        str | None, typer.Option("--service", "-s", metavar="NAME", help="Those of this service.")
-    ] = None,
-    state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="Those in this state.")
-    ] = None,
-    tag: Annotated[
-        str | None, typer.Option("--tag", metavar="TAG", help="Those with this tag.")
-    ] = None,
+    user: OfUser = None,
+    service: OfService = None,
+    state: InState = None,
+    tag: WithTag = None,
     json: Json = False,
     *,
     server: Server,
 ) -> None:
     """List batches, newest first: the parents of arrays."""
-    given = {"user": user, "service": service, "state": state_named(state), "tag": tag}
-    where = {name: value for name, value in given.items() if value}
+    where = chosen(user=user, service=service, state=state_named(state), tag=tag)
 
     async def work() -> int:
         async with server.client() as client:
@@ -57,9 +47,7 @@ def list_batches(
 @on_server
 def children(
     job_id: JobId,
-    state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="Those in this state.")
-    ] = None,
+    state: InState = None,
     json: Json = False,
     *,
     server: Server,
@@ -105,19 +93,10 @@ def graph(
 
 @on_server
 def dead_letters(
-    user: Annotated[
-        str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
-    ] = None,
-    service: Annotated[
-        str | None, typer.Option("--service", "-s", metavar="NAME", help="Those of this service.")
-    ] = None,
-    reason: Annotated[
-        str | None,
-        typer.Option("--reason", metavar="CODE", help="Those that failed for this reason."),
-    ] = None,
-    tag: Annotated[
-        str | None, typer.Option("--tag", metavar="TAG", help="Those with this tag.")
-    ] = None,
+    user: OfUser = None,
+    service: OfService = None,
+    reason: WithReason = None,
+    tag: WithTag = None,
     json: Json = False,
     *,
     server: Server,
@@ -126,8 +105,7 @@ def dead_letters(
 
     They stay until somebody retries or deletes them.
     """
-    given = {"user": user, "service": service, "reason": reason, "tag": tag}
-    where = {name: value for name, value in given.items() if value}
+    where = chosen(user=user, service=service, reason=reason, tag=tag)
 
     async def work() -> int:
         async with server.client() as client:

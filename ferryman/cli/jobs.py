@@ -9,6 +9,7 @@ import typer
 from ferryman.cli import show
 from ferryman.cli.conclusion import conclude
 from ferryman.cli.exits import exit_code_of_jobs
+from ferryman.cli.filters import InState, OfService, OfUser, WithTag
 from ferryman.cli.options import (
     CancelOnInterrupt,
     JobIds,
@@ -160,16 +161,10 @@ async def _cancelled(client: Client, job_id: int, *, quiet: bool) -> JobDoc:
 
 @on_server
 def list_jobs(
-    user: Annotated[
-        str | None, typer.Option("--user", "-u", metavar="NAME", help="Of this user.")
-    ] = None,
-    service: Annotated[
-        str | None, typer.Option("--service", "-s", metavar="NAME", help="Of this service.")
-    ] = None,
-    state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="In this state.")
-    ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="TAG", help="With this tag.")] = None,
+    user: OfUser = None,
+    service: OfService = None,
+    state: InState = None,
+    tag: WithTag = None,
     limit: Annotated[
         int,
         typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from ferryman.cli import options, show
 from ferryman.cli.exits import FAILED
+from ferryman.cli.filters import InState, OfService, OfUser, WithReason, WithTag, chosen
 from ferryman.cli.options import Json, Quiet, Server, on_server, run, state_named
 from ferryman.errors import BadArgument
 
@@ -22,21 +23,6 @@ JobIds: TypeAlias = Annotated[
 ]
 All: TypeAlias = Annotated[
     bool, typer.Option("--all", help="All jobs that fit the options; without any, all you may see.")
-]
-OfUser: TypeAlias = Annotated[
-    str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
-]
-OfService: TypeAlias = Annotated[
-    str | None, typer.Option("--service", "-s", metavar="NAME", help="Those of this service.")
-]
-InState: TypeAlias = Annotated[
-    str | None, typer.Option("--state", metavar="STATE", help="Those in this state.")
-]
-WithTag: TypeAlias = Annotated[
-    str | None, typer.Option("--tag", metavar="TAG", help="Those with this tag.")
-]
-WithReason: TypeAlias = Annotated[
-    str | None, typer.Option("--reason", metavar="CODE", help="Those that failed for this reason.")
 ]
 DeadLetters: TypeAlias = Annotated[
     bool, typer.Option("--dead-letters", help="Those that failed for good and are kept.")
@@ -63,7 +49,7 @@ def cancel(
     Give IDs (or last), or --all with options that choose: all that have not ended and fit. Of a
     single one it returns when none of its processes is left.
     """
-    where = _where(user=user, service=service, state=state_named(state), tag=tag)
+    where = chosen(user=user, service=service, state=state_named(state), tag=tag)
     if job_ids is not None and len(job_ids) == 1 and not (where or every):
         from ferryman.cli.jobs import cancel_one
 
@@ -100,15 +86,11 @@ def retry_or_delete(
     server: Server,
 ) -> None:
     """``ferryman retry`` and ``ferryman delete``, by the name of the command."""
-    where = _where(user=user, service=service, state=state_named(state), tag=tag, reason=reason)
+    where = chosen(user=user, service=service, state=state_named(state), tag=tag, reason=reason)
     if dead_letters:
         where["dead_letter"] = "true"
     action: BulkAction = "retry" if context.info_name == "retry" else "delete"
     _do(server, action, job_ids, where, every=every, yes=yes, quiet=quiet, json=json)
-
-
-def _where(**given: str | None) -> dict[str, str]:
-    return {name: value for name, value in given.items() if value}
 
 
 def _do(

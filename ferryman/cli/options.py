@@ -20,6 +20,7 @@ from ferryman.cli.identity import usual_user
 from ferryman.cli.last import LAST, is_meant, newest, replaced
 from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument, FerrymanError
+from ferryman.units import parse_duration
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -115,17 +116,14 @@ def whole(least: int, most: int | None = None) -> Callable[[str | int], int]:
 
 _TLS: Final = ("CA_FILE", "CLIENT_CERT", "CLIENT_KEY")
 """Variables, without FERRYMAN_, that name files in PEM form."""
-_UNITS: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
-_DURATION: Final = re.compile("".join(rf"(?:([0-9]{{1,9}}){unit})?" for unit in _UNITS))
 
 
 def seconds(text: str) -> float:
     """A duration such as 1h30m."""
-    match = _DURATION.fullmatch(text)
-    if match is None or not text:
-        raise typer.BadParameter(f"{text!r} is not a duration such as 90s or 1h30m")
-    counts = zip(match.groups(), _UNITS.values(), strict=True)
-    return sum(int(count) * unit for count, unit in counts if count)
+    try:
+        return parse_duration(text)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
 
 
 Attempt: TypeAlias = Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 import typer
 
 from ferryman.cli import options, show, submit_options
+from ferryman.cli.filters import OfUser
 from ferryman.cli.options import Json, Quiet, Server, on_server, run
 from ferryman.cli.selection import select
 
@@ -124,9 +125,7 @@ def add(
 @app.command("list")
 @on_server
 def list_schedules(
-    user: Annotated[
-        str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
-    ] = None,
+    user: OfUser = None,
     json: Json = False,
     *,
     server: Server,

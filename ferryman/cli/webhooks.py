@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
 import typer
 
 from ferryman.cli import show
+from ferryman.cli.filters import OfService, OfUser
 from ferryman.cli.options import Json, Quiet, Server, job_id, number, on_server, run
 
 if TYPE_CHECKING:
@@ -32,13 +33,8 @@ def events(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what happens, as it happens.")
     ] = False,
-    user: Annotated[
-        str | None, typer.Option("--user", "-u", metavar="USER", help="Only this user's jobs.")
-    ] = None,
-    service: Annotated[
-        str | None,
-        typer.Option("--service", "-s", metavar="NAME", help="Only this service's jobs."),
-    ] = None,
+    user: OfUser = None,
+    service: OfService = None,
     json: Json = False,
     *,
     server: Server,

@@ -20,21 +20,21 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 _TEXT_MUTANTS: Final = (
     _of(
         "a long text is refused by its length alone",
-        "shared/units/durations.py",
+        "ferryman/units.py",
         "    if len(text) > MAX_LENGTH:\n        raise",
         "    if False:\n        raise",
         f"{_TEXTS}a_long_text_is_refused_by_its_length_alone",
     ),
     _of(
         "a duration matches as a whole",
-        "shared/units/durations.py",
+        "ferryman/units.py",
         "    match = _DURATION.fullmatch(text)",
         "    match = _DURATION.match(text)",
         f"{_TEXTS}anything_else_is_no_duration",
     ),
     _of(
         "a duration is bounded",
-        "shared/units/durations.py",
+        "ferryman/units.py",
         "    if not seconds <= LONGEST_S:",
         "    if False:",
         f"{_TEXTS}a_duration_that_no_clock_can_add_is_refused",
