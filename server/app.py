@@ -16,17 +16,17 @@ from aiohttp import web
 from server.agents.follower import Follower
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
-from server.api.context import Context
-from server.api.problems import answer_problems
 from server.api.routes import OPEN_PATHS, add_routes
-from server.api.snapshots import Snapshots
-from server.api.upload_limits import UploadLimits
-from server.api.upload_threads import UploadThreads
 from server.callers import callers, rate_limits
 from server.composed import Server
 from server.configured_agents import agent_sessions, client, contact
 from server.domain.leases import RENEW_EVERY_S, of_server
 from server.health import Health
+from server.http.context import Context
+from server.http.problems import problems
+from server.http.snapshots import Snapshots
+from server.http.upload_limits import UploadLimits
+from server.http.upload_threads import UploadThreads
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
@@ -53,12 +53,16 @@ from server.stages.stage import Resources
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from server.store.agents import SqlAgents
-from server.store.identity import server_identity
+from server.store.identity import csrf_key, server_identity
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
 from server.store.schedules import SqlSchedules
 from server.store.services import SqlServices
+from server.web import routes as pages
+from server.web.site.csrf import CsrfTokens
+from server.web.site.error_page import error_page
+from server.web.site.site import Site
 from server.webhook_delivery import loop_of, webhooks_of
 from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
@@ -252,7 +256,7 @@ async def compose(
     gate = Gate(
         table,
         limits or connections.connection_limits(1024),
-        OPEN_PATHS,
+        OPEN_PATHS | pages.OPEN_PATHS,
         id_field="job_id",
         tokens=who.known,
         rates=rate_limits(allowed, clock),
@@ -260,7 +264,7 @@ async def compose(
         audit=who.recorder,
     )
     application = web.Application()
-    add_middlewares(application, gate, answer_problems)
+    add_middlewares(application, gate, problems(error_page))
     context = Context(
         jobs=jobs,
         storage=storage,
@@ -300,5 +304,7 @@ async def compose(
         version=metadata.version("ferryman"),
     )
     add_routes(application, context)
+    key = await csrf_key(database, secrets.token_bytes(32))
+    pages.add_routes(application, Site(context, identity, CsrfTokens(key)))
     by_name = {one.name: one for one in clients}
     return Server(application, supervisor, wakeups, gate, context, by_name)

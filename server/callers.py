@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from server.api.audit_recorder import Recorder
-from server.api.permitted import SignedRequests
 from server.api.routes import ROUTES
 from server.domain.allowances import Allowances
 from server.domain.permits import Permits
+from server.http.permitted import SignedRequests
 from server.settings.tables import ServerTable
 from server.stages.audit import AuditTrail
 from server.stages.tokens import Tokens

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from server.agents.agent_client import AgentClient
-from server.api.context import Context
 from server.domain.allowances import Allowances
 from server.domain.service import Service
+from server.http.context import Context
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
 from shared.http.middleware import Gate

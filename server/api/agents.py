@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from server.api.context import Context
-from server.api.documents import shown
-from server.api.parameter_types import flag, word
-from server.api.params import MAX_MESSAGE, flag_param, message_param
-from server.api.paths import AGENT
-from server.api.route import Route
 from server.domain.access import Area
 from server.domain.agents import REPLACED, AgentRecord
+from server.http.context import Context
+from server.http.documents import shown
+from server.http.parameter_types import flag, word
+from server.http.params import MAX_MESSAGE, flag_param, message_param
+from server.http.paths import AGENT
+from server.http.route import Route
 from server.ports import Agent
 from shared import wire
 from shared.units.sizes import say_count

@@ -7,19 +7,19 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api import documents
 from server.api.codes import FILE, NO_LOG
-from server.api.context import Context
-from server.api.downloads import send_result
-from server.api.params import attempt_number
-from server.api.paths import ATTEMPT, JOB
-from server.api.problems import Refusal
-from server.api.requested_job import requested_job
-from server.api.route import Route
-from server.api.stored_log import LOG_HEADERS, STREAMS, nothing_left, stored_log
 from server.domain.access import Area
 from server.domain.attempts import Attempt
 from server.domain.jobs import Job
+from server.http import documents
+from server.http.context import Context
+from server.http.params import attempt_number
+from server.http.paths import ATTEMPT, JOB
+from server.http.problems import Refusal
+from server.http.requested_job import requested_job
+from server.http.results import send_result
+from server.http.route import Route
+from server.http.stored_log import LOG_HEADERS, STREAMS, nothing_left, stored_log
 from shared import wire
 from shared.ids import AttemptKey
 from shared.wire import AttemptDoc, AttemptPage

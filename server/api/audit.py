@@ -6,15 +6,15 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from server.api.context import Context
-from server.api.parameter_types import MAX_ID, Param, word
-from server.api.params import int_param
-from server.api.query import paging
-from server.api.route import Route
 from server.domain.access import Area
 from server.domain.audit import AuditEntry, AuditFilter
 from server.domain.errors import BadField
 from server.domain.field_values import moment
+from server.http.context import Context
+from server.http.parameter_types import MAX_ID, Param, word
+from server.http.params import int_param
+from server.http.query import paging
+from server.http.route import Route
 from shared import wire
 from shared.clock import utc
 from shared.wire import AuditDoc, AuditPage

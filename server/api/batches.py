@@ -7,19 +7,19 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api.batch_result import send_batch
-from server.api.context import Context
-from server.api.downloads import cleaned
-from server.api.filters import job_filter
 from server.api.jobs import job_answer
-from server.api.params import int_param
-from server.api.paths import BATCH
-from server.api.problems import Refusal
-from server.api.query import STATE, filters, paging
-from server.api.requested_job import requested_job
-from server.api.route import Route
 from server.domain.access import Area
 from server.domain.jobs import Job
+from server.http.batch_result import send_batch
+from server.http.context import Context
+from server.http.filters import job_filter
+from server.http.params import int_param
+from server.http.paths import BATCH
+from server.http.problems import Refusal
+from server.http.query import STATE, filters, paging
+from server.http.requested_job import requested_job
+from server.http.results import cleaned
+from server.http.route import Route
 from server.ports import Filter
 from server.stages.read import list_jobs, list_parents
 from shared import wire

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from server.api import query
-from server.api.context import Context
-from server.api.filters import FILTERS, job_filter
-from server.api.params import json_body
-from server.api.route import Body, Route
 from server.domain import field_values
 from server.domain.access import Area
 from server.domain.bulk import BulkAction
 from server.domain.errors import BadField
+from server.http import query
+from server.http.context import Context
+from server.http.filters import FILTERS, job_filter
+from server.http.params import json_body
+from server.http.route import Body, Route
 from server.ports import Filter
 from shared import wire
 from shared.http.authentication import PRINCIPAL

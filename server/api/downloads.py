@@ -11,24 +11,23 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api import documents
-from server.api.batch_result import send_batch
 from server.api.codes import FILE, NO_RESULT
-from server.api.context import Context
-from server.api.paths import JOB
-from server.api.problems import Refusal
-from server.api.query import WAIT
-from server.api.requested_job import requested_job, wait_for_job
-from server.api.route import Route, json_answer
 from server.domain import states
 from server.domain.access import Area
-from server.domain.files import FileKind
-from server.domain.jobs import Job, Result
+from server.domain.jobs import Job
 from server.domain.permits import Shows
+from server.http import documents
+from server.http.batch_result import send_batch
+from server.http.context import Context
+from server.http.paths import JOB
+from server.http.problems import Refusal
+from server.http.query import WAIT
+from server.http.requested_job import requested_job, wait_for_job
+from server.http.results import cleaned, send_result
+from server.http.route import Route, json_answer
 from server.ports import AgentError, ScratchFile
 from shared import wire
 from shared.http.file_response import send_file
-from shared.ids import AttemptKey
 from shared.wire import JobState
 
 
@@ -85,45 +84,6 @@ async def result(request: web.Request, context: Context) -> web.StreamResponse:
         raise Refusal(HTTPStatus.CONFLICT, job.reason or f"job_{job.state.lower()}", why)
     headers = documents.when_to_ask_again(job, context.clock.now())
     return json_answer(context.document(job), HTTPStatus.ACCEPTED, headers)
-
-
-async def send_result(
-    request: web.Request, context: Context, job: Job, stored: Result, attempt: int | None = None
-) -> web.StreamResponse:
-    """A stored result: the job's, or that of one of its attempts."""
-    name = f"job-{job.id}" if attempt is None else f"job-{job.id}-attempt-{attempt}"
-    if attempt is None and job.state is not JobState.COMPLETED:
-        name += "-partial"
-    try:
-        async with context.storage.local_copy(FileKind.RESULT, stored.file) as path:
-            return await send_file(request, path, f"{name}.zip", stored.sha256, stored.section)
-    except FileNotFoundError:
-        raise await missing_result(context, job, attempt or job.attempt) from None
-
-
-async def missing_result(context: Context, job: Job, attempt: int) -> Refusal:
-    """Why a file that a row referred to is not there."""
-    now = await context.jobs.get(job.id)  # removed since the row was read?
-    if (await context.jobs.attempt(AttemptKey(job.id, attempt))).result is None:
-        return cleaned(now)
-    return Refusal(
-        HTTPStatus.INTERNAL_SERVER_ERROR,
-        "result_missing",
-        f"the stored result of job {job.id} is missing; tell the operator",
-        job_id=job.id,
-        state=documents.reference_state(job.state),
-    )
-
-
-def cleaned(job: Job) -> Refusal:
-    """Its files are removed."""
-    return Refusal(
-        HTTPStatus.GONE,
-        "result_cleaned",
-        f"job {job.id} has expired, its files are removed",
-        job_id=job.id,
-        state=JobState.CLEANED,
-    )
 
 
 def _only_the_document(job: Job, context: Context) -> bytes:

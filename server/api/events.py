@@ -7,18 +7,18 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api import documents, event_stream
-from server.api.context import Context
-from server.api.parameter_types import Param, seconds, whole
-from server.api.params import int_param, job_id
-from server.api.paths import JOB
-from server.api.query import SERVICE, USER
-from server.api.requested_job import wait_until
-from server.api.route import Route
-from server.api.shared_reads import Messages
 from server.domain.access import Area, visible
 from server.domain.jobs import Event
 from server.domain.permits import Shows
+from server.http import documents, event_stream
+from server.http.context import Context
+from server.http.parameter_types import Param, seconds, whole
+from server.http.params import int_param, job_id
+from server.http.paths import JOB
+from server.http.query import SERVICE, USER
+from server.http.requested_job import wait_until
+from server.http.route import Route
+from server.http.shared_reads import Messages
 from server.ports import EventsPage, Filter
 from server.stages.read import list_events, read_events, read_job
 from shared import wire

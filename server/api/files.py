@@ -11,24 +11,24 @@ from urllib.parse import quote
 
 from aiohttp import hdrs, web
 
-from server.api import documents
 from server.api.codes import FILE, NO_LOG
-from server.api.context import Context
-from server.api.log_source import FILES, find_attempt, live_agent
-from server.api.parameter_types import Param, flag, whole, word
-from server.api.params import flag_param, int_param
-from server.api.paths import JOB
-from server.api.problems import Refusal
-from server.api.requested_job import requested_job
-from server.api.route import Route
-from server.api.running_files import list_running, running_file
-from server.api.stored_files import list_stored, stored_file
 from server.domain.access import Area
 from server.domain.attempts import Attempt
 from server.domain.errors import BadField
 from server.domain.jobs import Job
 from server.domain.media_types import media_type, shown_as
 from server.domain.permits import Shows
+from server.http import documents
+from server.http.context import Context
+from server.http.log_source import FILES, find_attempt, live_agent
+from server.http.parameter_types import Param, flag, whole, word
+from server.http.params import flag_param, int_param
+from server.http.paths import JOB
+from server.http.problems import Refusal
+from server.http.requested_job import requested_job
+from server.http.route import Route
+from server.http.running_files import list_running, running_file
+from server.http.stored_files import list_stored, stored_file
 from shared import wire
 from shared.http.numbers import whole_number
 from shared.http.ranges import requested_part

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from server.api.parameter_types import Param
-from server.api.route import Body
 from server.domain.retry_policy import BackoffKind
 from server.domain.schedules import NOT_REPEATED
+from server.http.parameter_types import Param
+from server.http.route import Body
 from shared.wire import Missed, Overlap
 
 

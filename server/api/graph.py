@@ -6,15 +6,15 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api.context import Context
-from server.api.documents import child_counts, shown
-from server.api.parameter_types import choice
-from server.api.params import job_id
-from server.api.paths import JOB
-from server.api.route import Route, json_answer
 from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.graph import Node, mermaid
+from server.http.context import Context
+from server.http.documents import child_counts, shown
+from server.http.parameter_types import choice
+from server.http.params import job_id
+from server.http.paths import JOB
+from server.http.route import Route, json_answer
 from server.stages.graph import graph_of
 from shared import wire
 from shared.http.authentication import PRINCIPAL

@@ -8,21 +8,21 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from server.api import documents
-from server.api.conditional import tag_of
-from server.api.context import Context
-from server.api.filters import job_filter
-from server.api.parameter_types import choice, word
-from server.api.params import int_param, job_id
-from server.api.paths import JOB
-from server.api.query import FILTERS, WAIT, filters, paging
-from server.api.requested_job import wait_for_job
-from server.api.route import Route, json_answer
 from server.domain.access import Area, visible
 from server.domain.errors import AlreadyEnded, BadField
 from server.domain.history import history
 from server.domain.jobs import Job
 from server.domain.permits import Shows
+from server.http import documents
+from server.http.conditional import tag_of
+from server.http.context import Context
+from server.http.filters import job_filter
+from server.http.parameter_types import choice, word
+from server.http.params import int_param, job_id
+from server.http.paths import JOB
+from server.http.query import FILTERS, WAIT, filters, paging
+from server.http.requested_job import wait_for_job
+from server.http.route import Route, json_answer
 from server.ports import Filter
 from server.stages.read import job_of_key, list_ids, list_jobs
 from shared import wire

@@ -11,11 +11,16 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from server.api import event_stream
 from server.api.codes import NO_LOG
-from server.api.context import Context
-from server.api.event_stream import NO_BUFFERING
-from server.api.log_source import (
+from server.domain.access import Area
+from server.domain.attempts import Attempt
+from server.domain.errors import BadField
+from server.domain.jobs import Job
+from server.domain.permits import Shows
+from server.http import event_stream
+from server.http.context import Context
+from server.http.event_stream import NO_BUFFERING
+from server.http.log_source import (
     FOR_NOW,
     find_attempt,
     has_started,
@@ -23,18 +28,13 @@ from server.api.log_source import (
     not_started,
     opened_log,
 )
-from server.api.parameter_types import choice, flag, whole
-from server.api.params import flag_param, int_param
-from server.api.paths import JOB
-from server.api.problems import Refusal
-from server.api.requested_job import requested_job
-from server.api.route import Route
-from server.api.stored_log import LOG_HEADERS, STREAMS
-from server.domain.access import Area
-from server.domain.attempts import Attempt
-from server.domain.errors import BadField
-from server.domain.jobs import Job
-from server.domain.permits import Shows
+from server.http.parameter_types import choice, flag, whole
+from server.http.params import flag_param, int_param
+from server.http.paths import JOB
+from server.http.problems import Refusal
+from server.http.requested_job import requested_job
+from server.http.route import Route
+from server.http.stored_log import LOG_HEADERS, STREAMS
 
 _LAST: Final = 2**62
 _MAX_ATTEMPT: Final = 2**31 - 1

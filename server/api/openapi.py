@@ -11,11 +11,11 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api.context import Context
 from server.api.openapi_document import describe
-from server.api.problems import Refusal
-from server.api.route import Route
 from server.domain.access import Area
+from server.http.context import Context
+from server.http.problems import Refusal
+from server.http.route import Route
 from shared.http.file_response import send_bytes
 
 _PAGE: Final = """<!doctype html>

@@ -27,9 +27,9 @@ from server.api.openapi_parts import (
 )
 from server.api.openapi_schemas import REF, field_texts, schemas
 from server.api.openapi_webhooks import webhooks
-from server.api.parameter_types import Param
-from server.api.route import LINK_PARAMETER, TICKET_PARAMETER, Answer, Body, Route
 from server.domain.access import Area, roles_of
+from server.http.parameter_types import Param
+from server.http.route import LINK_PARAMETER, TICKET_PARAMETER, Answer, Body, Route
 from shared.webhook_wire import WebhookBody
 from shared.wire import Problem, ReferenceProblem, Wire
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from server.api.parameter_types import MAX_ID, Param, choice, word
-from server.api.route import LINK_PARAMETER, TICKET_PARAMETER, Route
-from server.api.stored_log import STREAMS
 from server.domain.access import Area
+from server.http.parameter_types import MAX_ID, Param, choice, word
+from server.http.route import LINK_PARAMETER, TICKET_PARAMETER, Route
+from server.http.stored_log import STREAMS
 from shared.http.middleware import ALWAYS
 from shared.http.origins import SAFE_METHODS
 

@@ -9,17 +9,17 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from server.api.addresses import address
 from server.api.codes import JSON
-from server.api.context import Context
-from server.api.params import json_body
-from server.api.paths import JOB
-from server.api.requested_job import requested_job
-from server.api.route import LINK_PARAMETER, TICKET_PARAMETER, Body, Route, json_answer
 from server.domain import permit_requests
 from server.domain.access import Area
 from server.domain.permits import Shows
 from server.domain.upload_fields import OPTIONAL
+from server.http.addresses import address
+from server.http.context import Context
+from server.http.params import json_body
+from server.http.paths import JOB
+from server.http.requested_job import requested_job
+from server.http.route import LINK_PARAMETER, TICKET_PARAMETER, Body, Route, json_answer
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL

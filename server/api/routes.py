@@ -17,7 +17,6 @@ from server.api import (
     events,
     files,
     graph,
-    job_page,
     jobs,
     logs,
     openapi,
@@ -30,13 +29,13 @@ from server.api import (
     usage,
     webhooks,
 )
-from server.api.conditional import conditional
-from server.api.context import Context
-from server.api.permitted import BY_PERMIT, check_permit
-from server.api.route import Route, json_answer
 from server.domain.access import Area, acting_as, check_area
 from server.domain.errors import BadField
 from server.domain.upload_fields import USER_ID
+from server.http.conditional import conditional
+from server.http.context import Context
+from server.http.permitted import BY_PERMIT, check_permit
+from server.http.route import Route, json_answer
 from shared.http.authentication import PRINCIPAL
 
 ROUTES: Final = (
@@ -44,7 +43,6 @@ ROUTES: Final = (
     *upload.ROUTES,
     *downloads.ROUTES,
     *jobs.ROUTES,
-    *job_page.ROUTES,
     *permits.ROUTES,
     *bulk.ROUTES,
     *events.ROUTES,
@@ -93,7 +91,7 @@ def _serve(route: Route, context: Context) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         principal = request[PRINCIPAL]
         if principal.role in BY_PERMIT:
-            check_permit(route, request)
+            check_permit(request, by_link=route.by_link, by_ticket=route.by_ticket)
         else:
             check_area(principal, route.area, route.scope)
         route.check_query(request)

@@ -8,16 +8,16 @@ from typing import Final
 from aiohttp import web
 
 from server.api.codes import FORM
-from server.api.context import Context
 from server.api.form_fields import SCHEDULE as SCHEDULE_FORM
-from server.api.forms import check_head, received_form
-from server.api.params import int_param
-from server.api.paths import SCHEDULE
-from server.api.problems import Refusal
-from server.api.query import USER, paging
-from server.api.route import Route, json_answer
 from server.domain.access import Area
 from server.domain.schedules import NOT_REPEATED, Outcome, Schedule, check_schedule_field
+from server.http.context import Context
+from server.http.forms import check_head, received_form
+from server.http.params import int_param
+from server.http.paths import SCHEDULE
+from server.http.problems import Refusal
+from server.http.query import USER, paging
+from server.http.route import Route, json_answer
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL

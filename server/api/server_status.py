@@ -7,9 +7,10 @@ from typing import Final, Literal
 
 from aiohttp import web
 
-from server.api.context import Context
-from server.api.route import Route, json_answer
 from server.domain.access import Area
+from server.http.context import Context
+from server.http.problems import wants_page
+from server.http.route import Route, json_answer
 from shared.http.authentication import PRINCIPAL
 from shared.wire import Wire
 
@@ -36,8 +37,10 @@ class HealthDoc(Wire):
     """What is wrong."""
 
 
-async def ping(_: web.Request, __: Context) -> web.StreamResponse:
-    """Whether anybody is there."""
+async def ping(request: web.Request, context: Context) -> web.StreamResponse:
+    """Whether anybody is there; a browser goes on to the pages."""
+    if wants_page(request):
+        raise web.HTTPSeeOther(f"{context.url_prefix}/jobs")
     return json_answer(Pong(message="pong"))
 
 
@@ -64,6 +67,6 @@ async def health(request: web.Request, context: Context) -> web.StreamResponse:
 
 
 ROUTES: Final = (
-    Route("GET", "/", Area.OPEN, ping, {200: Pong}),
+    Route("GET", "/", Area.OPEN, ping, {200: Pong, 303: None}),
     Route("GET", "/health", Area.OPEN, health, {200: HealthDoc, 503: HealthDoc}),
 )

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from server.api.context import Context
-from server.api.documents import retry_doc
-from server.api.parameter_types import flag, word
-from server.api.params import MAX_MESSAGE, flag_param, json_body, message_param
-from server.api.paths import SERVICE, SERVICES
-from server.api.route import Body, Route, json_answer
 from server.domain.access import Area, Visible, visible
 from server.domain.errors import BadField
 from server.domain.service import Service
+from server.http.context import Context
+from server.http.documents import retry_doc
+from server.http.parameter_types import flag, word
+from server.http.params import MAX_MESSAGE, flag_param, json_body, message_param
+from server.http.paths import SERVICE, SERVICES
+from server.http.route import Body, Route, json_answer
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL

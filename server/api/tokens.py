@@ -11,17 +11,17 @@ from typing import Annotated, Any, Final, cast
 from aiohttp import web
 from pydantic import AfterValidator, Field, field_validator
 
-from server.api.bodies import JsonBody, read_body
 from server.api.codes import JSON as _JSON
-from server.api.context import Context
-from server.api.parameter_types import Param, choice, flag, whole, word
-from server.api.params import flag_param, int_param
-from server.api.paths import TOKEN, TOKENS
-from server.api.route import Body, Route, json_answer
 from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.tokens import NAME, RESERVED, TokenRecord
 from server.domain.upload_fields import USER_ID
+from server.http.bodies import JsonBody, read_body
+from server.http.context import Context
+from server.http.parameter_types import Param, choice, flag, whole, word
+from server.http.params import flag_param, int_param
+from server.http.paths import TOKEN, TOKENS
+from server.http.route import Body, Route, json_answer
 from server.ports.tokens import TokenFilter
 from server.stages.tokens import NewToken
 from shared import wire

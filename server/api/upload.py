@@ -7,22 +7,22 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api.addresses import links_by, with_query
 from server.api.codes import FORM
-from server.api.context import Context
 from server.api.form_fields import UPLOAD
-from server.api.forms import check_head, received_form
-from server.api.parameter_types import Param
-from server.api.paths import JOB_PAGE
-from server.api.permitted import TICKET
-from server.api.problems import wants_page
-from server.api.route import TICKET_PARAMETER, Route, json_answer
 from server.domain.access import Area
 from server.domain.allowances import DAY
 from server.domain.errors import BadField
 from server.domain.jobs import Job, UsedTicket
 from server.domain.permits import LINK_OF_UPLOAD_S, Link, Shows, Ticket
 from server.domain.upload_fields import HEADER, check_field, upload_request
+from server.http.addresses import links_by, with_query
+from server.http.context import Context
+from server.http.forms import check_head, received_form
+from server.http.parameter_types import Param
+from server.http.paths import JOB_PAGE
+from server.http.permitted import TICKET
+from server.http.problems import wants_page
+from server.http.route import TICKET_PARAMETER, Route, json_answer
 from server.stages.accept import QUEUED
 from shared import wire
 from shared.clock import SECOND

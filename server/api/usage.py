@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from server.api.context import Context
-from server.api.parameter_types import word
-from server.api.route import Route
 from server.domain.access import Area, user_asked_for
 from server.domain.allowances import end_of_day
 from server.domain.errors import BadField
 from server.domain.upload_fields import USER_ID
+from server.http.context import Context
+from server.http.parameter_types import word
+from server.http.route import Route
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL

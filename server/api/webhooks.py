@@ -6,16 +6,16 @@ from typing import Final, get_args
 
 from aiohttp import web
 
-from server.api.context import Context
-from server.api.parameter_types import MAX_ID, choice, word
-from server.api.params import int_param, job_id
-from server.api.paths import JOB
-from server.api.problems import Refusal
-from server.api.query import paging
-from server.api.route import Route
 from server.domain.access import Area
 from server.domain.errors import BadField, NotAllowed
 from server.domain.webhooks import Delivery, Signer, SignerKind
+from server.http.context import Context
+from server.http.parameter_types import MAX_ID, choice, word
+from server.http.params import int_param, job_id
+from server.http.paths import JOB
+from server.http.problems import Refusal
+from server.http.query import paging
+from server.http.route import Route
 from server.ports.webhooks import DeliveryFilter
 from server.stages.read import read_job
 from shared import webhook_wire

@@ -53,6 +53,23 @@ def roles_of(area: Area) -> list[str]:
     return sorted(role or "anybody" for role in _ROLES[area])
 
 
+def scope_of(area: Area, method: str) -> Scope | None:
+    """What a token needs, unless a route says otherwise; None: nothing."""
+    if area in (Area.OPEN, Area.CALLER):
+        return None
+    if area is Area.ADMIN:
+        return Scope.ADMIN
+    if method == "GET":
+        return Scope.OPERATE if area is Area.AGENTS else Scope.READ
+    return {Area.JOBS: Scope.MANAGE, Area.TICKETS: Scope.SUBMIT}.get(area, Scope.OPERATE)
+
+
+def may_use(principal: Principal, area: Area, method: str = "GET") -> bool:
+    """Whether :func:`check_area` lets the principal pass."""
+    scope = scope_of(area, method)
+    return principal.role in _ROLES[area] and (scope is None or principal.may(scope))
+
+
 def check_area(principal: Principal, area: Area, scope: Scope | None) -> None:
     """Refuse a role that has nothing to do with the routes of an area, and a token without the
     scope that the route asks for.

@@ -11,6 +11,7 @@ from shared.sql import Database, Transaction
 
 _WEBHOOKS: Final = "webhook_secret"
 _PERMITS: Final = "signing_key"
+_FORMS: Final = "csrf_key"
 
 
 async def server_identity(database: Database, candidate: str) -> tuple[str, tuple[str, ...]]:
@@ -38,6 +39,11 @@ async def webhook_secret(database: Database, candidate: str) -> str:
 async def signing_key(database: Database, candidate: bytes) -> bytes:
     """The secret that signs upload tickets and links (``candidate`` if there is none)."""
     return bytes.fromhex(await _kept(database, _PERMITS, candidate.hex()))
+
+
+async def csrf_key(database: Database, candidate: bytes) -> bytes:
+    """The secret that proves that a form was sent by a page of ours (``candidate`` if none)."""
+    return bytes.fromhex(await _kept(database, _FORMS, candidate.hex()))
 
 
 async def _kept(database: Database, key: str, candidate: str) -> str:

@@ -1,1 +1,1 @@
-"""Pages for people, made of the documents that the API shows."""
+"""The dashboard: pages for people, made on the server. They work without scripts, too."""

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from server.api.route import Route
 from server.api.routes import ROUTES
 from server.domain.access import Area
+from server.http.route import Route
 from shared.principals import Principal, Role
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.raw_http import Answer, ask, holding

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from server.api import documents
 from server.domain.batch import Batch
 from server.domain.jobs import Hold, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
+from server.http import documents
 from server.stages.waiting import why_waiting
 from shared.clock import iso, utc
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from server.api import event_stream
+from server.http import event_stream
 from server.store import events
 from shared.wire import EventDoc
 from tests.support.fake_agent import FakeAgent, HeldPayload, serving

@@ -210,9 +210,8 @@ async def test_the_page_of_a_job_shows_where_it_stands_and_leads_on(world):
     assert headers["Referrer-Policy"] == "no-referrer"
     assert headers["Cache-Control"] == "no-store"
     policy = headers["Content-Security-Policy"]
-    assert policy.startswith("default-src 'none'; style-src 'sha256-")
-    assert "script" not in policy
-    assert "<script" not in page
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "<script>" not in page
     (result,) = re.findall(r'href="([^"]*/result[^"]*)"', page)
     assert (await world.get(result))[0] == 200
 
@@ -223,8 +222,10 @@ async def test_the_page_of_a_job_is_for_who_may_see_it(world):
         shown = {"Authorization": f"Bearer the-token-of-{who}"}
         found, page = await world.get(f"/jobs/{job_id}", **BROWSER, **shown)
         assert (found, page.startswith("<!doctype html>")) == (status, True)
-    status, page = await world.get(f"/jobs/{job_id}", **BROWSER)
-    assert status == 401
-    assert "token" in page
+    async with world.caller.session.get(
+        f"{world.url}/jobs/{job_id}", headers=BROWSER, allow_redirects=False
+    ) as answer:
+        there = answer.headers["Location"]
+    assert (answer.status, there) == (303, f"/login?next=%2Fjobs%2F{job_id}")
     status, text = await world.get(f"/jobs/{job_id}")  # a program
     assert (status, text[0]) == (401, "{")

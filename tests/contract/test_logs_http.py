@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from server.api import log_source
+from server.http import log_source
 from tests.contract.test_attempts_http import RETRIED, left
 from tests.contract.test_events_http import SSE, Message, followed
 from tests.support.fake_agent import FakeAgent, HeldPayload, page, serving

@@ -18,11 +18,11 @@ from server.api.codes import CODES
 from server.api.field_texts import TEXTS
 from server.api.openapi_document import codes_of, describe, openapi_path, path_names
 from server.api.openapi_parts import EVENT_STREAM, TAGS
-from server.api.parameter_types import Param
-from server.api.route import Route
 from server.api.routes import ROUTES
 from server.domain.schedules import NOT_REPEATED
 from server.domain.upload_fields import NEEDED, OPTIONAL
+from server.http.parameter_types import Param
+from server.http.route import Route
 from server.settings.tables import ServiceTable
 from tests.support.described import followed
 from tests.support.fake_orchestrator import FakeOrchestrator

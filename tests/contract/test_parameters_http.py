@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from server.api.route import Route
 from server.api.routes import ROUTES
+from server.http.route import Route
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from server.api import event_stream, log_source, params
+from server.http import event_stream, log_source, params
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 

@@ -111,7 +111,7 @@ async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_serve
                 await jobs.clean([Move(job_id, job.attempt, job.state, JobState.CLEANED, 1, "")])
             raise FileNotFoundError
 
-        monkeypatch.setattr("server.api.downloads.send_file", gone)
+        monkeypatch.setattr("server.http.results.send_file", gone)
         found, _, body = await caller.get(f"/api/v1/jobs/{job_id}/result")
         assert (found, json.loads(body)["code"]) == (status, code)
 

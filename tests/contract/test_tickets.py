@@ -235,7 +235,7 @@ async def test_a_refused_form_gets_a_page_that_leads_back(world):
     assert "Invalid name" in page
     assert "invalid_name" in page
     assert "<script>" not in page
-    assert f'href="{PORTAL}/?&quot;&lt;"' in page
+    assert f'href="{PORTAL}/?&#34;&lt;"' in page
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     status, page, _ = await world.post(f"{url}x", **BROWSER)
     assert status == 403

@@ -22,6 +22,7 @@ from ferryman.client_options import ClientOptions
 from server.api.openapi_document import codes_of
 from server.api.routes import ROUTES
 from server.settings.tables import ServerSettings
+from server.web.routes import ROUTES as PAGES
 from shared.units.durations import parse_duration
 from shared.units.sizes import parse_size
 from shared.wire import JobState, Reason, WaitReason
@@ -147,6 +148,7 @@ def test_every_status_of_a_refusal_is_explained():
 
 def test_routes_that_are_documented_exist():
     known = {f"{route.method} {route.path}" for route in ROUTES}
+    known |= {f"{page.method} {page.path}" for page in PAGES}
     server_part = API[: API.index("## The agent's routes")]
     for line in re.findall(r"^###? (.*)$", server_part, re.MULTILINE):
         for route in re.findall(r"`((?:GET|POST|PUT|DELETE) [^`]+)`", line):

@@ -151,7 +151,7 @@ MUTANTS: Final = (
     ),
     of(
         "a job and what it has left are read by who may see it only",
-        "server/api/requested_job.py",
+        "server/http/requested_job.py",
         "return await read_job(context.jobs, request[PRINCIPAL], job_id(request))",
         "return await context.jobs.get(job_id(request))",
         f"{_HIDDEN}[GET /download/{{id}}]",

@@ -119,7 +119,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a child without a result is named in the ZIP of the batch",
-        "server/api/batch_result.py",
+        "server/http/batch_result.py",
         "note=note, missing=missing",
         "note=note, missing=[]",
         f"{_HTTP}results_that_are_not_there_are_named",

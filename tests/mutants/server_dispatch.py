@@ -84,7 +84,7 @@ MUTANTS: Final = (
     ),
     of(
         "retries that are left are counted",
-        "server/api/documents.py",
+        "server/http/documents.py",
         "(rules.retries if rules else 0) - job.retries_used",
         "(rules.retries if rules else 0)",
         "a_job_that_is_to_be_tried_again_shows_when_and_is_sent_then",

@@ -271,7 +271,7 @@ MUTANTS: Final = (
     ),
     _of(
         "whoever goes away leaves no traceback",
-        "server/api/problems.py",
+        "server/http/problems.py",
         "except (web.HTTPRedirection, ConnectionError):",
         "except web.HTTPRedirection:",
         f"{_FRONT}a_download_that_is_broken_off_is_one_line_without_a_traceback",
@@ -306,7 +306,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a full database is 507",
-        "server/api/problems.py",
+        "server/http/problems.py",
         "HTTPStatus.INSUFFICIENT_STORAGE if problem.full else 503",
         "503",
         f"{_FRONT}a_full_database_is_507_and_another_failure_503",

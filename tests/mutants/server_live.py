@@ -97,14 +97,14 @@ MUTANTS: Final = (
     ),
     _mutant(
         "open streams are bounded",
-        "api/event_stream.py",
+        "http/event_stream.py",
         "with context.waiting(request), changes as changed:",
         "with changes as changed:",
         f"{_EVENTS}open_streams_are_counted_as_waits",
     ),
     _mutant(
         "a log is followed into its result",
-        "api/log_source.py",
+        "http/log_source.py",
         "if offset < stored.size:",
         "if offset == 0:",
         f"{_LOGS}a_followed_log_goes_on_from_the_agent_into_the_result",

@@ -9,7 +9,7 @@ from tests.mutants.mutant import Mutant
 
 def _of(module: str, protection: str, old: str, new: str, *tests: str) -> Mutant:
     names = tuple(f"tests/unit/server/test_{module}.py::test_{test}" for test in tests)
-    return Mutant("params", protection, f"server/api/{module}.py", old, new, names)
+    return Mutant("params", protection, f"server/http/{module}.py", old, new, names)
 
 
 def of(protection: str, old: str, new: str, *tests: str) -> Mutant:

@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _DOMAIN: Final = "server/domain/permits.py"
 _ASKED: Final = "server/domain/permit_requests.py"
-_PERMITTED: Final = "server/api/permitted.py"
+_PERMITTED: Final = "server/http/permitted.py"
 _UNIT: Final = "tests/unit/server/domain/test_permits.py::test_"
 _TICKETS: Final = "tests/contract/test_tickets.py::test_"
 _LINKS: Final = "tests/contract/test_links.py::test_"
@@ -57,14 +57,14 @@ MUTANTS: Final = (
     _of(
         "a ticket is good for uploads only",
         _PERMITTED,
-        "        if not route.by_ticket:",
+        "        if not by_ticket:",
         "        if False:",
         f"{_TICKETS}a_ticket_is_good_for_no_other_route",
     ),
     _of(
         "a link is good for its routes only",
         _PERMITTED,
-        "if link.shows not in route.by_link or",
+        "if link.shows not in by_link or",
         "if",
         f"{_LINKS}a_link_is_good_for_its_routes_and_for_no_other",
     ),
@@ -105,9 +105,9 @@ MUTANTS: Final = (
     ),
     _of(
         "what a page shows is text",
-        "server/web/job_page.py",
-        "<p>{escape(job.message)}</p>",
-        "<p>{job.message}</p>",
-        "tests/unit/server/test_pages.py::test_nothing_from_outside_is_markup",
+        "server/web/site/site.py",
+        "autoescape=True",
+        "autoescape=False",
+        "tests/contract/test_links.py::test_the_page_of_a_job_shows_where_it_stands_and_leads_on",
     ),
 )

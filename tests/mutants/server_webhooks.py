@@ -62,7 +62,7 @@ MUTANTS: Final = (
     ),
     of(
         "a stream ends with its token",
-        "server/api/context.py",
+        "server/http/context.py",
         "return self.accepts(request)",
         "return True",
         "tests/contract/test_polling_http.py::test_a_stream_and_a_wait_end_with_their_token",

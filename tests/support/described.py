@@ -13,7 +13,9 @@ from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[impor
 
 from server.api.openapi_document import describe, openapi_path
 from server.api.routes import ROUTES
+from server.web.routes import ROUTES as PAGES
 
+_PAGES: Final = frozenset(page.path for page in PAGES)
 _FORMATS: Final = FormatChecker(())
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 
@@ -45,6 +47,8 @@ class Described:
         resource = request.match_info.route.resource
         if resource is None or request.method == hdrs.METH_OPTIONS:
             return  # no route
+        if resource.canonical in _PAGES:
+            return  # for people
         method = "get" if request.method == hdrs.METH_HEAD else request.method.lower()
         where = f"{request.method} {resource.canonical} {response.status}"
         document = described()

@@ -7,13 +7,13 @@ import dataclasses
 
 import pytest
 
-from server.api import documents
 from server.domain import states
 from server.domain.allowances import DAY, DayUsed
 from server.domain.errors import NoSuchJob, QueueFull, StorageFull
 from server.domain.jobs import Bundle, Job, Move, Result, Step
 from server.domain.placement import Candidate
 from server.domain.service import Service
+from server.http import documents
 from server.ports import Filter
 from server.store.jobs import SqlJobs
 from server.store.statements import HELD

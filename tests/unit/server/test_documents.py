@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from server.api import documents
 from server.domain.attempts import Attempt
 from server.domain.jobs import Event, Result
 from server.domain.retry_policy import RetryPolicy
+from server.http import documents
 from shared.wire import ChildCounts, JobState, Limits
 from tests.support.jobs import job
 

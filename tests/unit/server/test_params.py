@@ -6,9 +6,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from server.api import params
-from server.api.problems import Refusal
 from server.domain.errors import BadField
+from server.http import params
+from server.http.problems import Refusal
 
 
 def request(query: str = "", job_id: str = "7") -> web.Request:

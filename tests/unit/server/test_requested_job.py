@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from server.api.context import Context
-from server.api.requested_job import wait_for_job
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
+from server.http.context import Context
+from server.http.requested_job import wait_for_job
 from server.loops.wakeups import JobWakeups
 from shared.http.authentication import PRINCIPAL
 from shared.principals import LOCAL

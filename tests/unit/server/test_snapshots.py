@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from server.api.problems import Refusal
-from server.api.snapshots import MAX_SNAPSHOTS, Snapshots
+from server.http.problems import Refusal
+from server.http.snapshots import MAX_SNAPSHOTS, Snapshots
 from server.storage.scratch import FolderScratch
 from tests.support.sim_clock import SimClock
 

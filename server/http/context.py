@@ -1,0 +1,132 @@
+"""What the handlers work with; the composition root puts one into the application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from server.domain.allowances import Allowances
+from server.domain.errors import NotAllowed
+from server.domain.jobs import Job
+from server.domain.permits import Permits
+from server.http import documents
+from server.http.shared_reads import Messages, SharedReads
+from server.http.snapshots import Snapshots
+from server.http.upload_limits import UploadLimits
+from server.http.upload_threads import UploadThreads
+from server.ports import Fleet, Jobs, Scratch, Storage, Watch
+from server.stages.accept import Accept
+from server.stages.agents import Agents
+from server.stages.audit import AuditTrail
+from server.stages.bulk import Bulk
+from server.stages.cancel import Cancel
+from server.stages.delete import Delete
+from server.stages.retry import RetryByHand
+from server.stages.schedules import Schedules
+from server.stages.services import Services
+from server.stages.tokens import Tokens
+from server.stages.waiting import why_waiting
+from server.stages.webhooks import Webhooks
+from shared.clock import Clock
+from shared.http.authentication import PRINCIPAL
+from shared.multipart.limits import FormLimits
+from shared.wire import ChildCounts, JobDoc, QueueInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    jobs: Jobs
+    storage: Storage
+    scratch: Scratch
+    fleet: Fleet
+    agents: Agents
+    services: Services
+    allowances: Allowances
+    watch: Watch
+    clock: Clock
+    accept: Accept
+    cancel: Cancel
+    schedules: Schedules
+    tokens: Tokens
+    audit: AuditTrail
+    token_needed: bool
+    """A request without a token is refused."""
+    webhooks: Webhooks
+    delete: Delete
+    retry: RetryByHand
+    bulk: Bulk
+    form_limits: FormLimits
+    upload_limits: UploadLimits
+    upload_threads: UploadThreads
+    snapshots: Snapshots
+    cancel_patience_s: float
+    troubles: Callable[[], Awaitable[list[str]]]
+    """What is wrong now, in sentences; empty: all is well."""
+    version: str
+    waiting: Callable[[web.Request], AbstractContextManager[None]]
+    """Around a request's wait; refuses where too many wait."""
+    accepts: Callable[[web.Request], bool]
+    """Whether the token, ticket or link of a request is good now."""
+    permits: Permits
+    url_prefix: str = ""
+    """Path below which a proxy shows us."""
+    unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    """Threads that read in results for those who want single files."""
+    public_url: str | None = None
+    """Scheme and host that browsers know us by; None: those of the request."""
+    return_origins: frozenset[str] = frozenset()
+    """Where a form that was posted with a ticket may be sent on to."""
+    event_reads: SharedReads[Messages] = field(default_factory=SharedReads)
+    """Of those who follow the events of all jobs."""
+    log_openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
+    """Followers of logs that begin at once: each asks the store and an agent."""
+
+    def still_accepted(self, request: web.Request) -> bool:
+        """Whether the token or link of a request that goes on for long is still good."""
+        return self.accepts(request)
+
+    def check_not_revoked(self, request: web.Request) -> None:
+        """Before something is made of an upload that took long. A ticket or token that was good
+        when it began may end meanwhile, but not be revoked.
+
+        Raises:
+            NotAllowed
+        """
+        principal = request[PRINCIPAL]
+        if principal.token_id is not None and self.tokens.revoked(principal.token_id):
+            raise NotAllowed(
+                f"the token of {principal.name} was revoked while this upload was under way"
+            )
+
+    async def queue_of(self, jobs: Sequence[Job], *, in_list: bool = False) -> dict[int, QueueInfo]:
+        """Why those of the jobs that wait do."""
+        now = self.clock.now()
+        return await why_waiting(jobs, self.services, self.jobs, self.fleet, now, in_list=in_list)
+
+    async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:
+        """The jobs as lists show them, those that wait with the reason."""
+        queue = await self.queue_of(jobs, in_list=True)
+        counts = await self.children_of(jobs)
+        return [self.document(job, queue.get(job.id), counts.get(job.id)) for job in jobs]
+
+    async def children_of(self, jobs: Sequence[Job]) -> dict[int, ChildCounts]:
+        """What became of the children of those that have some."""
+        found = await self.jobs.batches_of([job.id for job in jobs])
+        parents = {parent: batch for parent, batch in found.items() if batch.total}
+        unended = [parent for parent, batch in parents.items() if batch.ended < batch.made]
+        active = await self.jobs.active_children(unended)
+        return {
+            parent: documents.child_counts(batch, active.get(parent, 0))
+            for parent, batch in parents.items()
+        }
+
+    def document(
+        self, job: Job, queue: QueueInfo | None = None, batch: ChildCounts | None = None
+    ) -> JobDoc:
+        """The job as it is shown."""
+        service = self.services.get(job.service)
+        return documents.job_doc(job, service, queue, self.url_prefix, batch)

@@ -1,0 +1,225 @@
+"""Where the log of an attempt is: at its agent while it runs, in its stored result afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias
+
+from server.domain import states
+from server.domain.attempts import Attempt
+from server.domain.errors import FerrymanError
+from server.domain.jobs import Job
+from server.http.context import Context
+from server.http.event_stream import KEEPALIVE_S
+from server.http.problems import Refusal
+from server.http.stored_log import stored_log
+from server.ports import Agent, AgentError, NoSuchPayload, RefusedByAgent
+from shared.clock import wait_for
+from shared.ids import AttemptKey
+from shared.sqlite.errors import DatabaseUnavailable
+
+_AGAIN_S: Final = 1.0
+"""After an agent had nothing to say, or could not be reached."""
+FOR_NOW: Final = frozenset({"log_moves", "agent_unreachable"})
+"""Codes of refusals that who follows a log waits for to be over."""
+Log: TypeAlias = Callable[[int, int], AsyncGenerator[bytes, None]]
+"""Gives its bytes from one position to another, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKind:
+    """Something that an attempt writes, and the codes of refusals to show it."""
+
+    what: str
+    not_shown: str
+    moves: str
+    """The attempt has ended, and its result has not come yet."""
+
+
+LOG: Final = LiveKind("the log", "no_live_log", "log_moves")
+FILES: Final = LiveKind("its files", "no_live_files", "files_move")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of an attempt's log; none: nothing came for a while."""
+
+    data: bytes
+    attempt: int | None
+
+
+@asynccontextmanager
+async def opened_log(
+    context: Context, job: Job, attempt: Attempt, stream: str
+) -> AsyncIterator[tuple[int, Log]]:
+    """Its size, and its bytes from one position to another.
+
+    Raises:
+        Refusal: it cannot be read now; also while it is read.
+    """
+    agent = live_agent(context, job, attempt)
+    if agent is None:
+        async with stored_log(context, job, attempt, stream) as stored:
+            yield stored.size, stored.chunks
+        return
+    try:
+        size = await agent.log_size(job, stream)
+    except AgentError as problem:
+        raise why_not(job, attempt, problem) from problem
+
+    async def chunks(start: int, _: int) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(agent.log(job, stream, start, follow=False)) as some:
+                async for chunk in some:
+                    yield chunk
+        except AgentError as problem:
+            raise why_not(job, attempt, problem) from problem
+
+    yield size, chunks
+
+
+async def log_pieces(
+    context: Context, job: Job, attempt: Attempt | None, stream: str, offset: int
+) -> AsyncGenerator[Piece, None]:
+    """What an attempt writes (None: the next one of the job), until all of it was given.
+
+    Raises:
+        OSError, EOFError, zlib.error, zipfile.BadZipFile: its stored result is damaged.
+    """
+    clock = context.clock
+    number = None if attempt is None else attempt.number
+    quiet_since = clock.monotonic()
+    with context.watch.of(job.id) as changed:
+        while not context.watch.closing:
+            changed.clear()
+            patience_s = KEEPALIVE_S
+            try:
+                job = await context.jobs.get(job.id)
+                attempt = await find_attempt(context, job, number)
+                if attempt is not None and has_started(job, attempt):
+                    number, patience_s = attempt.number, _AGAIN_S
+                    async with aclosing(_rest(context, job, attempt, stream, offset)) as chunks:
+                        async for chunk in chunks:
+                            offset += len(chunk)
+                            yield Piece(chunk, number)
+                            quiet_since = clock.monotonic()
+                    if attempt.ended_at is not None:
+                        return
+                elif job.ended:
+                    return
+            except AgentError:
+                pass  # it has ended there, and its result is on the way; or the agent is away
+            except Refusal as refusal:
+                if refusal.code not in FOR_NOW:
+                    return
+            except (FerrymanError, DatabaseUnavailable):
+                return  # the job was deleted, or the caller asks again and gets the reason
+            quiet_s = clock.monotonic() - quiet_since
+            if quiet_s >= KEEPALIVE_S:
+                quiet_since = clock.monotonic()
+                yield Piece(b"", number)
+            else:
+                await wait_for(changed, min(patience_s, KEEPALIVE_S - quiet_s), clock)
+
+
+async def _rest(
+    context: Context, job: Job, attempt: Attempt, stream: str, offset: int
+) -> AsyncGenerator[bytes, None]:
+    """Its bytes from ``offset`` on, and what it goes on to write."""
+    agent = live_agent(context, job, attempt)
+    if agent is not None:
+        chunks = agent.log(job, stream, offset, follow=True)
+        async with aclosing(chunks), aclosing(_until_closing(context, job, chunks)) as some:
+            async for chunk in some:
+                yield chunk
+        return
+    async with stored_log(context, job, attempt, stream) as stored:
+        if offset < stored.size:
+            async for chunk in stored.chunks(offset, stored.size):
+                yield chunk
+
+
+async def _until_closing(
+    context: Context, job: Job, chunks: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """The chunks as they come, and no more of them once the server stops."""
+
+    async def following() -> bytes | None:
+        return await anext(chunks, None)
+
+    with context.watch.of(job.id, end_only=True) as ended:
+        waiting: asyncio.Task[Any] = asyncio.create_task(ended.wait())
+        coming: asyncio.Task[Any] = asyncio.create_task(following())
+        try:
+            while True:
+                await asyncio.wait({waiting, coming}, return_when=asyncio.FIRST_COMPLETED)
+                if context.watch.closing:
+                    return
+                chunk = await coming
+                if chunk is None:
+                    return
+                yield chunk
+                coming = asyncio.create_task(following())
+        finally:
+            for task in (waiting, coming):
+                task.cancel()
+            await asyncio.gather(waiting, coming, return_exceptions=True)
+
+
+async def find_attempt(context: Context, job: Job, number: int | None) -> Attempt | None:
+    """The attempt, or the latest one; None: there is none yet.
+
+    Raises:
+        NoSuchAttempt
+    """
+    if number is not None:
+        return await context.jobs.attempt(AttemptKey(job.id, number))
+    latest = await context.jobs.attempts(job.id, 1)
+    return latest[0] if latest else None
+
+
+def has_started(job: Job, attempt: Attempt) -> bool:
+    """Whether an agent has, or had, it."""
+    if attempt.ended_at is not None:
+        return True
+    return job.attempt == attempt.number and job.state in states.AT_AGENT
+
+
+def live_agent(context: Context, job: Job, attempt: Attempt, kind: LiveKind = LOG) -> Agent | None:
+    """Who has what the attempt writes; None: it has ended, and has left it in its result.
+
+    Raises:
+        Refusal: nobody shows it now.
+    """
+    if attempt.ended_at is not None:
+        return None
+    if not has_started(job, attempt):
+        raise not_started(job, kind)
+    agent = context.fleet.named(job.agent or "")
+    if agent is None or not agent.supports_events:
+        who = "a job-orchestrator client" if agent else "not in the server's settings"
+        message = f"agent {job.agent} is {who}: {kind.what} can be read when the attempt has ended"
+        raise Refusal(HTTPStatus.CONFLICT, kind.not_shown, message)
+    return agent
+
+
+def why_not(job: Job, attempt: Attempt, problem: AgentError, kind: LiveKind = LOG) -> Refusal:
+    """The answer where an agent does not show it."""
+    if isinstance(problem, NoSuchPayload):
+        message = f"attempt {attempt.number} of job {job.id} has ended, its result is on the way"
+        return Refusal(HTTPStatus.CONFLICT, kind.moves, message, retry_after_s=1)
+    if isinstance(problem, RefusedByAgent):
+        message = f"agent {job.agent} does not show {kind.what}: {problem}"
+        return Refusal(HTTPStatus.CONFLICT, kind.not_shown, message)
+    return Refusal(503, "agent_unreachable", str(problem), retry_after_s=5)
+
+
+def not_started(job: Job, kind: LiveKind = LOG) -> Refusal:
+    message = f"job {job.id} is {job.state}, and no attempt of it has started"
+    if not job.ended and kind is LOG:
+        message += "; follow=1 waits for one"
+    return Refusal(HTTPStatus.CONFLICT, "not_started", message)

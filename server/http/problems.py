@@ -1,0 +1,241 @@
+"""Errors to answers, once: RFC 9457 below ``/api/``, job-orchestrator's shape on its routes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from server.domain.allowances import DayUsed, OverDay
+from server.domain.errors import (
+    AgentRefusal,
+    AlreadyEnded,
+    BadField,
+    BundleTooLarge,
+    ChildOfBatch,
+    FerrymanError,
+    KeyReused,
+    NoSuchAgent,
+    NoSuchAttempt,
+    NoSuchJob,
+    NoSuchService,
+    NotAllowed,
+    NotEnded,
+    QueueFull,
+    RetryRefused,
+    ServerPaused,
+    ServiceRefusal,
+    StillNeeded,
+    StorageFull,
+)
+from server.domain.permits import PermitRefused, TicketUsed
+from server.domain.schedules import NoSuchSchedule, ScheduleRefusal, TooManySchedules
+from server.domain.tokens import NoSuchToken, TokenRefusal
+from server.domain.webhooks import NoSuchDelivery
+from shared.http.middleware import Handler
+from shared.http.refusals import Denied
+from shared.http.request_ids import REQUEST_ID
+from shared.http.request_log import ERROR_CODE
+from shared.multipart.limits import FormRefused
+from shared.sqlite.errors import DatabaseUnavailable
+from shared.wire import Problem, ReferenceProblem
+
+log = structlog.get_logger()
+
+_STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
+    AgentRefusal: HTTPStatus.CONFLICT,
+    NoSuchAgent: HTTPStatus.NOT_FOUND,
+    NoSuchAttempt: HTTPStatus.NOT_FOUND,
+    NoSuchJob: HTTPStatus.NOT_FOUND,
+    NoSuchService: HTTPStatus.NOT_FOUND,
+    ServiceRefusal: HTTPStatus.CONFLICT,
+    NotAllowed: HTTPStatus.FORBIDDEN,
+    PermitRefused: HTTPStatus.FORBIDDEN,
+    TicketUsed: HTTPStatus.FORBIDDEN,
+    BadField: HTTPStatus.BAD_REQUEST,
+    NoSuchDelivery: HTTPStatus.NOT_FOUND,
+    NoSuchSchedule: HTTPStatus.NOT_FOUND,
+    NoSuchToken: HTTPStatus.NOT_FOUND,
+    TokenRefusal: HTTPStatus.CONFLICT,
+    ScheduleRefusal: HTTPStatus.CONFLICT,
+    TooManySchedules: HTTPStatus.TOO_MANY_REQUESTS,
+    NotEnded: HTTPStatus.CONFLICT,
+    ChildOfBatch: HTTPStatus.CONFLICT,
+    StillNeeded: HTTPStatus.CONFLICT,
+    RetryRefused: HTTPStatus.CONFLICT,
+    BundleTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
+    ServerPaused: HTTPStatus.SERVICE_UNAVAILABLE,
+    StorageFull: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    OverDay: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    DayUsed: HTTPStatus.TOO_MANY_REQUESTS,
+    KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+}
+_RETRY_AFTER_S: Final[dict[type[FerrymanError], int]] = {
+    QueueFull: 30,
+    ServerPaused: 30,
+    TooManySchedules: 3600,  # only a deletion helps, and nobody knows when there is one
+}
+
+
+ErrorPage = Callable[[web.Request, "Refusal"], web.Response]
+"""Makes the page of a refusal."""
+BACK: Final = web.RequestKey("back", str)
+"""Address that the page of a refusal leads back to."""
+
+
+class Refusal(Exception):
+    """An answer other than success.
+
+    Attributes:
+        part: the form's part or field that is wrong.
+        job_id, state: the job it is about, if any.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        part: str | None = None,
+        retry_after_s: int | None = None,
+        job_id: int = 0,
+        state: str = "Unknown",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.part, self.retry_after_s = part, retry_after_s
+        self.job_id, self.state = job_id, state
+        self.headers = dict(headers or {})
+
+
+def translate(problem: Exception) -> Refusal | None:
+    """The answer that an exception means; None: a defect of the server."""
+    match problem:
+        case Refusal():
+            return problem
+        case AlreadyEnded():
+            return Refusal(
+                409, problem.code, str(problem), job_id=problem.job_id, state=problem.current
+            )
+        case Denied():
+            return Refusal(problem.status, problem.code, problem.message, headers=problem.headers)
+        case FerrymanError():
+            wait_s = _RETRY_AFTER_S.get(type(problem))
+            if isinstance(problem, DayUsed):
+                wait_s = problem.retry_after_s
+            return Refusal(
+                _STATUS.get(type(problem), HTTPStatus.INTERNAL_SERVER_ERROR),
+                problem.code,
+                str(problem),
+                part=problem.field if isinstance(problem, BadField) else None,
+                retry_after_s=wait_s,
+            )
+        case FormRefused():
+            return Refusal(problem.status, problem.code, problem.message, part=problem.part)
+        case DatabaseUnavailable():
+            status = HTTPStatus.INSUFFICIENT_STORAGE if problem.full else 503
+            return Refusal(status, "database_unavailable", str(problem), retry_after_s=30)
+        case OSError() if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+            return Refusal(507, "disk_full", "the server's disk is full", retry_after_s=60)
+        case OSError() if problem.errno in (errno.EMFILE, errno.ENFILE):
+            message = "the server has too many files open; try again in a moment"
+            return Refusal(503, "too_many_open_files", message, retry_after_s=2)
+        case OSError() if problem.errno in (errno.EROFS, errno.EACCES, errno.EIO):
+            message = f"the server cannot write its data folder: {problem.strerror}"
+            return Refusal(503, "storage_unavailable", message, retry_after_s=30)
+        case web.HTTPException():
+            message = {
+                404: "no such route",
+                405: f"the route takes another method: {problem.headers.get('Allow', '')}",
+            }.get(problem.status, problem.reason)
+            code = HTTPStatus(problem.status).name.lower()
+            allow = problem.headers.get("Allow")
+            return Refusal(
+                problem.status, code, message, headers={"Allow": allow} if allow else None
+            )
+    return None
+
+
+def problems(page: ErrorPage) -> web.middlewares.Middleware:  # type: ignore[name-defined]
+    """The middleware that turns whatever goes wrong into an answer.
+
+    Args:
+        page: the same for people.
+    """
+
+    @web.middleware
+    async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (web.HTTPRedirection, ConnectionError):
+            raise
+        except Exception as problem:
+            refusal = translate(problem)
+            if refusal is None:
+                log.exception("request.failed", method=request.method, path=request.path)
+                message = (
+                    f"something went wrong here; the log has it under request {request[REQUEST_ID]}"
+                )
+                refusal = Refusal(500, "internal_error", message)
+            elif refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                log.warning(
+                    "request.refused",
+                    path=request.path,
+                    status=refusal.status,
+                    error=refusal.message,
+                )
+            return answer(request, refusal, page)
+
+    return answer_problems
+
+
+def wants_page(request: web.Request) -> bool:
+    """Whether a person's browser opens this, and not a program or a script of a page."""
+    return "text/html" in request.headers.get("Accept", "")
+
+
+def answer(request: web.Request, refusal: Refusal, page: ErrorPage) -> web.Response:
+    """The refusal in the shape of the route."""
+    request[ERROR_CODE] = refusal.code
+    if wants_page(request):
+        response = page(request, refusal)
+    elif request.path.startswith("/api/"):
+        body = Problem(
+            title=HTTPStatus(refusal.status).phrase,
+            status=refusal.status,
+            detail=refusal.message,
+            code=refusal.code,
+            part=refusal.part,
+            request_id=request.get(REQUEST_ID),
+        )
+        response = web.Response(
+            status=refusal.status,
+            text=body.model_dump_json(exclude_none=True),
+            content_type="application/problem+json",
+        )
+    else:
+        shape = ReferenceProblem(
+            id=refusal.job_id,
+            status=refusal.state,
+            message=refusal.message,
+            code=refusal.code,
+            part=refusal.part,
+        )
+        response = web.Response(
+            status=refusal.status,
+            text=shape.model_dump_json(exclude_none=True),
+            content_type="application/json",
+        )
+    if refusal.retry_after_s is not None:
+        response.headers["Retry-After"] = str(refusal.retry_after_s)
+    response.headers.update(refusal.headers)
+    if request.body_exists and not request.content.at_eof():
+        response.force_close()  # the rest of a refused body is of no interest
+    return response

@@ -1,0 +1,81 @@
+"""The job that a path names, for callers who may see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from aiohttp import web
+
+from server.domain.errors import NotAllowed
+from server.domain.jobs import Job
+from server.http.context import Context
+from server.http.params import job_id, seconds_param
+from server.stages.read import read_job
+from shared.clock import wait_for
+from shared.http.authentication import PRINCIPAL
+
+T = TypeVar("T")
+
+
+async def requested_job(request: web.Request, context: Context) -> Job:
+    """The job as it is now.
+
+    Raises:
+        NotAllowed, NoSuchJob, Refusal
+    """
+    return await read_job(context.jobs, request[PRINCIPAL], job_id(request))
+
+
+async def wait_for_job(request: web.Request, context: Context, *, until_ended: bool) -> Job:
+    """The job after ``?wait=`` seconds at most.
+
+    Args:
+        until_ended: wait for the end; else for any state other than ``?seen=``, or the end.
+    """
+    seen = request.query.get("seen")
+
+    async def read() -> Job:
+        return await requested_job(request, context)
+
+    def settled(job: Job) -> bool:
+        return job.ended or (not until_ended and seen is not None and job.state != seen)
+
+    def changes() -> AbstractContextManager[asyncio.Event]:
+        return context.watch.of(job_id(request), end_only=until_ended)
+
+    return await wait_until(request, context, read, settled, changes)
+
+
+async def wait_until(
+    request: web.Request,
+    context: Context,
+    read: Callable[[], Awaitable[T]],
+    done: Callable[[T], bool],
+    changes: Callable[[], AbstractContextManager[asyncio.Event]],
+) -> T:
+    """What is read once it is ``done``, or when ``?wait=`` seconds are over.
+
+    Args:
+        changes: an event that is set when something else may be read.
+
+    Raises:
+        NotAllowed, NoSuchJob, BadField, Refusal
+    """
+    wait_s = seconds_param(request, "wait")
+    value = await read()
+    if not wait_s or done(value):
+        return value
+    deadline = context.clock.monotonic() + wait_s
+    with context.waiting(request), changes() as changed:
+        while True:
+            changed.clear()
+            if not context.still_accepted(request):
+                raise NotAllowed(f"the token of {request[PRINCIPAL].name} is not good any more")
+            value = await read()
+            left = deadline - context.clock.monotonic()
+            if done(value) or left <= 0 or context.watch.closing:
+                return value
+            await wait_for(changed, left, context.clock)

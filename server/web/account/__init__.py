@@ -1,0 +1,1 @@
+"""Login, and what is one's own."""

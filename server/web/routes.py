@@ -1,0 +1,63 @@
+"""Every page, in one table, and what is checked before each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from server.domain.access import check_area, scope_of
+from server.http.permitted import BY_PERMIT, check_permit
+from server.http.problems import Refusal
+from server.web.job import page as job
+from server.web.jobs import page as jobs
+from server.web.site import live, static
+from server.web.site.page_route import PageRoute
+from server.web.site.site import SITE, Site
+from shared.http.authentication import PRINCIPAL
+
+ROUTES: Final[tuple[PageRoute, ...]] = (
+    *static.ROUTES,
+    *live.ROUTES,
+    *jobs.ROUTES,
+    *job.ROUTES,
+)
+OPEN_PATHS: Final = frozenset({"/assets/{version}/{path}"})
+"""Answered without a token or a session, too."""
+
+
+def add_routes(application: web.Application, site: Site) -> None:
+    """Serve the table."""
+    application[SITE] = site
+    for route in ROUTES:
+        methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
+        for method in methods:
+            path = route.path.replace("{path}", "{path:.+}")  # of a file: it has folders
+            application.router.add_route(method, path, _serve(route, site))
+
+
+def _serve(route: PageRoute, site: Site) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        principal = request[PRINCIPAL]
+        if principal.role in BY_PERMIT:
+            check_permit(request, by_link=route.by_link)
+        else:
+            check_area(principal, route.area, route.needs or scope_of(route.area, route.method))
+        unsafe = route.method not in ("GET", "HEAD")
+        if unsafe and hdrs.AUTHORIZATION not in request.headers:
+            await _check_sent_by_page(request, site)
+        return await route.handler(request, site)
+
+    return handler
+
+
+async def _check_sent_by_page(request: web.Request, site: Site) -> None:
+    if not await site.sent_by_page(request):
+        raise Refusal(
+            HTTPStatus.FORBIDDEN,
+            "form_expired",
+            "this form was not sent by a page of this server, or its page is too old: "
+            "load the page again, and send the form from there",
+        )

@@ -1,0 +1,50 @@
+"""The page of a request that is refused."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+
+from server.http.problems import BACK, Refusal
+from server.http.route import LINK_PARAMETER
+from server.web.site.site import SITE
+
+LOGIN: Final = "/login"
+_SAY: Final = {
+    HTTPStatus.BAD_REQUEST: "This cannot be done as it was asked",
+    HTTPStatus.UNAUTHORIZED: "Please log in",
+    HTTPStatus.FORBIDDEN: "This is not for you",
+    HTTPStatus.NOT_FOUND: "There is nothing here",
+    HTTPStatus.METHOD_NOT_ALLOWED: "This cannot be done here",
+    HTTPStatus.CONFLICT: "This cannot be done now",
+    HTTPStatus.GONE: "This is gone",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "This is too large",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "This cannot be done as it was asked",
+    HTTPStatus.TOO_MANY_REQUESTS: "That was too much at once",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "Something went wrong here",
+    HTTPStatus.SERVICE_UNAVAILABLE: "This does not work right now",
+    HTTPStatus.INSUFFICIENT_STORAGE: "The server's disk is full",
+}
+
+
+def error_page(request: web.Request, refusal: Refusal) -> web.Response:
+    """The page; whoever is not logged in is sent to the login."""
+    site = request.app[SITE]
+    status = HTTPStatus(refusal.status)
+    by_link = LINK_PARAMETER in request.query
+    if status is HTTPStatus.UNAUTHORIZED and request.method in ("GET", "HEAD") and not by_link:
+        return site.go_to(LOGIN, next=request.path_qs)
+    return site.page(
+        request,
+        "site/error.html",
+        status=status,
+        title=_SAY.get(status, status.phrase),
+        code=refusal.code,
+        status_text=f"{status.value} {status.phrase}",
+        message=refusal.message,
+        part=refusal.part,
+        back=request.get(BACK),
+        retry_after_s=refusal.retry_after_s,
+    )

@@ -1,0 +1,37 @@
+"""A real server, a real agent and a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.support.browser import Visitor, browser, visitor
+from tests.support.dev_program import DevProgram, started
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    with browser() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
+    """Without tokens: whoever comes is an operator."""
+    with started(tmp_path_factory.mktemp("system")) as running:
+        yield running
+
+
+@pytest.fixture
+def visit(chromium: Browser) -> Iterator[Callable[..., Visitor]]:
+    """Makes people who visit a server; what their consoles complained of fails the test."""
+    with ExitStack() as stack:
+
+        def come(url: str, **options: Any) -> Visitor:
+            return stack.enter_context(visitor(chromium, url, **options))
+
+        yield come

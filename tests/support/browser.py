@@ -1,0 +1,121 @@
+"""A real Chromium (Debian's), driven by playwright, and what is asked of every page in it."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+
+_FLAGS: Final = ("--disable-gpu", "--disable-dev-shm-usage", "--font-render-hinting=none")
+AXE: Final = Path(__file__).with_name("axe") / "axe-4.14.1.min.js"
+WIDTHS: Final = (390, 1024, 1600)
+PATIENCE_MS: Final = 20_000
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """One for all tests of a process: each opens contexts of its own in it.
+
+    Skipped where there is none, but not in CI, where the set-up installs it.
+    """
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.fail("no chromium: scripts/setup --dev installs it")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # playwright's own, at its end
+        with sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(
+                executable_path=program, args=list(_FLAGS), chromium_sandbox=False
+            )
+            try:
+                yield chromium
+            finally:
+                chromium.close()
+
+
+class Visitor:
+    """A person with a browser of their own: cookies, window, theme.
+
+    Attributes:
+        problems: what pages wrote to the console as errors: scripts that broke, and whatever the
+            content security policy refused. Looked at in the end.
+    """
+
+    def __init__(self, context: BrowserContext, url: str) -> None:
+        self.context, self.url = context, url.rstrip("/")
+        self.problems: list[str] = []
+        context.set_default_timeout(PATIENCE_MS)
+        context.on("console", self._console)
+        context.on("weberror", lambda error: self.problems.append(str(error.error)))
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.problems.append(message.text)
+
+    def open(self, path: str) -> Page:
+        """The page in a new tab, loaded."""
+        page = self.context.new_page()
+        page.goto(self.url + path)
+        return page
+
+
+@contextmanager
+def visitor(
+    chromium: Browser,
+    url: str,
+    *,
+    width: int = 1024,
+    height: int = 768,
+    dark: bool = False,
+    scripts: bool = True,
+    token: str | None = None,
+    may_complain: bool = False,
+) -> Iterator[Visitor]:
+    """A person who visits.
+
+    Args:
+        token: sent with every request, in place of a login.
+        may_complain: errors on the console are expected.
+    """
+    context = chromium.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if dark else "light",
+        java_script_enabled=scripts,
+        reduced_motion="reduce",
+        extra_http_headers={} if token is None else {"Authorization": f"Bearer {token}"},
+        locale="en-GB",
+        timezone_id="UTC",
+    )
+    person = Visitor(context, url)
+    try:
+        yield person
+        assert may_complain or person.problems == []
+    finally:
+        context.close()
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds wrong with the page for people who do not see or use a mouse."""
+    # Not by a script element: the page's own policy would refuse that, as it should.
+    page.evaluate(AXE.read_text())
+    found: dict[str, Any] = page.evaluate(
+        "axe.run(document, {resultTypes: ['violations']}).then(found => found)"
+    )
+    return [
+        f"{one['id']}: {one['help']}: {node['target']} {node['html'][:200]}"
+        for one in found["violations"]
+        for node in one["nodes"]
+    ]
+
+
+def too_wide(page: Page) -> bool:
+    """Whether the page has to be scrolled sideways."""
+    return bool(
+        page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+    )
