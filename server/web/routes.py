@@ -11,6 +11,8 @@ from aiohttp import hdrs, web
 from server.domain.access import check_area, scope_of
 from server.http.permitted import BY_PERMIT, check_permit
 from server.http.problems import Refusal
+from server.web.job import files as job_files
+from server.web.job import log as job_log
 from server.web.job import page as job
 from server.web.jobs import page as jobs
 from server.web.site import live, static
@@ -23,6 +25,8 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *live.ROUTES,
     *jobs.ROUTES,
     *job.ROUTES,
+    *job_log.ROUTES,
+    *job_files.ROUTES,
 )
 OPEN_PATHS: Final = frozenset({"/assets/{version}/{path}"})
 """Answered without a token or a session, too."""

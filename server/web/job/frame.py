@@ -1,0 +1,125 @@
+"""What all pages of one job have around them: its name and state, what can be done, the tabs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from aiohttp import web
+
+from server.domain import states
+from server.domain.access import Area, may_use
+from server.domain.jobs import Job
+from server.http.requested_job import requested_job
+from server.web.site.site import Site
+from shared.http.authentication import PRINCIPAL
+from shared.principals import Principal, Role, Scope
+from shared.wire import JobDoc, JobState
+
+REFRESH_S: Final = 3
+"""Until a page without scripts loads itself again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One page of a job.
+
+    Attributes:
+        name: of its template, too.
+        end: what its address has behind the job's.
+    """
+
+    name: str
+    text: str
+    end: str
+
+
+_OVERVIEW: Final = Tab("overview", "Overview", "")
+_LOG: Final = Tab("log", "Log", "/log")
+_FILES: Final = Tab("files", "Files", "/files")
+_ATTEMPTS: Final = Tab("attempts", "Attempts", "/attempts")
+_CHILDREN: Final = Tab("children", "Children", "/children")
+_EVENTS: Final = Tab("events", "Events", "/events")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFrame:
+    """A job as its pages show it to one principal.
+
+    Attributes:
+        actions: what the principal may do with the job in its state: ``cancel``, ``retry``,
+            ``delete``, ``tag``, ``again`` (upload it with changes), ``share``.
+    """
+
+    record: Job
+    job: JobDoc
+    tabs: tuple[Tab, ...]
+    actions: frozenset[str]
+
+    @property
+    def address(self) -> str:
+        """Of the job's first page, for ``url()``."""
+        return f"/jobs/{self.job.id}"
+
+
+async def job_frame(request: web.Request, site: Site) -> JobFrame:
+    """The job that the path names, for whoever asks.
+
+    Raises:
+        NotAllowed, NoSuchJob, Refusal
+    """
+    context, principal = site.context, request[PRINCIPAL]
+    job = await requested_job(request, context)
+    if principal.role is Role.LINK:
+        # Whoever has a link is anybody, and such an address may hold a secret of the portal.
+        job = replace(job, callback_url=None)
+    queue = (await context.queue_of([job])).get(job.id)
+    batch = (await context.children_of([job])).get(job.id)
+    document = context.document(job, queue, batch)
+    return JobFrame(job, document, _tabs(document, principal), possible_actions(job, principal))
+
+
+def frame_page(
+    request: web.Request, site: Site, frame: JobFrame, tab: str, **values: Any
+) -> web.Response:
+    """A tab: its template ``job/TAB.html`` extends ``job/frame.html`` and fills its block ``tab``.
+
+    Args:
+        values: what the template shows, beside ``job`` (the document) and ``frame``. ``query`` has
+            those parameters of its address that a live page loads itself again with.
+    """
+    shown: Mapping[str, Any] = {
+        "title": f"Job {frame.job.id}: {frame.job.status.value}",
+        "refresh_s": None if frame.job.ended else REFRESH_S,
+        "frame": frame,
+        "job": frame.job,
+        "tab": tab,
+        "query": {},
+    }
+    return site.page(request, f"job/{tab}.html", **{**shown, **values})
+
+
+def _tabs(job: JobDoc, principal: Principal) -> tuple[Tab, ...]:
+    tabs = [_OVERVIEW, _LOG, _FILES, _ATTEMPTS]
+    # A link shows one job: its children are others.
+    if job.children is not None and principal.role is not Role.LINK:
+        tabs.append(_CHILDREN)
+    return (*tabs, _EVENTS)
+
+
+def possible_actions(job: Job, principal: Principal) -> frozenset[str]:
+    """What is possible. The stages check again: the job may have moved on since."""
+    possible = {"share"} if may_use(principal, Area.JOBS) else set()
+    if may_use(principal, Area.JOBS) and principal.may(Scope.SUBMIT) and job.bundle is not None:
+        possible.add("again")
+    if not may_use(principal, Area.JOBS, "POST") or job.delete_requested_at is not None:
+        return frozenset(possible)
+    possible.add("tag")
+    if not job.ended:
+        possible |= {"cancel"} if job.cancel_requested_at is None else set()
+    elif JobState.QUEUED in states.NEXT[job.state] and job.bundle is not None:
+        possible.add("retry")
+    if job.ended and job.parent_id is None:
+        possible.add("delete")
+    return frozenset(possible)
