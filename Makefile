@@ -1,6 +1,6 @@
 # Everything that CI does is a target here; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo serve test test-all unit soak mutants bench coverage lint format \
+.PHONY: help setup setup-dev demo serve test test-all unit soak mutants pictures bench coverage lint format \
 	types imports lock clean
 SHELL := bash
 
@@ -46,6 +46,9 @@ mutants: setup-dev ## take each protection out in turn; a test must fail (ARGS="
 
 coverage: setup-dev ## which lines no test runs, programs that tests start included; htmlcov/ shows them
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal --timeout=600 --cov --cov-report=html --cov-report=term:skip-covered $(ARGS)
+
+pictures: setup-dev ## look at every page, and keep its pictures in docs/pictures
+	@PICTURES=docs/pictures $(PYTHON_RUN) -m pytest -q -m slow -n $(JOBS) tests/e2e/dashboard/test_looks.py
 
 bench: setup-dev ## measure, and print medians and ratios
 	@.venv/bin/python -m tests.bench $(ARGS)

@@ -18,6 +18,7 @@ from tests.bench import (
     layers,
     listeners,
     moves,
+    pages,
     starting,
     store,
     tokens,
@@ -41,6 +42,7 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "delayed": lambda at, quick: store.delayed(at, 10_000 if quick else 100_000),
     "listeners": lambda at, quick: listeners.listeners(at, 500, 5 if quick else 30),
     "moves": lambda at, quick: moves.moves(at, 1_000 if quick else 10_000),
+    "pages": lambda at, quick: pages.pages(at, 1_000, 100_000 if quick else 1_000_000),
     "tokens": lambda at, quick: tokens.tokens(
         at, 1_000 if quick else 10_000, 2_000 if quick else 20_000, 300 if quick else 1_000
     ),
