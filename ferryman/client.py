@@ -193,14 +193,17 @@ class Client(
         service: str | None = None,
         state: JobState | str | None = None,
         tag: str | None = None,
+        text: str | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[JobDoc, None]:
         """Jobs, newest first, fetched page by page as they are asked for.
 
         Args:
+            text: their number, or part of the name, a tag or the message.
             limit: at most so many; None: all.
         """
-        wanted = {"user": user, "service": service, "state": state and str(state), "tag": tag}
+        wanted = {"user": user, "service": service, "tag": tag, "text": text}
+        wanted["state"] = state and str(state)
         query = {key: value for key, value in wanted.items() if value}
         left = limit
         while left is None or left > 0:

@@ -62,8 +62,8 @@ class JobCalls(Calls):
         Args:
             ids: which ones; None: those that fit ``where``; all where that is empty.
             tags: to add or take away.
-            where: ``user``, ``service``, ``state``, ``tag``, ``reason``, ``dead_letter``,
-                ``since``, ``until``.
+            where: ``user``, ``service``, ``state``, ``tag``, ``text``, ``reason``,
+                ``dead_letter``, ``since``, ``until``.
 
         Returns:
             What became of each.

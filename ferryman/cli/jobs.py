@@ -165,6 +165,14 @@ def list_jobs(
     service: OfService = None,
     state: InState = None,
     tag: WithTag = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            "--text",
+            metavar="TEXT",
+            help="Those with this number, or with it in the name, a tag or the message.",
+        ),
+    ] = None,
     limit: Annotated[
         int,
         typer.Option(
@@ -183,7 +191,12 @@ def list_jobs(
     async def work() -> int:
         async with server.client() as client:
             jobs = client.jobs(
-                user=user, service=service, state=wanted, tag=tag, limit=most + 1 if most else None
+                user=user,
+                service=service,
+                state=wanted,
+                tag=tag,
+                text=text,
+                limit=most + 1 if most else None,
             )
             listed = [job async for job in jobs]
             more = bool(most) and len(listed) > most

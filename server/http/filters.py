@@ -41,6 +41,12 @@ def _text(text: str) -> str:
     return text
 
 
+def _search(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is empty; leave it out for all jobs")
+    return _text(text.strip())
+
+
 def _state(text: str) -> JobState:
     try:
         return JobState("Cancelled" if text == "Killed" else text)
@@ -76,6 +82,7 @@ FILTERS: Final[Mapping[str, tuple[str, Callable[[str], Any] | None]]] = {
     "status": ("state", _state),
     "tag": ("tag", _text),
     "name": ("name", _text),
+    "text": ("text", _search),
     "reason": ("reason", _reason),
     "dead_letter": ("dead_letter", _only),
     "since": ("since", None),

@@ -34,6 +34,7 @@ FILTERS: Final = {
     **STATE,
     "tag": word("only with this tag", MAX_TEXT),
     "name": word("only with this name", MAX_TEXT),
+    "text": word("only with this number, or with this in the name, a tag or the message", MAX_TEXT),
     "reason": choice("only failed for this reason", Reason),
     "dead_letter": choice("only dead letters", ("true", "1")),
     "since": Param(f"only uploaded then or later: {_MOMENT}", example="2h"),

@@ -271,3 +271,12 @@ class Jobs(Batches, Dependencies, Retained, Protocol):
     ) -> tuple[list[int], int | None]:
         """The numbers of the jobs that :meth:`page` gives."""
         ...
+
+    async def counts(self, where: Filter, most: int) -> dict[JobState, int] | None:
+        """How many jobs of each state fit, whatever ``where.state`` says; counts no further than
+        ``most``.
+
+        Returns:
+            None: the filter chooses by more than user, service and state, which no index counts.
+        """
+        ...

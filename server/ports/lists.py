@@ -31,6 +31,9 @@ class Filter:
     """Uploaded before."""
     among: tuple[JobState, ...] | None = None
     """In one of these states."""
+    text: str | None = None
+    """With this number, or with this text in the name, a tag or the message, in any case of
+    letters."""
 
     @property
     def states(self) -> tuple[JobState, ...] | None:

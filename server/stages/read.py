@@ -11,6 +11,7 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
 from server.ports import EventsPage, Filter, Jobs
 from shared.principals import Principal
+from shared.wire import JobState
 
 
 async def read_job(jobs: Jobs, principal: Principal, job_id: int) -> Job:
@@ -88,6 +89,18 @@ async def list_ids(
     """
     visible = _visible(principal, where)
     return ([], None) if visible is None else await jobs.ids(visible, before_id, limit)
+
+
+async def count_jobs(
+    jobs: Jobs, principal: Principal, where: Filter, most: int
+) -> dict[JobState, int] | None:
+    """As :meth:`Jobs.counts`, of the jobs that the principal may see.
+
+    Raises:
+        NotAllowed
+    """
+    visible = _visible(principal, where)
+    return None if visible is None else await jobs.counts(visible, most)
 
 
 def _visible(principal: Principal, where: Filter) -> Filter | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job
@@ -10,6 +12,8 @@ from server.ports import Filter
 from server.store import records
 from server.store.statements import Part, batches
 from shared.clock import Micros
+from shared.http.numbers import whole_number
+from shared.sql import Row
 from shared.wire import JobState
 
 _SLICE: Final = 500
@@ -43,13 +47,27 @@ class Pages(Part):
     ) -> tuple[list[int], int | None]:
         bounds = await self._bounds(where, _NO_END if before_id is None else before_id)
         lists = _index_lists(where)
-        if len(lists) == 1 and where.since is None and where.until is None:
+        if len(lists) == 1 and (where.since, where.until, where.text) == (None, None, None):
             ids, following = await self._ids(lists[0], bounds, limit + 1), None
         else:
             ids, following = await self._common(where, lists, bounds, limit)
         if len(ids) > limit:
             return ids[:limit], ids[limit - 1]
         return ids, following
+
+    async def counts(self, where: Filter, most: int) -> dict[JobState, int] | None:
+        given = {"user_id": where.user_id, "service": where.service}
+        if dataclasses.replace(where, user_id=None, service=None, state=None) != Filter():
+            return None
+        own = {name: value for name, value in given.items() if value is not None}
+        which = "".join(f"{name} = :{name} AND " for name in own)
+        parts = [
+            f"SELECT '{state.value}' AS state, count(*) AS jobs FROM (SELECT 1 FROM jobs "  # noqa: S608 - no user input
+            f"WHERE {which}state = '{state.value}' LIMIT :most) AS counted"
+            for state in JobState
+        ]
+        rows = await self._database.list_rows(" UNION ALL ".join(parts), own | {"most": most})
+        return {JobState(row["state"]): row["jobs"] for row in rows}
 
     async def _bounds(self, where: Filter, before: int) -> _Bounds:
         """The numbers between which all jobs of the time are, which keeps a page from looking
@@ -125,14 +143,17 @@ class Pages(Part):
     async def _fitting(self, ids: list[int], where: Filter) -> set[int]:
         """Those of the jobs that fit, each looked up by its id."""
         given, fitting = _columns(where), set[int]()
+        has_text = _text_finder(where.text)
+        columns = ", ".join(("id", *_COLUMNS, *(() if where.text is None else ("message", "tags"))))
         for names, params in batches(ids):
-            sql = f"SELECT id, {', '.join(_COLUMNS)} FROM jobs WHERE id IN ({names})"  # noqa: S608
+            sql = f"SELECT {columns} FROM jobs WHERE id IN ({names})"  # noqa: S608
             for row in await self._database.list_rows(sql, params):
                 if (
                     all(row[name] == value for name, value in given.items())
                     and (where.states is None or row["state"] in where.states)
                     and (where.since is None or row["created_at"] >= where.since)
                     and (where.until is None or row["created_at"] < where.until)
+                    and has_text(row)
                 ):
                     fitting.add(row["id"])
         if where.tag is not None:
@@ -162,6 +183,29 @@ def _columns(where: Filter) -> dict[str, Any]:
     """The columns of a job that have to be equal to what the filter asks for."""
     chosen = dataclasses.asdict(where) | {"dead_letter": 1 if where.dead_letter else None}
     return {name: chosen[name] for name in _COLUMNS if chosen.get(name) is not None}
+
+
+def _text_finder(text: str | None) -> Callable[[Row], bool]:
+    """What finds the text in a row, in any case of letters. Databases differ in what they take for
+    the same letter, so it is not left to them.
+    """
+    if text is None:
+        return lambda _: True
+    wanted, number = text.casefold(), whole_number(text)
+
+    def found(row: Row) -> bool:
+        return (
+            row["id"] == number
+            or wanted in row["message"].casefold()
+            or (row["name"] is not None and wanted in row["name"].casefold())
+            or (row["tags"] != "[]" and _in_one(wanted, json.loads(row["tags"])))
+        )
+
+    return found
+
+
+def _in_one(wanted: str, tags: list[str]) -> bool:
+    return any(wanted in tag.casefold() for tag in tags)
 
 
 def _oldest(ids: list[int]) -> int:

@@ -106,6 +106,7 @@ SWEEPS: dict[str, Call] = {
     "repair_dependencies": lambda jobs: jobs.repair_dependencies(10**9),
     "edges_of": lambda jobs: jobs.edges_of([5], 100),
     "waiting_for": lambda jobs: jobs.waiting_for(5),
+    "counts": lambda jobs: jobs.counts(Filter(user_id="ann"), 1_000),
     "files_in_use": lambda jobs: jobs.files_in_use(["a", "b"]),
 }
 
@@ -132,6 +133,8 @@ CHOICES: tuple[dict[str, Any], ...] = (
     {"name": "other"},
     {"reason": Reason.TIMEOUT},
     {"dead_letter": True},
+    {"text": "nowhere"},
+    {"text": "nowhere", "user_id": "ann"},
     {"parent_id": 1},
     {"schedule_id": 1},
     {"among": (JobState.FAILED, JobState.RUNNING)},

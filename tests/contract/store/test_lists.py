@@ -151,6 +151,53 @@ async def test_further_choices_find_what_a_look_at_every_job_finds(
         assert await every_page(jobs, where, 3) == expected, where
 
 
+async def test_a_text_finds_jobs_by_number_name_tag_and_message(
+    jobs: SqlJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_SLICE", 4)
+    for number in range(1, 31):
+        name = {5: "Protein ÄTNA-10", 8: None, 20: "100% _done_"}.get(number, "other")
+        tags = ("Straße", "x") if number in (3, 11) else ()
+        message = "step 7 of 9" if number % 9 == 0 else "queued"
+        await jobs.insert(new("ab"[number % 2], name=name, tags=tags), message)
+    for text, expected in (
+        ("ätna", [5]),
+        ("PROTEIN ät", [5]),
+        ("strasse", [11, 3]),
+        ("STEP 7", [27, 18, 9]),
+        ("30", [30]),
+        ("010", [10]),
+        ("10", [20, 10, 5]),
+        ("%", [20]),
+        ("_", [20]),
+        ("no such", []),
+        ("9" * 200, []),
+    ):
+        assert await every_page(jobs, Filter(text=text), 2) == expected, text
+        own = [one for one in expected if one % 2]
+        assert await every_page(jobs, Filter(user_id="b", text=text), 2) == own, text
+
+
+async def test_jobs_are_counted_by_state_up_to_a_number(jobs: SqlJobs) -> None:
+    for job in await added(jobs, "ann", "ann", "ann", "bob"):
+        if job.id < 3:
+            await moved(jobs, claim(job))
+    await added(jobs, "ann", service="t")
+    for where, queued, processing in (
+        (Filter(), 3, 2),
+        (Filter(user_id="ann"), 2, 2),
+        (Filter(user_id="ann", service="s", state=JobState.FAILED), 1, 2),
+        (Filter(service="t"), 1, 0),
+    ):
+        found = await jobs.counts(where, 100)
+        assert found is not None
+        assert set(found) == set(JobState)
+        assert (found[JobState.QUEUED], found[JobState.PROCESSING]) == (queued, processing), where
+    assert (await jobs.counts(Filter(), 2) or {})[JobState.QUEUED] == 2
+    assert await jobs.counts(Filter(tag="x"), 2) is None
+    assert await jobs.counts(Filter(submitted_by="portal"), 2) is None
+
+
 async def test_a_list_of_a_time_begins_there(
     jobs: SqlJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
