@@ -10,12 +10,13 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import FAILED
-from ferryman.cli.options import Json, Server, on_server, run
+from ferryman.cli.options import Json, on_server
 from ferryman.errors import BadArgument
 from ferryman.units import say_duration
 
 if TYPE_CHECKING:
     from ferryman.agent_models import AgentAction, AgentDoc
+    from ferryman.client import Client
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,145 +35,128 @@ _HEADS: Final = ("AGENT", "STATE", "READY", "JOBS", "SLOTS", "ADDRESS", "MESSAGE
 
 @app.command("list")
 @on_server
-def list_agents(
+async def list_agents(
     every: Annotated[
         bool,
         typer.Option("--all", help="Also those that were retired and are not in the settings."),
     ] = False,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """List the agents, and why some get no jobs."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            listed = await client.agents(every=every)
-        if json:
-            show.print_json_list(listed)
-        elif not listed:
-            show.print_message("the server has no agents")
-        else:
-            rows = [_row(agent) for agent in listed]
-            show.print_table(_HEADS, rows, drop=("ADDRESS", "SLOTS", "JOBS"))
-        return 0
-
-    run(work())
+    listed = await client.agents(every=every)
+    if json:
+        show.print_json_list(listed)
+    elif not listed:
+        show.print_message("the server has no agents")
+    else:
+        rows = [_row(agent) for agent in listed]
+        show.print_table(_HEADS, rows, drop=("ADDRESS", "SLOTS", "JOBS"))
 
 
 @app.command("show")
 @on_server
-def show_agent(
+async def show_agent(
     name: Name,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Show an agent."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            agent = await client.agent(name)
-        if json:
-            show.print_json(agent)
-        else:
-            for line in _details(agent):
-                typer.echo(show.printable(line))
-        return 0
-
-    run(work())
+    agent = await client.agent(name)
+    if json:
+        show.print_json(agent)
+    else:
+        for line in _details(agent):
+            typer.echo(show.printable(line))
 
 
 @app.command()
 @on_server
-def drain(
+async def drain(
     name: Name,
     message: Message = None,
     json: Json = False,
     *,
-    server: Server,
-) -> None:
+    client: Client,
+) -> int:
     """Give an agent no new jobs.
 
     Those that it has go on to their end. `ferryman agents resume NAME` uses it again.
     """
-    _change(server, name, "drain", message, json=json)
+    return await _change(client, name, "drain", message, json=json)
 
 
 @app.command()
 @on_server
-def resume(
+async def resume(
     name: Name,
     json: Json = False,
     *,
-    server: Server,
-) -> None:
+    client: Client,
+) -> int:
     """Use an agent again that was drained, retired or lost."""
-    _change(server, name, "resume", None, json=json)
+    return await _change(client, name, "resume", None, json=json)
 
 
 @app.command()
 @on_server
-def retire(
+async def retire(
     name: Name,
     yes: Yes = False,
     message: Message = None,
     json: Json = False,
     *,
-    server: Server,
-) -> None:
+    client: Client,
+) -> int:
     """Stop using an agent that has no jobs.
 
     Drain it before, and wait.
     """
     ask = None if yes else "retire agent {}? It gets no jobs, and the server does not contact it"
-    _change(server, name, "retire", message, json=json, ask=ask)
+    return await _change(client, name, "retire", message, json=json, ask=ask)
 
 
 @app.command()
 @on_server
-def lost(
+async def lost(
     name: Name,
     yes: Yes = False,
     message: Message = None,
     json: Json = False,
     *,
-    server: Server,
-) -> None:
+    client: Client,
+) -> int:
     """Give an agent up: its jobs are tried again at once."""
     ask = "declare agent {} lost? Its attempts end now ({}), though they may still run there"
-    _change(server, name, "lost", message, json=json, ask=None if yes else ask)
+    return await _change(client, name, "lost", message, json=json, ask=None if yes else ask)
 
 
-def _change(
-    server: Server,
+async def _change(
+    client: Client,
     name: str,
     action: AgentAction,
     message: str | None,
     *,
     json: bool,
     ask: str | None = None,
-) -> None:
-    """Do it, after a question where there is one to ask."""
-    if ask is not None and not sys.stdin.isatty():
-        raise BadArgument(f"agents {action} asks first: give --yes where there is no terminal")
-
-    async def work() -> int:
-        async with server.client() as client:
-            if ask is not None:
-                agent = await client.agent(name)
-                question = ask.format(agent.name, _jobs(agent))
-                if not typer.confirm(show.printable(question), err=True):
-                    show.print_message("nothing was changed")
-                    return FAILED
-            agent = await client.change_agent(name, action, message)
-        if json:
-            show.print_json(agent)
-        else:
-            show.print_message("; ".join(_summary(agent)))
-        return 0
-
-    run(work())
+) -> int:
+    """Do it, after a question where there is one to ask. Returns the exit code."""
+    if ask is not None:
+        if not sys.stdin.isatty():
+            raise BadArgument(f"agents {action} asks first: give --yes where there is no terminal")
+        agent = await client.agent(name)
+        question = ask.format(agent.name, _jobs(agent))
+        if not typer.confirm(show.printable(question), err=True):
+            show.print_message("nothing was changed")
+            return FAILED
+    agent = await client.change_agent(name, action, message)
+    if json:
+        show.print_json(agent)
+    else:
+        show.print_message("; ".join(_summary(agent)))
+    return 0
 
 
 def _summary(agent: AgentDoc) -> Iterator[str]:

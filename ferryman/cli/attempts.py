@@ -20,35 +20,30 @@ if TYPE_CHECKING:
 
 
 @on_server
-def attempts(
+async def attempts(
     job_id: JobId,
     json: Json = False,
     *,
     server: Server,
+    client: Client,
 ) -> None:
     """List the attempts of a job.
 
     When each one ran, where, and how it ended. `ferryman logs` and `ferryman download` with
     --attempt show what one left.
     """
-
-    async def work() -> int:
-        async with server.client() as client:
-            attempts = await client.attempts(job_id)
-        if json:
-            show.print_json_list(attempts)
-        elif attempts:
-            show.print_attempts(attempts)
-        else:
-            how = server.command(f"status {job_id}")
-            show.print_message(f"no agent has taken job {job_id}; its state: {how}")
-        return 0
-
-    run(work())
+    attempts = await client.attempts(job_id)
+    if json:
+        show.print_json_list(attempts)
+    elif attempts:
+        show.print_attempts(attempts)
+    else:
+        how = server.command(f"status {job_id}")
+        show.print_message(f"no agent has taken job {job_id}; its state: {how}")
 
 
 @on_server
-def logs(
+async def logs(
     job_ids: JobIds,
     attempt: Attempt = None,
     stderr: Annotated[
@@ -67,6 +62,7 @@ def logs(
     json: Json = False,
     *,
     server: Server,
+    client: Client,
 ) -> None:
     """Print what jobs write, while they run, too.
 
@@ -80,25 +76,19 @@ def logs(
     if follow:
         _follow(server, job_ids[0], attempt, stream, tail)
         return
-
-    async def work() -> int:
-        async with server.client() as client:
-            logs = [
-                await _log(client, server, job_id, attempt, stream, quiet=quiet or json)
-                for job_id in job_ids
-            ]
-        if json:
-            show.print_documents(logs)
-            return 0
-        for log in logs:
-            if len(logs) > 1 and not quiet:
-                show.print_message(f"==> job {log['job_id']}, {stream} <==")
-            text = log["text"]
-            # Bytes, because typer takes escape sequences out of text that goes to a file.
-            typer.echo(show.printable(text) if sys.stdout.isatty() else text.encode(), nl=False)
-        return 0
-
-    run(work())
+    logs = [
+        await _log(client, server, job_id, attempt, stream, quiet=quiet or json)
+        for job_id in job_ids
+    ]
+    if json:
+        show.print_documents(logs)
+        return
+    for log in logs:
+        if len(logs) > 1 and not quiet:
+            show.print_message(f"==> job {log['job_id']}, {stream} <==")
+        text = log["text"]
+        # Bytes, because typer takes escape sequences out of text that goes to a file.
+        typer.echo(show.printable(text) if sys.stdout.isatty() else text.encode(), nl=False)
 
 
 async def _log(

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Json, Server, on_server, run, whole
+from ferryman.cli.options import Json, on_server, whole
 
 if TYPE_CHECKING:
+    from ferryman.client import Client
     from ferryman.token_models import AuditDoc
 
 _HEADS: Final = ("AT", "STATUS", "PRINCIPAL", "FROM", "TOKEN", "ACTION", "TARGET")
 
 
 @on_server
-def audit(
+async def audit(
     principal: Annotated[
         str | None, typer.Option("--principal", metavar="NAME", help="Only what NAME did.")
     ] = None,
@@ -47,31 +48,25 @@ def audit(
     ] = 50,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Show who did what, from where, newest first."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            found = client.audit(
-                principal=principal,
-                user=for_user,
-                token=token_id,
-                action=action,
-                target=target,
-                since=since,
-                until=until,
-                limit=limit or None,
-            )
-            listed = [one async for one in found]
-        if json:
-            show.print_json_list(listed)
-        else:
-            rows = [_row(one) for one in listed]
-            show.print_table(_HEADS, rows, drop=("TOKEN", "FROM", "AT"), cut_last=False)
-        return 0
-
-    run(work())
+    found = client.audit(
+        principal=principal,
+        user=for_user,
+        token=token_id,
+        action=action,
+        target=target,
+        since=since,
+        until=until,
+        limit=limit or None,
+    )
+    listed = [one async for one in found]
+    if json:
+        show.print_json_list(listed)
+    else:
+        rows = [_row(one) for one in listed]
+        show.print_table(_HEADS, rows, drop=("TOKEN", "FROM", "AT"), cut_last=False)
 
 
 def _row(entry: AuditDoc) -> tuple[str, ...]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import JobId, Json, Quiet, Server, on_server, run
+from ferryman.cli.options import JobId, Json, Quiet, on_server
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
     from ferryman.browser_calls import Shown
+    from ferryman.client import Client
 
 ExpiresIn: TypeAlias = Annotated[
     str | None, typer.Option("--expires-in", metavar="TIME", help="It is good for so long.")
@@ -19,7 +20,7 @@ ExpiresIn: TypeAlias = Annotated[
 
 
 @on_server
-def link(
+async def link(
     job_id: JobId,
     file: Annotated[str | None, typer.Argument(metavar="FILE", hidden=True)] = None,
     result: Annotated[
@@ -29,7 +30,7 @@ def link(
     quiet: Quiet = False,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Print an address that shows a job without a token.
 
@@ -38,25 +39,19 @@ def link(
     """
     if file is not None and result:
         raise BadArgument("--result: the link is to a file; give one of them")
-
-    async def work() -> int:
-        what: Shown = "file" if file is not None else "result" if result else "job"
-        async with server.client() as client:
-            made = await client.create_link(job_id, what, path=file, expires_in=expires_in)
-        if json:
-            show.print_json(made)
-            return 0
-        typer.echo(made.url)
-        if not quiet:
-            shown = file or ("its result" if result else "the job and all that it left")
-            show.print_message(f"it shows {shown} until {show.local(made.expires_at)}")
-        return 0
-
-    run(work())
+    what: Shown = "file" if file is not None else "result" if result else "job"
+    made = await client.create_link(job_id, what, path=file, expires_in=expires_in)
+    if json:
+        show.print_json(made)
+        return
+    typer.echo(made.url)
+    if not quiet:
+        shown = file or ("its result" if result else "the job and all that it left")
+        show.print_message(f"it shows {shown} until {show.local(made.expires_at)}")
 
 
 @on_server
-def ticket(
+async def ticket(
     user: Annotated[
         str | None, typer.Option("--user", "-u", metavar="USER", help="Whose job it becomes.")
     ] = None,
@@ -81,7 +76,7 @@ def ticket(
     quiet: Quiet = False,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Print an address to upload to once without a token.
 
@@ -93,23 +88,17 @@ def ticket(
         if not equals:
             raise BadArgument(f"--field {text}: write NAME=TEXT")
         fields[name] = value
-
-    async def work() -> int:
-        async with server.client() as client:
-            made = await client.create_ticket(
-                user,
-                service=service,
-                expires_in=expires_in,
-                max_bytes=max_bytes,
-                fields=fields,
-                return_to=return_to,
-            )
-        if json:
-            show.print_json(made)
-            return 0
-        typer.echo(made.upload_url)
-        if not quiet:
-            show.print_message(f"it is good for one upload, until {show.local(made.expires_at)}")
-        return 0
-
-    run(work())
+    made = await client.create_ticket(
+        user,
+        service=service,
+        expires_in=expires_in,
+        max_bytes=max_bytes,
+        fields=fields,
+        return_to=return_to,
+    )
+    if json:
+        show.print_json(made)
+        return
+    typer.echo(made.upload_url)
+    if not quiet:
+        show.print_message(f"it is good for one upload, until {show.local(made.expires_at)}")

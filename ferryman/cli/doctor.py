@@ -9,16 +9,17 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import FAILED
-from ferryman.cli.options import Json, Server, on_server, run
+from ferryman.cli.options import Json, Server, on_server
 
 if TYPE_CHECKING:
     from ferryman.cli.findings import Finding
+    from ferryman.client import Client
 
 _MARKS: Final = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
 
 
 @on_server
-def doctor(json: Json = False, *, server: Server) -> None:
+async def doctor(json: Json = False, *, server: Server, client: Client) -> int:
     """Find what is wrong: server, token, clock, agents, versions.
 
     Looks at what a job needs, from this machine on: whether the server answers and takes work, what
@@ -30,21 +31,17 @@ def doctor(json: Json = False, *, server: Server) -> None:
     from ferryman.cli.findings import Examination
     from ferryman.clock import wall_clock
 
-    async def work() -> int:
-        found = []
-        async with server.client() as client:
-            looked_at = Examination(
-                client, server.command, server.token is not None, __version__, wall_clock
-            )
-            async for finding in looked_at.findings():
-                found.append(finding)
-                if not json:
-                    _print(finding)
-        if json:
-            show.print_documents([{"findings": [asdict(one) for one in found]}])
-        return next((one.exit_code or FAILED for one in found if one.level == "problem"), 0)
-
-    run(work())
+    found = []
+    looked_at = Examination(
+        client, server.command, server.token is not None, __version__, wall_clock
+    )
+    async for finding in looked_at.findings():
+        found.append(finding)
+        if not json:
+            _print(finding)
+    if json:
+        show.print_documents([{"findings": [asdict(one) for one in found]}])
+    return next((one.exit_code or FAILED for one in found if one.level == "problem"), 0)
 
 
 def _print(finding: Finding) -> None:

@@ -186,10 +186,15 @@ class Server:
         return f"ferryman {words}" + ("" if self.url == DEFAULT_URL else f" --url {self.url}")
 
 
-def on_server(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that takes ``server``, with the options that say which one in its place."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [one for one in signature.parameters.values() if one.name != "server"]
+def on_server(command: Callable[..., Any]) -> Callable[..., None]:
+    """A command of a server, with the options that say which one.
+
+    It takes ``server``, or is an ``async def`` that takes ``client``, or both; what it returns is
+    then the exit code, None: 0.
+    """
+    # The client is imported by commands that use it only: that takes time.
+    signature = inspect.signature(command, eval_str=True, locals={"Client": object})
+    own = [one for one in signature.parameters.values() if one.name not in ("server", "client")]
 
     def run_command(**given: Any) -> None:
         import asyncio
@@ -198,7 +203,12 @@ def on_server(command: Callable[..., None]) -> Callable[..., None]:
         try:
             if is_meant(given):
                 given = replaced(given, asyncio.run(_newest(server)))
-            command(**given, server=server)
+            if "server" in signature.parameters:
+                given["server"] = server
+            if "client" in signature.parameters:
+                run(_with_client(command, given, server))
+            else:
+                command(**given)
         except FerrymanError as problem:
             hint = hint_for(problem, server.command, has_token=server.token is not None)
             if hint is not None:
@@ -208,6 +218,11 @@ def on_server(command: Callable[..., None]) -> Callable[..., None]:
     run_command.__name__, run_command.__doc__ = command.__name__, command.__doc__
     run_command.__signature__ = inspect.Signature([*own, *_WHICH])  # type: ignore[attr-defined]
     return run_command
+
+
+async def _with_client(command: Callable[..., Any], given: dict[str, Any], server: Server) -> int:
+    async with server.client() as client:
+        return await command(**given, client=client) or 0
 
 
 async def _newest(server: Server) -> int:

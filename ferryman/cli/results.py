@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Attempt, JobId, Json, Output, Quiet, Server, on_server, run
+from ferryman.cli.options import Attempt, JobId, Json, Output, Quiet, Server, on_server
 from ferryman.errors import BadArgument, NoResult, NotFound, NotReady
 from ferryman.units import say_size
 
@@ -29,7 +29,7 @@ _FILES_PATH: Final = re.compile(r"; /api/v1/jobs/.*")
 
 
 @on_server
-def download(
+async def download(
     job_id: JobId,
     files: Annotated[
         list[str] | None,
@@ -52,6 +52,7 @@ def download(
     json: Json = False,
     *,
     server: Server,
+    client: Client,
 ) -> None:
     """Fetch the result, a ZIP, or some of its files.
 
@@ -64,39 +65,33 @@ def download(
         raise BadArgument("--partial and --children are about the whole ZIP: name no files")
     if output == STDOUT and (json or not files):
         check_stdout(json=json)
-
-    async def work() -> int:
-        async with server.client() as client:
-            try:
-                if files:
-                    done = await fetch_files(client, job_id, files, output, attempt, quiet=quiet)
-                    if json:
-                        show.print_documents([about(job_id, one) for one in done])
-                    elif output != STDOUT:
-                        typer.echo("\n".join(str(one.path) for one in done))
-                elif output == STDOUT:
-                    await print_zip(client, job_id, partial, attempt, children, quiet=quiet)
-                else:
-                    to = output or "."
-                    whole = await fetch(client, job_id, to, partial, attempt, children, quiet=quiet)
-                    if json:
-                        show.print_documents([about(job_id, whole)])
-                    else:
-                        typer.echo(whole.path)
-            except (NoResult, NotReady) as problem:
-                raise explained(problem, server, job_id, attempt) from None
-            except NotFound as problem:
-                if problem.code != "file_not_found":
-                    raise
-                text = _FILES_PATH.sub("", str(problem))
-                better = NotFound(404, problem.code, text, request_id=problem.request_id)
-                if files and all(LAST_OR_NUMBER.fullmatch(one) for one in files):
-                    better.add_note(f"one job at a time: {server.command(f'download {files[0]}')}")
-                better.add_note(f"its files: {server.command(f'files {job_id}')}")
-                raise better from None
-            return 0
-
-    run(work())
+    try:
+        if files:
+            done = await fetch_files(client, job_id, files, output, attempt, quiet=quiet)
+            if json:
+                show.print_documents([about(job_id, one) for one in done])
+            elif output != STDOUT:
+                typer.echo("\n".join(str(one.path) for one in done))
+        elif output == STDOUT:
+            await print_zip(client, job_id, partial, attempt, children, quiet=quiet)
+        else:
+            to = output or "."
+            whole = await fetch(client, job_id, to, partial, attempt, children, quiet=quiet)
+            if json:
+                show.print_documents([about(job_id, whole)])
+            else:
+                typer.echo(whole.path)
+    except (NoResult, NotReady) as problem:
+        raise explained(problem, server, job_id, attempt) from None
+    except NotFound as problem:
+        if problem.code != "file_not_found":
+            raise
+        text = _FILES_PATH.sub("", str(problem))
+        better = NotFound(404, problem.code, text, request_id=problem.request_id)
+        if files and all(LAST_OR_NUMBER.fullmatch(one) for one in files):
+            better.add_note(f"one job at a time: {server.command(f'download {files[0]}')}")
+        better.add_note(f"its files: {server.command(f'files {job_id}')}")
+        raise better from None
 
 
 def check_stdout(*, json: bool) -> None:

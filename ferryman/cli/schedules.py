@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
 from ferryman.cli import options, show, submit_options
 from ferryman.cli.filters import OfUser
-from ferryman.cli.options import Json, Quiet, Server, on_server, run
+from ferryman.cli.options import Json, Quiet, Server, on_server
 from ferryman.cli.selection import select
 
 if TYPE_CHECKING:
     from ferryman.client import Client
-    from ferryman.models import JobDoc
     from ferryman.schedule_models import ScheduleDoc
 
 app = typer.Typer(
@@ -32,7 +30,7 @@ _HEADS: Final = ("ID", "STATE", "NAME", "CRON", "ZONE", "NEXT", "JOB", "MESSAGE"
 
 @app.command("add")
 @on_server
-def add(
+async def add(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", hidden=True)],
     cron: Annotated[
         str,
@@ -83,6 +81,7 @@ def add(
     json: Json = False,
     *,
     server: Server,
+    client: Client,
 ) -> None:
     """Store a bundle, and have a job made of it at each time.
 
@@ -95,55 +94,43 @@ def add(
         for line in selection.lines():
             show.print_message(line)
     when: Any = {"time_zone": time_zone, "overlap": overlap, "missed": missed}
-
-    async def work() -> int:
-        async with server.client() as client:
-            whose = await server.user_of(client, user)
-            schedule = await client.add_schedule(
-                selection.files,
-                cron=cron,
-                service=service,
-                name=name,
-                user=whose,
-                tags=tag or (),
-                timeout=timeout,
-                retries=retries,
-                priority=priority,
-                **when,
-            )
-        if json:
-            show.print_json(schedule)
-        else:
-            typer.echo(schedule.id)
-            if not quiet and schedule.next_at:
-                show.print_message(f"its first job comes at {show.local(schedule.next_at)}")
-        return 0
-
-    run(work())
+    whose = await server.user_of(client, user)
+    schedule = await client.add_schedule(
+        selection.files,
+        cron=cron,
+        service=service,
+        name=name,
+        user=whose,
+        tags=tag or (),
+        timeout=timeout,
+        retries=retries,
+        priority=priority,
+        **when,
+    )
+    if json:
+        show.print_json(schedule)
+    else:
+        typer.echo(schedule.id)
+        if not quiet and schedule.next_at:
+            show.print_message(f"its first job comes at {show.local(schedule.next_at)}")
 
 
 @app.command("list")
 @on_server
-def list_schedules(
+async def list_schedules(
     user: OfUser = None,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """List schedules, and when they are due."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            listed = [one async for one in client.schedules(user=user)]
-        if json:
-            show.print_json_list(listed)
-        elif not listed:
-            show.print_message("there are no schedules")
-        else:
-            show.print_table(_HEADS, [_row(one) for one in listed], drop=("ZONE", "JOB", "CRON"))
-        return 0
-
-    run(work())
+    listed = [one async for one in client.schedules(user=user)]
+    if json:
+        show.print_json_list(listed)
+    elif not listed:
+        show.print_message("there are no schedules")
+    else:
+        show.print_table(_HEADS, [_row(one) for one in listed], drop=("ZONE", "JOB", "CRON"))
 
 
 def _row(schedule: ScheduleDoc) -> tuple[str, ...]:
@@ -161,87 +148,56 @@ def _row(schedule: ScheduleDoc) -> tuple[str, ...]:
 
 @app.command()
 @on_server
-def pause(
-    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, server: Server
+async def pause(
+    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, client: Client
 ) -> None:
     """Make no jobs of it until it is resumed."""
-
-    async def work(client: Client) -> Outcome:
-        schedule = await client.pause_schedule(schedule_id)
-        return Outcome(schedule, f"schedule {schedule_id} is paused")
-
-    _change(server, work, quiet=quiet, json=json)
+    schedule = await client.pause_schedule(schedule_id)
+    _say(schedule, f"schedule {schedule_id} is paused", quiet=quiet, json=json)
 
 
 @app.command()
 @on_server
-def resume(
-    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, server: Server
+async def resume(
+    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, client: Client
 ) -> None:
     """Go on with its next time."""
-
-    async def work(client: Client) -> Outcome:
-        schedule = await client.resume_schedule(schedule_id)
-        when = show.local(schedule.next_at) if schedule.next_at else "a time that is not known"
-        return Outcome(schedule, f"its next job comes at {when}")
-
-    _change(server, work, quiet=quiet, json=json)
+    schedule = await client.resume_schedule(schedule_id)
+    when = show.local(schedule.next_at) if schedule.next_at else "a time that is not known"
+    _say(schedule, f"its next job comes at {when}", quiet=quiet, json=json)
 
 
 @app.command("run")
 @on_server
-def run_now(
-    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, server: Server
+async def run_now(
+    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, client: Client
 ) -> None:
     """Make a job of it now; print the job's number."""
-
-    async def work(client: Client) -> Outcome:
-        job = await client.run_schedule(schedule_id)
-        if job is None:
-            return Outcome(None, "the job before is cancelled first; then it makes one")
-        if not json:
-            typer.echo(job.id)
-        return Outcome(job, "")
-
-    _change(server, work, quiet=quiet, json=json)
+    job = await client.run_schedule(schedule_id)
+    if job is None:
+        _say(None, "the job before is cancelled first; then it makes one", quiet=quiet, json=json)
+    elif json:
+        show.print_json(job)
+    else:
+        typer.echo(job.id)
 
 
 @app.command()
 @on_server
-def delete(
-    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, server: Server
+async def delete(
+    schedule_id: ScheduleId, quiet: Quiet = False, json: Json = False, *, client: Client
 ) -> None:
     """Delete it; its jobs stay."""
-
-    async def work(client: Client) -> Outcome:
-        await client.delete_schedule(schedule_id)
-        return Outcome(None, f"schedule {schedule_id} is deleted")
-
-    _change(server, work, quiet=quiet, json=json)
+    await client.delete_schedule(schedule_id)
+    _say(None, f"schedule {schedule_id} is deleted", quiet=quiet, json=json)
 
 
-class Outcome(NamedTuple):
+def _say(document: ScheduleDoc | None, message: str, *, quiet: bool, json: bool) -> None:
     """What came of a change."""
-
-    document: ScheduleDoc | JobDoc | None
-    message: str
-
-
-def _change(
-    server: Server, work: Callable[[Client], Awaitable[Outcome]], *, quiet: bool, json: bool
-) -> None:
-    """Do it, and say what came of it."""
-
-    async def run_work() -> int:
-        async with server.client() as client:
-            outcome = await work(client)
-        if not json:
-            if outcome.message and not quiet:
-                show.print_message(outcome.message)
-        elif outcome.document is not None:
-            show.print_json(outcome.document)
-        else:
-            show.print_documents([{"message": outcome.message}])
-        return 0
-
-    run(run_work())
+    if not json:
+        if not quiet:
+            show.print_message(message)
+    elif document is not None:
+        show.print_json(document)
+    else:
+        show.print_documents([{"message": message}])

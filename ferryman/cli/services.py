@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Json, Quiet, Server, on_server, run
+from ferryman.cli.options import Json, Quiet, on_server
 
 if TYPE_CHECKING:
+    from ferryman.client import Client
     from ferryman.service_models import ServiceDoc
 
 app = typer.Typer(
@@ -24,28 +25,22 @@ _HEADS: Final = ("SERVICE", "STATE", "RUNNING", "QUEUED", "OLDEST", "MESSAGE")
 
 @app.command("list")
 @on_server
-def list_services(
+async def list_services(
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """List the services, and how busy they are."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            listed = await client.services()
-        if json:
-            show.print_json_list(listed)
-        else:
-            show.print_table(_HEADS, [_row(one) for one in listed], drop=("OLDEST", "RUNNING"))
-        return 0
-
-    run(work())
+    listed = await client.services()
+    if json:
+        show.print_json_list(listed)
+    else:
+        show.print_table(_HEADS, [_row(one) for one in listed], drop=("OLDEST", "RUNNING"))
 
 
 @app.command()
 @on_server
-def pause(
+async def pause(
     name: Name,
     message: Annotated[
         str | None,
@@ -54,35 +49,23 @@ def pause(
     quiet: Quiet = False,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Let the queued jobs of a service wait; those that run go on."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            _say(await client.pause_service(name, message), "is paused", quiet=quiet, json=json)
-        return 0
-
-    run(work())
+    _say(await client.pause_service(name, message), "is paused", quiet=quiet, json=json)
 
 
 @app.command()
 @on_server
-def resume(
+async def resume(
     name: Name,
     quiet: Quiet = False,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Send the jobs of a paused service again."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            _say(await client.resume_service(name), "is not paused", quiet=quiet, json=json)
-        return 0
-
-    run(work())
+    _say(await client.resume_service(name), "is not paused", quiet=quiet, json=json)
 
 
 def _say(service: ServiceDoc, what: str, *, quiet: bool, json: bool) -> None:

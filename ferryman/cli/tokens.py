@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Json, Quiet, Server, on_server, run
+from ferryman.cli.options import Json, Quiet, on_server
 
 if TYPE_CHECKING:
+    from ferryman.client import Client
     from ferryman.token_models import NewTokenDoc, RoleName, ScopeName, TokenDoc
 
 app = typer.Typer(
@@ -28,7 +29,7 @@ _HEADS: Final = ("ID", "STATE", "NAME", "ROLE", "USER", "EXPIRES", "LAST USED", 
 
 @app.command()
 @on_server
-def create(
+async def create(
     name: Annotated[str, typer.Argument(metavar="NAME", hidden=True)],
     role: Annotated[
         str, typer.Option("--role", "-r", metavar="ROLE", help="user, portal, operator or agent.")
@@ -58,29 +59,23 @@ def create(
     quiet: Quiet = False,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Make a token for a principal called NAME, and print it. It is not shown again."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            made = await client.create_token(
-                name,
-                cast("RoleName", role),
-                user=user,
-                users=users or (),
-                scopes=cast("list[ScopeName] | None", scopes or None),
-                expires_in=expires_in,
-            )
-        _print_new(made, f"token {made.id} of {_whose(made)}", quiet=quiet, json=json)
-        return 0
-
-    run(work())
+    made = await client.create_token(
+        name,
+        cast("RoleName", role),
+        user=user,
+        users=users or (),
+        scopes=cast("list[ScopeName] | None", scopes or None),
+        expires_in=expires_in,
+    )
+    _print_new(made, f"token {made.id} of {_whose(made)}", quiet=quiet, json=json)
 
 
 @app.command()
 @on_server
-def rotate(
+async def rotate(
     token_id: TokenId,
     overlap: Annotated[
         str,
@@ -90,49 +85,37 @@ def rotate(
     quiet: Quiet = False,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Give a token another secret, and print it. It is not shown again."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            made = await client.rotate_token(token_id, overlap=overlap, expires_in=expires_in)
-        what = f"token {made.id} has another secret"
-        if made.former_until:
-            what += f", the former one is good until {show.local(made.former_until)}"
-        _print_new(made, what, quiet=quiet, json=json)
-        return 0
-
-    run(work())
+    made = await client.rotate_token(token_id, overlap=overlap, expires_in=expires_in)
+    what = f"token {made.id} has another secret"
+    if made.former_until:
+        what += f", the former one is good until {show.local(made.former_until)}"
+    _print_new(made, what, quiet=quiet, json=json)
 
 
 @app.command()
 @on_server
-def revoke(
+async def revoke(
     token_ids: Annotated[list[str], typer.Argument(metavar="ID...", hidden=True)],
     quiet: Quiet = False,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Have tokens refused from now on."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            for token_id in token_ids:
-                token = await client.revoke_token(token_id)
-                if json:
-                    show.print_json(token)
-                elif not quiet:
-                    show.print_message(f"token {token.id} of {_whose(token)} is revoked")
-        return 0
-
-    run(work())
+    for token_id in token_ids:
+        token = await client.revoke_token(token_id)
+        if json:
+            show.print_json(token)
+        elif not quiet:
+            show.print_message(f"token {token.id} of {_whose(token)} is revoked")
 
 
 @app.command("list")
 @on_server
-def list_tokens(
+async def list_tokens(
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Only this principal's.")
     ] = None,
@@ -144,51 +127,39 @@ def list_tokens(
     ] = False,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """List the tokens, newest first, without their secrets."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            found = client.tokens(name=name, role=cast("RoleName | None", role), every=every)
-            listed = [one async for one in found]
-        if json:
-            show.print_json_list(listed)
-        else:
-            drop = ("SCOPES", "LAST USED", "EXPIRES", "USER", "ROLE")
-            show.print_table(_HEADS, [_row(one) for one in listed], drop=drop)
-        return 0
-
-    run(work())
+    found = client.tokens(name=name, role=cast("RoleName | None", role), every=every)
+    listed = [one async for one in found]
+    if json:
+        show.print_json_list(listed)
+    else:
+        drop = ("SCOPES", "LAST USED", "EXPIRES", "USER", "ROLE")
+        show.print_table(_HEADS, [_row(one) for one in listed], drop=drop)
 
 
 @on_server
-def whoami(
+async def whoami(
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Show who you are to the server, and what you may do."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            me = await client.whoami()
-        if json:
-            show.print_json(me)
-            return 0
-        typer.echo(show.printable(f"{me.name}: {me.role}, may {', '.join(me.scopes)}"))
-        if me.user_id:
-            typer.echo(show.printable(f"  sees and makes jobs of user {me.user_id}"))
-        if me.role == "portal":
-            typer.echo(show.printable(f"  acts for {', '.join(me.users) or 'any user'}"))
-        if me.token_id:
-            ends = f"expires {show.local(me.expires_at)}" if me.expires_at else "does not expire"
-            typer.echo(show.printable(f"  token {me.token_id}, which {ends}"))
-        if not me.token_needed:
-            typer.echo("  the server takes everybody on its machine for an operator")
-        return 0
-
-    run(work())
+    me = await client.whoami()
+    if json:
+        show.print_json(me)
+        return
+    typer.echo(show.printable(f"{me.name}: {me.role}, may {', '.join(me.scopes)}"))
+    if me.user_id:
+        typer.echo(show.printable(f"  sees and makes jobs of user {me.user_id}"))
+    if me.role == "portal":
+        typer.echo(show.printable(f"  acts for {', '.join(me.users) or 'any user'}"))
+    if me.token_id:
+        ends = f"expires {show.local(me.expires_at)}" if me.expires_at else "does not expire"
+        typer.echo(show.printable(f"  token {me.token_id}, which {ends}"))
+    if not me.token_needed:
+        typer.echo("  the server takes everybody on its machine for an operator")
 
 
 def _print_new(made: NewTokenDoc, what: str, *, quiet: bool, json: bool) -> None:

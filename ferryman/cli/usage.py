@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Json, Server, on_server, run
+from ferryman.cli.options import Json, Server, on_server
 from ferryman.units import say_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ferryman.client import Client
     from ferryman.usage_models import Quota, UsageDoc
 
 _HEADS: Final = ("WHAT", "USED", "LIMIT", "LEFT")
 
 
 @on_server
-def usage(
+async def usage(
     user: Annotated[
         str | None,
         typer.Option(
@@ -33,21 +34,16 @@ def usage(
     json: Json = False,
     *,
     server: Server,
+    client: Client,
 ) -> None:
     """Show what a user may use, and what is left of it."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            whose = await server.user_of(client, user)
-            found = await client.usage(whose)
-        if json:
-            show.print_json(found)
-            return 0
-        show.print_message(f"user {found.user_id}")
-        show.print_table(_HEADS, _rows(found), drop=("USED",))
-        return 0
-
-    run(work())
+    whose = await server.user_of(client, user)
+    found = await client.usage(whose)
+    if json:
+        show.print_json(found)
+        return
+    show.print_message(f"user {found.user_id}")
+    show.print_table(_HEADS, _rows(found), drop=("USED",))
 
 
 def _rows(found: UsageDoc) -> list[tuple[str, ...]]:

@@ -8,7 +8,7 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.filters import OfService, OfUser
-from ferryman.cli.options import Json, Quiet, Server, job_id, number, on_server, run
+from ferryman.cli.options import Json, Quiet, Server, job_id, number, on_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -28,7 +28,7 @@ _HEADS: Final = ("ID", "JOB", "EVENT", "STATE", "TRIES", "NEXT", "URL", "MESSAGE
 
 
 @on_server
-def events(
+async def events(
     job: Annotated[int | None, typer.Argument(metavar="ID", parser=job_id, hidden=True)] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what happens, as it happens.")
@@ -37,7 +37,7 @@ def events(
     service: OfService = None,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Show what happened to a job, or to all jobs.
 
@@ -45,21 +45,15 @@ def events(
     Without an ID, what happens to all jobs that you may see from now on; Ctrl-C ends it. --json
     prints a document a line.
     """
-
-    async def work() -> int:
-        async with server.client() as client:
-            if job is None:
-                found = client.all_events(user=user, service=service)
-            elif follow:
-                found = client.events(job)
-            else:
-                found = client.past_events(job)
-            await _print(client, found, json=json, of_all=job is None)
-        return 0
-
     if job is not None and (user or service):
         raise typer.BadParameter("--user and --service choose among all jobs: leave out the ID")
-    run(work())
+    if job is None:
+        found = client.all_events(user=user, service=service)
+    elif follow:
+        found = client.events(job)
+    else:
+        found = client.past_events(job)
+    await _print(client, found, json=json, of_all=job is None)
 
 
 async def _print(
@@ -81,7 +75,7 @@ async def _print(
 
 @app.command("list")
 @on_server
-def list_deliveries(
+async def list_deliveries(
     job: Annotated[
         int | None,
         typer.Option("--job", metavar="ID", parser=job_id, help="Only this job's."),
@@ -95,81 +89,64 @@ def list_deliveries(
     ] = 50,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """List webhooks that were or are to be delivered, newest first."""
-
-    async def work() -> int:
-        listed: list[DeliveryDoc] = []
-        async with server.client() as client:
-            async for one in client.deliveries(job, state=cast("DeliveryState | None", state)):
-                listed.append(one)
-                if len(listed) == limit:
-                    break
-        if json:
-            show.print_json_list(listed)
-        else:
-            drop = ("TRIES", "NEXT", "EVENT", "URL", "MESSAGE")
-            show.print_table(_HEADS, [_row(one) for one in listed], drop=drop)
-        return 0
-
-    run(work())
+    listed: list[DeliveryDoc] = []
+    async for one in client.deliveries(job, state=cast("DeliveryState | None", state)):
+        listed.append(one)
+        if len(listed) == limit:
+            break
+    if json:
+        show.print_json_list(listed)
+    else:
+        drop = ("TRIES", "NEXT", "EVENT", "URL", "MESSAGE")
+        show.print_table(_HEADS, [_row(one) for one in listed], drop=drop)
 
 
 @app.command("show")
 @on_server
-def show_delivery(delivery_id: DeliveryId, json: Json = False, *, server: Server) -> None:
+async def show_delivery(delivery_id: DeliveryId, json: Json = False, *, client: Client) -> None:
     """Show a webhook, and how its tries went."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            found = await client.delivery(delivery_id)
-        if json:
-            show.print_json(found)
-            return 0
-        typer.echo(show.printable(f"{found.event} of job {found.job_id} to {found.url}"))
-        typer.echo(show.printable(f"  {found.state}: {found.message or 'not tried yet'}"))
-        for one in found.tried:
-            how = one.problem or f"answered {one.status}"
-            at = f"{show.local(one.at)}  {one.seconds:.2f}s"
-            typer.echo(show.printable(f"  {one.number:>3}  {at}  {how}"))
-        if found.next_at is not None:
-            typer.echo(f"  tried again at {show.local(found.next_at)}")
-        return 0
-
-    run(work())
+    found = await client.delivery(delivery_id)
+    if json:
+        show.print_json(found)
+        return
+    typer.echo(show.printable(f"{found.event} of job {found.job_id} to {found.url}"))
+    typer.echo(show.printable(f"  {found.state}: {found.message or 'not tried yet'}"))
+    for one in found.tried:
+        how = one.problem or f"answered {one.status}"
+        at = f"{show.local(one.at)}  {one.seconds:.2f}s"
+        typer.echo(show.printable(f"  {one.number:>3}  {at}  {how}"))
+    if found.next_at is not None:
+        typer.echo(f"  tried again at {show.local(found.next_at)}")
 
 
 @app.command()
 @on_server
-def replay(
+async def replay(
     delivery_ids: Annotated[list[int], typer.Argument(metavar="ID...", parser=number, hidden=True)],
     quiet: Quiet = False,
     json: Json = False,
     *,
     server: Server,
+    client: Client,
 ) -> None:
     """Send webhooks again, now."""
-
-    async def work() -> int:
-        async with server.client() as client:
-            for delivery_id in delivery_ids:
-                found = await client.replay(delivery_id)
-                if json:
-                    show.print_json(found)
-                elif not quiet:
-                    how = server.command(f"deliveries show {found.id}")
-                    show.print_message(
-                        f"{found.event} of job {found.job_id} is sent again; how it went: {how}"
-                    )
-        return 0
-
-    run(work())
+    for delivery_id in delivery_ids:
+        found = await client.replay(delivery_id)
+        if json:
+            show.print_json(found)
+        elif not quiet:
+            how = server.command(f"deliveries show {found.id}")
+            show.print_message(
+                f"{found.event} of job {found.job_id} is sent again; how it went: {how}"
+            )
 
 
 @app.command()
 @on_server
-def secret(
+async def secret(
     principal: Annotated[
         str | None,
         typer.Option("--principal", metavar="NAME", help="For operators: of what it uploads."),
@@ -180,21 +157,15 @@ def secret(
     ] = None,
     json: Json = False,
     *,
-    server: Server,
+    client: Client,
 ) -> None:
     """Print what signs the webhooks of your jobs, whsec_…"""
-
-    async def work() -> int:
-        async with server.client() as client:
-            found = await client.webhook_secret(principal=principal, service=service)
-        if json:
-            show.print_json(found)
-        else:
-            for one in found.secrets:
-                typer.echo(one)
-        return 0
-
-    run(work())
+    found = await client.webhook_secret(principal=principal, service=service)
+    if json:
+        show.print_json(found)
+    else:
+        for one in found.secrets:
+            typer.echo(one)
 
 
 def _row(one: DeliveryDoc) -> tuple[str, ...]:
