@@ -25,17 +25,46 @@ class _Bucket:
     at: float
 
 
+class Buckets:
+    """A token bucket for each caller: as many at once as the rate's number, and as many more as the
+    rate brings.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def wait_s(self, caller: str, rate: Rate) -> int:
+        """Seconds until one may be taken; 0: now."""
+        left = self._filled(caller, rate).left
+        return 0 if left >= 1 else max(1, math.ceil((1 - left) / rate.per_s))
+
+    def take(self, caller: str, rate: Rate) -> None:
+        """Take one, which is there."""
+        self._filled(caller, rate).left -= 1
+
+    def _filled(self, caller: str, rate: Rate) -> _Bucket:
+        now = self._clock.monotonic()
+        bucket = self._buckets.get(caller)
+        if bucket is None:
+            bucket = self._buckets[caller] = _Bucket(rate.number, now)
+            if len(self._buckets) > _REMEMBERED:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(caller)
+        bucket.left = min(rate.number, bucket.left + (now - bucket.at) * rate.per_s)
+        bucket.at = now
+        return bucket
+
+
 class RateLimits:
-    """A token bucket for each caller: as many requests at once as the rate's number, and as many
-    more as the rate brings.
+    """How many requests each caller may send.
 
     Args:
         of: whose bucket a request is taken from, and the rate; with number 0 there is no limit.
     """
 
     def __init__(self, of: Callable[[Principal], tuple[str, Rate]], clock: Clock) -> None:
-        self._of, self._clock = of, clock
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._of, self._buckets = of, Buckets(clock)
 
     def take(self, principal: Principal) -> None:
         """Count a request.
@@ -46,17 +75,7 @@ class RateLimits:
         caller, rate = self._of(principal)
         if not rate.number:
             return
-        now = self._clock.monotonic()
-        bucket = self._buckets.get(caller)
-        if bucket is None:
-            bucket = self._buckets[caller] = _Bucket(rate.number, now)
-            if len(self._buckets) > _REMEMBERED:
-                self._buckets.popitem(last=False)
-        self._buckets.move_to_end(caller)
-        bucket.left = min(rate.number, bucket.left + (now - bucket.at) * rate.per_s)
-        bucket.at = now
-        if bucket.left < 1:
-            wait_s = max(1, math.ceil((1 - bucket.left) / rate.per_s))
+        if wait_s := self._buckets.wait_s(caller, rate):
             raise Denied(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 CODE,
@@ -64,4 +83,4 @@ class RateLimits:
                 f"(rate_limit): try again in {wait_s} s",
                 {"Retry-After": str(wait_s)},
             )
-        bucket.left -= 1
+        self._buckets.take(caller, rate)

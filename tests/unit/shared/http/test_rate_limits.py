@@ -56,5 +56,5 @@ async def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPat
     of = limits(Rate(2, "s"), SimClock())
     for number in range(50):
         assert taken(of, f"caller-{number}") == 2
-    assert len(of._buckets) == 5
+    assert len(of._buckets._buckets) == 5
     assert taken(of, "caller-49") == 0
