@@ -62,6 +62,7 @@ from server.store.services import SqlServices
 from server.web import routes as pages
 from server.web.site.csrf import CsrfTokens
 from server.web.site.error_page import error_page
+from server.web.site.login_tries import LoginTries
 from server.web.site.site import Site
 from server.webhook_delivery import loop_of, webhooks_of
 from shared.clock import Clock, RealClock
@@ -130,7 +131,7 @@ async def compose(
     async def running_servers() -> set[str]:
         return {owner}  # the lock on the folder proves that there is no other
 
-    who = await callers(table, database, clock, principals)
+    who = await callers(table, database, clock, principals, identity)
     sessions = await agent_sessions(storage, stack)
     allowed = allowances(settings)
     services = Services(
@@ -214,7 +215,7 @@ async def compose(
             Loop("agents", agents, DECIDED_EVERY_S, asyncio.Event(), clock),
             Loop("services", services, DECIDED_EVERY_S, asyncio.Event(), clock),
             Loop("audit", who.audit, AUDIT_EVERY_S, asyncio.Event(), clock),
-            Loop("tokens", who.tokens, TOKENS_EVERY_S, asyncio.Event(), clock),
+            Loop("tokens", who, TOKENS_EVERY_S, asyncio.Event(), clock),
             Loop("uploads", upload_limits, UPLOADS_CHECKED_S, asyncio.Event(), clock),
             Loop(
                 "dependencies",
@@ -246,7 +247,7 @@ async def compose(
             poll.stop,
             get.stop,
             agents.stop,
-            who.tokens.write_uses,
+            who.write_uses,
             who.audit.stop,
             leases.release,
         ],
@@ -257,10 +258,11 @@ async def compose(
         table,
         limits or connections.connection_limits(1024),
         OPEN_PATHS | pages.OPEN_PATHS,
+        open_forms=pages.OPEN_FORMS,
         id_field="job_id",
         tokens=who.known,
         rates=rate_limits(allowed, clock),
-        signed=who.signed.principal,
+        signed=who.shown,
         audit=who.recorder,
     )
     application = web.Application()
@@ -279,6 +281,8 @@ async def compose(
         cancel=cancel,
         schedules=schedules,
         tokens=who.tokens,
+        sessions=who.sessions,
+        token_holder=who.known.principal_of,
         audit=who.audit,
         token_needed=who.known.needed,
         webhooks=webhooks,
@@ -305,6 +309,6 @@ async def compose(
     )
     add_routes(application, context)
     key = await csrf_key(database, secrets.token_bytes(32))
-    pages.add_routes(application, Site(context, identity, CsrfTokens(key)))
+    pages.add_routes(application, Site(context, identity, CsrfTokens(key), LoginTries(clock)))
     by_name = {one.name: one for one in clients}
     return Server(application, supervisor, wakeups, gate, context, by_name)

@@ -12,13 +12,17 @@ from server.api.audit_recorder import Recorder
 from server.api.routes import ROUTES
 from server.domain.allowances import Allowances
 from server.domain.permits import Permits
+from server.http.browser_sessions import BrowserSessions
 from server.http.permitted import SignedRequests
 from server.settings.tables import ServerTable
 from server.stages.audit import AuditTrail
+from server.stages.sessions import Sessions
 from server.stages.tokens import Tokens
 from server.store.audit import SqlAudit
 from server.store.identity import signing_key
+from server.store.sessions import SqlSessions
 from server.store.tokens import SqlTokens
+from server.web.routes import ROUTES as PAGES
 from shared.clock import Clock
 from shared.http import authentication
 from shared.http.rate_limits import RateLimits
@@ -35,6 +39,8 @@ class Callers:
     known: these, and those of the settings.
     permits: what tickets and links are signed with.
     signed: who has one of them.
+    sessions: of browsers that have logged in.
+    browsers: who has one of them.
     recorder: adds requests to the trail.
     """
 
@@ -42,15 +48,28 @@ class Callers:
     known: authentication.Tokens
     permits: Permits
     signed: SignedRequests
+    sessions: Sessions
+    browsers: BrowserSessions
     audit: AuditTrail
     recorder: Recorder
 
     def accepts(self, request: web.Request) -> bool:
         """Whether what a request shows is good now: it may go on for longer than that is."""
-        found = self.signed.principal(request) or self.known.principal(
-            request, peer_address(request)
-        )
+        found = self.shown(request) or self.known.principal(request, peer_address(request))
         return found.authenticated
+
+    def shown(self, request: web.Request) -> Principal | None:
+        """Whose request this is by what it shows in place of a token; None: it shows nothing."""
+        return self.signed.principal(request) or self.browsers.principal(request)
+
+    async def run_once(self) -> int:
+        """Take up what was decided about tokens and sessions elsewhere."""
+        return await self.tokens.run_once() + await self.sessions.run_once()
+
+    async def write_uses(self) -> None:
+        """Keep when and from where tokens and sessions were used."""
+        await self.tokens.write_uses()
+        await self.sessions.write_uses()
 
 
 async def callers(
@@ -58,8 +77,9 @@ async def callers(
     database: Database,
     clock: Clock,
     principals: Mapping[str, Principal] | None,
+    server_id: str,
 ) -> Callers:
-    """Read the tokens.
+    """Read the tokens and sessions.
 
     Args:
         principals: token -> whose it is, in place of the operators' in the settings.
@@ -74,8 +94,21 @@ async def callers(
         known = authentication.Tokens(principals, tokens)
     audit = AuditTrail(SqlAudit(database), clock, table.audit_expires_after)
     areas = {(route.method, route.path): route.area for route in ROUTES}
+    areas |= {(route.method, route.path): route.area for route in PAGES}
     recorder = Recorder(audit, areas, clock)
-    return Callers(tokens, known, permits, SignedRequests(permits, clock), audit, recorder)
+    sessions = Sessions(
+        SqlSessions(database),
+        tokens,
+        known.digests,
+        clock,
+        _random_text,
+        table.session_expires_after,
+    )
+    await sessions.run_once()
+    forms = frozenset((route.method, route.path) for route in PAGES)
+    browsers = BrowserSessions(sessions, server_id, forms)
+    signed = SignedRequests(permits, clock)
+    return Callers(tokens, known, permits, signed, sessions, browsers, audit, recorder)
 
 
 def rate_limits(allowances: Allowances, clock: Clock) -> RateLimits:

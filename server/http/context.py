@@ -28,12 +28,14 @@ from server.stages.delete import Delete
 from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.services import Services
+from server.stages.sessions import Sessions
 from server.stages.tokens import Tokens
 from server.stages.waiting import why_waiting
 from server.stages.webhooks import Webhooks
 from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
 from shared.multipart.limits import FormLimits
+from shared.principals import Principal
 from shared.wire import ChildCounts, JobDoc, QueueInfo
 
 
@@ -52,6 +54,9 @@ class Context:
     cancel: Cancel
     schedules: Schedules
     tokens: Tokens
+    sessions: Sessions
+    token_holder: Callable[[str, str], Principal]
+    """Whose token a text is, by the address that sent it; without a role if it is not good."""
     audit: AuditTrail
     token_needed: bool
     """A request without a token is refused."""

@@ -34,6 +34,7 @@ from server.domain.errors import (
 )
 from server.domain.permits import PermitRefused, TicketUsed
 from server.domain.schedules import NoSuchSchedule, ScheduleRefusal, TooManySchedules
+from server.domain.sessions import LoginUsed, NoSuchSession
 from server.domain.tokens import NoSuchToken, TokenRefusal
 from server.domain.webhooks import NoSuchDelivery
 from shared.http.middleware import Handler
@@ -60,6 +61,8 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NoSuchDelivery: HTTPStatus.NOT_FOUND,
     NoSuchSchedule: HTTPStatus.NOT_FOUND,
     NoSuchToken: HTTPStatus.NOT_FOUND,
+    NoSuchSession: HTTPStatus.NOT_FOUND,
+    LoginUsed: HTTPStatus.FORBIDDEN,
     TokenRefusal: HTTPStatus.CONFLICT,
     ScheduleRefusal: HTTPStatus.CONFLICT,
     TooManySchedules: HTTPStatus.TOO_MANY_REQUESTS,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from shared.http.origins import normal_origin
 from shared.http.settings import HttpSection, check_origins
 from shared.settings.base import StringList
+from shared.units.durations import Duration
 
 
 class BrowserSection(HttpSection):
@@ -17,6 +18,8 @@ class BrowserSection(HttpSection):
     request that asks for them."""
     return_to: StringList = None
     """Origins to which the form of an upload ticket may be sent on; None: ``allowed_origins``."""
+    session_expires_after: Duration = Field(604_800.0, gt=0)
+    """How long a browser stays logged in."""
 
     @field_validator("public_url")
     @classmethod

@@ -95,6 +95,19 @@ class Tokens:
         self._uses[token_id] = now, peer
         return principal
 
+    def owner(self, token_id: str, peer: str | None = None) -> Principal | None:
+        """Whose token this is, for who has shown it before; None: it is not good any more.
+
+        Args:
+            peer: address that uses it now; None: nobody does.
+        """
+        known, now = self._known.get(token_id), self._clock.now()
+        if known is None or not known[0].live(now):
+            return None
+        if peer is not None:
+            self._uses[token_id] = now, peer
+        return known[1]
+
     def live(self, token_id: str) -> bool:
         """Whether requests with this token are accepted."""
         known = self._known.get(token_id)

@@ -8,9 +8,11 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from server.domain.access import check_area, scope_of
+from server.domain.access import Area, check_area, scope_of
 from server.http.permitted import BY_PERMIT, check_permit
 from server.http.problems import Refusal
+from server.web.account import login
+from server.web.account import page as account
 from server.web.job import files as job_files
 from server.web.job import log as job_log
 from server.web.job import page as job
@@ -27,9 +29,14 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *job.ROUTES,
     *job_log.ROUTES,
     *job_files.ROUTES,
+    *login.ROUTES,
+    *account.ROUTES,
 )
-OPEN_PATHS: Final = frozenset({"/assets/{version}/{path}"})
+_OPEN: Final = tuple(route for route in ROUTES if route.area is Area.OPEN)
+OPEN_PATHS: Final = frozenset(route.path for route in _OPEN if route.method == "GET")
 """Answered without a token or a session, too."""
+OPEN_FORMS: Final = frozenset(route.path for route in _OPEN if route.method == "POST")
+"""The same, of forms."""
 
 
 def add_routes(application: web.Application, site: Site) -> None:

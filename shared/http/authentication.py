@@ -61,22 +61,34 @@ class Tokens:
         header = request.headers.get("Authorization")
         scheme, _, given = (header or "").partition(" ")
         bearer, given = scheme.lower() == "bearer", given.strip()
-        if bearer and self._issued is not None:
-            found = self._issued.principal_of(given, peer)
-            if found is not None:
-                return found
         if not self.needed:
-            return LOCAL
+            return (self._issued_to(given, peer) if bearer else None) or LOCAL
         if header is None:
             return ANONYMOUS
-        digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
+        if not bearer:
+            return replace(ANONYMOUS, why="the scheme is not Bearer")
+        return self.principal_of(given, peer)
+
+    def principal_of(self, token: str, peer: str) -> Principal:
+        """Whose token this is, found in constant time; ANONYMOUS if it is not good, with the reason
+        where there is more to say than that it is not known.
+        """
+        if found := self._issued_to(token, peer):
+            return found
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         matching = ANONYMOUS
         for known, principal in self._digests:
             if hmac.compare_digest(digest, known):
                 matching = principal
-        if not bearer:
-            return replace(ANONYMOUS, why="the scheme is not Bearer")
         return matching
+
+    @property
+    def digests(self) -> dict[str, Principal]:
+        """SHA-256 of each known token that was not issued, in hexadecimal -> whose it is."""
+        return {digest.hex(): principal for digest, principal in self._digests}
+
+    def _issued_to(self, token: str, peer: str) -> Principal | None:
+        return None if self._issued is None else self._issued.principal_of(token, peer)
 
 
 def operators(tokens: Iterable[str]) -> dict[str, Principal]:

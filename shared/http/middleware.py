@@ -62,6 +62,7 @@ class Gate:
 
     Args:
         open_paths: answered without a token, beside ALWAYS.
+        open_forms: paths to which a form may be sent without a token.
         id_field: the log's name for the id in a path: "job_id" or "payload_id".
         tokens: who is known; None: the operators whose tokens are in the settings.
         rates: how many requests each caller may send; None: any number.
@@ -75,6 +76,7 @@ class Gate:
         limits: ConnectionLimits,
         open_paths: Collection[str] = (),
         *,
+        open_forms: Collection[str] = (),
         id_field: str,
         tokens: Tokens | None = None,
         rates: RateLimits | None = None,
@@ -89,6 +91,7 @@ class Gate:
         self._origins = Origins(settings.allowed_origins or ())
         self._proxies = TrustedProxies(settings.trusted_proxies or ())
         self._open = ALWAYS | frozenset(open_paths)
+        self._open_forms = frozenset(open_forms)
         self._limits = limits
         self._handling = 0
         self._waits: Counter[str] = Counter()
@@ -243,7 +246,8 @@ class Gate:
         if not request[PRINCIPAL].authenticated:
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else request.path
-            if path not in self._open or request.method not in SAFE_METHODS:
+            safe = request.method in SAFE_METHODS
+            if path not in (self._open if safe else self._open_forms):
                 why, challenge = "the token is missing", "Bearer"
                 if hdrs.AUTHORIZATION in request.headers:
                     why = request[PRINCIPAL].why or "the token is wrong"

@@ -60,8 +60,9 @@ MUTANTS: Final = (
     of(
         "a wrong API token is never an operator",
         "shared/http/authentication.py",
-        "            if found is not None:\n                return found\n",
-        "            if found is not None and found.authenticated:\n                return found\n",
+        "            return (self._issued_to(given, peer) if bearer else None) or LOCAL\n",
+        "            found = self._issued_to(given, peer) if bearer else None\n"
+        "            return found if found and found.authenticated else LOCAL\n",
         "tests/contract/test_tokens_http.py::test_without_tokens_a_caller_of_this_machine_is_an_"
         "operator_unless_it_says_who_it_is",
     ),

@@ -58,6 +58,14 @@ class Visitor:
         if message.type == "error":
             self.problems.append(message.text)
 
+    def log_in(self, token: str) -> Page:
+        """The start page, after a login with the form."""
+        page = self.open("/login")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url(lambda url: "/login" not in url)
+        return page
+
     def open(self, path: str) -> Page:
         """The page in a new tab, loaded."""
         page = self.context.new_page()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from server.http.problems import BACK, Refusal
 from server.http.route import LINK_PARAMETER
-from server.web.site.site import SITE
+from server.web.site.site import SITE, Site
 
 LOGIN: Final = "/login"
 _SAY: Final = {
@@ -29,13 +30,23 @@ _SAY: Final = {
 }
 
 
+def _back_from(request: web.Request, site: Site) -> str:
+    """The login, which leads back to the page that the request came from."""
+    shown = urlsplit(request.headers.get("HX-Current-URL", "")[:2_000])
+    path = shown.path.removeprefix(site.context.url_prefix) or "/"
+    return site.url(LOGIN, next=f"{path}?{shown.query}" if shown.query else path)
+
+
 def error_page(request: web.Request, refusal: Refusal) -> web.Response:
     """The page; whoever is not logged in is sent to the login."""
     site = request.app[SITE]
     status = HTTPStatus(refusal.status)
     by_link = LINK_PARAMETER in request.query
-    if status is HTTPStatus.UNAUTHORIZED and request.method in ("GET", "HEAD") and not by_link:
-        return site.go_to(LOGIN, next=request.path_qs)
+    if status is HTTPStatus.UNAUTHORIZED and not by_link:
+        if "HX-Request" in request.headers:  # a part of a page: the whole page has to go there
+            return web.Response(status=status, headers={"HX-Redirect": _back_from(request, site)})
+        if request.method in ("GET", "HEAD"):
+            return site.go_to(LOGIN, next=request.path_qs)
     return site.page(
         request,
         "site/error.html",
@@ -46,5 +57,6 @@ def error_page(request: web.Request, refusal: Refusal) -> web.Response:
         message=refusal.message,
         part=refusal.part,
         back=request.get(BACK),
+        log_in=status is HTTPStatus.UNAUTHORIZED,
         retry_after_s=refusal.retry_after_s,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from aiohttp import hdrs, web
 from markupsafe import Markup
 
 from server.domain.access import Area, may_use
+from server.http.browser_sessions import SESSION, cookie_name
 from server.http.context import Context
 from server.http.route import LINK_PARAMETER
 from server.web.site import formats
 from server.web.site.assets import assets
 from server.web.site.csrf import FIELD, HEADER, CsrfTokens
+from server.web.site.login_tries import LoginTries
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_ids import REQUEST_ID
@@ -46,11 +49,13 @@ class Site:
     """Attributes:
     server_id: of the database; cookies of several servers of one host must not meet.
     csrf: makes and knows the tokens of forms.
+    tries: counts wrong tokens.
     """
 
     context: Context
     server_id: str
     csrf: CsrfTokens
+    tries: LoginTries
 
     # -- pages
 
@@ -70,10 +75,11 @@ class Site:
             values: what the template shows, beside what all of them know.
         """
         browser = request.cookies.get(self.cookie(_BROWSER)) or secrets.token_urlsafe(24)
+        forms = self._sender(request, browser)
         text = (
             _environment()
             .get_template(template)
-            .render(**_Helpers(self, request, browser).all(), **values)
+            .render(**_Helpers(self, request, forms).all(), **values)
         )
         response = web.Response(
             status=status,
@@ -104,16 +110,26 @@ class Site:
 
     def cookie(self, name: str) -> str:
         """What a cookie of this server is called."""
-        return f"ferryman_{self.server_id[:8]}_{name}"
+        return cookie_name(self.server_id, name)
 
     def set_cookie(
-        self, request: web.Request, response: web.StreamResponse, name: str, value: str
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        name: str,
+        value: str,
+        lifetime_s: float | None = None,
     ) -> None:
-        """Scripts cannot read it; other sites' forms do not send it."""
+        """Scripts cannot read it; other sites' forms do not send it.
+
+        Args:
+            lifetime_s: None: until the browser is closed; 0: it is deleted.
+        """
         response.set_cookie(
             self.cookie(name),
             value,
             path=f"{self.context.url_prefix}/",
+            max_age=None if lifetime_s is None else math.ceil(lifetime_s),
             httponly=True,
             samesite="Lax",
             secure=request.secure or (self.context.public_url or "").startswith("https:"),
@@ -129,7 +145,14 @@ class Site:
         token = request.headers.get(HEADER) or request.query.get(FIELD)
         if token is None and request.content_type == "application/x-www-form-urlencoded":
             token = str((await request.post()).get(FIELD, ""))
-        return self.csrf.good(request.cookies.get(self.cookie(_BROWSER), ""), token or "")
+        browser = request.cookies.get(self.cookie(_BROWSER), "")
+        return bool(browser) and self.csrf.good(self._sender(request, browser), token or "")
+
+    def _sender(self, request: web.Request, browser: str) -> str:
+        """Whose form it is: of a browser, and of its session, where it has one. So no form is good
+        that somebody else was given, even if the browser was made to take their cookie.
+        """
+        return f"{browser} {request.cookies.get(self.cookie(SESSION), '')}"
 
 
 SITE: Final = web.AppKey("site", Site)
@@ -141,7 +164,8 @@ class _Helpers:
 
     site: Site
     request: web.Request
-    browser: str
+    forms: str
+    """Whose forms those of the page are."""
 
     def all(self) -> dict[str, Any]:
         now = self.site.now()
@@ -175,7 +199,7 @@ class _Helpers:
 
     def csrf(self) -> Markup:
         """The hidden field of a form that changes something."""
-        token = self.site.csrf.token(self.browser)
+        token = self.site.csrf.token(self.forms)
         return Markup('<input type="hidden" name="{}" value="{}">').format(FIELD, token)
 
     @property

@@ -1,0 +1,129 @@
+"""Logging in with a token, and logging out."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from server.domain.access import Area
+from server.domain.sessions import browser_name
+from server.http.browser_sessions import SESSION
+from server.http.parameter_types import Param
+from server.http.problems import Refusal
+from server.web.site.error_page import LOGIN
+from server.web.site.page_route import PageRoute
+from server.web.site.site import Site
+from shared.http.authentication import PRINCIPAL
+from shared.http.request_log import ERROR_CODE, peer_address
+
+LOGOUT: Final = "/logout"
+_START: Final = "/"
+_HERE: Final = re.compile(r"/(?![/\\])[!-~]{0,2000}")
+_LONGEST: Final = 1_000
+"""Characters of a token."""
+_SAID: Final = {"out": "you have logged out", "ended": "that session is ended; log in again"}
+
+
+async def form(request: web.Request, site: Site) -> web.StreamResponse:
+    """The page that asks for a token."""
+    there = _next(request.query.get("next", ""))
+    if not site.context.token_needed:
+        return site.go_to(there)
+    return _page(request, site, there)
+
+
+async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
+    """Begin a session."""
+    sent = await request.post()
+    token, there = str(sent.get("token", "")).strip(), _next(str(sent.get("next", "")))
+    if not site.context.token_needed:
+        return site.go_to(there)
+    if not token:
+        return _page(request, site, there, "a token is needed: paste yours here")
+    peer = peer_address(request)
+    try:
+        site.tries.check(peer)
+    except Refusal as problem:
+        return _refused(request, site, there, problem)
+    found = site.context.token_holder(token[: _LONGEST + 1], peer)
+    if not found.authenticated:
+        site.tries.count(peer)
+        why = found.why or "it is not known here"
+        wrong = Refusal(HTTPStatus.UNAUTHORIZED, "not_allowed", f"this token is not good: {why}")
+        return _refused(request, site, there, wrong)
+    request[PRINCIPAL] = found  # the trail says who has logged in
+    browser = browser_name(request.headers.get(hdrs.USER_AGENT, ""))
+    text = await site.context.sessions.log_in(found, browser, peer)
+    return await enter(request, site, text, there)
+
+
+async def enter(request: web.Request, site: Site, text: str, there: str) -> web.StreamResponse:
+    """Give the browser a session, in place of the one that it had."""
+    former = request.cookies.get(site.cookie(SESSION))
+    if former:
+        await site.context.sessions.log_out(former)
+    response = site.go_to(there)
+    site.set_cookie(request, response, SESSION, text, site.context.sessions.lifetime_s)
+    return response
+
+
+async def log_out(request: web.Request, site: Site) -> web.StreamResponse:
+    """End the session, here and on the server."""
+    text = request.cookies.get(site.cookie(SESSION))
+    if text:
+        await site.context.sessions.log_out(text)
+    response = site.go_to(LOGIN, done="out")
+    site.set_cookie(request, response, SESSION, "", 0)
+    return response
+
+
+def _next(text: str) -> str:
+    """A path of this server, and of no other one; the start where it is none."""
+    good = _HERE.fullmatch(text) and "\\" not in text
+    path = text.partition("?")[0]
+    return text if good and path not in (LOGIN, LOGOUT) else _START
+
+
+def _refused(request: web.Request, site: Site, there: str, problem: Refusal) -> web.StreamResponse:
+    request[ERROR_CODE] = problem.code
+    response = _page(request, site, there, problem.message, problem.status)
+    if problem.retry_after_s is not None:
+        response.headers["Retry-After"] = str(problem.retry_after_s)
+    return response
+
+
+def _page(
+    request: web.Request,
+    site: Site,
+    there: str,
+    problem: str = "",
+    status: int = HTTPStatus.BAD_REQUEST,
+) -> web.Response:
+    notice = _SAID.get(request.query.get("done", ""), "")
+    ended = not request[PRINCIPAL].authenticated and site.cookie(SESSION) in request.cookies
+    if ended and not problem and not notice:
+        notice = "your session has ended: log in again, and you are back where you were"
+    return site.page(
+        request,
+        "account/login.html",
+        status=status if problem else HTTPStatus.OK,
+        title="Log in",
+        there="" if there == _START else there,
+        problem=problem,
+        notice=notice,
+        notice_kind="good" if request.query.get("done") else "doubt",
+    )
+
+
+_QUERY: Final = {
+    "next": Param("path of this server that is opened afterwards"),
+    "done": Param("what was done before"),
+}
+ROUTES: Final = (
+    PageRoute("GET", LOGIN, Area.OPEN, form, query=_QUERY),
+    PageRoute("POST", LOGIN, Area.OPEN, log_in),
+    PageRoute("POST", LOGOUT, Area.OPEN, log_out),
+)

@@ -1,0 +1,103 @@
+"""Sessions of browsers, and the pages around them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_STAGE: Final = "server/stages/sessions.py"
+_LOGIN: Final = "server/web/account/login.py"
+_PAGES: Final = "tests/contract/test_login_pages.py::test_"
+
+
+def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("sessions", protection, file, old, new, tests)
+
+
+MUTANTS: Final = (
+    _of(
+        "a session alone changes nothing by the API",
+        "server/http/browser_sessions.py",
+        "if request.method not in _SAFE:",
+        "if False:",
+        f"{_PAGES}a_session_alone_changes_nothing_by_the_api",
+    ),
+    _of(
+        "a token counts, not the session beside it",
+        "server/http/browser_sessions.py",
+        "if hdrs.COOKIE not in headers or hdrs.AUTHORIZATION in headers:",
+        "if hdrs.COOKIE not in headers:",
+        f"{_PAGES}a_token_or_link_counts_and_the_session_beside_it_does_not",
+    ),
+    _of(
+        "an expired or ended session is refused",
+        _STAGE,
+        "if record is None or not record.live(now):",
+        "if record is None:",
+        f"{_PAGES}whoever_logs_out_is_logged_out_here_and_on_the_server",
+    ),
+    _of(
+        "a session ends when its token is revoked or expires",
+        "server/stages/tokens.py",
+        "if known is None or not known[0].live(now):",
+        "if known is None:",
+        f"{_PAGES}a_session_ends_with_its_token",
+    ),
+    _of(
+        "the text of a session is not kept",
+        _STAGE,
+        "            digest_of(text),\n",
+        "            text,\n",
+        f"{_PAGES}a_session_is_a_cookie_that_scripts_and_other_sites_cannot_use",
+    ),
+    _of(
+        "somebody else's session cannot be ended",
+        _STAGE,
+        "if one.principal == principal.name and one.live(now) and",
+        "if one.live(now) and",
+        f"{_PAGES}nobody_sees_or_ends_a_session_of_somebody_else",
+    ),
+    _of(
+        "logging in ends the session before",
+        _LOGIN,
+        "    if former:\n",
+        "    if False:\n",
+        f"{_PAGES}each_login_is_another_session_and_ends_the_one_before",
+    ),
+    _of(
+        "a form is good for the session that it was made for",
+        "server/web/site/site.py",
+        "return f\"{browser} {request.cookies.get(self.cookie(SESSION), '')}\"",
+        "return browser",
+        f"{_PAGES}each_login_is_another_session_and_ends_the_one_before",
+    ),
+    _of(
+        "a login leads to this server only",
+        _LOGIN,
+        "return text if good and path not in (LOGIN, LOGOUT) else _START",
+        "return text or _START",
+        f"{_PAGES}after_the_login_nobody_is_led_away_from_the_server",
+    ),
+    _of(
+        "wrong tokens are limited",
+        _LOGIN,
+        "        site.tries.count(peer)\n",
+        "",
+        f"{_PAGES}wrong_tokens_are_limited_for_each_address",
+    ),
+    _of(
+        "addresses of one IPv6 network count as one",
+        "server/web/site/login_tries.py",
+        "_NETWORK: Final = 64",
+        "_NETWORK: Final = 128",
+        f"{_PAGES}wrong_tokens_are_limited_for_each_address",
+    ),
+    _of(
+        "one principal has so many sessions at most",
+        "server/store/sessions.py",
+        "for one in others[most - 1 :]:",
+        "for one in others[len(others) :]:",
+        f"{_PAGES}the_oldest_sessions_end_when_there_are_too_many",
+    ),
+)
