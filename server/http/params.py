@@ -60,7 +60,12 @@ def seconds_param(request: web.Request, name: str) -> float:
 
 def message_param(request: web.Request, default: str) -> str:
     """An operator's word for people, on one line."""
-    text = request.query.get("message", "").strip() or default
+    return message_of(request.query.get("message", ""), default)
+
+
+def message_of(text: str, default: str) -> str:
+    """As :func:`message_param`, of a form."""
+    text = text.strip() or default
     if len(text) > MAX_MESSAGE or not text.isprintable():
         why = f"message should be at most {MAX_MESSAGE} characters on one line"
         raise BadField("message", "invalid_message", why)

@@ -21,6 +21,10 @@ from shared.units.sizes import say_count
 from shared.wire import AgentHealth, AgentState, Reason
 
 log = structlog.get_logger()
+DRAINED: Final = "drained by an operator"
+RETIRED: Final = "retired by an operator"
+LOST: Final = "declared lost by an operator"
+"""What an agent's message is where its operator gives none."""
 _HEARD_EVERY_S: Final = 60.0
 """How old ``last_heard_at`` may get before it is written again."""
 _UNREACHABLE_S: Final = 10.0

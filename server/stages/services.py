@@ -23,6 +23,8 @@ from shared.clock import Clock
 from shared.settings.base import SettingsError
 
 log = structlog.get_logger()
+PAUSED: Final = "paused by an operator"
+"""Why a service is paused whose operator says nothing."""
 _MAX_SERVICES: Final = 1_000
 _UNREADABLE: Final = "this server cannot read its settings; the log says why"
 

@@ -1,0 +1,71 @@
+"""The documents of agents, and how operators choose among agents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from server.domain.agents import REPLACED, AgentRecord
+from server.http.context import Context
+from server.http.documents import shown
+from server.ports import Agent
+from shared.wire import AgentDoc, AgentState
+
+
+async def listed(context: Context, *, every: bool) -> list[AgentDoc]:
+    """The agents, by name.
+
+    Args:
+        every: also those that were retired and are not in the settings.
+    """
+    records = [one for one in await context.agents.all() if every or _in_use(context, one)]
+    return await documents(context, *records)
+
+
+async def document(context: Context, record: AgentRecord) -> AgentDoc:
+    """An agent, and what it does now."""
+    return (await documents(context, record))[0]
+
+
+async def documents(context: Context, *records: AgentRecord) -> list[AgentDoc]:
+    """Some agents, and what each does now."""
+    jobs, running = Counter[str](), Counter[str]()
+    for one in await context.jobs.held():
+        jobs[one.agent] += one.slots
+        running[one.agent] += one.running
+    return [
+        _document(context, record, jobs[record.name], running[record.name]) for record in records
+    ]
+
+
+def _in_use(context: Context, record: AgentRecord) -> bool:
+    """Whether it is an agent of now: not retired, or retired and still in the settings."""
+    if record.state is not AgentState.RETIRED:
+        return True
+    return context.agents.in_settings(record.name) and record.message != REPLACED
+
+
+def _document(context: Context, record: AgentRecord, jobs: int, running: int) -> AgentDoc:
+    configured = context.fleet.named(record.name)
+    agent = configured if _in_use(context, record) else None
+    unreachable_s = context.fleet.unreachable_s(record.name)
+    missing = f"agent {record.name} is not in the server's settings"
+    now: dict[str, Any] = {
+        "up": agent is not None and agent.accepts_work,
+        "reachable": agent is not None and agent.reachable,
+        "trouble": agent.trouble if agent else record.message if configured else missing,
+        "in_settings": agent is not None,
+        "jobs": jobs,
+        "running": running,
+        "slots": agent.slots if agent else None,
+        "health": _health(agent) if agent else None,
+        "unreachable_s": None if unreachable_s is None else round(unreachable_s, 1),
+    }
+    return AgentDoc(**shown(record, AgentDoc) | now)
+
+
+def _health(agent: Agent) -> dict[str, Any] | None:
+    """Its latest health document, without the number of running jobs, which is out of date."""
+    if agent.health is None:
+        return None
+    return agent.health.model_dump(exclude_none=True, exclude={"labels", "running"})
