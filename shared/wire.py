@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from ferryman.agent_models import AgentDoc as AgentDoc
 from ferryman.agent_models import AgentPage as AgentPage
@@ -249,6 +249,8 @@ class AgentHealth(Wire):
     version: str | None = None
     slots: Int64 | None = None
     running: Int64 | None = None
+    load: FiniteFloat | None = None
+    """CPU use of its host, in percent."""
     services: list[str] | None = None
     """Services offered; None: any."""
     labels: dict[str, str] = Field(default_factory=dict)

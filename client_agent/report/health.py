@@ -8,6 +8,7 @@ from client_agent.check import table
 from client_agent.intake.admission import DRAINING, Admission
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.store import Payloads
+from client_agent.report.cpu_load import CpuLoad
 from client_agent.sandbox.grants import Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
@@ -33,6 +34,7 @@ class Health:
         self._admission, self._payloads, self._folders = admission, payloads, folders
         self._sandbox, self._grants = sandbox, grants
         self._disk = Probe("the data folder", self._check_disk, clock)
+        self._cpu_load = CpuLoad()  # of its own: it says what was between two calls
 
     async def report(self, running: int) -> tuple[AgentHealth, bool]:
         """The body of ``GET /health``, and whether the agent is healthy."""
@@ -61,6 +63,7 @@ class Health:
             slots=identity.slots,
             labels=dict(identity.labels),
             running=running,
+            load=self._cpu_load.percent(),
             services=None if identity.services is None else list(identity.services),
             sandbox=self._sandbox_doc(broken),
             message="; ".join(problems + notes),

@@ -17,6 +17,7 @@ from server.web.job import files as job_files
 from server.web.job import log as job_log
 from server.web.job import page as job
 from server.web.jobs import page as jobs
+from server.web.operators import agents
 from server.web.site import live, static
 from server.web.site.page_route import PageRoute
 from server.web.site.site import SITE, Site
@@ -31,6 +32,7 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *job_files.ROUTES,
     *login.ROUTES,
     *account.ROUTES,
+    *agents.ROUTES,
 )
 _OPEN: Final = tuple(route for route in ROUTES if route.area is Area.OPEN)
 OPEN_PATHS: Final = frozenset(route.path for route in _OPEN if route.method == "GET")

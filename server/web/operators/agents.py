@@ -1,0 +1,249 @@
+"""The agents: what each is and does, and what operators decide about them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from server.domain import states
+from server.domain.access import Area
+from server.domain.agents import AgentRecord
+from server.domain.errors import AgentRefusal
+from server.domain.jobs import Job
+from server.http import agent_documents
+from server.http.parameter_types import flag
+from server.http.params import flag_param, message_of
+from server.stages.agents import DRAINED, LOST, RETIRED, Agents
+from server.web.operators.decisions import decisions
+from server.web.operators.sandbox import SOFT, SandboxView, load_of, sandbox_of
+from server.web.site.page_route import Handler, PageRoute
+from server.web.site.site import Site
+from shared.clock import utc
+from shared.wire import AgentDoc, AgentState
+
+_AGAIN_S: Final = 5
+"""Until a page without scripts loads itself again."""
+_JOBS_SHOWN: Final = 12
+_DONE: Final = {
+    "drain": "it gets no new jobs now",
+    "resume": "it is used again",
+    "retire": "it is retired: it gets no jobs and is not contacted",
+    "lost": "it was declared lost: its attempts were ended, and are tried again elsewhere",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """An agent as the pages show it.
+
+    Attributes:
+        kind, word: of its state, for the eye.
+        why: a sentence; empty: there is nothing to say.
+        actions: what may be decided about it now.
+    """
+
+    doc: AgentDoc
+    path: str
+    kind: str
+    word: str
+    why: str
+    load: float | None
+    sandbox: SandboxView | None
+    services: Sequence[str] | None
+    jobs: Sequence[Job]
+    actions: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """What an operator can decide: the words of its button, what it means, and who does it."""
+
+    button: str
+    means: str
+    danger: bool
+    do: Callable[[Agents, str, str], Awaitable[AgentRecord]]
+    message: str = ""
+
+
+async def _resume(agents: Agents, name: str, _: str) -> AgentRecord:
+    return await agents.resume(name)
+
+
+async def _declare_lost(agents: Agents, name: str, message: str) -> AgentRecord:
+    return (await agents.declare_lost(name, message))[0]
+
+
+ACTIONS: Final = {
+    "drain": _Action(
+        "Drain",
+        "It gets no new jobs. Those that it has go on to their end, and their results are fetched.",
+        False,
+        Agents.drain,
+        DRAINED,
+    ),
+    "resume": _Action("Resume", "It gets jobs again, from now on.", False, _resume),
+    "retire": _Action(
+        "Retire",
+        "It gets no jobs and is not contacted any more. This is refused while it has jobs: drain "
+        "it first, and wait for their end.",
+        True,
+        Agents.retire,
+        RETIRED,
+    ),
+    "lost": _Action(
+        "Declare lost",
+        "All attempts that it has are ended at once and tried again on other agents. Do this only "
+        "when its host will not come back: processes that still run there go on, and what they "
+        "leave is thrown away. This is refused while it can be reached.",
+        True,
+        _declare_lost,
+        LOST,
+    ),
+}
+
+
+async def listing(request: web.Request, site: Site) -> web.StreamResponse:
+    """All agents, in cards."""
+    context, every = site.context, flag_param(request, "all")
+    found = await agent_documents.listed(context, every=every)
+    held = await context.jobs.in_states(states.HOLDS_SLOT)
+    views = [_view(one, [job for job in held if job.agent == one.name]) for one in found]
+    return site.page(
+        request,
+        "operators/agents.html",
+        title="Agents",
+        refresh_s=_AGAIN_S,
+        agents=views,
+        every=every,
+        up=sum(one.up for one in found),
+        slots=sum(one.slots or 0 for one in found if one.up),
+        taken=sum(one.jobs for one in found),
+        jobs_shown=_JOBS_SHOWN,
+        soft=SOFT,
+    )
+
+
+async def page(request: web.Request, site: Site) -> web.StreamResponse:
+    """One agent."""
+    done = request.query.get("done", "")
+    name = request.match_info["name"]
+    notice = f"{name}: {_DONE[done]}" if done in _DONE else None
+    return await _page(request, site, notice=notice)
+
+
+async def _page(
+    request: web.Request, site: Site, status: int = HTTPStatus.OK, **more: Any
+) -> web.StreamResponse:
+    context = site.context
+    record = await context.agents.find(request.match_info["name"])
+    found = await agent_documents.document(context, record)
+    jobs = await context.jobs.in_states(states.HOLDS_SLOT, record.name)
+    return site.page(
+        request,
+        "operators/agent.html",
+        status=status,
+        title=f"Agent {record.name}",
+        refresh_s=_AGAIN_S,
+        agent=_view(found, jobs),
+        actions=ACTIONS,
+        decisions=await decisions(request, context, record.name, "agents/{name}"),
+        soft=SOFT,
+        utc=utc,
+        **more,
+    )
+
+
+def _decide(name: str) -> Handler:
+    action = ACTIONS[name]
+
+    async def handler(request: web.Request, site: Site) -> web.StreamResponse:
+        agent, given = request.match_info["name"], str((await request.post()).get("message", ""))
+        message = message_of(given, action.message) if action.message else ""
+        try:
+            await action.do(site.context.agents, agent, message)
+        except AgentRefusal as problem:
+            return await _page(
+                request, site, HTTPStatus.CONFLICT, notice=str(problem), notice_kind="bad"
+            )
+        return site.go_to(agent_path(agent), done=name)
+
+    return handler
+
+
+def agent_path(name: str) -> str:
+    """The page of the agent with this name, which may have any characters."""
+    return f"/agents/{quote(name, safe='')}"
+
+
+def _view(doc: AgentDoc, jobs: Sequence[Job]) -> AgentView:
+    kind, word = _state(doc)
+    said = (doc.health or {}).get("services") if doc.health else doc.resources.get("services")
+    return AgentView(
+        doc=doc,
+        path=agent_path(doc.name),
+        kind=kind,
+        word=word,
+        why=_why(doc),
+        load=load_of(doc) if doc.reachable else None,
+        sandbox=sandbox_of(doc),
+        services=[str(one) for one in said] if isinstance(said, list | tuple) else None,
+        jobs=jobs,
+        actions=_actions(doc),
+    )
+
+
+def _state(doc: AgentDoc) -> tuple[str, str]:
+    match doc.state:
+        case AgentState.RETIRED:
+            return "wait", "Retired"
+        case AgentState.LOST:
+            return "bad", "Lost"
+        case AgentState.DRAINING:
+            return "doubt", "Draining" if doc.reachable else "Draining, away"
+        case _:
+            if doc.up:
+                return "good", "Up"
+            return ("doubt", "Takes no jobs") if doc.reachable else ("bad", "Down")
+
+
+def _why(doc: AgentDoc) -> str:
+    """Why it is as it is, in a sentence."""
+    parts = [doc.trouble] if doc.trouble else []
+    if doc.message and doc.message not in doc.trouble:
+        parts.append(doc.message)
+    return "; ".join(parts)
+
+
+def _actions(doc: AgentDoc) -> list[str]:
+    """What may be decided about it now, as far as is known before somebody tries."""
+    if doc.state is AgentState.RETIRED:
+        return ["resume"] if doc.in_settings else []
+    found = ["drain"] if doc.state is AgentState.ACTIVE else []
+    if doc.in_settings and doc.state is not AgentState.ACTIVE:
+        found.append("resume")
+    if not doc.jobs:
+        found.append("retire")
+    if not doc.reachable and doc.state is not AgentState.LOST:
+        found.append("lost")
+    return found
+
+
+ROUTES: Final = (
+    PageRoute(
+        "GET",
+        "/agents",
+        Area.AGENTS,
+        listing,
+        query={"all": flag("1: also those that were retired and are not in the settings")},
+    ),
+    PageRoute("GET", "/agents/{name}", Area.AGENTS, page, query={"done": "what was just done"}),
+    *(
+        PageRoute("POST", f"/agents/{{name}}/{name}", Area.AGENTS, _decide(name))
+        for name in ACTIONS
+    ),
+)
