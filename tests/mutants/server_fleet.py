@@ -368,7 +368,7 @@ MUTANTS: Final = (
     ),
     _of(
         "the list of agents counts what runs",
-        "api/agents.py",
+        "http/agent_documents.py",
         "running[one.agent] += one.running",
         "pass",
         f"{_HOSTILE}the_list_of_agents_says_what_each_does_now",

@@ -27,7 +27,7 @@ MUTANTS: Final = (
     ),
     of(
         "only operators see a service's settings and the names of its secrets",
-        "server/api/services.py",
+        "server/http/service_documents.py",
         "if principal.role is Role.OPERATOR:",
         "if True:",
         f"{_HTTP}only_operators_change_services_or_see_what_is_in_them",

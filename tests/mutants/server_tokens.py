@@ -96,7 +96,7 @@ MUTANTS: Final = (
     ),
     of(
         "a service's document counts what its reader may see",
-        "server/api/services.py",
+        "server/http/service_documents.py",
         "context.services.load(service.name, _COUNTED, where)",
         "context.services.load(service.name, _COUNTED, Visible())",
         "tests/contract/test_services_http.py::test_a_service_is_counted_for_whoever_asks",
