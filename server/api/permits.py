@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import quote
 
 from aiohttp import web
 
@@ -16,18 +15,18 @@ from server.domain.permits import Shows
 from server.domain.upload_fields import OPTIONAL
 from server.http.addresses import address
 from server.http.context import Context
+from server.http.made_links import made_link
 from server.http.params import json_body
 from server.http.paths import JOB
 from server.http.requested_job import requested_job
-from server.http.route import LINK_PARAMETER, TICKET_PARAMETER, Body, Route, json_answer
+from server.http.route import TICKET_PARAMETER, Body, Route, json_answer
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Scope
-from shared.wire import LinkDoc, TicketDoc
+from shared.wire import TicketDoc
 
 _MAX_BODY: Final = 64 << 10
-_ENDS: Final = {Shows.JOB: "", Shows.RESULT: "/result"}
 
 
 async def make_ticket(request: web.Request, context: Context) -> web.StreamResponse:
@@ -53,12 +52,8 @@ async def make_link(request: web.Request, context: Context) -> web.StreamRespons
     """Make a signed link to a job, its result or one file of it."""
     job = await requested_job(request, context)
     asked = await json_body(request, _MAX_BODY) if request.body_exists else {}
-    link = permit_requests.link(asked, job, request[PRINCIPAL], context.clock.now())
-    text = context.permits.text(link)
-    here = JOB.replace("{id}", str(job.id))
-    end = f"/files/{quote(link.path)}" if link.shows is Shows.FILE else _ENDS[link.shows]
-    url = address(request, context, here + end, **{LINK_PARAMETER: text})
-    return json_answer(LinkDoc(url=url, link=text, expires_at=utc(link.expires_at)), 201)
+    _, link = made_link(request, context, job, asked)
+    return json_answer(link, HTTPStatus.CREATED)
 
 
 _TICKET: Final = Body(

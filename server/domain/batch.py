@@ -64,6 +64,16 @@ class NewChild:
     """Of the bundle, ending in "/"."""
 
 
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What a list of many children shows of one."""
+
+    id: int
+    name: str
+    state: JobState
+    reason: Reason | None = None
+
+
 def tasks(batch: Batch, first: int, count: int) -> list[NewChild]:
     """Tasks of an array, from its ``first`` one on, counted from 0; at most ``count``."""
     indices = itertools.chain.from_iterable(

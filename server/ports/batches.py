@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from server.domain.batch import Batch, NewChild
+from server.domain.batch import Batch, Child, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
 from server.ports.lists import Filter
 from shared.clock import Micros
+from shared.wire import JobState
 
 
 class Batches(Protocol):
@@ -87,6 +88,20 @@ class Batches(Protocol):
 
     async def active_children(self, parents: Sequence[int]) -> Mapping[int, int]:
         """How many children of each parent hold a slot; those with none are missing."""
+        ...
+
+    async def children(
+        self,
+        parent_id: int,
+        limit: int,
+        after_id: int = 0,
+        among: Collection[JobState] | None = None,
+    ) -> list[Child]:
+        """The children of a job, the first one first, those with an id above ``after_id``.
+
+        Args:
+            among: those in one of these states; None: all.
+        """
         ...
 
     async def child_results(self, parent_id: int) -> list[tuple[str, Result | None]]:

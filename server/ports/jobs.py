@@ -243,6 +243,14 @@ class Jobs(Batches, Dependencies, Retained, Protocol):
         """
         ...
 
+    async def latest_events(
+        self, job_id: int, limit: int, before: int | None = None
+    ) -> list[Event]:
+        """The newest events of the job (of those below ``before``), newest first; empty: there
+        are none, or no such job.
+        """
+        ...
+
     async def all_events(self, where: Filter, after: int, limit: int) -> EventsPage:
         """What happened to all jobs of the filter's user, service and ``submitted_by``. Its cost is
         bounded: a page may hold few, or none, and not be the last.

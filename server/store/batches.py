@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from server.domain.batch import NAMED, Batch, NewChild
+from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
 from server.ports import Filter, LeaseLost
 from server.store import bundles, counters, leases, records
@@ -17,6 +17,7 @@ from server.store.queue import DEFERRED
 from server.store.statements import Part, batches
 from shared.clock import Micros
 from shared.sql import Row, Transaction
+from shared.wire import JobState, Reason
 
 _DUE: Final = f"""
     SELECT jobs.id AS id FROM jobs JOIN batches ON batches.parent_id = jobs.id
@@ -208,6 +209,35 @@ class Batches(Part):
             )
             found |= {row["parent_id"]: row["active"] for row in rows}
         return found
+
+    async def children(
+        self,
+        parent_id: int,
+        limit: int,
+        after_id: int = 0,
+        among: Collection[JobState] | None = None,
+    ) -> list[Child]:
+        values: dict[str, Any] = {"parent": parent_id, "after": after_id, "limit": limit}
+        states = {f"state{number}": one for number, one in enumerate(among or ())}
+        chosen = (
+            "" if among is None else f"AND state IN ({', '.join(f':{name}' for name in states)})"
+        )
+        rows = await self._database.list_rows(
+            f"""
+            SELECT id, child_name, state, reason FROM jobs
+            WHERE parent_id = :parent AND id > :after {chosen} ORDER BY id LIMIT :limit
+            """,  # noqa: S608 - placeholders
+            values | states,
+        )
+        return [
+            Child(
+                row["id"],
+                row["child_name"] or str(row["id"]),
+                JobState(row["state"]),
+                Reason(row["reason"]) if row["reason"] else None,
+            )
+            for row in rows
+        ]
 
     async def child_results(self, parent_id: int) -> list[tuple[str, Result | None]]:
         rows = await self._database.list_rows(

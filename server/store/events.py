@@ -101,6 +101,18 @@ class Events(Part):
             raise NoSuchJob(job_id)
         return [records.event(row) for row in rows]
 
+    async def latest_events(
+        self, job_id: int, limit: int, before: int | None = None
+    ) -> list[Event]:
+        rows = await self._database.rows(
+            """
+            SELECT * FROM events WHERE job_id = :id AND seq < :before
+            ORDER BY seq DESC LIMIT :limit
+            """,
+            {"id": job_id, "before": _NO_END if before is None else before, "limit": limit},
+        )
+        return [records.event(row) for row in rows]
+
     async def all_events(self, where: Filter, after: int, limit: int) -> EventsPage:
         (slice_,) = await self._database.list_rows(
             """

@@ -13,6 +13,10 @@ from server.http.permitted import BY_PERMIT, check_permit
 from server.http.problems import Refusal
 from server.web.account import login
 from server.web.account import page as account
+from server.web.job import actions as job_actions
+from server.web.job import attempts as job_attempts
+from server.web.job import children as job_children
+from server.web.job import events as job_events
 from server.web.job import files as job_files
 from server.web.job import log as job_log
 from server.web.job import page as job
@@ -28,6 +32,10 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *live.ROUTES,
     *jobs.ROUTES,
     *job.ROUTES,
+    *job_actions.ROUTES,
+    *job_attempts.ROUTES,
+    *job_children.ROUTES,
+    *job_events.ROUTES,
     *job_log.ROUTES,
     *job_files.ROUTES,
     *login.ROUTES,

@@ -13,6 +13,7 @@ from server.domain.access import Area, may_use
 from server.domain.jobs import Job
 from server.http.requested_job import requested_job
 from server.web.site.site import Site
+from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Principal, Role, Scope
 from shared.wire import JobDoc, JobState
@@ -43,6 +44,15 @@ _CHILDREN: Final = Tab("children", "Children", "/children")
 _EVENTS: Final = Tab("events", "Events", "/events")
 
 
+_DONE: Final = {
+    "cancel": "the cancel was asked for",
+    "ended": "it had ended before it could be cancelled",
+    "retry": "it is queued again",
+    "tags": "its tags are changed",
+}
+"""After a form: what was done, whatever has become of the job since."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobFrame:
     """A job as its pages show it to one principal.
@@ -56,6 +66,19 @@ class JobFrame:
     job: JobDoc
     tabs: tuple[Tab, ...]
     actions: frozenset[str]
+
+    @property
+    def notice(self) -> tuple[str, str] | None:
+        """A sentence about what was asked for and has not happened yet, and its kind."""
+        job = self.record
+        if job.ended:
+            return None
+        if job.delete_requested_at is not None:
+            return "it is deleted as soon as none of its processes is alive", "doubt"
+        if job.cancel_requested_at is not None:
+            waits = f": agent {job.agent} is asked to kill them" if job.agent else ""
+            return f"it is being cancelled; its processes may still be alive{waits}", "doubt"
+        return None
 
     @property
     def address(self) -> str:
@@ -96,6 +119,8 @@ def frame_page(
         "job": frame.job,
         "tab": tab,
         "query": {},
+        "at": utc,
+        "notice": _DONE.get(request.query.get("done", "")),
     }
     return site.page(request, f"job/{tab}.html", **{**shown, **values})
 

@@ -46,6 +46,10 @@ def number(value: float | None) -> Markup | str:
 
 
 def sentence(text: str) -> Markup:
-    """A message of ours as a sentence: with a capital letter, and a full stop."""
-    text = text[:1].upper() + text[1:]
-    return escape(text if text.endswith((".", "!", "?")) else text + ".") if text else Markup()
+    """A message of ours as a sentence: with a capital letter, unless it begins with the name of a
+    file, and a full stop.
+    """
+    if "." not in text.partition(" ")[0].rstrip(".,:;"):
+        text = text[:1].upper() + text[1:]
+    ends = (".", "!", "?", "…")
+    return escape(text if text.endswith(ends) else text + ".") if text else Markup()

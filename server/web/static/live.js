@@ -33,7 +33,8 @@
       say("The server cannot be reached. Trying again; what you see may be old.", "lost");
       if (events.readyState === EventSource.CLOSED) { // an answer that is no stream: try later
         events.close();
-        setTimeout(() => { if (!hidden) connect(); }, 3000);
+        refresh(); // the page may show why
+        setTimeout(() => { if (!hidden && source.isConnected) connect(); }, 3000);
       }
     };
   }

@@ -22,7 +22,7 @@ from server.ports import Filter
 from server.store.jobs import SqlJobs
 from shared.clock import RealClock
 from shared.sql import Database
-from shared.wire import JobState
+from shared.wire import JobState, Reason
 from tests.contract.store.conftest import added, new
 from tests.support.batches import check_batches
 from tests.support.jobs import moved
@@ -378,3 +378,24 @@ async def test_ten_thousand_children_are_made_cancelled_and_retried_without_bloc
     assert (await batch_of(jobs, parent)).ended == 0
     print(longest)  # noqa: T201 - shown with -s
     assert max(longest.values()) < 2.0, longest
+
+
+async def test_children_are_listed_in_their_order_by_state_and_page_by_page(jobs, database) -> None:
+    parent, other = await array(jobs, 5), await array(jobs, 2)
+    first, second, *_ = await children_of(database, jobs, parent)
+    await moved(jobs, ending.end(first, JobState.FAILED, SERVICE, 40, "no", Reason.EXIT_CODE))
+    await moved(jobs, to(second, JobState.CANCELLED))
+    page = await jobs.children(parent.id, 3)
+    assert [(one.name, one.state) for one in page] == [
+        ("0", JobState.FAILED),
+        ("1", JobState.CANCELLED),
+        ("2", JobState.QUEUED),
+    ]
+    assert (page[0].id, page[0].reason, page[1].reason) == (first.id, Reason.EXIT_CODE, None)
+    assert [one.name for one in await jobs.children(parent.id, 9, page[-1].id)] == ["3", "4"]
+    chosen = {JobState.QUEUED, JobState.FAILED}
+    found = await jobs.children(parent.id, 9, among=chosen)
+    assert [one.name for one in found] == ["0", "2", "3", "4"]
+    assert await jobs.children(parent.id, 9, found[-1].id, chosen) == []
+    assert await jobs.children(parent.id, 9, among=()) == []
+    assert len(await jobs.children(other.id, 9)) == 2
