@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import TypeAlias
 
 from aiohttp import web
@@ -18,6 +19,7 @@ from server.http.context import Context
 from server.http.problems import Refusal
 from server.ports import ScratchFile
 from shared.files.bundles.format import BundleSummary
+from shared.files.bundles.writer import ReserveSpace
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_body import send_continue
 from shared.multipart.limits import FormLimits, FormRefused
@@ -27,6 +29,9 @@ from shared.units.sizes import say_size
 
 CheckField: TypeAlias = Callable[[str, str], None]
 """Refuses a field as soon as it is known to be wrong."""
+MakeSink: TypeAlias = Callable[[Path, FormLimits, ReserveSpace, Mapping[str, str]], Sink]
+"""Makes what writes the files, of the fields so far; those that follow are added to them. May
+refuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +99,14 @@ async def received_form(
     fields: Mapping[str, str],
     check: CheckField,
     most: int | None = None,
+    make_sink: MakeSink | None = None,
 ) -> AsyncIterator[Form]:
     """Receive the body.
 
     Args:
         fields: what the head gave, checked.
         most: bytes that its files may have; None: as the server allows.
+        make_sink: also for a form without files; None: they become a bundle as they are.
     """
     form_limits = _limits(context, most)
     with (
@@ -116,15 +123,17 @@ async def received_form(
 
         too_large: BundleTooLarge | None = None
 
-        def on_first_file(so_far: dict[str, str]) -> Sink | None:
+        def on_first_file(so_far: dict[str, str]) -> Sink:
             # What is known to be too large for its job need not be read to the end.
             nonlocal too_large
             too_large = context.accept.too_large({**fields, **so_far})
+            limits = form_limits
             if too_large is None or too_large.most >= form_limits.max_bytes:
                 too_large = None
-                return None
-            limits = dataclasses.replace(form_limits, max_bytes=too_large.most)
-            return BundleSink(content.path, limits, "filename", reserve=content.reserve)
+            else:
+                limits = dataclasses.replace(form_limits, max_bytes=too_large.most)
+            make = make_sink or _bundle_sink
+            return make(content.path, limits, content.reserve, so_far)
 
         await send_continue(request)
         try:
@@ -137,6 +146,7 @@ async def received_form(
                 naming="filename",
                 on_field=on_field,
                 on_first_file=on_first_file,
+                may_have_no_file=make_sink is not None,
                 reserve=content.reserve,
                 threads=context.upload_threads.for_upload(fields.get("user_id", "")),
             )
@@ -148,6 +158,10 @@ async def received_form(
         if complete.get("callback_url"):
             await context.webhooks.check(complete["callback_url"])
         yield Form(complete, content, received.bundle)
+
+
+def _bundle_sink(path: Path, limits: FormLimits, reserve: ReserveSpace, _: object) -> Sink:
+    return BundleSink(path, limits, "filename", reserve=reserve)
 
 
 def _limits(context: Context, most: int | None) -> FormLimits:

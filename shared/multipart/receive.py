@@ -49,6 +49,7 @@ async def receive(
     archives: bool = True,
     on_field: OnField | None = None,
     on_first_file: OnFirstFile | None = None,
+    may_have_no_file: bool = False,
     reserve: ReserveSpace | None = None,
     threads: Threads | None = None,
 ) -> Received:
@@ -66,6 +67,7 @@ async def receive(
         on_field: may raise to refuse early.
         on_first_file: may raise to refuse early, or return a sink to use instead of a bundle's,
             such as :class:`~shared.multipart.sinks.RawSink`; None: a bundle's.
+        may_have_no_file: such a form goes to the sink, too, which may add files of its own.
         reserve: called before so many more bytes are written, in a thread; may raise OSError.
         threads: where blocking work is done.
 
@@ -87,6 +89,8 @@ async def receive(
     parser = FormParser(boundary, limits, receiver)
     try:
         await _feed(chunks, content_length, parser, receiver)
+        if may_have_no_file:
+            receiver.open()
         return Received(receiver.fields, await receiver.finish())
     except BaseException as problem:
         if receiver.writer is not None:
@@ -161,11 +165,15 @@ class _Receiver:
         if self._on_field is not None:
             self._on_field(name, value, self.fields)
 
-    def file_begins(self, part: FilePart) -> None:
+    def open(self) -> BatchWriter:
+        """Choose where the files go."""
         if self.writer is None:
             chosen = None if self._on_first_file is None else self._on_first_file(self.fields)
             self.writer = BatchWriter(chosen or self._default, self.threads)
-        self.writer.put(part)
+        return self.writer
+
+    def file_begins(self, part: FilePart) -> None:
+        self.open().put(part)
 
     def file_data(self, data: bytes | memoryview) -> None:
         if self.writer is not None:

@@ -84,7 +84,7 @@ MUTANTS: Final = (
     ),
     _of(
         "what a ticket fixes cannot be changed",
-        "server/api/upload.py",
+        "server/http/uploads.py",
         "if fixed.get(name, value) != value:",
         "if False:",
         f"{_TICKETS}what_a_ticket_fixes_cannot_be_changed",
