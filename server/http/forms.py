@@ -29,9 +29,10 @@ from shared.units.sizes import say_size
 
 CheckField: TypeAlias = Callable[[str, str], None]
 """Refuses a field as soon as it is known to be wrong."""
-MakeSink: TypeAlias = Callable[[Path, FormLimits, ReserveSpace, Mapping[str, str]], Sink]
-"""Makes what writes the files, of the fields so far; those that follow are added to them. May
-refuse."""
+MakeSink: TypeAlias = Callable[[Path, FormLimits, ReserveSpace], Sink]
+"""Makes what writes the files."""
+ChooseSink: TypeAlias = Callable[[Mapping[str, str]], MakeSink]
+"""By the fields so far, to which those that follow are added. May refuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +100,14 @@ async def received_form(
     fields: Mapping[str, str],
     check: CheckField,
     most: int | None = None,
-    make_sink: MakeSink | None = None,
+    choose_sink: ChooseSink | None = None,
 ) -> AsyncIterator[Form]:
     """Receive the body.
 
     Args:
         fields: what the head gave, checked.
         most: bytes that its files may have; None: as the server allows.
-        make_sink: also for a form without files; None: they become a bundle as they are.
+        choose_sink: also for a form without files; None: they become a bundle as they are.
     """
     form_limits = _limits(context, most)
     with (
@@ -124,16 +125,16 @@ async def received_form(
         too_large: BundleTooLarge | None = None
 
         def on_first_file(so_far: dict[str, str]) -> Sink:
-            # What is known to be too large for its job need not be read to the end.
             nonlocal too_large
+            make = _bundle_sink if choose_sink is None else choose_sink(so_far)
+            # What is known to be too large for its job need not be read to the end.
             too_large = context.accept.too_large({**fields, **so_far})
             limits = form_limits
             if too_large is None or too_large.most >= form_limits.max_bytes:
                 too_large = None
             else:
                 limits = dataclasses.replace(form_limits, max_bytes=too_large.most)
-            make = make_sink or _bundle_sink
-            return make(content.path, limits, content.reserve, so_far)
+            return make(content.path, limits, content.reserve)
 
         await send_continue(request)
         try:
@@ -146,7 +147,7 @@ async def received_form(
                 naming="filename",
                 on_field=on_field,
                 on_first_file=on_first_file,
-                may_have_no_file=make_sink is not None,
+                may_have_no_file=choose_sink is not None,
                 reserve=content.reserve,
                 threads=context.upload_threads.for_upload(fields.get("user_id", "")),
             )
@@ -160,7 +161,7 @@ async def received_form(
         yield Form(complete, content, received.bundle)
 
 
-def _bundle_sink(path: Path, limits: FormLimits, reserve: ReserveSpace, _: object) -> Sink:
+def _bundle_sink(path: Path, limits: FormLimits, reserve: ReserveSpace) -> Sink:
     return BundleSink(path, limits, "filename", reserve=reserve)
 
 

@@ -11,7 +11,7 @@ from server.domain.errors import BadField
 from server.domain.jobs import Job, UsedTicket
 from server.domain.upload_fields import HEADER, check_field, upload_request
 from server.http.context import Context
-from server.http.forms import CheckField, MakeSink, check_head, received_form
+from server.http.forms import CheckField, ChooseSink, check_head, received_form
 from server.http.permitted import TICKET
 from server.http.route import TICKET_PARAMETER
 from shared.http.authentication import PRINCIPAL
@@ -28,11 +28,11 @@ class UploadForm:
 
     Attributes:
         own: further fields, in the form or in the query, that are no fields of an upload.
-        make_sink: what writes its files; None: they become a bundle as they are.
+        choose_sink: what writes its files; None: they become a bundle as they are.
     """
 
     own: frozenset[str] = frozenset({TICKET_PARAMETER})
-    make_sink: MakeSink | None = None
+    choose_sink: ChooseSink | None = None
 
     def take(self, name: str, value: str, check: CheckField) -> None:
         """A field has come.
@@ -84,7 +84,7 @@ async def accept_upload(
     if "service" in fields and "user_id" in fields:
         asked = upload_request(fields, context.services, principal)
         await context.accept.check_quota(asked, request.content_length or 0)
-    async with received_form(request, context, fields, take, most, form.make_sink) as received:
+    async with received_form(request, context, fields, take, most, form.choose_sink) as received:
         complete = {name: value for name, value in received.fields.items() if name not in form.own}
         asked = upload_request(complete, context.services, principal)
         context.check_not_revoked(request)

@@ -25,6 +25,7 @@ from server.web.operators import agents
 from server.web.site import live, static
 from server.web.site.page_route import PageRoute
 from server.web.site.site import SITE, Site
+from server.web.upload import page as upload
 from shared.http.authentication import PRINCIPAL
 
 ROUTES: Final[tuple[PageRoute, ...]] = (
@@ -41,6 +42,7 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *login.ROUTES,
     *account.ROUTES,
     *agents.ROUTES,
+    *upload.ROUTES,
 )
 _OPEN: Final = tuple(route for route in ROUTES if route.area is Area.OPEN)
 OPEN_PATHS: Final = frozenset(route.path for route in _OPEN if route.method == "GET")
