@@ -183,7 +183,7 @@ class _Helpers:
             "asset": self.asset,
             "url": self.url,
             "csrf": self.csrf,
-            "csrf_token": functools.partial(self.site.csrf.token, self.browser),
+            "csrf_token": functools.partial(self.site.csrf.token, self.forms),
             "when": functools.partial(formats.when, now=now),
             "now": now,
         }
