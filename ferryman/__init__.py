@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ferryman.schedule_models import ScheduleDoc
     from ferryman.service_models import ServiceDoc
     from ferryman.states import JobState, Reason, WaitReason
+    from ferryman.statistics_models import StatisticsDoc
     from ferryman.sync import SyncClient
     from ferryman.token_models import AuditDoc, NewTokenDoc, TokenDoc, WhoAmI
     from ferryman.usage_models import UsageDoc
@@ -106,6 +107,7 @@ __all__ = [
     "Result",
     "ScheduleDoc",
     "ServiceDoc",
+    "StatisticsDoc",
     "SyncClient",
     "SyncResult",
     "TicketDoc",
@@ -149,6 +151,7 @@ _ELSEWHERE: Final = {
     "Result": "result",
     "ScheduleDoc": "schedule_models",
     "ServiceDoc": "service_models",
+    "StatisticsDoc": "statistics_models",
     "SyncClient": "sync",
     "SyncResult": "result",
     "TicketDoc": "browser_models",

@@ -12,6 +12,7 @@ from ferryman.answers import Health
 from ferryman.calls import Calls
 from ferryman.errors import Conflict
 from ferryman.service_models import ServiceDoc, ServicePage
+from ferryman.statistics_models import StatisticsDoc, StatisticsPeriod
 from ferryman.usage_models import UsageDoc
 
 
@@ -56,6 +57,21 @@ class OperatorCalls(Calls):
         whose = user or self.user
         query = {} if whose is None else {"user": whose}
         return await self._transport.get("api/v1/usage", UsageDoc, query=query)
+
+    async def statistics(
+        self, period: StatisticsPeriod = "hour", service: str | None = None
+    ) -> StatisticsDoc:
+        """How many jobs waited, ran, completed and failed when, and for how long. For operators.
+
+        Args:
+            period: ``"hour"``, by the minute; ``"day"``, by ten minutes; ``"week"``, by the hour.
+            service: of this one only.
+
+        Raises:
+            NotFound: no such service.
+        """
+        query = {"period": period} | ({} if service is None else {"service": service})
+        return await self._transport.get("api/v1/statistics", StatisticsDoc, query=query)
 
     async def pause_service(self, name: str, message: str | None = None) -> ServiceDoc:
         """Let the queued jobs of a service wait; those that run go on. For operators.

@@ -185,6 +185,7 @@ class SyncClient:
     services = _blocking(Client.services)
     service = _blocking(Client.service)
     usage = _blocking(Client.usage)
+    statistics = _blocking(Client.statistics)
     pause_service = _blocking(Client.pause_service)
     resume_service = _blocking(Client.resume_service)
     agents = _blocking(Client.agents)

@@ -50,6 +50,7 @@ from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.services import Services
 from server.stages.stage import Resources
+from server.stages.statistics import Statistics
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from server.store.agents import SqlAgents
@@ -59,6 +60,7 @@ from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
 from server.store.schedules import SqlSchedules
 from server.store.services import SqlServices
+from server.store.statistics import SqlStatistics
 from server.web import routes as pages
 from server.web.site.csrf import CsrfTokens
 from server.web.site.error_page import error_page
@@ -90,6 +92,8 @@ DEPENDENCIES_EVERY_S: Final = 10.0
 """Between two looks for dependencies on jobs that no move has ended."""
 SCHEDULES_EVERY_S: Final = 60.0
 """Between two looks at the schedules, where none is due: another server may have changed one."""
+STATISTICS_EVERY_S: Final = 60.0
+"""Between two samples for charts, at the latest."""
 CANCEL_AGAIN_S: Final = 5.0
 """Until a cancel is tried again whose agent could not be reached."""
 
@@ -178,6 +182,7 @@ async def compose(
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
     retry = RetryByHand(resources)
+    statistics = Statistics(resources, SqlStatistics(database), scratch.free_bytes)
     clean = Clean(resources, running_servers, delete.finish, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
     await agents.start()
@@ -228,6 +233,14 @@ async def compose(
             Loop("batches", batches, table.sender_interval, wakeups.batches, clock),
             Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
             Loop(
+                "statistics",
+                statistics,
+                STATISTICS_EVERY_S,
+                asyncio.Event(),
+                clock,
+                statistics.until_next_s,
+            ),
+            Loop(
                 "schedules",
                 schedules,
                 SCHEDULES_EVERY_S,
@@ -274,6 +287,7 @@ async def compose(
         fleet=registry,
         agents=agents,
         services=services,
+        statistics=statistics,
         allowances=allowed,
         watch=wakeups,
         clock=clock,

@@ -62,6 +62,10 @@ class Database(Protocol):
         """Run ``change`` in a transaction; return its value once that is durable."""
         ...
 
+    async def size(self) -> int:
+        """Bytes that it takes on disk."""
+        ...
+
     async def maintain(self) -> bool:
         """To be called now and then: give unused space back, some at a time. Returns whether there
         is more.

@@ -79,6 +79,7 @@ TAGS: Final = {
     "audit": "Who did what",
     "tickets": "Uploads by browsers without a token",
     "usage": "What a user has used, and what is left",
+    "statistics": "What happened when",
     "webhook-secret": "The secret of webhooks' signatures",
     "deliveries": "Webhooks, and what became of them",
 }

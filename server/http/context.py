@@ -29,6 +29,7 @@ from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.services import Services
 from server.stages.sessions import Sessions
+from server.stages.statistics import Statistics
 from server.stages.tokens import Tokens
 from server.stages.waiting import why_waiting
 from server.stages.webhooks import Webhooks
@@ -47,6 +48,7 @@ class Context:
     fleet: Fleet
     agents: Agents
     services: Services
+    statistics: Statistics
     allowances: Allowances
     watch: Watch
     clock: Clock

@@ -307,4 +307,27 @@ _8: Migration = (
     "CREATE INDEX sessions_by_version ON sessions (version)",
 )
 
-MIGRATIONS: Final = (*RELEASED, _6, _7, _8)
+_9: Migration = (
+    # What happened when, for charts: counted from the events behind the cursor's.
+    """
+    CREATE TABLE statistics (
+        resolution_s INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        service TEXT NOT NULL,
+        document TEXT NOT NULL,
+        PRIMARY KEY (resolution_s, at, service)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE statistics_cursor (
+        seq INTEGER NOT NULL,
+        changes INTEGER NOT NULL DEFAULT 0,
+        sampled_at INTEGER
+    ) STRICT
+    """,
+    "INSERT INTO statistics_cursor (seq) SELECT coalesce(max(seq), 0) FROM events",
+    # From when the attempt could have been sent; NULL: it was made before there was this column.
+    "ALTER TABLE attempts ADD COLUMN waits_since INTEGER",
+)
+
+MIGRATIONS: Final = (*RELEASED, _6, _7, _8, _9)

@@ -160,6 +160,17 @@ class Database:
             self._failures.pop("space", None)
         await self.write(lambda tx: tx.rows("UPDATE schema_version SET version = version"))
 
+    async def size(self) -> int:
+        """Bytes that it takes on disk.
+
+        Raises:
+            DatabaseUnavailable
+        """
+        (pages,), (size,) = [
+            (await self.rows(f"PRAGMA {name}"))[0] for name in ("page_count", "page_size")
+        ]
+        return int(pages * size)
+
     async def maintain(self) -> bool:
         """To be called now and then. Gives unused space back to the disk, some at a time. After a
         failure, finds out whether changes can be made again.

@@ -84,6 +84,9 @@ class InlineDatabase:
 
     list_rows = rows
 
+    async def size(self) -> int:
+        return 0
+
     async def maintain(self) -> bool:
         return False
 
