@@ -15,6 +15,7 @@ class Times(Wire):
     """How long something took, of all the times that it was done."""
 
     count: int
+    """How often."""
     mean_s: float | None = None
     """None: it was not done. So are the next two."""
     p50_s: float | None = None
@@ -54,10 +55,11 @@ class StatisticsPoint(StatisticsCounts):
     at: AwareDatetime
     """When it begins."""
     queued: float | None = None
-    """Jobs, as are the next two; None: the server did not look."""
+    """Jobs that waited; None: the server did not look. So are the next two."""
     under_way: float | None = None
     """Those that hold a slot: being sent, at an agent, or running."""
     running: float | None = None
+    """Those whose ``run.sh`` runs."""
     agents_up: float | None = None
     """That may get new jobs. This and what follows is about the server, not about a service."""
     slots: float | None = None
@@ -65,6 +67,7 @@ class StatisticsPoint(StatisticsCounts):
     disk_free_bytes: float | None = None
     """Where bundles and results are stored."""
     database_bytes: float | None = None
+    """What the database takes."""
 
 
 class StatisticsDoc(Wire):
@@ -79,7 +82,9 @@ class StatisticsDoc(Wire):
     resolution_s: int
     """Length of the time of a point."""
     since: AwareDatetime
+    """When the first point could begin."""
     until: AwareDatetime
+    """When it was asked for."""
     counted_until: AwareDatetime | None = None
     """When was counted last; None: not yet."""
     total: StatisticsCounts
