@@ -20,6 +20,7 @@ from server.web.job import events as job_events
 from server.web.job import files as job_files
 from server.web.job import log as job_log
 from server.web.job import page as job
+from server.web.jobs import bulk
 from server.web.jobs import page as jobs
 from server.web.operators import agents
 from server.web.site import live, static
@@ -32,6 +33,7 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *static.ROUTES,
     *live.ROUTES,
     *jobs.ROUTES,
+    *bulk.ROUTES,
     *job.ROUTES,
     *job_actions.ROUTES,
     *job_attempts.ROUTES,
