@@ -146,6 +146,8 @@ async def become_another(database: Database, new: str, skip: int, *, follow: boo
                 """,
                 {"key": key, "value": value},
             )
+        # Those that were ended since the backup would be good again.
+        await tx.rows("DELETE FROM sessions")
         for table, numbers in (("jobs", skip), ("events", 10 * skip)):
             params = {"table": table, "numbers": numbers}
             await tx.rows(
