@@ -24,7 +24,7 @@ from ferryman.defaults import DEFAULT_URL as DEFAULT_URL
 if TYPE_CHECKING:
     from ferryman.agent_models import AgentDoc, AgentState
     from ferryman.answers import Accepted, Health
-    from ferryman.browser_models import LinkDoc, TicketDoc
+    from ferryman.browser_models import LinkDoc, LoginLinkDoc, TicketDoc
     from ferryman.bulk_models import BulkItem
     from ferryman.bundle import Content, Files
     from ferryman.client import Client
@@ -95,6 +95,7 @@ __all__ = [
     "JobOptions",
     "JobState",
     "LinkDoc",
+    "LoginLinkDoc",
     "NewTokenDoc",
     "NoResult",
     "NotAllowed",
@@ -145,6 +146,7 @@ _ELSEWHERE: Final = {
     "JobOptions": "fields",
     "JobState": "states",
     "LinkDoc": "browser_models",
+    "LoginLinkDoc": "browser_models",
     "NewTokenDoc": "token_models",
     "ProgressCallback": "form",
     "Reason": "states",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from ferryman.browser_models import LinkDoc, TicketDoc
+from ferryman.browser_models import LinkDoc, LoginLinkDoc, TicketDoc
 from ferryman.calls import Calls
 
 Shown: TypeAlias = Literal["job", "result", "file"]
@@ -71,6 +71,12 @@ class BrowserCalls(Calls):
         """
         body = _given({"what": what, "path": path, "expires_in": expires_in})
         return (await self._transport.post(f"api/v1/jobs/{job_id}/links", LinkDoc, json=body))[1]
+
+    async def login_link(self) -> LoginLinkDoc:
+        """Make a link to the dashboard. Whoever opens its ``url`` within a minute is logged in as
+        the client is, once; where no login is needed, it is the dashboard's address.
+        """
+        return (await self._transport.post("api/v1/login-links", LoginLinkDoc))[1]
 
 
 def _given(body: dict[str, Any]) -> dict[str, Any]:

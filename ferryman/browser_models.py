@@ -1,4 +1,4 @@
-"""What people without a token get: upload tickets and signed links."""
+"""What browsers get: upload tickets, signed links, links that log in."""
 
 from __future__ import annotations
 
@@ -23,3 +23,12 @@ class LinkDoc(Wire):
     link: str
     """What the address ends in: as far as it is for them, other routes of the job take it, too."""
     expires_at: AwareDatetime
+
+
+class LoginLinkDoc(Wire):
+    """A link that logs a browser in."""
+
+    url: str
+    """Good for one login; the dashboard's address, where no login is needed."""
+    expires_at: AwareDatetime | None
+    """None: no login is needed."""

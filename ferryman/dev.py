@@ -9,14 +9,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from ferryman.client import Client
 from ferryman.errors import FerrymanError
+from ferryman.open_page import open_page
 
 GRACE_S: Final = 30.0
 """For both to stop by themselves; the agent gives running jobs less than that."""
@@ -36,6 +38,8 @@ class Plan:
     agent_port: int
     data_dir: Path
     config: Path | None
+    open_dashboard: bool = False
+    """In the browser, if there is one."""
 
 
 class ProgramEnded(Exception):
@@ -110,11 +114,14 @@ async def _run_both(
     )
     host = _LOCAL_ADDRESS_OF.get(plan.host, plan.host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    lines = _welcome(url, await _first_service(url), plan.data_dir)
+    token = a_token(plan.config, os.environ)
+    dashboard = await _dashboard(url, token)
+    for line in _welcome(url, await _first_service(url, token), plan.data_dir, dashboard):
+        say(line)
+    if plan.open_dashboard:
+        await asyncio.to_thread(open_page, dashboard)
     # This process must have one thread only: see parent_death_signal.
     await asyncio.get_running_loop().shutdown_default_executor()
-    for line in lines:
-        say(line)
     waits = {asyncio.create_task(process.wait()): name for name, process in children.items()}
     done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     first = done.pop()
@@ -180,11 +187,12 @@ def _signal(children: Mapping[str, Process], number: signal.Signals) -> None:
             process.send_signal(number)
 
 
-def _welcome(url: str, service: str, data_dir: Path) -> list[str]:
+def _welcome(url: str, service: str, data_dir: Path, dashboard: str) -> list[str]:
     script = 'echo "hello from job $FERRYMAN_JOB_ID" | tee hello.txt'
     return [
         f"Ferryman is ready at {url}",
         f"  jobs are kept in {data_dir}; Ctrl-C stops server and agent",
+        f"  dashboard: {dashboard}",
         "Try it in another terminal:",
         f"  echo '{script}' | curl -sS -F user_id=1 -F service={service} "
         f"-F 'file=@-;filename=run.sh' {url}/upload",
@@ -193,10 +201,34 @@ def _welcome(url: str, service: str, data_dir: Path) -> list[str]:
     ]
 
 
-async def _first_service(url: str) -> str:
+def a_token(config: Path | None, environ: Mapping[str, str]) -> str | None:
+    """One that the settings give the server; None: they give it none."""
+    table: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):  # the server says what is wrong with it
+        table = tomllib.loads(config.read_text()).get("server", {}) if config else {}
+    tokens = environ.get("FERRYMAN_SERVER__TOKENS", table.get("tokens")) or ()
+    if file := environ.get("FERRYMAN_SERVER__TOKENS_FILE", table.get("tokens_file")):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            tokens = tokens or Path(file).read_text().split()
+    found = tokens.split(",") if isinstance(tokens, str) else tokens
+    return next((str(one).strip() for one in found), None)
+
+
+async def _dashboard(url: str, token: str | None) -> str:
+    """Its address; where a login is needed, one that logs in once."""
+    if token is None:
+        return f"{url}/"
+    try:
+        async with Client(url, token=token, retry_for=0) as client:
+            return (await client.login_link()).url
+    except FerrymanError:
+        return f"{url}/"
+
+
+async def _first_service(url: str, token: str | None) -> str:
     """A service that the server offers; a configuration file may define other ones."""
     try:
-        async with Client(url, retry_for=0) as client:
+        async with Client(url, token=token, retry_for=0) as client:
             offered = await client.services()
         return offered[0].name
     except (FerrymanError, LookupError):

@@ -193,6 +193,7 @@ class SyncClient:
     change_agent = _blocking(Client.change_agent)
     create_ticket = _blocking(Client.create_ticket)
     create_link = _blocking(Client.create_link)
+    login_link = _blocking(Client.login_link)
     whoami = _blocking(Client.whoami)
     create_token = _blocking(Client.create_token)
     tokens = _iterating(Client.tokens)

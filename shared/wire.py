@@ -15,6 +15,7 @@ from ferryman.agent_models import AgentDoc as AgentDoc
 from ferryman.agent_models import AgentPage as AgentPage
 from ferryman.agent_models import AgentState as AgentState
 from ferryman.browser_models import LinkDoc as LinkDoc
+from ferryman.browser_models import LoginLinkDoc as LoginLinkDoc
 from ferryman.browser_models import TicketDoc as TicketDoc
 from ferryman.bulk_models import BulkAnswer as BulkAnswer
 from ferryman.bulk_models import BulkItem as BulkItem

@@ -1,11 +1,13 @@
-"""``ferryman link`` and ``ferryman ticket``: what people without a token may do."""
+"""``ferryman link``, ``ferryman ticket`` and ``ferryman dashboard``: for browsers."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from ferryman import open_page
 from ferryman.cli import show
 from ferryman.cli.options import JobId, Json, Quiet, on_server
 from ferryman.errors import BadArgument
@@ -102,3 +104,27 @@ async def ticket(
     typer.echo(made.upload_url)
     if not quiet:
         show.print_message(f"it is good for one upload, until {show.local(made.expires_at)}")
+
+
+@on_server
+async def dashboard(
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Only print the address, do not open it.")
+    ] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+    *,
+    client: Client,
+) -> None:
+    """Open the dashboard in the browser, logged in with the token of this command line.
+
+    The address that is printed logs in once, within a minute.
+    """
+    made = await client.login_link()
+    if json:
+        show.print_json(made)
+        return
+    typer.echo(made.url)
+    opened = not no_open and await asyncio.to_thread(open_page.open_page, made.url)
+    if not quiet and made.expires_at is not None and not opened:
+        show.print_message(f"it logs in once, until {show.local(made.expires_at)}")

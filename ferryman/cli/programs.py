@@ -70,6 +70,9 @@ def dev(
             "--config", metavar="FILE", help="Settings (TOML); default: one service, example."
         ),
     ] = None,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Do not open the dashboard in the browser.")
+    ] = False,
 ) -> None:
     """Run server and agent on this machine, to try them."""
     require_server_extra()
@@ -83,6 +86,7 @@ def dev(
         agent_port=agent_port,
         data_dir=data_dir if data_dir is not None else both.default_data_dir(os.environ),
         config=config,
+        open_dashboard=not no_open and sys.stdout.isatty(),
     )
     code = asyncio.run(both.run(plan))
     if code:

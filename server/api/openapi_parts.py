@@ -78,6 +78,7 @@ TAGS: Final = {
     "whoami": "Who the caller is",
     "audit": "Who did what",
     "tickets": "Uploads by browsers without a token",
+    "login-links": "Logging a browser in to the dashboard",
     "usage": "What a user has used, and what is left",
     "statistics": "What happened when",
     "webhook-secret": "The secret of webhooks' signatures",

@@ -1,6 +1,7 @@
-"""What people without an account may do: an upload by a ticket, a look by a signed link.
+"""What people without an account may do: an upload by a ticket, a look by a signed link; and what
+logs a browser in.
 
-Both are texts that the server signs and does not store: ``PAYLOAD.SIGNATURE``, in the alphabet of
+They are texts that the server signs and does not store: ``PAYLOAD.SIGNATURE``, in the alphabet of
 URLs. The signature is of the payload's text, and compared as text: no other spelling is valid.
 """
 
@@ -21,6 +22,7 @@ from shared.principals import Principal, Role
 
 MAX_TICKET_S: Final = 86_400.0
 MAX_LINK_S: Final = 30 * 86_400.0
+LOGIN_S: Final = 60.0
 LINK_OF_UPLOAD_S: Final = 86_400.0
 """Of the link to the job that an upload by ticket became."""
 _LONGEST: Final = 32 << 10
@@ -82,8 +84,23 @@ class Link:
         return Principal(name, Role.LINK, token_id=self.token_id, job_id=self.job_id)
 
 
-Permit = TypeVar("Permit", Ticket, Link)
-_WORDS: Final[Mapping[type, str]] = {Ticket: "ticket", Link: "link"}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """The right to log a browser in once.
+
+    Attributes:
+        id: different for every one.
+        token_digest: of the token that made it, if that is one of the settings.
+    """
+
+    id: str
+    expires_at: Micros
+    token_id: str | None = None
+    token_digest: str | None = None
+
+
+Permit = TypeVar("Permit", Ticket, Link, Login)
+_WORDS: Final[Mapping[type, str]] = {Ticket: "ticket", Link: "link", Login: "login link"}
 
 
 class PermitRefused(FerrymanError):
@@ -116,7 +133,7 @@ class Permits:
     def __init__(self, key: bytes, revoked: Callable[[str], bool] = lambda _: False) -> None:
         self._key, self._revoked = key, revoked
 
-    def text(self, permit: Ticket | Link) -> str:
+    def text(self, permit: Ticket | Link | Login) -> str:
         """What to hand out."""
         values = {name: value for name, value in asdict(permit).items() if value}
         content = json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
@@ -124,30 +141,31 @@ class Permits:
         return f"{payload}.{self._signature(type(permit), payload)}"
 
     def read(self, kind: type[Permit], text: str, now: Micros) -> Permit:
-        """The ticket or link that a request shows.
+        """The ticket, link or login link that a request shows.
 
         Raises:
             PermitRefused: none of ours, expired, or its token was revoked.
         """
         word = _WORDS[kind]
+        code = word.replace(" ", "_")
         payload, _, signature = text[:_LONGEST].rpartition(".")
         good = self._signature(kind, payload)
         if not hmac.compare_digest(good.encode(), signature.encode("utf-8", "surrogateescape")):
             raise PermitRefused(
-                f"{word}_invalid",
+                f"{code}_invalid",
                 f"this {word} is not valid: some of it was changed or left out on its way; "
                 "copy it whole, or ask for another one",
             )
         permit = _permit(kind, json.loads(base64.urlsafe_b64decode(payload + "==")))
         if permit.token_id is not None and self._revoked(permit.token_id):
             raise PermitRefused(
-                f"{word}_revoked",
+                f"{code}_revoked",
                 f"this {word} is not valid any more: the token that made it was revoked; "
                 "ask for another one",
             )
         if now >= permit.expires_at:
             raise PermitRefused(
-                f"{word}_expired",
+                f"{code}_expired",
                 f"this {word} expired at {iso(permit.expires_at)}; ask for another one",
             )
         return permit

@@ -41,7 +41,7 @@ class NoSuchSession(FerrymanError):
 class LoginUsed(FerrymanError):
     """A link that logs in was used before."""
 
-    code = "login_used"
+    code = "login_link_used"
 
     def __init__(self) -> None:
         super().__init__(

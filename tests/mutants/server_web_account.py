@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _STAGE: Final = "server/stages/sessions.py"
 _LOGIN: Final = "server/web/account/login.py"
+_LINKS: Final = "tests/contract/test_login_links.py::test_"
 _PAGES: Final = "tests/contract/test_login_pages.py::test_"
 
 
@@ -75,7 +76,7 @@ MUTANTS: Final = (
     _of(
         "a login leads to this server only",
         _LOGIN,
-        "return text if good and path not in (LOGIN, LOGOUT) else _START",
+        "return text if good and path not in (LOGIN, LOGIN_ONCE, LOGOUT) else _START",
         "return text or _START",
         f"{_PAGES}after_the_login_nobody_is_led_away_from_the_server",
     ),
@@ -99,5 +100,19 @@ MUTANTS: Final = (
         "for one in others[most - 1 :]:",
         "for one in others[len(others) :]:",
         f"{_PAGES}the_oldest_sessions_end_when_there_are_too_many",
+    ),
+    _of(
+        "a login link is good once",
+        "server/store/sessions.py",
+        "if once is not None and not await use_ticket(tx, once):",
+        "if False:",
+        f"{_LINKS}a_link_logs_a_browser_in_once",
+    ),
+    _of(
+        "a restored backup forgets its sessions",
+        "server/store/copies.py",
+        '        await tx.rows("DELETE FROM sessions")\n',
+        "",
+        "tests/contract/test_backup.py::test_the_restored_server_knows_no_session",
     ),
 )

@@ -9,15 +9,19 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from server.domain.access import Area
-from server.domain.sessions import browser_name
+from server.domain.jobs import UsedTicket
+from server.domain.permits import Login, PermitRefused
+from server.domain.sessions import LoginUsed, browser_name
 from server.http.browser_sessions import SESSION
 from server.http.parameter_types import Param
+from server.http.paths import LOGIN_ONCE
 from server.http.problems import Refusal
 from server.web.site.error_page import LOGIN
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_log import ERROR_CODE, peer_address
+from shared.principals import Principal
 
 LOGOUT: Final = "/logout"
 _START: Final = "/"
@@ -80,11 +84,58 @@ async def log_out(request: web.Request, site: Site) -> web.StreamResponse:
     return response
 
 
+async def once(request: web.Request, site: Site) -> web.StreamResponse:
+    """The page of a link that logs in: it only asks, so that a program which looks at what links
+    lead to does not use it up.
+    """
+    login, principal = _login(site, request.query.get("code", ""))
+    if await site.context.jobs.ticket_used(login.id):
+        raise LoginUsed
+    return site.page(
+        request,
+        "account/once.html",
+        title="Log in",
+        name=principal.name,
+        role=principal.role,
+        code=request.query["code"],
+    )
+
+
+async def log_in_once(request: web.Request, site: Site) -> web.StreamResponse:
+    """Begin a session by a link."""
+    login, principal = _login(site, str((await request.post()).get("code", "")))
+    request[PRINCIPAL] = principal
+    text = await site.context.sessions.log_in(
+        principal,
+        browser_name(request.headers.get(hdrs.USER_AGENT, "")),
+        peer_address(request),
+        UsedTicket(login.id, login.expires_at),
+    )
+    return await enter(request, site, text, _START)
+
+
+def _login(site: Site, text: str) -> tuple[Login, Principal]:
+    """What a link allows, and to whom.
+
+    Raises:
+        PermitRefused
+    """
+    context = site.context
+    login = context.permits.read(Login, text, context.clock.now())
+    if login.token_id is not None:
+        found = context.tokens.owner(login.token_id)
+    else:
+        found = context.sessions.configured(login.token_digest or "")
+    if found is None:
+        raise PermitRefused("login_link_revoked", "the token of this login link is not good now")
+    return login, found
+
+
 def _next(text: str) -> str:
     """A path of this server, and of no other one; the start where it is none."""
     good = _HERE.fullmatch(text) and "\\" not in text
     path = text.partition("?")[0]
-    return text if good and path not in (LOGIN, LOGOUT) else _START
+    return text if good and path not in (LOGIN, LOGIN_ONCE, LOGOUT) else _START
 
 
 def _refused(request: web.Request, site: Site, there: str, problem: Refusal) -> web.StreamResponse:
@@ -125,5 +176,7 @@ _QUERY: Final = {
 ROUTES: Final = (
     PageRoute("GET", LOGIN, Area.OPEN, form, query=_QUERY),
     PageRoute("POST", LOGIN, Area.OPEN, log_in),
+    PageRoute("GET", LOGIN_ONCE, Area.OPEN, once, query={"code": Param("of the link")}),
+    PageRoute("POST", LOGIN_ONCE, Area.OPEN, log_in_once),
     PageRoute("POST", LOGOUT, Area.OPEN, log_out),
 )
