@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote
 
 from aiohttp import hdrs, web
 
 from server.api.codes import FILE, NO_LOG
 from server.domain.access import Area
-from server.domain.attempts import Attempt
 from server.domain.errors import BadField
-from server.domain.jobs import Job
 from server.domain.media_types import media_type, shown_as
 from server.domain.permits import Shows
-from server.http import documents
+from server.http.attempt_files import MAX_ATTEMPT, OpenedFile, opened_file, requested_attempt
 from server.http.context import Context
-from server.http.log_source import FILES, find_attempt, live_agent
+from server.http.log_source import FILES, live_agent
 from server.http.parameter_types import Param, flag, whole, word
 from server.http.params import flag_param, int_param
 from server.http.paths import JOB
-from server.http.problems import Refusal
 from server.http.requested_job import requested_job
 from server.http.route import Route
-from server.http.running_files import list_running, running_file
-from server.http.stored_files import list_stored, stored_file
+from server.http.running_files import list_running
+from server.http.stored_files import list_stored
 from shared import wire
 from shared.http.numbers import whole_number
 from shared.http.ranges import requested_part
 from shared.wire import FilePage
 
 _MOST: Final = 10_000
-_MAX_ATTEMPT: Final = 2**31 - 1
 _MAX_CURSOR: Final = 2**62
-
-
-class OpenedFile(Protocol):
-    """A file of an attempt.
-
-    Attributes:
-        size: bytes.
-        etag: of its content, without quotes; None: it may change.
-    """
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def etag(self) -> str | None: ...
-
-    def chunks(self, start: int, stop: int) -> AsyncGenerator[bytes, None]: ...
 
 
 async def page(request: web.Request, context: Context) -> FilePage:
@@ -61,7 +38,7 @@ async def page(request: web.Request, context: Context) -> FilePage:
     limit = int_param(request, "limit", 1_000, 1, _MOST)
     cursor = _Cursor.of(request)
     job = await requested_job(request, context)
-    attempt = await _attempt(request, context, job, cursor.attempt)
+    attempt = await requested_attempt(request, context, job, cursor.attempt)
     agent = live_agent(context, job, attempt, FILES)
     behind: str | int | None
     if agent is not None:
@@ -98,7 +75,7 @@ class _Cursor:
             return cls()
         digits = len(text) - len(text.lstrip("0123456789"))
         attempt, mark, rest = text[:digits], text[digits : digits + 1], text[digits + 1 :]
-        number = whole_number(attempt, least=1, most=_MAX_ATTEMPT)
+        number = whole_number(attempt, least=1, most=MAX_ATTEMPT)
         behind = whole_number(rest, most=_MAX_CURSOR) if mark == "." else rest
         if number is None or behind is None or mark not in (".", "/"):
             why = f"cursor should be next of the page before, not {text[:32]!r}"
@@ -117,41 +94,13 @@ class _Cursor:
         return self.behind if isinstance(self.behind, int) else 0
 
 
-async def _attempt(
-    request: web.Request, context: Context, job: Job, number: int | None = None
-) -> Attempt:
-    """The attempt that is asked for, or the latest one.
-
-    Raises:
-        Refusal: none has started.
-        BadField, NoSuchAttempt
-    """
-    if "attempt" in request.query:
-        number = int_param(request, "attempt", 1, 1, _MAX_ATTEMPT)
-    attempt = await find_attempt(context, job, number)
-    if attempt is not None:
-        return attempt
-    if job.deferred:
-        message = f"job {job.id} is the parent of a batch: its children have the files"
-        raise Refusal(HTTPStatus.CONFLICT, "files_of_children", message)
-    message = f"job {job.id} is {job.state}, and no attempt of it has started: {job.message}"
-    headers = documents.when_to_ask_again(job, context.clock.now())
-    raise Refusal(HTTPStatus.CONFLICT, "not_started", message, headers=headers)
-
-
 async def read(request: web.Request, context: Context) -> web.StreamResponse:
     """One file of a job: of its result, or, while it runs, as it is now."""
     inline = flag_param(request, "inline")
     path = request.match_info["path"]
     job = await requested_job(request, context)
-    attempt = await _attempt(request, context, job)
-    agent = live_agent(context, job, attempt, FILES)
-    opened: AbstractAsyncContextManager[OpenedFile] = (
-        stored_file(context, job, attempt, path)
-        if agent is None
-        else running_file(agent, job, attempt, path)
-    )
-    async with opened as file:
+    attempt = await requested_attempt(request, context, job)
+    async with opened_file(context, job, attempt, path) as file:
         return await _send(request, file, path, inline=inline)
 
 
@@ -202,7 +151,7 @@ def _headers(path: str, *, inline: bool) -> dict[str, str]:
     }
 
 
-_ATTEMPT: Final = {"attempt": whole("its number; the latest where it is missing", 1, _MAX_ATTEMPT)}
+_ATTEMPT: Final = {"attempt": whole("its number; the latest where it is missing", 1, MAX_ATTEMPT)}
 _PAGES: Final[dict[str, Param]] = {
     "limit": whole("files on a page", 1, _MOST, 1_000),
     "cursor": word("what the page before gave as next", 1_100, r"^[0-9]+[./].*$"),

@@ -83,7 +83,7 @@ def add_routes(application: web.Application, context: Context) -> None:
 def _pattern(path: str) -> str:
     """As the router matches it: the path of a file has folders, and a word that is a route of its
     own is no number of a job, or the methods of both would be taken for those of one."""
-    path = path.replace("{path}", "{path:.+}")
+    path = path.replace("{path}", "{path:(?s:.+)}")
     return path.replace("/jobs/{id}", "/jobs/{id:(?!bulk(?:/|$))[^/]+}")
 
 

@@ -26,10 +26,11 @@ class RunningFile:
 
     Attributes:
         size: bytes when it was asked for.
-        etag: None: it may change at any time.
+        etag, crc: None: it may change at any time.
     """
 
     etag: str | None = None
+    crc: int | None = None
 
     def __init__(self, agent: Agent, job: Job, attempt: Attempt, path: str, size: int) -> None:
         self._agent, self._job, self._attempt = agent, job, attempt

@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from server.domain.attempts import Attempt
 from server.domain.errors import BadField
@@ -25,12 +25,13 @@ from server.http.results import missing_result
 from server.http.stored_log import nothing_left
 from shared.files.archives.zip_content import read_part
 from shared.files.archives.zip_directory import ZipEntry
-from shared.files.archives.zip_index import ZipIndex
+from shared.files.archives.zip_index import ListedFile, ZipIndex
 from shared.files.descriptors import closing_fd
 from shared.files.errors import BundleError
 from shared.files.names import shown
 from shared.wire import FileDoc
 
+T = TypeVar("T")
 _CHUNK: Final = 1 << 18
 """Memory for each reader."""
 
@@ -41,11 +42,13 @@ class StoredFile:
     Attributes:
         size: bytes, unpacked.
         etag: of its content, without quotes.
+        crc: CRC-32 of its content.
     """
 
     def __init__(self, context: Context, result: Result, path: Path, entry: ZipEntry) -> None:
         self._context, self._path, self._entry = context, path, entry
         self.size = entry.size
+        self.crc: int | None = entry.crc
         what = f"{result.sha256}/{entry.name}"
         self.etag: str | None = hashlib.sha256(what.encode()).hexdigest()[:40]
 
@@ -86,6 +89,18 @@ async def list_stored(
                 raise
             why = "cursor: no page of this attempt goes on there; begin again without it"
             raise BadField("cursor", "invalid_cursor", why) from None
+
+
+async def scan_stored(
+    context: Context, job: Job, attempt: Attempt, read: Callable[[Iterator[ListedFile]], T]
+) -> T:
+    """What ``read`` finds out about all files of a result. It is called in a thread.
+
+    Raises:
+        Refusal: as :func:`list_stored`.
+    """
+    async with _opened(context, job, attempt) as (path, result), context.unpacking:
+        return await asyncio.to_thread(_scan, path, result, read)
 
 
 @asynccontextmanager
@@ -146,10 +161,16 @@ def _list(path: Path, result: Result, at: int, limit: int) -> tuple[list[FileDoc
             if len(found) == limit:
                 return found, behind
             behind = behind_one
-            when = _modified(one.modified)
+            when = modified_at(one.modified)
             doc = FileDoc(path=one.name, size=one.size, type=media_type(one.name), modified_at=when)
             found.append(doc)
     return found, None
+
+
+def _scan(path: Path, result: Result, read: Callable[[Iterator[ListedFile]], T]) -> T:
+    """Blocking."""
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+        return read(ZipIndex(fd, *result.section).scan())
 
 
 def _find(path: Path, result: Result, name: str) -> tuple[ZipEntry | None, list[str]]:
@@ -164,7 +185,7 @@ def _pieces(path: Path, entry: ZipEntry, start: int, stop: int) -> Iterator[byte
         yield from read_part(fd, entry, start, stop, _CHUNK)
 
 
-def _modified(dos: int) -> datetime | None:
+def modified_at(dos: int) -> datetime | None:
     """DOS date and time, which our agents write in UTC."""
     date, time = dos >> 16, dos & 0xFFFF
     try:

@@ -59,7 +59,7 @@ def add_routes(application: web.Application, site: Site) -> None:
     for route in ROUTES:
         methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
         for method in methods:
-            path = route.path.replace("{path}", "{path:.+}")  # of a file: it has folders
+            path = route.path.replace("{path}", "{path:(?s:.+)}")  # of a file: it has folders
             application.router.add_route(method, path, _serve(route, site))
 
 

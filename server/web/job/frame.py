@@ -104,11 +104,17 @@ async def job_frame(request: web.Request, site: Site) -> JobFrame:
 
 
 def frame_page(
-    request: web.Request, site: Site, frame: JobFrame, tab: str, **values: Any
+    request: web.Request,
+    site: Site,
+    frame: JobFrame,
+    tab: str,
+    template: str = "",
+    **values: Any,
 ) -> web.Response:
     """A tab: its template ``job/TAB.html`` extends ``job/frame.html`` and fills its block ``tab``.
 
     Args:
+        template: of a page below the tab, without ``.html``; empty: the tab's own.
         values: what the template shows, beside ``job`` (the document) and ``frame``. ``query`` has
             those parameters of its address that a live page loads itself again with.
     """
@@ -122,7 +128,7 @@ def frame_page(
         "at": utc,
         "notice": _DONE.get(request.query.get("done", "")),
     }
-    return site.page(request, f"job/{tab}.html", **{**shown, **values})
+    return site.page(request, f"job/{template or tab}.html", **{**shown, **values})
 
 
 def _tabs(job: JobDoc, principal: Principal) -> tuple[Tab, ...]:

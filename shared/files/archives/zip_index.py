@@ -7,9 +7,10 @@ is asked for: what is read of one entry never depends on another.
 from __future__ import annotations
 
 import os
+import struct
 import unicodedata
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from shared.files.archives.zip_directory import (
     Archive,
@@ -28,6 +29,22 @@ _NAME_AT: Final = 46
 """Where the name stands in such an entry."""
 _MAX_TRIES: Final = 20_000
 _MAX_SIMILAR: Final = 3
+
+_BRIEF: Final = struct.Struct("<4s8x2H8xL3H")
+"""Of such an entry: signature, time and date, unpacked size, lengths of name, extras, comment."""
+_FULL32: Final = 0xFFFFFFFF
+
+
+class ListedFile(NamedTuple):
+    """A file as a list shows it.
+
+    Attributes:
+        modified: DOS date and time, the date in the upper 16 bits.
+    """
+
+    path: str
+    size: int
+    modified: int
 
 
 class ZipIndex:
@@ -66,6 +83,34 @@ class ZipIndex:
             at = base + behind
             if not one.name.endswith("/"):
                 yield one, at
+
+    def scan(self) -> Iterator[ListedFile]:
+        """All files, with only what a list shows of them: several times as fast.
+
+        Raises:
+            BundleError: as :meth:`files`.
+        """
+        window, base, at = b"", 0, 0
+        while at < self._length:
+            if at - base + _LONGEST > len(window) and base + len(window) < self._length:
+                base, count = at, min(_WINDOW, self._length - at)
+                window = self._archive.read(self._first + at, count)
+            here = at - base
+            name_at = here + _NAME_AT
+            if len(window) < name_at:
+                raise BundleError("damaged", "the archive's table of contents is damaged")
+            magic, time, date, size, name, extra, comment = _BRIEF.unpack_from(window, here)
+            raw = window[name_at : name_at + name]
+            at += _NAME_AT + name + extra + comment
+            if magic != b"PK\1\2" or at > base + len(window):
+                raise BundleError("damaged", "the archive's table of contents is damaged")
+            if size != _FULL32 and raw.isascii():
+                file = ListedFile(raw.decode(), size, date << 16 | time)
+            else:
+                one, _ = read_listed(window, here)
+                file = ListedFile(one.name, one.size, one.modified)
+            if not file.path.endswith("/"):
+                yield file
 
     def find(self, path: str) -> tuple[ZipEntry | None, list[str]]:
         """The file with this path, and if there is none, some with the same name elsewhere.

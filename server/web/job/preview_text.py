@@ -1,0 +1,146 @@
+"""Some bytes of a file as text for people, or as numbers. Whatever they are."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+WINDOW: Final = 64 << 10
+"""Bytes of a file on a page."""
+MAX_LINES: Final = 2_000
+"""On a page."""
+HEX_BYTES: Final = 512
+_IN_ROW: Final = 16
+_TAB, _NEWLINE, _RETURN, _ESCAPE, _FORM_FEED = 9, 10, 13, 27, 12
+_TEXT_CONTROLS: Final = frozenset({_TAB, _NEWLINE, _RETURN, _ESCAPE, _FORM_FEED, 8, 7})
+_CONTROLS: Final = bytes(one for one in range(32) if one not in _TEXT_CONTROLS)
+_MOST_CONTROLS: Final = 0.02
+_UTF16: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+WIDE: Final = frozenset(_UTF16.values())
+_ODD: Final = re.compile(
+    "([\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]+)"
+)
+"""What is not seen, or turns around what follows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Attributes:
+    skipped: bytes in front of it that are not shown.
+    used: its encoding.
+    following: that of the bytes behind it, where it cannot be seen in them; empty: it can.
+    note: what is to be known of it; empty: nothing.
+    """
+
+    text: str
+    skipped: int
+    used: str
+    following: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A window of a text.
+
+    Attributes:
+        lines: as they are shown.
+        note: what is to be known of the characters; empty: nothing.
+        stop: where the next window begins, in bytes of the file.
+        encoding: of the windows that follow, where it cannot be seen in them.
+    """
+
+    lines: list[Markup]
+    note: str
+    stop: int
+    encoding: str
+
+
+def visible(text: str) -> Markup:
+    """The text, with what cannot be seen or turns text around shown as code points."""
+    if _ODD.search(text) is None:
+        return Markup.escape(text)
+    pieces = _ODD.split(text)
+    pieces[1::2] = [
+        Markup('<span class="odd">{}</span>').format("".join(map(_code, one)))
+        for one in pieces[1::2]
+    ]
+    return Markup().join(pieces)
+
+
+def _code(character: str) -> str:
+    return f"\\u{{{ord(character):x}}}"
+
+
+def is_binary(data: bytes) -> bool:
+    """Whether the beginning of a file is not worth reading as text."""
+    if not data or data.startswith(tuple(_UTF16)):
+        return False
+    controls = len(data) - len(data.translate(None, _CONTROLS))
+    return b"\0" in data[:8192] or controls > len(data) * _MOST_CONTROLS
+
+
+def decode(data: bytes, start: int, *, at_end: bool, encoding: str = "") -> Decoded:
+    """Bytes of a file from ``start`` on; a character that is cut at their end is left out."""
+    skipped = 0
+    if not start and (bom := next((one for one in _UTF16 if data.startswith(one)), None)):
+        encoding, skipped = _UTF16[bom], len(bom)
+    elif not start and data.startswith(codecs.BOM_UTF8):
+        skipped = len(codecs.BOM_UTF8)
+    elif start and not encoding:  # perhaps in the middle of a character
+        while skipped < min(3, len(data)) and data[skipped] & 0xC0 == 0x80:
+            skipped += 1
+    if encoding:
+        text = codecs.getincrementaldecoder(encoding)("replace").decode(data[skipped:], at_end)
+        return Decoded(text, skipped, encoding, encoding, "It is encoded in UTF-16.")
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(data[skipped:], at_end)
+    except UnicodeDecodeError:
+        note = "It is not UTF-8: its bytes are shown as Latin-1, perhaps wrongly."
+        return Decoded(data.decode("latin-1"), 0, "latin-1", "", note)
+    return Decoded(text, skipped, "utf-8", "", "")
+
+
+def read_text(data: bytes, start: int, *, at_end: bool, encoding: str = "") -> Text:
+    """A window.
+
+    Args:
+        data: bytes of the file from ``start`` on. What is shown ends with a line, if it can.
+        at_end: nothing follows in the file.
+        encoding: as the window before said.
+    """
+    found = decode(data, start, at_end=at_end, encoding=encoding)
+    lines, length = _lines(found.text, at_end=at_end)
+    taken = len(data)
+    if length < len(found.text) or not at_end:
+        taken = found.skipped + len(found.text[:length].encode(found.used, "surrogatepass"))
+    shown = [visible(line.removesuffix("\r")) for line in lines]
+    return Text(shown, found.note, start + taken, found.following)
+
+
+def _lines(text: str, *, at_end: bool) -> tuple[list[str], int]:
+    """Lines, and how many characters they take with their ends."""
+    lines = text.split("\n", MAX_LINES)
+    whole = len(text) - len(lines[-1])
+    # The last piece has no end yet. It is shown all the same where it is most of the window.
+    if len(lines) > MAX_LINES or (not at_end and whole and whole >= len(text) // 2):
+        return lines[:-1], whole
+    if at_end and not lines[-1]:
+        lines.pop()  # behind the last line's end is no line
+    return lines, len(text)
+
+
+def hex_rows(data: bytes) -> list[tuple[str, str, str]]:
+    """Position, bytes and characters, 16 in a row."""
+    rows = []
+    for at in range(0, min(len(data), HEX_BYTES), _IN_ROW):
+        some = data[at : at + _IN_ROW]
+        pairs = f"{some[:8].hex(' ')}  {some[8:].hex(' ')}".rstrip()
+        text = "".join(chr(one) if 32 <= one < 127 else "·" for one in some)
+        rows.append((f"{at:08x}", pairs, text))
+    return rows

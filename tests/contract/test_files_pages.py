@@ -1,0 +1,388 @@
+"""The pages of a job's files, over HTTP."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from server.web.job.files_address import quoted
+from tests.contract.test_attempts_http import RETRIED
+from tests.contract.test_files_http import Setting, ended, running, zipped
+from tests.contract.test_links import serving
+from tests.contract.test_running_files_http import running_job
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.server_http import driving
+
+BROWSER = {"Accept": "text/html,*/*;q=0.8"}
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+async def get(here: Setting, end: str = "", status: int = 200) -> str:
+    """The text of a page below the job's files."""
+    url = f"{here.caller.url}/jobs/{here.job_id}/files{end}"
+    async with here.caller.session.get(url, headers=BROWSER) as answer:
+        text = await answer.text()
+        assert answer.status == status, text
+        assert EVIL not in text
+        return text
+
+
+def folder(parent: Path, name: str) -> Path:
+    """For another server of the test."""
+    (parent / name).mkdir()
+    return parent / name
+
+
+def links(page: str, within: str = "") -> list[str]:
+    return [html.unescape(one) for one in re.findall(r'href="([^"]*)"', page) if within in one]
+
+
+def words(page: str) -> str:
+    """What is read on the page."""
+    body = page[page.index('id="job"') :]
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+# -- folders
+
+
+async def test_a_folder_lists_its_folders_first_and_leads_to_each_file(tmp_path) -> None:
+    files = {"z.txt": b"1", "out/b.csv": b"12", "out/deep/c": b"123", "a.txt": b""}
+    async with ended(tmp_path, zipped(files)) as here:
+        page = await get(here)
+        assert page.index("out/</a>") < page.index("a.txt</a>") < page.index("z.txt</a>")
+        assert "5 B 2 files" in words(page)
+        assert "5 files in all" in words(page)
+        (folder,) = set(links(page, "folder=out"))
+        assert folder.endswith("/files?folder=out")
+        inside = await get(here, folder.rpartition("/files")[2])
+        assert "b.csv</a>" in inside
+        assert "a.txt</a>" not in inside
+        assert links(inside, "folder=out/deep".replace("/", "%2F"))
+        assert links(inside, "/files/out/b.csv")
+        assert "All files out" in words(inside)
+        assert "There is no file here" in words(await get(here, "?folder=nowhere"))
+
+
+async def test_a_large_folder_comes_in_pages_and_is_searched_by_name(tmp_path) -> None:
+    files = {f"many/{number:05}.dat": b"" for number in range(450)}
+    files |= {f"folders/{number:03}/x": b"" for number in range(201)}
+    async with ended(tmp_path, zipped(files)) as here:
+        for folder, one in (("many", r"(\d{5}\.dat)</a>"), ("folders", r"(\d{3})/</a>")):
+            seen: list[str] = []
+            end: str | None = f"?folder={folder}"
+            while end:
+                page = await get(here, end)
+                found = re.findall(one, page)
+                assert len(found) <= 200
+                seen += found
+                nexts = links(page, "after=")
+                end = nexts[0].rpartition("/files")[2] if nexts else None
+            assert seen == sorted(set(seen))
+            assert len(seen) == {"many": 450, "folders": 201}[folder]
+        page = await get(here, "?name=00123.DAT")
+        assert re.findall(r"(many/\d+\.dat)</a>", page) == ["many/00123.dat"]
+        assert "No file whose name" in words(await get(here, "?name=nothing"))
+
+
+HOSTILE = (
+    f"{EVIL}.txt",
+    "quote\"'.txt",
+    "a #1 ?b=1&c 50%.txt",
+    "%2e%2e%2fx",
+    "out/ü 中/é.txt",
+    "../up.txt",
+    "a/./b",
+    "/etc/passwd",
+    "a//b",
+    "new\nline",
+    "turned \u202e gnp.exe",
+    "back\\slash",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_file_is_reached_whatever_it_is_called_and_its_name_is_only_text(
+    tmp_path, name: str
+) -> None:
+    async with ended(tmp_path, zipped({name: b"its content"})) as here:
+        page = await get(here, f"?name={quoted(name.rpartition('/')[2])}")
+        (there,) = links(page, f"/jobs/{here.job_id}/files/")[:1]
+        shown = await get(here, there.partition("/files")[2])
+        assert "its content" in words(shown)
+        assert "\u202e" not in shown + re.sub('value="[^"]*"', "", page)  # as it was typed
+        raw = links(shown, "/api/v1/")[0]
+        assert (await here.caller.get(raw))[2] == b"its content"
+
+
+async def test_a_name_that_no_address_can_have_is_listed_without_a_link(tmp_path) -> None:
+    async with ended(tmp_path, zipped({"..": b"x"})) as here:
+        assert not links(await get(here), "/files/..")
+
+
+# -- previews
+
+
+async def test_text_is_shown_with_numbers_of_its_lines_in_windows(tmp_path) -> None:
+    text = b"".join(b"line %d <b>\n" % number for number in range(1, 30_001))
+    async with ended(tmp_path, zipped({"log.txt": text})) as here:
+        page = await get(here, "/log.txt")
+        assert 'start="1"' in page
+        assert "<li>line 1 &lt;b&gt;</li>" in page
+        seen, end = 0, "/log.txt"
+        while end:
+            page = await get(here, end)
+            numbers = [int(one) for one in re.findall(r"<li>line (\d+) ", page)]
+            (first,) = re.findall(r'<ol class="lines" start="(\d+)"', page)
+            assert (numbers[0], numbers[0]) == (seen + 1, int(first))
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+            seen = numbers[-1]
+            more = links(page, "from=")
+            end = more[0].partition("/files")[2] if more and "line=" in more[0] else ""
+        assert seen == 30_000
+        windows = links(await get(here, "/log.txt"), "from=")
+        (the_end,) = [one for one in windows if "line=" not in one]
+        page = await get(here, the_end.partition("/files")[2])
+        assert "<li>line 30000 &lt;b&gt;</li>" in page
+        assert "lines are not numbered" in words(page)
+        for wrong in ("from=-1", "from=x", "line=1e9", "encoding=utf-7"):
+            await get(here, f"/log.txt?{wrong}", 400)
+        assert "nothing here now" in words(await get(here, "/log.txt?from=999999999"))
+
+
+async def test_a_window_in_a_gigabyte_of_one_line_costs_one_window(tmp_path) -> None:
+    packed = io.BytesIO()
+    size = 1 << 30
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("big.txt", "w", force_zip64=True) as file:
+            for _ in range(size >> 24):
+                file.write(b"x" * (1 << 24))
+        archive.writestr("ferryman.json", "{}")
+    async with ended(tmp_path, packed.getvalue()) as here:
+        for start in (0, 5_000_000):
+            page = await get(here, f"/big.txt?from={start}")
+            assert len(page) < 200_000
+            assert "64.0 KiB of 1.0 GiB shown" in words(page)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("Größe".encode(), "Größe"),
+        ("Größe".encode("latin-1"), "Größe"),
+        ("\ufeffGröße".encode(), "Größe"),
+        ("Größe\nzwei".encode("utf-16"), "Größe"),
+        (b"red \x1b[31m alert", "red \\u{1b} [31m alert"),
+        ("turn \u202e back".encode(), "turn \\u{202e} back"),
+        (EVIL.encode(), EVIL),
+        (b"+ADw-script+AD4-alert(1)+ADw-/script+AD4-", "+ADw-script+AD4-"),
+        (b"", "The file is empty"),
+    ],
+)
+async def test_characters_of_a_text_are_shown_and_run_nothing(tmp_path, content, says) -> None:
+    async with ended(tmp_path, zipped({"a.txt": content})) as here:
+        assert says in words(await get(here, "/a.txt"))
+
+
+async def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path) -> None:
+    async with ended(tmp_path, zipped({"a.txt": bytes(range(256)) * 4, "b": b"\x7fELF\0"})) as here:
+        page = words(await get(here, "/a.txt"))
+        assert "00000010 10 11 12" in page
+        assert "000001f0" in page
+        assert "00000200" not in page
+        assert "·ELF·" in words(await get(here, "/b"))
+
+
+async def test_a_table_is_cut_to_what_a_page_can_show_and_its_cells_are_text(tmp_path) -> None:
+    rows = [f'm{number},{number}.5,"{EVIL}, ""x"""' for number in range(1_000)]
+    content = "name,score,note\n" + "\n".join(rows) + "\n"
+    wide = ",".join(map(str, range(300))) + "\n" + "x" * 5_000 + ",short\n"
+    files = {
+        "a.csv": content.encode(),
+        "wide.csv": wide.encode(),
+        "semi.csv": b"a;b\n1,5;2,5\nonly one\n",
+        "tabs.tsv": b"x\ty\n1\t2\n",
+        "odd.csv": b'a,"b\nno end' + b"x" * 140_000,
+        "bytes.csv": b"\0\1\2",
+    }
+    async with ended(tmp_path, zipped(files)) as here:
+        page = await get(here, "/a.csv")
+        assert page.count("<tr>") == 201
+        assert "&lt;img src=x onerror=alert(1)&gt;, &#34;x&#34;" in page
+        assert '<th scope="col" class="number">score</th>' in page
+        assert '<td class="number">0.5</td>' in page
+        assert "All of it as text" in page
+        assert "separated by commas" in words(page)
+        page = await get(here, "/wide.csv")
+        assert "300 columns (50 shown)" in words(page)
+        assert "x" * 201 not in page
+        page = await get(here, "/semi.csv")
+        assert "separated by semicolons" in words(page)
+        assert '<td class="number">1,5</td>' not in page  # "only one" is no number
+        assert "separated by tabs" in words(await get(here, "/tabs.tsv"))
+        await get(here, "/odd.csv")
+        assert "00000000" in await get(here, "/bytes.csv")
+        assert "<li>name,score,note</li>" in await get(here, "/a.csv?view=text")
+
+
+async def test_pictures_pages_and_documents_are_never_part_of_the_page(tmp_path) -> None:
+    svg = f"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'>{EVIL}</svg>".encode()
+    page = f"<h1>Report</h1>{EVIL}<script>alert(1)</script>".encode()
+    files = {"a.svg": svg, "b.png": b"\x89PNG", "c.html": page, "d.pdf": b"%PDF-1.4"}
+    async with ended(tmp_path, zipped(files)) as here:
+        drawing = await get(here, "/a.svg")
+        assert f'<img src="/api/v1/jobs/{here.job_id}/files/a.svg" alt="a.svg">' in drawing
+        assert "&lt;svg" in await get(here, "/a.svg?view=text")
+        assert "/files/b.png?inline=1" in await get(here, "/b.png")
+        assert "&lt;script&gt;" in await get(here, "/c.html")
+        framed = await get(here, "/c.html?view=rendered")
+        assert '<iframe class="rendered" sandbox="" ' in framed
+        document = await get(here, "/d.pdf")
+        assert "<iframe" not in document
+        assert "Save the PDF" in document
+
+
+async def test_what_a_frame_renders_may_do_nothing_and_only_in_a_frame(tmp_path) -> None:
+    files = {"a.html": b"<script>alert(1)</script>", "b.svg": b"<svg/>", "c.txt": b"<script>"}
+    async with ended(tmp_path, zipped(files)) as here:
+        url = f"{here.caller.url}/jobs/{here.job_id}/rendered"
+        framed = {"Sec-Fetch-Dest": "iframe"}
+        async with here.caller.session.get(f"{url}/a.html", headers=framed) as answer:
+            assert (answer.status, await answer.read()) == (200, files["a.html"])
+            policy = answer.headers["Content-Security-Policy"]
+            assert policy.startswith("sandbox; default-src 'none'; ")
+            assert "allow-" not in policy
+            assert "frame-ancestors 'self'" in policy
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        for other in ("b.svg", "c.txt"):
+            async with here.caller.session.get(f"{url}/{other}", headers=framed) as answer:
+                assert answer.status == 409
+        opened = {"Sec-Fetch-Dest": "document"}
+        async with here.caller.session.get(
+            f"{url}/a.html", headers=opened, allow_redirects=False
+        ) as answer:
+            assert answer.status == 303
+            assert answer.headers["Location"].endswith("/files/a.html?view=rendered")
+
+
+async def test_a_file_leads_to_those_beside_it(tmp_path) -> None:
+    files = {"x/b": b"b", "x/a": b"a", "x/c": b"c", "x/y/d": b"d", "z": b"z"}
+    async with ended(tmp_path, zipped(files)) as here:
+        page = await get(here, "/x/b")
+        assert re.search(r'rel="prev" href="[^"]*/files/x/a"', page)
+        assert re.search(r'rel="next" href="[^"]*/files/x/c"', page)
+        assert 'rel="next"' not in await get(here, "/x/c")
+        assert "CRC-32 71beeff9" in words(page)
+
+
+# -- what is not there
+
+
+async def test_each_attempt_shows_its_own_files(tmp_path) -> None:
+    async with running(tmp_path, RETRIED) as here:
+        await here.end(zipped({"a.txt": b"first", "old": b""}), "Failed")
+        await here.agent.until(lambda: here.agent.starts[f"{here.job_id}.2"] == 1)
+        await here.end(zipped({"a.txt": b"second"}), attempt=2)
+        await here.caller.job(here.job_id)
+        page = await get(here, "?attempt=1")
+        assert "old</a>" in page
+        there = links(page, "/files/a.txt?")[0]
+        assert "first" in words(await get(here, there.partition("/files")[2]))
+        assert "old</a>" not in await get(here)
+        assert "second" in words(await get(here, "/a.txt"))
+        await get(here, "?attempt=3", 404)
+        await get(here, "?attempt=x", 400)
+
+
+async def test_why_there_are_no_files_is_said_on_the_page(tmp_path) -> None:
+    async with ended(tmp_path, b"no zip at all") as here:
+        assert "downloaded as a whole only" in words(await get(here))
+        assert "as a whole only" in await get(here, "/a.txt", 409)
+    damaged = bytearray(zipped({"a.txt": b"x" * 5_000}, stored=("a.txt",)))
+    damaged[damaged.index(b"x" * 4_000) + 3_000] ^= 1
+    async with ended(folder(tmp_path, "2"), bytes(damaged)) as here:
+        assert "is damaged" in await get(here, "/a.txt", 409)
+        await get(here, "/b.txt", 404)
+    async with driving(folder(tmp_path, "3"), FakeOrchestrator(then="Running")) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        status, _, body = await caller.get(f"/jobs/{job_id}/files")
+        assert (status, b"when the attempt has ended" in body) == (200, True)
+    async with driving(folder(tmp_path, "4"), FakeOrchestrator(), gone=True) as caller:
+        job_id = await caller.upload()
+        status, _, body = await caller.get(f"/jobs/{job_id}/files")
+        assert (status, b"looks again by itself" in body) == (200, True)
+
+
+async def test_the_files_of_a_cleaned_job_are_gone(tmp_path) -> None:
+    short = '[services.my_service]\nexpires_after = "10ms"\n'
+    async with driving(tmp_path, FakeOrchestrator(), extra=short, cleaner_interval=0.02) as caller:
+        job_id = await caller.upload()
+        states = await caller.states(job_id)
+        while states[-1] != "Cleaned":
+            states = await caller.states(job_id, more_than=len(states))
+        status, _, body = await caller.get(f"/jobs/{job_id}/files")
+        assert (status, b"its files are removed" in body) == (200, True)
+        assert (await caller.get(f"/jobs/{job_id}/files/a.txt"))[0] == 410
+
+
+async def test_the_files_of_a_running_job_are_those_of_now(tmp_path) -> None:
+    async with running_job(tmp_path) as job:
+        url = f"{job.system.url}/jobs/{job.job_id}/files"
+
+        async def page(end: str = "") -> str:
+            async with job.http.get(url + end, headers=BROWSER) as answer:
+                text = await answer.text()
+                assert answer.status == 200, text
+                return text
+
+        for number in range(700):
+            job.process.write(f"a many/{number:04}", b"x")
+        job.process.write("out/half 50%.csv", b"a,b\n1,2\n")
+        job.process.write("out/deep/er/x", b"x")
+        job.process.log(b"step 1\n")
+        found = words(await page())
+        assert "as of now" in found
+        assert "at least 500 files" in found
+        assert "out/ 9 B 2 files" in found
+        assert "stdout.log" in found
+        found = await page("?folder=out")
+        assert "deep/</a>" in found
+        assert "stdout.log" not in found
+        assert "a many" not in words(found).partition("All files")[2]
+        assert "<td" in await page("/out/half%2050%25.csv")
+        assert "step 1" in await page("/stdout.log")
+        seen, end = [], "?folder=a%20many"
+        while end:
+            found = await page(end)
+            seen += re.findall(r"(\d{4})</a>", found)
+            nexts = links(found, "after=")
+            end = nexts[0].partition("/files")[2] if nexts else ""
+        assert seen == [f"{number:04}" for number in range(700)]
+        assert re.findall(r"(a many/\d{4})</a>", await page("?name=0123")) == ["a many/0123"]
+
+
+# -- who sees them
+
+
+async def test_the_files_are_for_who_may_see_the_job(tmp_path) -> None:
+    async with serving(tmp_path) as world:
+        job_id = await world.job()
+        link = await world.link(job_id)
+        only_result = await world.link(job_id, what="result")
+        for end in ("files", "files/run.sh", "rendered/a.html"):
+            for who, status in (("ann", 200), ("admin", 200), ("bob", 404)):
+                shown = {"Authorization": f"Bearer the-token-of-{who}"}
+                found, text = await world.get(f"/jobs/{job_id}/{end}", **BROWSER, **shown)
+                assert found == status or (status == 200 and found in (404, 409)), (end, who, text)
+                assert ("no job" in text or "job_not_found" in text) == (status == 404), text
+            found, text = await world.get(f"/jobs/{job_id}/{end}?link={only_result}", **BROWSER)
+            assert found == 403
+        found, text = await world.get(f"/jobs/{job_id}/files?link={link}", **BROWSER)
+        assert found == 200
+        assert all("link=" in one for one in links(text, f"/jobs/{job_id}"))
