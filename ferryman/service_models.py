@@ -57,6 +57,9 @@ class ServiceDoc(Wire):
     dead_letter_expires_after_s: float
     max_children: int
     limits: Limits
+    given: list[str] | None = None
+    """Keys of the settings that were given, such as ``limits.memory``; the others have their
+    defaults. For operators."""
     settings: dict[str, Any] | None = None
     """As the operator gave them who made it; None: they are in the file."""
     env: list[str] | None = None

@@ -89,6 +89,8 @@ class Service:
     """Its row; None: it has none yet."""
     in_file: bool = True
     """Its settings are the file's; else its row's."""
+    given: frozenset[str] = frozenset()
+    """Keys of the settings that say something of it; the others are as for every service."""
     webhook: ServiceWebhook | None = None
     """Where its jobs are announced."""
     infra_retries: int = 5

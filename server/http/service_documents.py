@@ -27,6 +27,7 @@ async def service_document(principal: Principal, context: Context, service: Serv
     if principal.role is Role.OPERATOR:
         own["env"] = sorted(service.env.keys() - service.secrets)
         own["secrets"] = sorted(service.secrets)
+        own["given"] = sorted(service.given)
         if service.webhook is not None:
             events = sorted(service.webhook.events)
             own["webhook"] = ServiceWebhookDoc(url=service.webhook.url, events=events)

@@ -218,9 +218,15 @@ class ServiceTable(Section):
             max_children=self.max_children,
             env=_shown(self.env) | _shown(self.secrets),
             secrets=frozenset(self.secrets),
+            given=self._given(),
             webhook=self.webhook.webhook() if self.webhook else None,
             limits=self.limits.limits(),
         )
+
+    def _given(self) -> frozenset[str]:
+        """The keys that were set, those of ``limits`` as in ``limits.memory``."""
+        limits = {f"limits.{name}" for name in self.limits.model_fields_set}
+        return frozenset(self.model_fields_set - {"limits"} | limits)
 
 
 def _shown(variables: dict[str, SecretStr]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from server.web.job import log as job_log
 from server.web.job import page as job
 from server.web.jobs import bulk
 from server.web.jobs import page as jobs
-from server.web.operators import agents
+from server.web.operators import agents, services
 from server.web.site import live, static
 from server.web.site.page_route import PageRoute
 from server.web.site.site import SITE, Site
@@ -44,6 +44,7 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *login.ROUTES,
     *account.ROUTES,
     *agents.ROUTES,
+    *services.ROUTES,
     *upload.ROUTES,
 )
 _OPEN: Final = tuple(route for route in ROUTES if route.area is Area.OPEN)
