@@ -53,8 +53,7 @@ class StoredLog:
         Raises:
             EOFError, OSError, zlib.error, zipfile.BadZipFile: it is damaged.
         """
-        if start:
-            await asyncio.to_thread(self._content.seek, start)
+        await asyncio.to_thread(self._content.seek, start)
         left = stop - start
         while left and (chunk := await asyncio.to_thread(self._content.read, min(_CHUNK, left))):
             left -= len(chunk)

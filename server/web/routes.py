@@ -20,6 +20,7 @@ from server.web.job import events as job_events
 from server.web.job import files as job_files
 from server.web.job import log as job_log
 from server.web.job import page as job
+from server.web.job.log_index import INDEXES, LogIndexes
 from server.web.jobs import bulk
 from server.web.jobs import page as jobs
 from server.web.operators import agents, services
@@ -57,6 +58,7 @@ OPEN_FORMS: Final = frozenset(route.path for route in _OPEN if route.method == "
 def add_routes(application: web.Application, site: Site) -> None:
     """Serve the table."""
     application[SITE] = site
+    application[INDEXES] = LogIndexes()
     for route in ROUTES:
         methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
         for method in methods:

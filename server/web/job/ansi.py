@@ -1,0 +1,189 @@
+"""What programs write for terminals, as HTML: colours become classes, and everything else that
+controls a terminal is left out. Pure, and in linear time.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from markupsafe import Markup, escape
+
+_TOKEN: Final = re.compile(
+    # Possessive: what was read once is not tried again in another way.
+    r"\x1b(?:"
+    r"\[(?P<sgr>[0-9;:]*+)m"
+    r"|\[[0-?]*+[ -/]*+[@-~]"  # moves the cursor, clears, asks
+    r"|[\]PX^_][^\x07\x1b\n]*+(?:\x07|\x1b\\)"  # titles, hyperlinks and other strings
+    r"|[ -/]*+[0-~]"
+    r")?"
+    r"|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]"
+)
+_UNSEEN: Final = "\x07\x08\x0d"
+"""Bell, backspace and carriage return are left out without a sign."""
+_ON: Final = {1: "b", 2: "d", 3: "i", 4: "u", 7: "r", 9: "s", 21: "u"}
+_OFF: Final = {22: "bd", 23: "i", 24: "u", 27: "r", 29: "s"}
+_LEVELS: Final = (0, 95, 135, 175, 215, 255)
+"""Of red, green and blue in the cube of 256 colours."""
+_HUES: Final = (1, 3, 2, 6, 4, 5)
+"""Red, yellow, green, cyan, blue, magenta: 60 degrees each."""
+CLASSES: Final = frozenset("bdiusr") | {f"{kind}{n}" for kind in "fg" for n in range(16)}
+"""All that a span can have: bold, dim, italic, underlined, struck, reverse; colour and ground."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How text looks. Colours are 0 to 15; None: the usual one."""
+
+    colour: int | None = None
+    ground: int | None = None
+    marks: frozenset[str] = frozenset()
+
+    def after(self, parameters: str) -> Style:
+        """The style behind ``ESC [ parameters m``."""
+        style, rest = self, iter(parameters.split(";"))
+        for text in rest:
+            code = _number(text.partition(":")[0])
+            if code == 0:
+                style = PLAIN
+            elif code in _ON and text != "4:0":
+                style = replace(style, marks=style.marks | {_ON[code]})
+            elif code in _OFF or text == "4:0":
+                style = replace(style, marks=style.marks - set(_OFF.get(code, "u")))
+            elif code in (38, 48):
+                found = _given(text, rest)
+                style = replace(style, colour=found) if code == 38 else replace(style, ground=found)
+            elif 30 <= code <= 37 or 90 <= code <= 97:
+                style = replace(style, colour=code - 30 if code < 90 else code - 82)
+            elif 40 <= code <= 47 or 100 <= code <= 107:
+                style = replace(style, ground=code - 40 if code < 100 else code - 92)
+            elif code == 39:
+                style = replace(style, colour=None)
+            elif code == 49:
+                style = replace(style, ground=None)
+        return style
+
+
+PLAIN: Final = Style()
+
+
+def render(text: str, style: Style = PLAIN) -> tuple[Markup, Style]:
+    """A line as HTML, which has no other tags than ``<span class="…">``, and the style behind it.
+
+    Args:
+        text: without its end; of unfinished sequences at its end nothing is shown.
+    """
+    if text.isprintable() and style == PLAIN:
+        return escape(text), style
+    runs: list[tuple[str, list[str]]] = []
+    at = 0
+
+    def show(piece: str) -> None:
+        names = class_names(style)
+        if runs and runs[-1][0] == names:
+            runs[-1][1].append(piece)
+        else:
+            runs.append((names, [piece]))
+
+    for token in _TOKEN.finditer(text):
+        if token.start() > at:
+            show(text[at : token.start()])
+        at = token.end()
+        if (parameters := token["sgr"]) is not None:
+            style = style.after(parameters)
+        elif not token[0].startswith("\x1b") and token[0] not in _UNSEEN:
+            show(_picture(token[0]))
+    if at < len(text):
+        show(text[at:])
+    return Markup("").join(_spans(runs)), style
+
+
+def style_after(text: str, style: Style) -> Style:
+    """The style behind text that is not shown."""
+    for token in _TOKEN.finditer(text):
+        if (parameters := token["sgr"]) is not None:
+            style = style.after(parameters)
+    return style
+
+
+def stripped(text: str) -> str:
+    """The text that is seen; line ends stay."""
+    if "\x1b" not in text:
+        return text
+    return _TOKEN.sub(lambda token: token[0] if token[0] == "\n" else "", text)
+
+
+@functools.lru_cache(4096)
+def class_names(style: Style) -> str:
+    """Of a span with this style, separated by blanks; empty: it needs none.
+
+    Reverse swaps the two colours, so that each stays readable on the other in both themes.
+    """
+    colour, ground, marks = style.colour, style.ground, style.marks
+    if "r" in marks and (colour, ground) != (None, None):
+        colour, ground, marks = ground, colour, marks - {"r"}
+    names = sorted(marks)
+    if colour is not None:
+        names.append(f"f{colour}")
+    if ground is not None:
+        names.append(f"g{ground}")
+    return " ".join(names)
+
+
+@functools.lru_cache(4096)
+def nearest(red: int, green: int, blue: int) -> int:
+    """Which of the 16 colours comes nearest to one of 24 bits: by its hue, or if it is grey by its
+    lightness.
+    """
+    hue, light, saturation = colorsys.rgb_to_hls(red / 255, green / 255, blue / 255)
+    if saturation < 0.2 or not 0.06 < light < 0.94:
+        return next((n for most, n in ((0.2, 0), (0.5, 8), (0.85, 7)) if light < most), 15)
+    return _HUES[round(hue * 6) % 6] + (8 if light > 0.6 else 0)
+
+
+def _spans(runs: list[tuple[str, list[str]]]) -> Iterator[Markup]:
+    for names, pieces in runs:
+        text = escape("".join(pieces))
+        yield Markup('<span class="{}">{}</span>').format(names, text) if names else text
+
+
+def _picture(control: str) -> str:
+    """A character that shows which control character was there."""
+    code = ord(control)
+    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
+
+
+def _given(text: str, rest: Iterator[str]) -> int | None:
+    """The colour of ``38;5;n``, ``38;2;r;g;b``, or the same with colons."""
+    if ":" in text:
+        words = text.split(":")
+        kind, values = words[1], words[2:]
+        values = values[-3:] if kind == "2" else values[:1]
+    else:
+        kind = next(rest, "")
+        values = [next(rest, "none") for _ in range({"5": 1, "2": 3}.get(kind, 0))]
+    numbers = [_number(word) for word in values]
+    if any(not 0 <= number <= 255 for number in numbers):
+        return None
+    if kind == "2" and len(numbers) == 3:
+        return nearest(*numbers)
+    return _of_256(numbers[0]) if kind == "5" and numbers else None
+
+
+def _of_256(number: int) -> int:
+    if number < 16:
+        return number
+    if number >= 232:
+        grey = 8 + 10 * (number - 232)
+        return nearest(grey, grey, grey)
+    cube = number - 16
+    return nearest(_LEVELS[cube // 36], _LEVELS[cube // 6 % 6], _LEVELS[cube % 6])
+
+
+def _number(text: str) -> int:
+    """0 where nothing is given, as for terminals; -1: none that means anything."""
+    return (int(text) if len(text) <= 3 else -1) if text else 0
