@@ -22,11 +22,11 @@
     events = new EventSource(source.dataset.live);
     events.addEventListener("changed", changed);
     events.onopen = () => {
+      refresh(); // whatever happened since the page was made, or meanwhile
       if (!lost) return;
       lost = false;
       say("Connected again.", "back");
       setTimeout(() => { if (!lost) say("", ""); }, 4000);
-      refresh(); // whatever happened meanwhile
     };
     events.onerror = () => {
       lost = true;

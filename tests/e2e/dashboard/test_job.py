@@ -1,0 +1,202 @@
+"""The page of a job in a real browser, with a real agent."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from ferryman import SyncClient
+from tests.support.browser import PATIENCE_MS, WIDTHS, too_wide, violations
+from tests.support.dev_program import DevProgram, launch, ready
+
+expect.set_options(timeout=PATIENCE_MS)
+STEPS = """\
+echo "::progress value=1,total=4::step 1 of 4"
+echo "::warning::the input is <b>old</b>"
+echo "::output name=score::0.93"
+until [ -e go ] || [ "$((waited += 1))" -gt 200 ]; do sleep 0.1; done
+"""
+LONG = b"echo '::progress value=1,total=9::under way'; sleep 300"
+
+
+def submit(system: DevProgram, run: bytes | str, **options: object) -> int:
+    script = run.encode() if isinstance(run, str) else run
+    with SyncClient(system.url, user="ada") as client:
+        return client.submit({"run.sh": script}, service="example", **options).id  # type: ignore[arg-type]
+
+
+def ended(system: DevProgram, job_id: int) -> str:
+    with SyncClient(system.url, user="ada") as client:
+        return client.wait(job_id, timeout=40).status
+
+
+def test_a_job_runs_to_its_end_while_its_page_is_open(system, visit):
+    job_id = submit(system, "sleep 1; echo '::progress value=1,total=2::half'; sleep 2")
+    page = visit(system.url).open(f"/jobs/{job_id}")
+    page.evaluate("window.same = true")
+    expect(page.locator("#job-head [role=status]")).to_have_text("half")
+    expect(page.get_by_role("progressbar", name="Progress")).to_have_attribute("value", "1.0")
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    expect(page.locator("h1 .state")).to_have_text("Completed")
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    expect(page.get_by_role("button", name="Delete")).to_be_visible()
+    expect(page.get_by_text("Exit code")).to_be_visible()
+    assert page.title() == f"Job {job_id}: Completed · Ferryman"
+    assert page.evaluate("window.same"), "it was not loaded again"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download all").click()
+    assert Path(download.value.path()).read_bytes()[:2] == b"PK"
+
+
+def test_what_happens_before_the_page_listens_is_shown(system, visit):
+    job_id = submit(system, LONG)
+    person = visit(system.url)
+
+    def cancelled_first(route):
+        with SyncClient(system.url, user="ada") as client:
+            client.cancel(job_id)
+        route.continue_()
+
+    person.context.route("**/live/*", cancelled_first)
+    page = person.open(f"/jobs/{job_id}")
+    expect(page.locator("h1 .state")).to_have_text("Cancelled")
+
+
+def test_a_running_job_is_cancelled_from_its_page(system, visit):
+    job_id = submit(system, LONG)
+    page = visit(system.url).open(f"/jobs/{job_id}")
+    expect(page.locator("h1 .state")).to_have_text("Running")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("h1 .state")).to_have_text("Cancelled")
+    assert "/jobs/" in page.url
+    page.get_by_role("button", name="Delete").click()
+    page.wait_for_url("**/jobs?done=deleted")
+
+
+def test_whoever_says_no_cancels_nothing(system, visit):
+    job_id = submit(system, LONG)
+    page = visit(system.url).open(f"/jobs/{job_id}")
+    page.on("dialog", lambda dialog: dialog.dismiss())
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("is being cancelled")).to_have_count(0)
+    with SyncClient(system.url, user="ada") as client:
+        assert client.status(job_id).cancel_requested_at is None
+        client.cancel(job_id)
+
+
+def test_a_failure_says_what_to_do_and_is_retried_and_its_attempts_compared(system, visit):
+    # The second attempt ends in another way than the first.
+    run = "echo oh no >&2; exit $((2 + FERRYMAN_ATTEMPT))"
+    job_id = submit(system, run)
+    assert ended(system, job_id) == "Failed"
+    page = visit(system.url).open(f"/jobs/{job_id}")
+    expect(page.get_by_text("What to do")).to_be_visible()
+    expect(page.get_by_text("oh no")).to_be_visible()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Retry").click()
+    expect(page.get_by_text("It is queued again")).to_be_visible()
+    expect(page.locator("h1 .state")).to_have_text("Failed")
+    expect(page.get_by_text("2, of run 2")).to_be_visible()
+    page.get_by_role("link", name="Attempts").click()
+    expect(page.get_by_role("heading", name="Attempt 2")).to_be_visible()
+    expect(page.locator("[data-differs] .label").first).to_have_text("Exit code")
+    page.get_by_role("link", name="Events").click()
+    expect(page.get_by_text("job.retried")).to_be_visible()
+
+
+def test_an_array_is_a_grid_that_fills_while_it_is_open(system, visit):
+    job_id = submit(system, "sleep 0.2; test $FERRYMAN_ARRAY_INDEX != 3", array="1-6")
+    page = visit(system.url, width=390).open(f"/jobs/{job_id}/children")
+    expect(page.locator(".grid a")).to_have_count(6)
+    expect(page.locator(".grid a[data-state=Completed]")).to_have_count(5)
+    expect(page.locator(".grid a[data-state=Failed]")).to_have_count(1)
+    assert violations(page) == []
+    assert not too_wide(page)
+    page.get_by_role("link", name="1 failed").click()
+    expect(page.locator(".grid a")).to_have_count(1)
+    page.locator(".grid a").click()
+    expect(page.locator("h1 .state")).to_have_text("Failed")
+    expect(page.get_by_text("called 3")).to_be_visible()
+
+
+def test_without_scripts_the_page_loads_itself_again_and_its_forms_work(system, visit):
+    job_id = submit(system, LONG)
+    page = visit(system.url, scripts=False).open(f"/jobs/{job_id}")
+    expect(page.locator("h1 .state")).to_have_text("Running")
+    page.get_by_text("Change", exact=True).click()
+    page.get_by_label("Tags").fill("red, blue")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("link", name="red")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("h1 .state")).to_have_text("Cancelled")
+    page.get_by_text("Make a link to share").click()
+    page.get_by_role("button", name="Make a link").click()
+    there = page.locator("#copy-link").inner_text()
+    stranger = visit(system.url, scripts=False).open(there.removeprefix(system.url))
+    expect(stranger.locator("h1 .state")).to_have_text("Cancelled")
+    expect(stranger.locator("form")).to_have_count(0)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_tab_fits_every_screen_and_everybody_can_use_it(system, visit, dark, width):
+    with SyncClient(system.url, user="ada") as client:
+        known = [job.id for job in client.jobs(tag="looked-at")]
+    if not known:
+        name = "a name of many words that is " + "very" * 20 + "long"
+        run = f"{STEPS}echo oh; exit 3".replace("until", "true || until")
+        known = [submit(system, run, name=name, tags=["looked-at"], meta={"a": "b" * 200})]
+        ended(system, known[0])
+    person = visit(system.url, width=width, dark=dark)
+    for tab in ("", "/attempts", "/events"):
+        page = person.open(f"/jobs/{known[0]}{tab}")
+        page.evaluate("document.querySelectorAll('main details').forEach(one => one.open = true)")
+        assert not too_wide(page), tab
+        assert violations(page) == [], tab
+
+
+def test_details_that_were_opened_stay_open_while_the_page_is_live(system, visit):
+    job_id = submit(system, "sleep 1; echo '::progress value=1,total=2::half'; sleep 300")
+    page = visit(system.url).open(f"/jobs/{job_id}")
+    page.get_by_text("Exact times").click()
+    expect(page.locator("#job-head [role=status]")).to_have_text("half")
+    expect(page.get_by_role("row", name=re.compile("^Running"))).to_be_visible()
+    with SyncClient(system.url, user="ada") as client:
+        client.cancel(job_id)
+
+
+def test_a_job_that_is_deleted_while_its_page_is_open_is_gone(system, visit):
+    job_id = submit(system, "true")
+    ended(system, job_id)
+    person = visit(system.url, may_complain=True)
+    page = person.open(f"/jobs/{job_id}")
+    expect(page.locator("h1 .state")).to_have_text("Completed")
+    with SyncClient(system.url, user="ada") as client:
+        client.delete(job_id)
+    expect(page.get_by_role("heading", name="There is nothing here")).to_be_visible()
+    expect(page.get_by_role("button", name="Delete")).to_have_count(0)
+
+
+def test_a_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(tmp_path, visit):
+    flags = ("--port", "0", "--agent-port", "0", "--data-dir", str(tmp_path / "data"))
+    system = ready(launch(tmp_path, *flags))
+    try:
+        job_id = submit(system, "sleep 300")
+        page = visit(system.url, may_complain=True).open(f"/jobs/{job_id}")
+        expect(page.locator("h1 .state")).to_have_text("Running")
+        system.stop()
+        expect(page.locator("#connection")).to_contain_text("cannot be reached")
+        port = system.url.rpartition(":")[2]
+        flags = ("--port", port, "--agent-port", "0", "--data-dir", str(tmp_path / "data"))
+        system = ready(launch(tmp_path, *flags))
+        expect(page.locator("#connection")).to_contain_text("Connected again")
+        with SyncClient(system.url, user="ada") as client:
+            client.cancel(job_id)
+        expect(page.locator("h1 .state")).to_have_text("Cancelled")
+    finally:
+        if system.process.poll() is None:
+            system.stop()
