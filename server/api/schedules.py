@@ -13,15 +13,13 @@ from server.domain.access import Area
 from server.domain.schedules import NOT_REPEATED, Outcome, Schedule, check_schedule_field
 from server.http.context import Context
 from server.http.forms import check_head, received_form
-from server.http.params import int_param
+from server.http.params import int_param, schedule_number
 from server.http.paths import SCHEDULE
-from server.http.problems import Refusal
 from server.http.query import USER, paging
 from server.http.route import Route, json_answer
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
-from shared.http.numbers import whole_number
 from shared.principals import Scope
 from shared.wire import ScheduleDoc, ScheduleLinks, SchedulePage
 
@@ -55,47 +53,40 @@ async def page(request: web.Request, context: Context) -> SchedulePage:
 
 async def read(request: web.Request, context: Context) -> ScheduleDoc:
     """One schedule."""
-    return _document(context, await context.schedules.read(request[PRINCIPAL], _number(request)))
+    return _document(
+        context, await context.schedules.read(request[PRINCIPAL], schedule_number(request))
+    )
 
 
 async def delete(request: web.Request, context: Context) -> web.StreamResponse:
     """Delete a schedule; its jobs stay."""
-    await context.schedules.delete(request[PRINCIPAL], _number(request))
+    await context.schedules.delete(request[PRINCIPAL], schedule_number(request))
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
 async def pause(request: web.Request, context: Context) -> ScheduleDoc:
     """It makes no jobs until it is resumed."""
-    return _document(context, await context.schedules.pause(request[PRINCIPAL], _number(request)))
+    return _document(
+        context, await context.schedules.pause(request[PRINCIPAL], schedule_number(request))
+    )
 
 
 async def resume(request: web.Request, context: Context) -> ScheduleDoc:
     """It goes on with its next time."""
-    return _document(context, await context.schedules.resume(request[PRINCIPAL], _number(request)))
+    return _document(
+        context, await context.schedules.resume(request[PRINCIPAL], schedule_number(request))
+    )
 
 
 async def run(request: web.Request, context: Context) -> web.StreamResponse:
     """Make a job now: 201 with it, or 202 where a former job is being cancelled first."""
-    principal, number = request[PRINCIPAL], _number(request)
+    principal, number = request[PRINCIPAL], schedule_number(request)
     fired = await context.schedules.run(principal, number)
     if fired.how is Outcome.PENDING or fired.job_id is None:
         shown = _document(context, await context.schedules.read(principal, number))
         return json_answer(shown, HTTPStatus.ACCEPTED)
     document = context.document(await context.jobs.get(fired.job_id))
     return json_answer(document, HTTPStatus.CREATED, {"Location": document.links.self})
-
-
-def _number(request: web.Request) -> int:
-    """The schedule that the path names.
-
-    Raises:
-        Refusal: no number, or none that a schedule can have.
-    """
-    text = request.match_info["schedule"]
-    number = whole_number(text, most=_MAX_ID)
-    if number is None:
-        raise Refusal(404, "schedule_not_found", f"{text[:20]!r} is not the number of a schedule")
-    return number
 
 
 def _document(context: Context, schedule: Schedule) -> ScheduleDoc:

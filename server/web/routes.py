@@ -21,7 +21,7 @@ from server.web.job import files as job_files
 from server.web.job import log as job_log
 from server.web.job import page as job
 from server.web.job.log_index import INDEXES, LogIndexes
-from server.web.jobs import bulk
+from server.web.jobs import bulk, schedules
 from server.web.jobs import page as jobs
 from server.web.operators import agents, services
 from server.web.site import live, static
@@ -35,6 +35,7 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *live.ROUTES,
     *jobs.ROUTES,
     *bulk.ROUTES,
+    *schedules.ROUTES,
     *job.ROUTES,
     *job_actions.ROUTES,
     *job_attempts.ROUTES,
