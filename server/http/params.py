@@ -53,7 +53,7 @@ def schedule_number(request: web.Request) -> int:
         Refusal: no number, or none that a schedule can have.
     """
     text = request.match_info["schedule"]
-    number = whole_number(text, most=MAX_ID)
+    number = whole_number(text, 1, MAX_ID)
     if number is None:
         raise Refusal(404, "schedule_not_found", f"{text[:20]!r} is not the number of a schedule")
     return number
