@@ -2,106 +2,47 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any, Final, cast
+from typing import Any, Final, cast
 
 from aiohttp import web
-from pydantic import AfterValidator, Field, field_validator
 
 from server.api.codes import JSON as _JSON
 from server.domain.access import Area
-from server.domain.errors import BadField
-from server.domain.tokens import NAME, RESERVED, TokenRecord
-from server.domain.upload_fields import USER_ID
-from server.http.bodies import JsonBody, read_body
+from server.domain.tokens import NAME, TokenRecord
+from server.http.bodies import read_body
 from server.http.context import Context
 from server.http.parameter_types import Param, choice, flag, whole, word
-from server.http.params import flag_param, int_param
+from server.http.params import int_param
 from server.http.paths import TOKEN, TOKENS
 from server.http.route import Body, Route, json_answer
-from server.ports.tokens import TokenFilter
-from server.stages.tokens import NewToken
+from server.http.tokens import (
+    MAX_PATTERNS,
+    NewTokenBody,
+    RotateBody,
+    new_token,
+    scope_names,
+    time_or_none,
+    token_document,
+    token_fields,
+    token_page,
+)
 from shared import wire
-from shared.clock import Micros, utc
 from shared.http.authentication import PRINCIPAL
-from shared.http.numbers import whole_number
 from shared.http.request_log import TARGET
-from shared.principals import SCOPES, TOKEN_ROLES, Role, Scope
-from shared.units.durations import LONGEST_S, Duration
+from shared.principals import SCOPES, TOKEN_ROLES, Scope
+from shared.units.durations import LONGEST_S
 from shared.wire import NewTokenDoc, TokenDoc, TokenPage, WhoAmI
 
-_PATTERN: Final = re.compile(r"[A-Za-z0-9._@*?\[\]!-]{1,64}")
-_MAX_PATTERNS: Final = 100
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 _OPEN: Final = (
     'this server answers without a token, too: set [server] auth = "token" to change that'
 )
 
 
-def _positive(seconds: float | None) -> float | None:
-    if seconds is not None and seconds <= 0:
-        raise ValueError("should be longer than 0s; leave it out for a token that does not expire")
-    return seconds
-
-
-Lifetime = Annotated[Duration | None, AfterValidator(_positive)]
-
-
-class NewTokenBody(JsonBody):
-    """What ``POST /api/v1/tokens`` takes."""
-
-    name: str
-    """Of the principal."""
-    role: str
-    """What it is for."""
-    user_id: str | None = None
-    """Of a ``user``: whose jobs it sees and makes; None: its name."""
-    users: list[str] = Field(default=[], max_length=_MAX_PATTERNS)
-    """Of a ``portal``: patterns of the users for whom it may act; empty: any."""
-    scopes: list[Scope] | None = None
-    """None: all of its role's."""
-    expires_in: Lifetime = None
-    """Seconds, or a duration such as ``90d``; None: it does not expire."""
-
-    @field_validator("name")
-    @classmethod
-    def _name(cls, value: str) -> str:
-        if not NAME.fullmatch(value):
-            raise ValueError("should be 1 to 64 characters of A-Z a-z 0-9 . _ @ -")
-        if RESERVED.fullmatch(value):
-            raise ValueError("this name is the server's own; choose another one")
-        return value
-
-    @field_validator("user_id")
-    @classmethod
-    def _user(cls, value: str | None) -> str | None:
-        if value is not None and not USER_ID.fullmatch(value):
-            raise ValueError("should be 1 to 64 characters of A-Z a-z 0-9 . _ @ -")
-        return value
-
-    @field_validator("users")
-    @classmethod
-    def _users(cls, value: list[str]) -> list[str]:
-        if not all(_PATTERN.fullmatch(one) for one in value):
-            raise ValueError("each should be the name of a user, or a pattern such as lab-*")
-        return value
-
-
-class RotateBody(JsonBody):
-    """What ``POST /api/v1/tokens/{token}/rotate`` takes."""
-
-    overlap: Annotated[Duration, Field(ge=0)] = 0.0
-    """For so long the former secret is good, too: seconds, or a duration such as ``1h``."""
-    expires_in: Lifetime = None
-    """From now; None: it ends when it would have."""
-
-
 async def create(request: web.Request, context: Context) -> web.StreamResponse:
     """Make a token; its text is in this answer only."""
-    new = _new_token(await read_body(request, NewTokenBody))
+    new = new_token(await read_body(request, NewTokenBody))
     record, text = await context.tokens.create(new, request[PRINCIPAL].name)
     request[TARGET] = record.id
     location = f"{context.url_prefix}{TOKENS}/{record.id}"
@@ -112,31 +53,19 @@ async def create(request: web.Request, context: Context) -> web.StreamResponse:
 async def page(request: web.Request, context: Context) -> TokenPage:
     """The tokens, newest first, without their secrets."""
     limit = int_param(request, "limit", 500, 1, 1_000)
-    every = flag_param(request, "all")
-    role = request.query.get("role")
-    now = context.tokens.now()
-    which = TokenFilter(
-        request.query.get("name"),
-        None if role is None else _role(role),
-        request.query.get("user"),
-        None if every else now,
-    )
-    found = await context.tokens.page(which, limit + 1, _cursor(request.query.get("cursor")))
-    last = found[limit - 1] if len(found) > limit else None
-    following = None if last is None else f"{last.created_at}.{last.id}"
-    return TokenPage(items=[_document(one, now) for one in found[:limit]], next=following)
+    return await token_page(context, request.query, limit)
 
 
 async def read(request: web.Request, context: Context) -> TokenDoc:
     """One token, without its secret."""
     record = await context.tokens.find(request.match_info["token"])
-    return _document(record, context.tokens.now())
+    return token_document(record, context.tokens.now())
 
 
 async def revoke(request: web.Request, context: Context) -> TokenDoc:
     """Refuse the token from now on."""
     record = await context.tokens.revoke(request.match_info["token"], request[PRINCIPAL].name)
-    return _document(record, context.tokens.now())
+    return token_document(record, context.tokens.now())
 
 
 async def rotate(request: web.Request, context: Context) -> web.StreamResponse:
@@ -159,95 +88,16 @@ async def whoami(request: web.Request, context: Context) -> WhoAmI:
         user_id=principal.user_id,
         users=list(principal.users),
         acts_as=principal.acts_as,
-        scopes=_scopes(scope for scope in SCOPES[principal.role] if principal.may(scope)),
+        scopes=scope_names(scope for scope in SCOPES[principal.role] if principal.may(scope)),
         token_id=principal.token_id,
-        expires_at=_time(token.expires_at) if token else None,
+        expires_at=time_or_none(token.expires_at) if token else None,
         token_needed=context.token_needed,
     )
 
 
-def _new_token(body: NewTokenBody) -> NewToken:
-    """Raises BadField."""
-    role, user_id = _role(body.role), body.user_id
-    if role is Role.USER:
-        user_id = user_id or body.name
-        if not USER_ID.fullmatch(user_id):
-            raise BadField("user_id", "missing_user_id", "Missing user_id field")
-    elif user_id is not None:
-        why = f"Invalid user_id: only a token of the role user has one, not of {role}"
-        raise BadField("user_id", "invalid_user_id", why)
-    if body.users and role is not Role.PORTAL:
-        why = f"Invalid users: only a token of the role portal has them, not of {role}"
-        raise BadField("users", "invalid_users", why)
-    scopes = None if body.scopes is None else frozenset(body.scopes)
-    if scopes is not None and not (scopes and scopes <= SCOPES[role]):
-        allowed = ", ".join(_scopes(SCOPES[role]))
-        why = f"Invalid scopes: a token of the role {role} has one or more of {allowed}"
-        raise BadField("scopes", "invalid_scopes", why)
-    users = tuple(dict.fromkeys(body.users))
-    return NewToken(body.name, role, user_id, users, scopes, body.expires_in)
-
-
-def _role(text: str) -> Role:
-    """Raises BadField."""
-    if text not in TOKEN_ROLES:
-        why = f"role should be one of {', '.join(TOKEN_ROLES)}, not {text[:32]!r}"
-        raise BadField("role", "invalid_role", why)
-    return Role(text)
-
-
-def _cursor(text: str | None) -> tuple[Micros, str] | None:
-    """Raises BadField."""
-    if text is None:
-        return None
-    time, _, last = text.partition(".")
-    number = whole_number(time, most=2**63 - 1)
-    if number is None or not last:
-        why = f"cursor should be what a page before gave as next, not {text[:32]!r}"
-        raise BadField("cursor", "invalid_cursor", why)
-    return number, last
-
-
-def _scopes(scopes: Iterable[Scope]) -> list[wire.ScopeName]:
-    found = set(scopes)
-    return [scope.value for scope in Scope if scope in found]
-
-
-def _time(at: Micros | None) -> datetime | None:
-    return None if at is None else utc(at)
-
-
 def _shown_once(context: Context, record: TokenRecord, text: str) -> NewTokenDoc:
-    fields = _fields(record, context.tokens.now())
+    fields = token_fields(record, context.tokens.now())
     return NewTokenDoc(**fields, token=text, message="" if context.token_needed else _OPEN)
-
-
-def _document(record: TokenRecord, now: Micros) -> TokenDoc:
-    return TokenDoc(**_fields(record, now))
-
-
-def _fields(record: TokenRecord, now: Micros) -> Mapping[str, Any]:
-    former = record.former_until
-    return {
-        "id": record.id,
-        "name": record.name,
-        "role": record.role.value,
-        "user_id": record.user_id,
-        "users": list(record.users),
-        "scopes": _scopes(record.effective_scopes),
-        "state": "live"
-        if record.live(now)
-        else "expired"
-        if record.revoked_at is None
-        else "revoked",
-        "created_at": _time(record.created_at),
-        "created_by": record.created_by,
-        "expires_at": _time(record.expires_at),
-        "last_used_at": _time(record.last_used_at),
-        "last_used_from": record.last_used_from,
-        "revoked_at": _time(record.revoked_at),
-        "former_until": _time(former) if former is not None and former > now else None,
-    }
 
 
 _DURATION: Final = {
@@ -266,7 +116,7 @@ _NEW_TOKEN: Final = Body(
             "name": _NAME,
             "role": {"enum": list(TOKEN_ROLES)},
             "user_id": _NAME,
-            "users": {"type": "array", "items": {"type": "string"}, "maxItems": _MAX_PATTERNS},
+            "users": {"type": "array", "items": {"type": "string"}, "maxItems": MAX_PATTERNS},
             "scopes": _SCOPES,
             "expires_in": _DURATION,
         },

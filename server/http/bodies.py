@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -30,7 +31,15 @@ async def read_body(request: web.Request, model: type[B]) -> B:
         Refusal: no JSON object, or a very large one.
         BadField: the first key that is wrong; nothing of its value is repeated.
     """
-    given = await json_body(request, _MAX_BODY) if request.body_exists else {}
+    return checked(await json_body(request, _MAX_BODY) if request.body_exists else {}, model)
+
+
+def checked(given: Mapping[str, Any], model: type[B]) -> B:
+    """What was given, as the model has it.
+
+    Raises:
+        BadField: as :func:`read_body`.
+    """
     try:
         return model.model_validate(given)
     except ValidationError as problem:
