@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from server.domain.access import Area, check_area, scope_of
 from server.http.permitted import BY_PERMIT, check_permit
 from server.http.problems import Refusal
-from server.web.account import login
+from server.web.account import audit, login, tokens
 from server.web.account import page as account
 from server.web.job import actions as job_actions
 from server.web.job import attempts as job_attempts
@@ -45,6 +45,8 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *job_files.ROUTES,
     *login.ROUTES,
     *account.ROUTES,
+    *tokens.ROUTES,
+    *audit.ROUTES,
     *agents.ROUTES,
     *services.ROUTES,
     *upload.ROUTES,

@@ -9,6 +9,9 @@ from tests.mutants.mutant import Mutant
 _STAGE: Final = "server/stages/sessions.py"
 _LOGIN: Final = "server/web/account/login.py"
 _LINKS: Final = "tests/contract/test_login_links.py::test_"
+_ISOLATION: Final = "tests/contract/test_page_isolation.py::test_"
+_ROUTES: Final = "server/web/routes.py"
+_TOKENS: Final = "tests/contract/test_tokens_pages.py::test_"
 _PAGES: Final = "tests/contract/test_login_pages.py::test_"
 
 
@@ -114,5 +117,26 @@ MUTANTS: Final = (
         '        await tx.rows("DELETE FROM sessions")\n',
         "",
         "tests/contract/test_backup.py::test_the_restored_server_knows_no_session",
+    ),
+    _of(
+        "pages of operators are for operators",
+        _ROUTES,
+        "            check_area(principal, route.area, route.needs or scope_of(route.area, route.method))\n",
+        "            pass\n",
+        f"{_ISOLATION}pages_of_operators_are_for_operators",
+    ),
+    _of(
+        "a form counts only if a page of ours sent it",
+        _ROUTES,
+        "if not await site.sent_by_page(request):",
+        "if False:",
+        f"{_TOKENS}nothing_is_done_without_a_form_of_this_server",
+    ),
+    _of(
+        "whoever is not logged in sees no page",
+        "shared/http/middleware.py",
+        "if path not in (self._open if safe else self._open_forms):",
+        "if False:",
+        f"{_ISOLATION}whoever_is_not_logged_in_is_sent_to_the_login",
     ),
 )

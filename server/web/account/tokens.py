@@ -1,0 +1,173 @@
+"""API tokens, for operators: who has which, and making, rotating and revoking them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from aiohttp import web
+
+from server.domain.access import Area
+from server.domain.errors import BadField
+from server.domain.tokens import TokenRecord, TokenRefusal
+from server.http.bodies import checked
+from server.http.parameter_types import Param, choice, flag, word
+from server.http.paths import TOKEN_PAGE, TOKENS_PAGE
+from server.http.tokens import (
+    NewTokenBody,
+    RotateBody,
+    new_token,
+    token_document,
+    token_page,
+)
+from server.web.site.page_route import PageRoute
+from server.web.site.site import Site
+from shared.http.authentication import PRINCIPAL
+from shared.http.request_log import ERROR_CODE, TARGET
+from shared.principals import SCOPES, TOKEN_ROLES, Scope
+
+_ROWS: Final = 50
+_FILTERS: Final = ("name", "role", "user", "all")
+_LONGEST: Final = 1_000
+_SAID: Final = {"revoked": "the token is revoked: requests and sessions with it are refused now"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """A form that was sent, and what is wrong with it."""
+
+    values: Mapping[str, Any]
+    field: str
+    problem: str
+    status: int
+
+
+async def page(request: web.Request, site: Site) -> web.StreamResponse:
+    """The list, and the form of a new one."""
+    return await _list(request, site)
+
+
+async def create(request: web.Request, site: Site) -> web.StreamResponse:
+    """Make a token; its text is on the page that follows, and nowhere else."""
+    sent = await request.post()
+    values: dict[str, Any] = {
+        name: str(sent.get(name, "")).strip()[:_LONGEST]
+        for name in ("name", "role", "user_id", "users", "expires_in")
+    }
+    values["scopes"] = [str(one) for one in sent.getall("scopes", [])][: len(Scope)]
+    given = {name: value for name, value in values.items() if value}
+    if "users" in given:
+        given["users"] = given["users"].replace(",", " ").split()
+    try:
+        new = new_token(checked(given, NewTokenBody))
+        record, text = await site.context.tokens.create(new, request[PRINCIPAL].name)
+    except BadField as problem:
+        typed = _Typed(values, problem.field, str(problem), HTTPStatus.BAD_REQUEST)
+        request[ERROR_CODE] = problem.code
+        return await _list(request, site, typed)
+    except TokenRefusal as problem:
+        typed = _Typed(values, "name", str(problem), HTTPStatus.CONFLICT)
+        request[ERROR_CODE] = problem.code
+        return await _list(request, site, typed)
+    request[TARGET] = record.id
+    return _once(request, site, record, text, HTTPStatus.CREATED)
+
+
+async def one(request: web.Request, site: Site) -> web.StreamResponse:
+    """What is known of a token, and what can be done with it."""
+    record = await site.context.tokens.find(request.match_info["token"])
+    return _one(request, site, record)
+
+
+async def rotate(request: web.Request, site: Site) -> web.StreamResponse:
+    """Give the token another secret, which is shown once."""
+    token_id = request.match_info["token"]
+    sent = await request.post()
+    values = {name: str(sent.get(name, "")).strip()[:64] for name in ("overlap", "expires_in")}
+    tokens = site.context.tokens
+    try:
+        body = checked({name: one for name, one in values.items() if one}, RotateBody)
+    except BadField as problem:
+        request[ERROR_CODE] = problem.code
+        typed = _Typed(values, problem.field, str(problem), HTTPStatus.BAD_REQUEST)
+        return _one(request, site, await tokens.find(token_id), typed)
+    record, text = await tokens.rotate(
+        token_id, body.overlap, body.expires_in, request[PRINCIPAL].name
+    )
+    return _once(request, site, record, text, HTTPStatus.OK)
+
+
+async def revoke(request: web.Request, site: Site) -> web.StreamResponse:
+    """Refuse the token from now on."""
+    token_id = request.match_info["token"]
+    await site.context.tokens.revoke(token_id, request[PRINCIPAL].name)
+    return site.go_to(TOKEN_PAGE.replace("{token}", token_id), done="revoked")
+
+
+async def _list(
+    request: web.Request, site: Site, typed: _Typed | None = None
+) -> web.StreamResponse:
+    given = {name: text for name, text in request.query.items() if text}
+    found = await token_page(site.context, given, _ROWS)
+    chosen = {name: given[name] for name in _FILTERS if name in given}
+    return site.page(
+        request,
+        "account/tokens.html",
+        status=typed.status if typed else HTTPStatus.OK,
+        title="Tokens",
+        found=found,
+        chosen=chosen,
+        typed=typed,
+        values=typed.values if typed else {},
+        roles=TOKEN_ROLES,
+        scopes={role.value: [one.value for one in Scope if one in SCOPES[role]] for role in SCOPES},
+        all_scopes=list(Scope),
+    )
+
+
+def _one(
+    request: web.Request, site: Site, record: TokenRecord, typed: _Typed | None = None
+) -> web.StreamResponse:
+    return site.page(
+        request,
+        "account/token.html",
+        status=typed.status if typed else HTTPStatus.OK,
+        title=f"Token {record.id}",
+        token=token_document(record, site.context.tokens.now()),
+        typed=typed,
+        values=typed.values if typed else {},
+        notice=_SAID.get(request.query.get("done", "")),
+        own=request[PRINCIPAL].token_id == record.id,
+    )
+
+
+def _once(
+    request: web.Request, site: Site, record: TokenRecord, text: str, status: int
+) -> web.StreamResponse:
+    return site.page(
+        request,
+        "account/token_once.html",
+        status=status,
+        title="A token" if status == HTTPStatus.CREATED else "Another secret",
+        token=token_document(record, site.context.tokens.now()),
+        text=text,
+        needed=site.context.token_needed,
+    )
+
+
+_QUERY: Final = {
+    "name": word("only this principal's", 64),
+    "role": choice("only of this role", TOKEN_ROLES),
+    "user": word("only this user's", 64),
+    "all": flag("1: also those that were revoked or have expired"),
+    "cursor": Param("where the page begins"),
+}
+ROUTES: Final = (
+    PageRoute("GET", TOKENS_PAGE, Area.ADMIN, page, query=_QUERY),
+    PageRoute("POST", TOKENS_PAGE, Area.ADMIN, create),
+    PageRoute("GET", TOKEN_PAGE, Area.ADMIN, one),
+    PageRoute("POST", f"{TOKEN_PAGE}/rotate", Area.ADMIN, rotate),
+    PageRoute("POST", f"{TOKEN_PAGE}/revoke", Area.ADMIN, revoke),
+)
