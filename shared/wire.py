@@ -58,6 +58,7 @@ from ferryman.states import Reason as Reason
 from ferryman.states import WaitReason as WaitReason
 from ferryman.statistics_models import StatisticsDoc as StatisticsDoc
 from ferryman.statistics_models import StatisticsPeriod as StatisticsPeriod
+from ferryman.statistics_models import StatisticsPoint as StatisticsPoint
 from ferryman.token_models import AuditDoc as AuditDoc
 from ferryman.token_models import AuditPage as AuditPage
 from ferryman.token_models import NewTokenDoc as NewTokenDoc
