@@ -41,7 +41,7 @@
     const heads = [...chart.querySelectorAll("thead th.number")];
     const lines = heads.map((head, at) => ({ at, label: head.textContent, ...head.dataset })).filter((one) => one.shape);
     const data = [[], ...lines.map(() => [])];
-    for (const row of [...chart.querySelectorAll("tbody tr")].reverse()) {
+    for (const row of [...chart.querySelectorAll(".table tbody tr")].reverse()) {
       const at = Number(row.querySelector("[data-at]").dataset.at);
       const before = data[0].at(-1);
       if (before !== undefined && at - before > 1.5 * resolution) {
@@ -122,7 +122,7 @@
       plots.set(chart.id, draw(chart, resolution));
       const details = chart.querySelector("details");
       details.open = open.has(chart.id);
-      for (const at of chart.querySelectorAll("tbody [data-at]")) at.textContent = moment(at.dataset.at, resolution > 60);
+      for (const at of chart.querySelectorAll(".table [data-at]")) at.textContent = moment(at.dataset.at, resolution > 60);
       for (const zone of chart.querySelectorAll(".zone")) zone.hidden = true;
     }
     root.dataset.drawn = "";
