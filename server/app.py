@@ -313,6 +313,7 @@ async def compose(
         snapshots=Snapshots(scratch, clock),
         cancel_patience_s=table.cancel_patience,
         troubles=health.troubles,
+        vitals=health.vitals,
         waiting=gate.long_poll,
         accepts=who.accepts,
         permits=who.permits,

@@ -1,12 +1,18 @@
-"""Whether the server can take new work, for ``/health``."""
+"""Whether the server can take new work, and how its parts are."""
 
 from __future__ import annotations
 
+from server.domain.troubles import Trouble, TroubleKind
 from server.loops.supervisor import Supervisor
-from server.ports import Scratch
+from server.ports import Disk, Scratch, Vitals
 from shared.clock import Clock
 from shared.probe import Probe
 from shared.sqlite.database import Database
+from shared.sqlite.errors import DatabaseUnavailable
+
+_SILENT = TroubleKind.DATA_FOLDER_SILENT
+_FULL = "the disk is full"
+_UNWRITABLE = "the data folder cannot be written"
 
 
 class Health:
@@ -27,20 +33,53 @@ class Health:
         self._database, self._scratch, self._supervisor = database, scratch, supervisor
         self._min_free = min_free
         self._disk = Probe("the data folder", self._check_disk, clock)
+        self._measured: Disk | None = None
+        self._started_at = clock.now()
 
-    async def troubles(self) -> list[str]:
-        """What is wrong now, in sentences; empty: all is well."""
-        problems = [f"the {name} loop is stuck" for name in self._supervisor.stuck_loops()]
-        if self._database.failure is not None:
-            problems.append(str(self._database.failure))
-        return problems + await self._disk.problems()
+    async def troubles(self) -> list[Trouble]:
+        """What is wrong now; empty: all is well."""
+        problems = [
+            Trouble(TroubleKind.LOOP_STUCK, f"the {one.name} loop is stuck", one.name)
+            for one in self._supervisor.loops()
+            if one.stuck
+        ]
+        failure = self._database.failure
+        if failure is not None:
+            kind = TroubleKind.DATABASE_UNUSABLE
+            if failure.damaged:
+                kind = TroubleKind.DATABASE_DAMAGED
+            elif failure.full:
+                kind = TroubleKind.DATABASE_FULL
+            problems.append(Trouble(kind, str(failure)))
+        return problems + [_of_disk(text) for text in await self._disk.problems()]
+
+    async def vitals(self) -> Vitals:
+        """How its parts are now."""
+        silent = any(_of_disk(one).kind is _SILENT for one in await self._disk.problems())
+        try:
+            size: int | None = await self._database.size()
+        except DatabaseUnavailable:
+            size = None
+        return Vitals(
+            self._started_at, None if silent else self._measured, size, self._supervisor.loops()
+        )
 
     def _check_disk(self) -> list[str]:
         problems = []
         try:
-            if self._scratch.free_bytes() < self._min_free:
-                problems.append("the disk is full")
+            free, total = self._scratch.free_bytes(), self._scratch.total_bytes()
+            self._measured = Disk(free, total, self._min_free)
+            if free < self._min_free:
+                problems.append(_FULL)
             self._scratch.check_writable()
         except OSError as problem:
-            problems.append(f"the data folder cannot be written: {problem.strerror}")
+            problems.append(f"{_UNWRITABLE}: {problem.strerror}")
         return problems
+
+
+def _of_disk(text: str) -> Trouble:
+    if text == _FULL:
+        return Trouble(TroubleKind.DISK_FULL, text)
+    if text.startswith(_UNWRITABLE):
+        return Trouble(TroubleKind.DATA_FOLDER_UNWRITABLE, text)
+    return Trouble(_SILENT, text)

@@ -66,6 +66,7 @@ from ferryman.token_models import ScopeName as ScopeName
 from ferryman.token_models import TokenDoc as TokenDoc
 from ferryman.token_models import TokenPage as TokenPage
 from ferryman.token_models import WhoAmI as WhoAmI
+from ferryman.usage_models import Quota as Quota
 from ferryman.usage_models import UsageDoc as UsageDoc
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]

@@ -81,6 +81,7 @@ TAGS: Final = {
     "login-links": "Logging a browser in to the dashboard",
     "usage": "What a user has used, and what is left",
     "statistics": "What happened when",
+    "status": "How the server is",
     "webhook-secret": "The secret of webhooks' signatures",
     "deliveries": "Webhooks, and what became of them",
 }

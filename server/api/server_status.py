@@ -8,9 +8,11 @@ from typing import Final, Literal
 from aiohttp import web
 
 from server.domain.access import Area
+from server.domain.troubles import DATABASE_TROUBLES
 from server.http.context import Context
 from server.http.problems import wants_page
 from server.http.route import Route, json_answer
+from server.http.status import StatusDoc, status_of
 from shared.http.authentication import PRINCIPAL
 from shared.wire import Wire
 
@@ -47,7 +49,7 @@ async def ping(request: web.Request, context: Context) -> web.StreamResponse:
 async def health(request: web.Request, context: Context) -> web.StreamResponse:
     """200 when new work is welcome, 503 with the reasons when not."""
     troubles = await context.troubles()
-    no_database = any("database" in trouble for trouble in troubles)
+    no_database = any(one.kind in DATABASE_TROUBLES for one in troubles)
     body = HealthDoc(
         status="error" if troubles else "ok", database="error" if no_database else "ok"
     )
@@ -57,7 +59,7 @@ async def health(request: web.Request, context: Context) -> web.StreamResponse:
             update={
                 "version": context.version,
                 "agents": {one.name: "up" if one.accepts_work else "down" for one in agents},
-                "message": "; ".join(troubles) or None,
+                "message": "; ".join(one.text for one in troubles) or None,
             }
         )
     status = HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
@@ -66,7 +68,13 @@ async def health(request: web.Request, context: Context) -> web.StreamResponse:
     return web.Response(status=status, text=text, content_type="application/json", headers=headers)
 
 
+async def status(_: web.Request, context: Context) -> StatusDoc:
+    """How the server is: its troubles with what to do, disk, queue, agents and loops."""
+    return await status_of(context)
+
+
 ROUTES: Final = (
     Route("GET", "/", Area.OPEN, ping, {200: Pong, 303: None}),
     Route("GET", "/health", Area.OPEN, health, {200: HealthDoc, 503: HealthDoc}),
+    Route("GET", "/api/v1/status", Area.AGENTS, status, {200: StatusDoc}),
 )

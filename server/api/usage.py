@@ -15,6 +15,7 @@ from server.http.route import Route
 from server.http.usage import usage_of
 from shared import wire
 from shared.http.authentication import PRINCIPAL
+from shared.principals import Role
 from shared.wire import UsageDoc
 
 
@@ -26,7 +27,8 @@ async def usage(request: web.Request, context: Context) -> UsageDoc:
     user = user_asked_for(request[PRINCIPAL], request.query.get("user"))
     if not USER_ID.fullmatch(user):
         raise BadField("user", "invalid_user_id", "Invalid user: no user is called so")
-    return await usage_of(context, user)
+    is_operator = request[PRINCIPAL].role is Role.OPERATOR
+    return await usage_of(context, user, for_operators=is_operator)
 
 
 ROUTES: Final = (

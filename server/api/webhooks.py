@@ -35,12 +35,12 @@ async def of_job(request: web.Request, context: Context) -> DeliveryPage:
     """The webhooks that a job has announced, newest first."""
     wanted = job_id(request)
     await read_job(context.jobs, request[PRINCIPAL], wanted)
-    return await delivery_page(request, context, wanted)
+    return await delivery_page(request, context, wanted, request.query.get("state"))
 
 
 async def of_all(request: web.Request, context: Context) -> DeliveryPage:
     """The webhooks of all jobs that the caller may see, newest first."""
-    return await delivery_page(request, context, None)
+    return await delivery_page(request, context, None, request.query.get("state"))
 
 
 async def read(request: web.Request, context: Context) -> DeliveryDoc:

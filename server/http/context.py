@@ -13,12 +13,13 @@ from server.domain.allowances import Allowances
 from server.domain.errors import NotAllowed
 from server.domain.jobs import Job
 from server.domain.permits import Permits
+from server.domain.troubles import Trouble
 from server.http import documents
 from server.http.shared_reads import Messages, SharedReads
 from server.http.snapshots import Snapshots
 from server.http.upload_limits import UploadLimits
 from server.http.upload_threads import UploadThreads
-from server.ports import Fleet, Jobs, Scratch, Storage, Watch
+from server.ports import Fleet, Jobs, Scratch, Storage, Vitals, Watch
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.audit import AuditTrail
@@ -71,8 +72,10 @@ class Context:
     upload_threads: UploadThreads
     snapshots: Snapshots
     cancel_patience_s: float
-    troubles: Callable[[], Awaitable[list[str]]]
-    """What is wrong now, in sentences; empty: all is well."""
+    troubles: Callable[[], Awaitable[list[Trouble]]]
+    """What is wrong now; empty: all is well."""
+    vitals: Callable[[], Awaitable[Vitals]]
+    """How the server's parts are."""
     version: str
     waiting: Callable[[web.Request], AbstractContextManager[None]]
     """Around a request's wait; refuses where too many wait."""

@@ -21,15 +21,17 @@ from shared.webhook_wire import DeliveryDoc, DeliveryPage, DeliveryState, Delive
 DELIVERY_STATES: Final[tuple[str, ...]] = get_args(DeliveryState)
 
 
-async def delivery_page(request: web.Request, context: Context, wanted: int | None) -> DeliveryPage:
-    """Those that the query chooses, newest first.
+async def delivery_page(
+    request: web.Request, context: Context, wanted: int | None, state: str | None
+) -> DeliveryPage:
+    """The page of the list that the query asks for, newest first.
 
     Args:
         wanted: only of this job.
+        state: only in this state.
     """
     limit = int_param(request, "limit", 100, 1, 500)
     before = int_param(request, "cursor", 0, 0, MAX_ID) or None
-    state = request.query.get("state")
     if state is not None and state not in DELIVERY_STATES:
         why = f"Invalid state: {state[:32]!r} is none of {', '.join(DELIVERY_STATES)}"
         raise BadField("state", "invalid_state", why)

@@ -143,6 +143,16 @@ class UploadLimits:
             )
         self._of_user[user] += 1
 
+    @property
+    def under_way(self) -> int:
+        """How many uploads there are, of all users."""
+        return len(self._in_flight)
+
+    @property
+    def at_once(self) -> int:
+        """How many there may be."""
+        return self._at_once
+
     def of_user(self, user: str) -> int:
         """How many uploads of the user are under way."""
         return self._of_user[user]

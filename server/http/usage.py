@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
-from server.domain.allowances import end_of_day
+from server.domain.allowances import Allowance, end_of_day
 from server.http.context import Context
 from shared.clock import utc
 from shared.wire import UsageDoc
@@ -14,15 +15,19 @@ _COUNTED: Final = 10_000
 """Waiting jobs of one service, at most."""
 
 
-async def usage_of(context: Context, user: str) -> UsageDoc:
-    """What the user has used, and what is left."""
+async def usage_of(context: Context, user: str, *, for_operators: bool = False) -> UsageDoc:
+    """What the user has used, and what is left.
+
+    Args:
+        for_operators: with what is none of the user's business.
+    """
     now, allowed = context.clock.now(), context.allowances.of(user)
     under_way = Counter[str]()
     for one in await context.jobs.held():
         if one.user_id == user:
             under_way[one.service] += one.slots
     with_queue = set(await context.jobs.queued_services())
-    services = []
+    services: list[dict[str, Any]] = []
     for service in context.services.values():
         waiting = 0
         if service.name in with_queue:
@@ -45,7 +50,22 @@ async def usage_of(context: Context, user: str) -> UsageDoc:
         "rate_limit": str(allowed.rate) if allowed.rate.number else None,
         "services": services,
     }
+    if for_operators:
+        found["group"] = allowed.group or None
+        found["sources"] = _sources(allowed, [one["service"] for one in services])
     return UsageDoc.model_validate(found)
+
+
+def _sources(allowed: Allowance, services: Sequence[str]) -> dict[str, str]:
+    of_user = {"stored": "stored", "uploaded_today": "uploaded", "uploads": "uploads"}
+    found = {
+        name: allowed.sources.get(field, "server")
+        for name, field in (of_user | {"rate_limit": "rate"}).items()
+    }
+    for service in services:
+        found[f"{service}.under_way"] = allowed.source("runs", service)
+        found[f"{service}.waiting"] = allowed.source("queued", service)
+    return found
 
 
 def _quota(used: int, limit: int) -> dict[str, Any]:

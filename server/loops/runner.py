@@ -45,8 +45,13 @@ class Loop:
         """When a sweep ended well last; for ``/health``."""
 
     @property
+    def last_ok_s(self) -> float:
+        """Seconds since then."""
+        return self._clock.monotonic() - self.last_ok
+
+    @property
     def healthy(self) -> bool:
-        return self._clock.monotonic() - self.last_ok < 10 * self._every_s + 60
+        return self.last_ok_s < 10 * self._every_s + 60
 
     def wake(self) -> None:
         """Make the next sweep come at once."""

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from server.loops.runner import Loop
+from server.ports import LoopState
 
 log = structlog.get_logger()
 
@@ -55,6 +56,8 @@ class Supervisor:
             except Exception:  # the others must be stopped, too
                 log.exception("stage.not_stopped")
 
-    def stuck_loops(self) -> list[str]:
-        """Names of the loops that have not ended a sweep for long."""
-        return [loop.name for loop in self._loops if not loop.healthy]
+    def loops(self) -> list[LoopState]:
+        """How each loop is."""
+        return [
+            LoopState(loop.name, loop.last_ok_s, stuck=not loop.healthy) for loop in self._loops
+        ]

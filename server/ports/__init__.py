@@ -26,12 +26,14 @@ from server.ports.storage import (
     ScratchFile,
     Storage,
 )
+from server.ports.vitals import Disk, LoopState, Vitals
 from server.ports.watch import Watch
 
 __all__ = [
     "Agent",
     "AgentError",
     "AgentRecords",
+    "Disk",
     "EventsPage",
     "Fetched",
     "FileStream",
@@ -43,6 +45,7 @@ __all__ = [
     "Jobs",
     "LeaseLost",
     "Leases",
+    "LoopState",
     "NoSuchPayload",
     "PendingFiles",
     "RefusedByAgent",
@@ -52,5 +55,6 @@ __all__ = [
     "ServiceRecords",
     "Storage",
     "Unreachable",
+    "Vitals",
     "Watch",
 ]

@@ -15,12 +15,13 @@ from server.ports.batches import Batches
 from server.ports.dependencies import Dependencies
 from server.ports.lists import EventsPage, Filter, Held
 from server.ports.retention import Retained
+from server.ports.users import UserLoads
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.wire import JobState
 
 
-class Jobs(Batches, Dependencies, Retained, Protocol):
+class Jobs(Batches, Dependencies, Retained, UserLoads, Protocol):
     """The jobs and their histories; every change is durable when the call returns."""
 
     async def insert(

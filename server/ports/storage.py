@@ -141,6 +141,10 @@ class Scratch(Protocol):
         """Bytes of the disk that are free."""
         ...
 
+    def total_bytes(self) -> int:
+        """Bytes of the disk."""
+        ...
+
     def available_bytes(self) -> int:
         """Bytes that may still be reserved; may be negative."""
         ...

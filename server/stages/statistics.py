@@ -71,6 +71,10 @@ class Statistics(Stage):
             ALL: dict(found[ALL]) | server
         }
 
+    async def queued(self) -> Mapping[str, int]:
+        """Service -> jobs that wait now."""
+        return await self._records.queued()
+
     async def read(self, period: StatisticsPeriod, service: str | None) -> StatisticsDoc:
         """What happened when.
 

@@ -78,6 +78,10 @@ class FolderScratch:
         usage = os.statvfs(self._folder)
         return usage.f_bavail * usage.f_frsize
 
+    def total_bytes(self) -> int:
+        usage = os.statvfs(self._folder)
+        return usage.f_blocks * usage.f_frsize
+
     def check_writable(self) -> None:
         with self.file() as file:
             file.path.write_bytes(b"ferryman")

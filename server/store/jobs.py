@@ -24,6 +24,7 @@ from server.store.retention import Retention
 from server.store.statements import HELD
 from server.store.tags import Tags
 from server.store.tickets import Tickets
+from server.store.users import Users
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Transaction
@@ -36,6 +37,7 @@ class SqlJobs(
     Pages,
     Attempts,
     Retention,
+    Users,
     Events,
     LiveValues,
     Batches,

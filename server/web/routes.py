@@ -23,7 +23,7 @@ from server.web.job import page as job
 from server.web.job.log_index import INDEXES, LogIndexes
 from server.web.jobs import bulk, schedules
 from server.web.jobs import page as jobs
-from server.web.operators import agents, charts, services
+from server.web.operators import agents, charts, services, status, users, webhooks
 from server.web.site import live, static
 from server.web.site.page_route import PageRoute
 from server.web.site.site import SITE, Site
@@ -50,6 +50,9 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *agents.ROUTES,
     *services.ROUTES,
     *charts.ROUTES,
+    *status.ROUTES,
+    *users.ROUTES,
+    *webhooks.ROUTES,
     *upload.ROUTES,
 )
 _OPEN: Final = tuple(route for route in ROUTES if route.area is Area.OPEN)

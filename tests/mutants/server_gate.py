@@ -265,7 +265,7 @@ MUTANTS: Final = (
     _of(
         "a failure of the database is shown",
         "server/health.py",
-        "if self._database.failure is not None:",
+        "if failure is not None:",
         "if False:",
         f"{_FRONT}a_failure_of_the_database_is_reported_until_it_is_over",
     ),

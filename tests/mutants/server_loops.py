@@ -39,8 +39,8 @@ MUTANTS: Final = (
     of(
         "loops that hang are named",
         _SUPERVISOR,
-        "if not loop.healthy]",
-        "if False]",
+        "stuck=not loop.healthy",
+        "stuck=False",
         "a_loop_that_is_stuck_is_named",
     ),
 )

@@ -7,6 +7,8 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _AGENTS: Final = "tests/contract/test_operators_agents_pages.py::test_"
+_SERVICES: Final = "tests/contract/test_operators_services_pages.py::test_"
+_STATUS: Final = "tests/contract/test_operators_status_pages.py::test_"
 _SANDBOX: Final = "tests/unit/server/web/test_operators_sandbox.py::test_"
 
 
@@ -35,5 +37,46 @@ MUTANTS: Final = (
         "value[:_LONGEST] if isinstance(value, str)",
         "value if isinstance(value, str)",
         f"{_SANDBOX}what_makes_no_sense_is_left_out[said5]",
+    ),
+    of(
+        "a form about services is for operators",
+        "services.py",
+        'PageRoute("POST", "/new-service", Area.SERVICES, make)',
+        'PageRoute("POST", "/new-service", Area.STATUS, make)',
+        f"{_SERVICES}users_see_services_and_their_own_numbers_and_change_nothing",
+    ),
+    of(
+        "webhooks of a job are shown to whoever may see the job",
+        "webhooks.py",
+        "await read_job(context.jobs, principal, job)",
+        "pass",
+        f"{_STATUS}deliveries_are_shown_filtered_and_sent_again",
+    ),
+    of(
+        "the list of users is for operators",
+        "users.py",
+        """"/users",
+        Area.AGENTS,""",
+        """"/users",
+        Area.STATUS,""",
+        f"{_STATUS}the_pages_are_for_operators",
+    ),
+    Mutant(
+        "operators' pages",
+        "a user does not learn its group",
+        "server/api/usage.py",
+        "is_operator = request[PRINCIPAL].role is Role.OPERATOR",
+        "is_operator = True",
+        (f"{_STATUS}a_user_does_not_see_its_group",),
+    ),
+    Mutant(
+        "operators' pages",
+        "the list of users costs the same however many jobs there are",
+        "server/store/users.py",
+        "FROM found WHERE user_id IS NOT NULL AND n < :most\n    )\n    SELECT user_id FROM found "
+        'WHERE user_id IS NOT NULL ORDER BY user_id\n"""\n_READY',
+        "FROM found WHERE user_id IS NOT NULL\n    )\n    SELECT user_id FROM found "
+        'WHERE user_id IS NOT NULL ORDER BY user_id\n"""\n_READY',
+        ("tests/contract/store/test_users.py::test_users_are_listed_by_name_from_one_on",),
     ),
 )

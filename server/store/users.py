@@ -1,0 +1,81 @@
+"""Users by what they have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from server.domain.allowances import day_of
+from server.ports.users import UserLoad
+from server.store.statements import Part, batches
+from shared.clock import Micros
+
+# One step of an index for each user, however many jobs each has.
+_USERS: Final = """
+    WITH RECURSIVE found (user_id, n) AS (
+        SELECT (SELECT min(user_id) FROM jobs WHERE user_id >= :first), 1
+        UNION ALL
+        SELECT (SELECT min(user_id) FROM jobs WHERE user_id > found.user_id), n + 1
+        FROM found WHERE user_id IS NOT NULL AND n < :most
+    )
+    SELECT user_id FROM found WHERE user_id IS NOT NULL ORDER BY user_id
+"""
+_READY: Final = """
+    SELECT min(user_id) FROM jobs WHERE service = :service AND state = 'Queued' AND not_before = 0
+    AND hold IS NULL AND deferred = 0 AND user_id > {after}
+"""
+_WAITING: Final = f"""
+    WITH RECURSIVE found (user_id, n) AS (
+        SELECT ({_READY.format(after="''")}), 1
+        UNION ALL
+        SELECT ({_READY.format(after="found.user_id")}), n + 1
+        FROM found WHERE user_id IS NOT NULL AND n < :most
+    )
+    SELECT user_id FROM found WHERE user_id IS NOT NULL ORDER BY user_id
+"""  # noqa: S608 - no user input
+_STORED: Final = """
+    SELECT user_id, sum(
+        CASE WHEN parent_id IS NULL THEN bundle_size ELSE 0 END + results_size
+    ) AS bytes
+    FROM jobs WHERE user_id IN ({names}) AND bundle_file IS NOT NULL GROUP BY user_id
+"""
+_OF_SCHEDULES: Final = """
+    SELECT user_id, sum(bundle_size) AS bytes FROM schedules WHERE user_id IN ({names})
+    GROUP BY user_id
+"""
+_UPLOADED: Final = """
+    SELECT user_id, bytes FROM uploaded WHERE day = :day AND user_id IN ({names})
+"""
+_QUEUED: Final = """
+    SELECT count(*) AS jobs FROM (
+        SELECT 1 FROM jobs WHERE user_id = :user_id AND state = 'Queued' LIMIT :most
+    ) AS some
+"""
+
+
+class Users(Part):
+    """The part of ``ports.Jobs`` that lists users."""
+
+    async def users(self, first: str, most: int) -> list[str]:
+        rows = await self._database.list_rows(_USERS, {"first": first, "most": most})
+        return [row["user_id"] for row in rows]
+
+    async def waiting_users(self, service: str, most: int) -> list[str]:
+        rows = await self._database.list_rows(_WAITING, {"service": service, "most": most})
+        return [row["user_id"] for row in rows]
+
+    async def user_loads(
+        self, users: Sequence[str], at: Micros, most_queued: int
+    ) -> Mapping[str, UserLoad]:
+        stored = dict.fromkeys(users, 0)
+        uploaded = dict.fromkeys(users, 0)
+        for names, params in batches(users):
+            for sql, found in ((_STORED, stored), (_OF_SCHEDULES, stored), (_UPLOADED, uploaded)):
+                values = params | ({"day": day_of(at)} if found is uploaded else {})
+                for row in await self._database.list_rows(sql.format(names=names), values):
+                    found[row["user_id"]] += row["bytes"]
+        loads = {}
+        for user in users:
+            (row,) = await self._database.list_rows(_QUEUED, {"user_id": user, "most": most_queued})
+            loads[user] = UserLoad(row["jobs"], stored[user], uploaded[user])
+        return loads

@@ -1,0 +1,162 @@
+"""The users: what they have now, of what they may have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+
+from server.domain.access import Area
+from server.domain.errors import BadField
+from server.domain.upload_fields import USER_ID
+from server.http.context import Context
+from server.http.parameter_types import word
+from server.http.problems import Refusal
+from server.http.usage import usage_of
+from server.ports.users import UserLoad
+from server.web.site.page_route import PageRoute
+from server.web.site.site import Site
+from shared.wire import Quota
+
+_AGAIN_S: Final = 5
+_ROWS: Final = 50
+_AT_WORK: Final = 25
+_MOST_QUEUED: Final = 1_000
+_SERVICES: Final = 50
+"""Whose queues are looked into for users who wait."""
+_LONGEST: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class UserView:
+    """Attributes:
+    under_way, running: slots that its jobs hold; those of them that run.
+    stored_limit, uploaded_limit: 0: any number.
+    """
+
+    name: str
+    load: UserLoad
+    under_way: int
+    running: int
+    stored_limit: int
+    uploaded_limit: int
+
+    @property
+    def waiting(self) -> str:
+        return f"{self.load.queued:,}" + ("+" if self.load.queued >= _MOST_QUEUED else "")
+
+
+async def listing(request: web.Request, site: Site) -> web.StreamResponse:
+    """Those with work first, then all by name."""
+    context, first = site.context, request.query.get("from", "").strip()
+    if len(first) > _LONGEST or not first.isprintable():
+        raise BadField("from", "invalid_from", "from should be the beginning of a user's name")
+    held = Counter[str]()
+    running = Counter[str]()
+    for one in await context.jobs.held():
+        held[one.user_id] += one.slots
+        running[one.user_id] += one.running
+    busy = [] if first else await _busy(context, held)
+    found = await context.jobs.users(first, _ROWS + 1)
+    shown = found[:_ROWS]
+    now = context.clock.now()
+    loads = await context.jobs.user_loads(list({*busy, *shown}), now, _MOST_QUEUED)
+
+    def views(users: Sequence[str]) -> list[UserView]:
+        return [_view(context, one, loads, held, running) for one in users]
+
+    return site.page(
+        request,
+        "operators/users.html",
+        title="Users",
+        refresh_s=_AGAIN_S,
+        busy=sorted(views(busy), key=lambda one: (-one.under_way, -one.load.queued, one.name)),
+        everybody=views(shown),
+        following=found[_ROWS] if len(found) > _ROWS else None,
+        first=first,
+    )
+
+
+async def _busy(context: Context, held: Mapping[str, int]) -> list[str]:
+    """Who has jobs under way or waiting, a few of them."""
+    most = sorted(held, key=lambda user: (-held[user], user))[:_AT_WORK]
+    waiting: set[str] = set()
+    for service in (await context.jobs.queued_services())[:_SERVICES]:
+        waiting |= set(await context.jobs.waiting_users(service, _AT_WORK))
+    return [*most, *sorted(waiting - set(most))][:_AT_WORK]
+
+
+def _view(
+    context: Context,
+    name: str,
+    loads: Mapping[str, UserLoad],
+    held: Mapping[str, int],
+    running: Mapping[str, int],
+) -> UserView:
+    allowed = context.allowances.of(name)
+    return UserView(
+        name,
+        loads[name],
+        held.get(name, 0),
+        running.get(name, 0),
+        allowed.stored,
+        allowed.uploaded,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One quota. source: the table of the settings that says how much there may be."""
+
+    label: str
+    quota: Quota
+    is_size: bool
+    source: str
+
+
+async def page(request: web.Request, site: Site) -> web.StreamResponse:
+    """One user: every quota, and where it comes from."""
+    user = request.match_info["name"]
+    if not USER_ID.fullmatch(user):
+        raise Refusal(HTTPStatus.NOT_FOUND, "user_not_found", "no user can be called so")
+    usage = await usage_of(site.context, user, for_operators=True)
+    sources = usage.sources or {}
+    meters = [
+        Meter("Stored", usage.stored, True, sources["stored"]),
+        Meter("Uploaded today", usage.uploaded_today, True, sources["uploaded_today"]),
+        Meter("Uploads at once", usage.uploads, False, sources["uploads"]),
+    ]
+    services = [
+        (
+            one.service,
+            Meter("Under way", one.under_way, False, sources[f"{one.service}.under_way"]),
+            Meter("Waiting", one.waiting, False, sources[f"{one.service}.waiting"]),
+        )
+        for one in usage.services
+    ]
+    return site.page(
+        request,
+        "operators/user.html",
+        title=f"User {user}",
+        refresh_s=_AGAIN_S,
+        usage=usage,
+        meters=meters,
+        services=services,
+        rate_source=sources["rate_limit"],
+    )
+
+
+ROUTES: Final = (
+    PageRoute(
+        "GET",
+        "/users",
+        Area.AGENTS,
+        listing,
+        query={"from": word("users from this name on", _LONGEST)},
+    ),
+    PageRoute("GET", "/users/{name}", Area.AGENTS, page),
+)
