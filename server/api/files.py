@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from server.api.codes import FILE, NO_LOG
 from server.domain.access import Area
 from server.domain.errors import BadField
-from server.domain.media_types import media_type, shown_as
+from server.domain.media_types import saved_as, shown_as
 from server.domain.permits import Shows
 from server.http.attempt_files import MAX_ATTEMPT, OpenedFile, opened_file, requested_attempt
 from server.http.context import Context
@@ -142,7 +142,7 @@ def _headers(path: str, *, inline: bool) -> dict[str, str]:
     name = path.rpartition("/")[2]
     shown = shown_as(path) if inline else None
     return {
-        hdrs.CONTENT_TYPE: shown or media_type(path),
+        hdrs.CONTENT_TYPE: shown or saved_as(path),
         hdrs.CONTENT_DISPOSITION: f"{'inline' if shown else 'attachment'}; "
         f"filename*=UTF-8''{quote(name, safe='')}",
         "X-Content-Type-Options": "nosniff",

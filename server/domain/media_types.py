@@ -11,11 +11,18 @@ _SHOWN_IMAGES: Final = frozenset(
     {"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"}
 )
 """Those that cannot hold a script: no SVG."""
-_SHOWN_TEXT: Final = frozenset({"application/json", "application/xml"})
+_CODE: Final = frozenset({"text/css", "text/javascript", "application/javascript"})
+"""What a page can load as a part of itself."""
+_SHOWN_TEXT: Final = frozenset({"application/json", "application/xml"}) | _CODE
 _TYPES: Final = mimetypes.MimeTypes(filenames=())
 """Without the files of the system, which differ."""
-for _ending in (".log", ".out", ".err", ".md", ".toml", ".yaml", ".yml", ".ini", ".cfg", ".sh"):
-    _TYPES.add_type(TEXT, _ending)
+_TEXT_ENDINGS: Final = (
+    "log out err md rst toml yaml yml ini cfg conf sh pl r jl nf smk wdl cwl "  # runs and programs
+    "pdb ent pqr cif mmcif gro top itp mol mol2 sdf xyz "  # molecules
+    "fa fasta faa fna ffn fastq fq aln sto gb gff gff3 gtf bed vcf sam nwk dot"  # sequences
+)
+for _ending in _TEXT_ENDINGS.split():
+    _TYPES.add_type(TEXT, f".{_ending}")
 for _type in ("webp", "avif"):
     _TYPES.add_type(f"image/{_type}", f".{_type}")
 
@@ -38,3 +45,11 @@ def shown_as(path: str) -> str | None:
     if found.startswith("text/") or found in _SHOWN_TEXT:
         return f"{TEXT}; charset=utf-8"
     return found if found in _SHOWN_IMAGES else None
+
+
+def saved_as(path: str) -> str:
+    """The type that a file is sent as to be saved: never as code, which a page of this server
+    could load as its own by the file's address.
+    """
+    found = media_type(path)
+    return TEXT if found in _CODE else found

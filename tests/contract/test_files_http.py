@@ -194,6 +194,16 @@ async def test_a_browser_may_show_text_and_images_and_runs_nothing(tmp_path) -> 
         assert (await here.refused("empty", "inline=2"))[:2] == (400, "invalid_inline")
 
 
+@pytest.mark.parametrize("path", ["a.js", "a.mjs", "a.css", "a.JS"])
+async def test_no_page_can_load_a_file_as_its_code(tmp_path, path: str) -> None:
+    """The pages' policy lets them load scripts and styles from this server."""
+    async with ended(tmp_path, zipped({path: b"alert(1)"})) as here:
+        for query in ("", "inline=1"):
+            _, headers, _ = await here.get(path, query)
+            assert headers["content-type"].partition(";")[0] == "text/plain"
+            assert headers["x-content-type-options"] == "nosniff"
+
+
 async def test_a_file_that_is_not_there_says_which_ones_are(tmp_path) -> None:
     async with ended(tmp_path, zipped(FILES)) as here:
         status, code, text = await here.refused("table.csv")
