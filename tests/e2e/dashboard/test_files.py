@@ -1,0 +1,188 @@
+"""The files of a job in a real browser: nothing that a job has written is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Dialog, Error, Page, Response
+
+from ferryman import SyncClient
+from tests.support.browser import Visitor, too_wide, violations
+from tests.support.dev_program import DevProgram, started
+
+TOKEN = "the-token-of-the-operator-of-files"
+DO = "fetch('/pwned');new Image().src='/pwned';alert(document.cookie);top.location='/pwned'"
+SCRIPT = f"<script>{DO}</script>"
+MORE = (
+    f'<img src=x onerror="{DO}"><body onload="{DO}"><iframe src="javascript:{DO}"></iframe>'
+    '<meta http-equiv="refresh" content="0;url=/pwned"><link rel="stylesheet" href="/pwned">'
+)
+PAGE = f"<!doctype html><title>evil</title><h1>Report</h1>{SCRIPT}{MORE}"
+SVG = (
+    f'<svg xmlns="http://www.w3.org/2000/svg" onload="{DO}" viewBox="0 0 9 9"><script>{DO}</script>'
+    "<foreignObject><body xmlns='http://www.w3.org/1999/xhtml'><img src='/pwned'/></body>"
+    "</foreignObject><image href='/pwned'/><circle r='9'/></svg>"
+)
+XSL = (
+    '<xsl:stylesheet version="1.0" xmlns:xsl="http://www.w3.org/1999/XSL/Transform">'
+    f'<xsl:template match="/"><html><body>{SCRIPT}</body></html></xsl:template></xsl:stylesheet>'
+)
+PDF = (
+    "%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R/OpenAction<</S/JavaScript/JS(app.alert\\(1\\))"
+    ">>>>endobj 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj 3 0 obj<</Type/Page/Parent 2 0 R"
+    "/MediaBox[0 0 9 9]>>endobj\ntrailer<</Root 1 0 R>>\n"
+)
+UTF7 = "+ADw-script+AD4-alert(1)+ADw-/script+AD4-"
+ATTACKS = {
+    "page.html": PAGE.encode(),
+    "page.htm": PAGE.encode(),
+    "page.xhtml": f'<html xmlns="http://www.w3.org/1999/xhtml">{SCRIPT}</html>'.encode(),
+    "page.shtml": PAGE.encode(),
+    "drawing.svg": SVG.encode(),
+    "data.xml": f'<?xml version="1.0"?><?xml-stylesheet type="text/xsl" href="look.xsl"?>'
+    f"<a><script xmlns='http://www.w3.org/1999/xhtml'>{DO}</script></a>".encode(),
+    "look.xsl": XSL.encode(),
+    "paper.pdf": PDF.encode(),
+    "looks-like-a-page.txt": PAGE.encode(),
+    "looks-like-a-page": PAGE.encode(),
+    "no-image.png": PAGE.encode(),
+    "no-image.gif": b"GIF89a" + PAGE.encode(),
+    "cells.csv": f'name,value\n"{PAGE.replace(chr(34), chr(34) * 2)}",1\n'.encode(),
+    "values.json": PAGE.encode(),
+    "code.js": DO.encode(),
+    "look.css": b"@import '/pwned';",
+    "utf7.html": f'<meta charset="utf-7">{UTF7}'.encode(),
+    "utf7.txt": UTF7.encode(),
+    "utf16.txt": PAGE.encode("utf-16"),
+    "utf16.html": PAGE.encode("utf-16"),
+    "mail.mht": b"MIME-Version: 1.0\nContent-Type: text/html\n\n" + PAGE.encode(),
+    "bytes.bin": bytes(range(256)),
+    "<img src=x onerror=alert(1)>.txt": b"hello\n",
+}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DevProgram, int]]:
+    """A server with tokens, and a job that has left files that attack."""
+    folder: Path = tmp_path_factory.mktemp("guarded")
+    with (
+        started(folder, FERRYMAN_SERVER__TOKENS=TOKEN, FERRYMAN_TOKEN=TOKEN) as system,
+        SyncClient(system.url, user="ada", token=TOKEN) as client,
+    ):
+        files = {"run.sh": b"true\n", **ATTACKS}
+        job = client.submit(files, service="example")
+        client.wait(job.id)
+        yield system, job.id
+
+
+class Watched:
+    """A page of somebody who is logged in, and what runs in it that should not."""
+
+    def __init__(self, person: Visitor) -> None:
+        self.ran: list[str] = []
+        self.page: Page = person.open("/login")
+        self.page.get_by_label("Token").fill(TOKEN)
+        self.page.get_by_role("button", name="Log in").click()
+        self.page.wait_for_url("**/jobs")
+        person.context.on("response", self._response)
+        self.page.on("dialog", self._dialog)
+
+    def _dialog(self, dialog: Dialog) -> None:
+        self.ran.append(dialog.message)
+        dialog.dismiss()
+
+    def _response(self, response: Response) -> None:
+        """Of the server; what the browser refuses to ask for has none."""
+        if "pwned" in response.url:
+            self.ran.append(response.url)
+
+
+def test_opened_by_its_address_no_file_runs_anything(guarded, visit):
+    system, job = guarded
+    here = Watched(visit(system.url, may_complain=True))
+    for name in ATTACKS:
+        if "/" in name or "<" in name:
+            continue
+        for query in ("", "?inline=1"):
+            url = f"{system.url}/api/v1/jobs/{job}/files/{name}{query}"
+            with suppress(Error):  # it begins to be saved, which ends the visit
+                here.page.goto(url)
+            assert here.ran == [], url
+            assert "pwned" not in here.page.url
+
+
+def test_no_preview_runs_anything(guarded, visit):
+    system, job = guarded
+    here = Watched(person := visit(system.url, may_complain=True))
+    page, found = here.page, list[str]()
+    page.goto(f"{system.url}/jobs/{job}/files")
+    names = page.locator("#files tbody th a").evaluate_all("all => all.map(one => one.href)")
+    assert len(names) == len(ATTACKS) + 4  # run.sh, the logs, ferryman.json
+    for url in names:
+        page.goto(url)
+        views = page.locator("#file .tabs a").evaluate_all("all => all.map(one => one.href)")
+        for view in views[1:]:
+            assert person.problems == [], url
+            page.goto(view)
+            if "view=rendered" in view:  # what the frame was kept from
+                page.wait_for_load_state("networkidle")
+                found += person.problems
+                person.problems.clear()
+        assert here.ran == [], url
+        assert page.url.startswith(f"{system.url}/jobs/{job}/files/")
+    said = " ".join(found)
+    assert "Blocked script execution" in said
+    assert "Refused to execute the redirect" in said
+    assert "Loading the stylesheet" in said
+
+
+def test_a_rendered_page_is_seen_and_can_lead_nowhere(guarded, visit):
+    system, job = guarded
+    here = Watched(visit(system.url, may_complain=True))
+    here.page.goto(f"{system.url}/jobs/{job}/files/page.html?view=rendered")
+    here.page.frame_locator("iframe").get_by_role("heading", name="Report").wait_for()
+    # By its own address it is not shown outside of the frame.
+    here.page.goto(f"{system.url}/jobs/{job}/rendered/page.html")
+    assert here.page.url.endswith("/files/page.html?view=rendered")
+    assert here.ran == []
+
+
+def test_the_pages_of_files_fit_every_screen_and_everybody_can_use_them(guarded, visit):
+    system, job = guarded
+    for dark in (True, False):
+        page: Page = Watched(visit(system.url, width=390, dark=dark)).page
+        for path in ("", "/cells.csv", "/page.html", "/bytes.bin", "/paper.pdf"):
+            page.goto(f"{system.url}/jobs/{job}/files{path}")
+            assert not too_wide(page), path
+            assert violations(page) == [], path
+
+
+def test_a_file_is_saved_with_its_bytes(guarded, visit):
+    system, job = guarded
+    page = Watched(visit(system.url)).page
+    page.goto(f"{system.url}/jobs/{job}/files/page.html")
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Save").click()
+    assert saving.value.suggested_filename == "page.html"
+    assert Path(saving.value.path()).read_bytes() == ATTACKS["page.html"]
+
+
+def test_the_files_of_a_running_job_come_into_the_list(system, visit):
+    script = b"echo one > first.txt; sleep 2; mkdir out; echo two > out/second.txt; sleep 4\n"
+    page = visit(system.url).open("/jobs")
+    with SyncClient(system.url, user="ada") as client:
+        job = client.submit({"run.sh": script}, service="example").id
+        page.goto(f"{system.url}/jobs/{job}/files")
+        page.get_by_role("link", name="first.txt", exact=True).wait_for()
+        page.get_by_role("link", name="out/").wait_for()
+        page.get_by_text("as of now").wait_for()
+        page.get_by_role("link", name="out/").click()
+        page.get_by_role("link", name="second.txt", exact=True).click()
+        page.get_by_text("two").wait_for()
+        page.go_back()
+        client.wait(job)
+        page.get_by_text("1 file in this folder").wait_for()
+        page.get_by_role("button", name="All as a ZIP").wait_for()

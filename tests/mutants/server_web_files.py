@@ -1,0 +1,81 @@
+"""What the pages of a job's files keep from whoever looks at them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_PAGES: Final = "tests/contract/test_files_pages.py::test_"
+_API: Final = "tests/contract/test_files_http.py::test_"
+
+
+def _mutant(protection: str, file: str, old: str, new: str, test: str) -> Mutant:
+    return Mutant("dashboard", protection, f"server/{file}", old, new, (test,))
+
+
+MUTANTS: Final = (
+    _mutant(
+        "a page that a job has written is rendered where it can run nothing",
+        "web/job/preview.py",
+        "sandbox; default-src 'none'; img-src data:",
+        "sandbox allow-scripts; default-src 'none'; img-src data:",
+        f"{_PAGES}what_a_frame_renders_may_do_nothing_and_only_in_a_frame",
+    ),
+    _mutant(
+        "what is rendered is shown in the frame of its page only",
+        "web/job/preview.py",
+        'if request.headers.get("Sec-Fetch-Dest", "iframe") != "iframe":',
+        "if False:",
+        f"{_PAGES}what_a_frame_renders_may_do_nothing_and_only_in_a_frame",
+    ),
+    _mutant(
+        "only pages are rendered, no drawings",
+        "web/job/preview.py",
+        'if media_type(path) != "text/html" or file.size > _MOST_RENDERED:',
+        "if file.size > _MOST_RENDERED:",
+        f"{_PAGES}what_a_frame_renders_may_do_nothing_and_only_in_a_frame",
+    ),
+    _mutant(
+        "the frame of a page that a job has written is sandboxed",
+        "web/templates/job/files_view.html",
+        'sandbox=""',
+        'sandbox="allow-same-origin"',
+        f"{_PAGES}pictures_pages_and_documents_are_never_part_of_the_page",
+    ),
+    _mutant(
+        "characters that turn text around are shown as their numbers",
+        "web/job/preview_text.py",
+        "if _ODD.search(text) is None:",
+        "if True:",
+        f"{_PAGES}characters_of_a_text_are_shown_and_run_nothing",
+    ),
+    _mutant(
+        "a page shows a bounded part of a line that never ends",
+        "web/job/preview.py",
+        "data = data[:WINDOW]",
+        "data = data * 64",
+        f"{_PAGES}a_window_in_a_gigabyte_of_one_line_costs_one_window",
+    ),
+    _mutant(
+        "a table is cut to what a page can show",
+        "web/job/preview_table.py",
+        "shown = min(columns, MAX_COLUMNS)",
+        "shown = columns",
+        f"{_PAGES}a_table_is_cut_to_what_a_page_can_show_and_its_cells_are_text",
+    ),
+    _mutant(
+        "parts of a path that browsers leave out do not lead to another page",
+        "web/job/files_address.py",
+        'odd = not _LOST.isdisjoint(path.split("/"))',
+        "odd = False",
+        f"{_PAGES}a_file_is_reached_whatever_it_is_called_and_its_name_is_only_text",
+    ),
+    _mutant(
+        "a page cannot load a file of a job as its code",
+        "domain/media_types.py",
+        "return TEXT if found in _CODE else found",
+        "return found",
+        f"{_API}no_page_can_load_a_file_as_its_code",
+    ),
+)
