@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -120,6 +121,14 @@ def violations(page: Page) -> list[str]:
         for one in found["violations"]
         for node in one["nodes"]
     ]
+
+
+def picture(page: Page) -> bytes:
+    """What the window shows, as WebP: a third of a PNG."""
+    session = page.context.new_cdp_session(page)
+    taken = session.send("Page.captureScreenshot", {"format": "webp", "quality": 80})
+    session.detach()
+    return base64.b64decode(taken["data"])
 
 
 def too_wide(page: Page) -> bool:

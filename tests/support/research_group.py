@@ -81,6 +81,11 @@ class ResearchGroup:
     jobs: dict[str, int] = field(default_factory=dict)
     schedule: int = 0
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Those of the jobs and of the schedule, for addresses."""
+        return {**self.jobs, "schedule": self.schedule}
+
 
 @contextmanager
 def research_group(folder: Path) -> Iterator[ResearchGroup]:

@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +17,8 @@ import pytest
 
 from server.domain.access import Area
 from server.web.routes import ROUTES
-from tests.support.browser import WIDTHS, Visitor, too_wide, violations
+from tests.support.browser import WIDTHS, Visitor, picture, too_wide, violations
+from tests.support.looks import MADE_FROM, PAGES, looks
 from tests.support.research_group import ResearchGroup, research_group
 
 pytestmark = pytest.mark.slow
@@ -21,42 +26,6 @@ PICTURES = os.environ.get("PICTURES")
 """Folder to keep them in."""
 HEIGHTS = {390: 844, 1024: 768, 1600: 1000}
 
-PAGES = {
-    "login": "/login",
-    "upload": "/new",
-    "jobs": "/jobs",
-    "jobs-none": "/jobs?tag=nobody-has-it",
-    "job-queued": "/jobs/{queued}",
-    "job-running": "/jobs/{running}",
-    "job-completed": "/jobs/{contacts}",
-    "job-failed": "/jobs/{failed}",
-    "job-array": "/jobs/{array}",
-    "children": "/jobs/{array}/children",
-    "attempts": "/jobs/{retried}/attempts",
-    "events": "/jobs/{retried}/events",
-    "log": "/jobs/{running}/log",
-    "files": "/jobs/{contacts}/files",
-    "files-running": "/jobs/{running}/files",
-    "file-table": "/jobs/{contacts}/files/contacts.csv",
-    "file-picture": "/jobs/{picture}/files/mandelbrot.png",
-    "file-text": "/jobs/{contacts}/files/helices.pdb",
-    "schedules": "/schedules",
-    "status": "/status",
-    "charts": "/charts",
-    "agents": "/agents",
-    "agent": "/agents/local",
-    "services": "/services",
-    "service": "/services/docking",
-    "users": "/users",
-    "user": "/users/ana",
-    "dead-letters": "/dead-letters",
-    "webhooks": "/webhooks",
-    "tokens": "/tokens",
-    "audit": "/audit",
-    "account": "/account",
-    "not-found": "/jobs/123456",
-}
-"""What a picture is called -> the page."""
 NOBODY = frozenset({"login"})
 """Shown to who is not logged in."""
 
@@ -69,8 +38,11 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResearchGroup]:
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    folder = Path(PICTURES) if PICTURES else tmp_path
+    if PICTURES is None:
+        return tmp_path
+    folder = Path(PICTURES)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / MADE_FROM).write_text(looks() + "\n")
     return folder
 
 
@@ -84,16 +56,44 @@ def test_every_page_fits_and_everybody_can_use_it(group, visit, pictures, width,
     wrong: dict[str, list[str]] = {}
     for name, path in PAGES.items():
         person: Visitor = nobody if name in NOBODY else operator
-        page = person.open(path.format(**group.jobs))
+        page = person.open(path.format(**group.numbers))
         page.wait_for_load_state("networkidle") if name == "charts" else None
         found = violations(page) + ["too wide"] * too_wide(page)
-        page.screenshot(path=pictures / f"{name}-{width}-{theme}.png", full_page=width > 390)
+        (pictures / f"{name}-{width}-{theme}.webp").write_bytes(picture(page))
         if found:
             wrong[name] = found
         page.close()
     assert wrong == {}
     # The browser itself reports answers such as the 404 that was asked for.
     assert [one for one in operator.problems if "Failed to load resource" not in one] == []
+
+
+def test_no_page_weighs_more_than_100_kilobytes(group):
+    assets: dict[str, int] = {}
+
+    def get(address: str) -> bytes:
+        headers = {
+            "Accept": "text/html",
+            "Accept-Encoding": "gzip",
+            "Authorization": f"Bearer {group.tokens['operator']}",
+        }
+        request = urllib.request.Request(group.system.url + address, headers=headers)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as refused:
+            return refused.read()
+
+    heavy = {}
+    for name, path in PAGES.items():
+        body = get(path.format(**group.numbers))
+        text = gzip.decompress(body).decode() if body[:2] == b"\x1f\x8b" else body.decode()
+        used = set(re.findall(r'(?:src|href)="(/assets/[^"]+)"', text))
+        assets |= {one: len(get(one)) for one in used - assets.keys()}
+        weight = len(body) + sum(assets[one] for one in used)
+        if weight >= 100_000 or not used:
+            heavy[name] = weight
+    assert heavy == {}
 
 
 def test_every_page_has_a_picture():
