@@ -22,6 +22,7 @@ _TOKEN: Final = re.compile(
     r"|[ -/]*+[0-~]"
     r")?"
     r"|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]"
+    r"|[\u202a-\u202e\u2066-\u2069]"  # turn text around
 )
 _UNSEEN: Final = "\x07\x08\x0d"
 """Bell, backspace and carriage return are left out without a sign."""
@@ -152,8 +153,10 @@ def _spans(runs: list[tuple[str, list[str]]]) -> Iterator[Markup]:
 
 
 def _picture(control: str) -> str:
-    """A character that shows which control character was there."""
+    """What shows which control character was there."""
     code = ord(control)
+    if code >= 0x2000:
+        return f"\\u{{{code:x}}}"
     return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
 
 

@@ -8,7 +8,7 @@ import asyncio
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from aiohttp import web
 
@@ -18,6 +18,10 @@ _MOST: Final = 4096
 """Counts of one log. When there are more, every other one is dropped."""
 _LOGS: Final = 256
 """Logs that are remembered: 8 MiB at most."""
+_UNPACKED: Final = 8
+"""Logs of which states of the unpacker are kept: 11 MiB at most."""
+States: TypeAlias = dict[int, tuple[int, Any]]
+"""Places in a log that is compressed -> bytes read to get there, and the state of the unpacker."""
 
 
 class LogKey(NamedTuple):
@@ -78,10 +82,18 @@ class LineIndex:
 
 
 class LogIndexes:
-    """The indexes of the logs that were looked at last."""
+    """What is known of the logs that were looked at last."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[LogKey, LineIndex] = OrderedDict()
+        self._states: OrderedDict[LogKey, States] = OrderedDict()
+
+    def states(self, key: LogKey) -> States:
+        found = self._states.pop(key, None)
+        self._states[key] = found = {} if found is None else found
+        while len(self._states) > _UNPACKED:
+            self._states.popitem(last=False)
+        return found
 
     def of(self, key: LogKey, size: int) -> LineIndex:
         """Args:

@@ -22,6 +22,7 @@ from server.http.problems import Refusal
 from server.http.route import LINK_PARAMETER
 from server.http.stored_log import STREAMS
 from server.web.job.log_index import INDEXES, LogKey
+from server.web.job.log_stored import stored_log
 from server.web.job.log_window import Log
 from server.web.site.site import Site
 from shared.files.errors import BundleError
@@ -88,9 +89,12 @@ async def log_of(
         Refusal: it cannot be read; also while it is read.
     """
     key = LogKey(job.id, attempt.number, stream)
+    known = request.app[INDEXES]
+    stored = stored_log(site.context, job, attempt, stream, known.states(key))
+    live = opened_log(site.context, job, attempt, stream)
     try:
-        async with opened_log(site.context, job, attempt, stream) as (size, read):
-            index = request.app[INDEXES].of(key, size)
+        async with stored if attempt.ended_at is not None else live as (size, read):
+            index = known.of(key, size)
             yield Log(size, read, index, commands=stream == STREAMS[0])
     except DAMAGED as problem:
         message = f"the log of attempt {attempt.number} of job {job.id} cannot be read: {problem}"

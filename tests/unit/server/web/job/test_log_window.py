@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.web.job import log_index, log_lines, log_window
+from server.web.job import log_index, log_lines, log_search, log_window
 from server.web.job.log_index import LineIndex, LogIndexes, LogKey
 from server.web.job.log_lines import Lines
 from server.web.job.log_search import MOST, search
@@ -167,12 +167,14 @@ def test_few_logs_are_remembered(monkeypatch):
     monkeypatch.setattr(log_index, "_LOGS", 2)
     indexes = LogIndexes()
     keys = [LogKey(number, 1, "stdout") for number in range(3)]
-    first = indexes.of(keys[0], 0)
-    indexes.of(keys[1], 0)
+    first, second = indexes.of(keys[0], 0), indexes.of(keys[1], 0)
     assert indexes.of(keys[0], 0) is first
     indexes.of(keys[2], 0)
     assert indexes.of(keys[0], 0) is first
+    assert indexes.of(keys[1], 0) is not second
+    indexes.of(keys[0], 0)
     first.add(b"12345")
+    assert indexes.of(keys[0], 5) is first
     assert indexes.of(keys[0], 4) is not first
 
 
@@ -263,6 +265,21 @@ async def test_a_search_stops_and_goes_on(monkeypatch):
     rest = await search(log, "hit", found.next_line)
     assert [one.line for one in rest.matches] == list(range(2 * MOST + 1, 1200, 2))
     assert rest.next_line is None
+
+
+async def test_a_search_reads_so_many_bytes_at_once(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(log_search, "_BYTES", 1000)
+    source = Bytes(b"nothing\n" * 1000 + b"hit\n", chunk=100)
+    log = source.log()
+    await log.count()
+    source.read_bytes = 0
+    line, found = 1, await search(log, "hit", 1)
+    assert source.read_bytes <= 1100
+    while found.next_line is not None:
+        assert found.next_line > line
+        line, found = found.next_line, await search(log, "hit", found.next_line)
+    assert [one.line for one in found.matches] == [1001]
 
 
 async def test_what_is_found_is_shown_with_what_is_around(monkeypatch):

@@ -1,0 +1,99 @@
+"""The log of a job in a browser, while it runs and afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ferryman import SyncClient
+from tests.support.browser import Visitor, too_wide, violations
+from tests.support.dev_program import DevProgram
+
+_RUNS = "seq -f 'warm-up %g' 2000; for i in $(seq 40); do echo tick $i; sleep 0.1; done; exit 3"
+_ENDS = r"""
+seq -f 'step %g' 3000
+printf '\033[1;31mred\033[0m \033[44mground\033[0m <script>alert(1)</script>\n::warning::hot\n'
+echo 'A Needle'
+seq -f 'more %g' 3000
+echo 'another needle'; echo 'trouble' >&2
+"""
+_NUMBERS = "[...document.querySelectorAll('.row')].map(row => row.id)"
+
+
+def submit(system: DevProgram, folder: Path, script: str, *, wait: bool) -> int:
+    (folder / "run.sh").write_text(script)
+    with SyncClient(system.url, user="ada") as client:
+        job = client.submit([folder / "run.sh"], service="example")
+        if wait:
+            client.wait(job.id)
+        return job.id
+
+
+@pytest.fixture(scope="module")
+def log(system: DevProgram, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of the log of a job that has ended."""
+    return f"/jobs/{submit(system, tmp_path_factory.mktemp('run'), _ENDS, wait=True)}/log"
+
+
+def test_a_log_is_followed_until_its_end(system, visit, tmp_path):
+    page = visit(system.url).open(f"/jobs/{submit(system, tmp_path, _RUNS, wait=False)}/log")
+    page.get_by_text("tick 3", exact=True).wait_for()
+    follow, jump = page.get_by_label("Follow"), page.get_by_role("button", name="Jump to the end")
+    assert follow.is_checked()
+    page.locator("#log").hover()
+    page.mouse.wheel(0, -2000)
+    jump.wait_for()
+    assert not follow.is_checked()
+    jump.click()
+    assert follow.is_checked()
+    page.get_by_text("End of the log. Attempt 1: Failed, exit code 3").wait_for()
+    numbers = page.evaluate(_NUMBERS)
+    assert numbers == [f"L{n}" for n in range(2041 - len(numbers), 2041)]
+    assert page.locator(".row").last.inner_text().split() == ["2040", "tick", "40"]
+    assert page.locator(".row").last.is_visible()
+
+
+def test_a_search_leads_from_line_to_line_and_a_link_to_one(system, visit, log):
+    person = visit(system.url)
+    page = person.open(log)
+    page.get_by_placeholder("Search the log").fill("needle")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="2 lines with “needle”").wait_for()
+    assert page.locator(".row.chosen").get_attribute("id") == "L3003"
+    page.locator("#log").focus()
+    page.keyboard.press("n")
+    page.locator("#L6004.chosen").wait_for()
+    page.goto(system.url + log)
+    page.get_by_role("link", name="6000", exact=True).click()
+    page.get_by_role("link", name="6002", exact=True).click(modifiers=["Shift"])
+    address = page.url
+    assert address.endswith("line=6000#L6000-L6002")
+    other = person.open(address.removeprefix(system.url))
+    assert other.locator(".row.chosen").count() == 3
+    other = person.open(f"{log}#L20")  # far from the end, which is what the page shows
+    other.wait_for_url(re.compile(r"line=20#L20$"))
+    assert other.locator(".row.chosen .t").inner_text() == "step 20"
+
+
+def test_without_scripts_there_are_links(system, visit, log):
+    page = visit(system.url, scripts=False).open(log)
+    assert page.locator(".row").count() == 1000
+    page.get_by_role("link", name="Earlier lines").click()
+    assert page.locator(".row").last.get_attribute("id") == "L5004"
+    page.get_by_label("Search the log").fill("A NEEDLE")
+    page.keyboard.press("Enter")
+    page.locator("#matches").get_by_role("link", name="3003").click()
+    assert page.locator("#L3003.hit").inner_text().split() == ["3003", "A", "Needle"]
+    page.get_by_role("link", name="stderr").click()
+    assert page.locator(".row").inner_text().split() == ["1", "E", "trouble"]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_everybody_can_use_it(system, visit: Callable[..., Visitor], log, dark):
+    for width, query in ((390, "?line=3001"), (1600, "?search=needle"), (1024, "?stream=stderr")):
+        page = visit(system.url, width=width, dark=dark).open(log + query)
+        assert not too_wide(page)
+        assert violations(page) == []
