@@ -118,7 +118,9 @@ def _said(key: str, value: Any) -> str:
         return say_duration(value)
     if key.startswith("limits.") and key not in ("limits.cpus", "limits.pids"):
         return say_size(value)
-    return f"{value:,g}" if isinstance(value, float) else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 # The settings file retries timeouts where it says nothing.
