@@ -287,8 +287,9 @@ async def test_events_are_paged_the_newest_first(world):
 # -- children
 
 
-async def parent_of(world: World, count: int) -> Job:
-    parent = await world.new(batch=BatchRequest(((0, count - 1, 1),)), name="sweep")
+async def parent_of(world: World, count: int, **fields: Any) -> Job:
+    ranges = ((0, count - 1, 1),)
+    parent = await world.new(batch=BatchRequest(ranges), name="sweep", **fields)
     batch = await world.jobs.batch(parent.id)
     assert batch is not None
     started = await world.jobs.begin_batch(begun(parent, batch, world.context.clock.now()))
@@ -393,7 +394,8 @@ async def test_a_form_that_no_page_of_ours_sent_changes_nothing(tmp_path, form):
 
 
 async def test_whoever_comes_by_a_link_sees_the_job_keeps_the_link_and_changes_nothing(world):
-    job = await parent_of(world, 2)
+    job = await parent_of(world, 2, callback_url="https://example.org/?key=secret")
+    assert "key=secret" in await world.page(f"/jobs/{job.id}")
     status, _, page = await world.post(f"/jobs/{job.id}/share", what="job", expires_in="1d")
     assert status == 200
     (url,) = re.findall(r"<pre[^>]*>(http[^<]+)</pre>", page[: page.index('id="scripts"')])
@@ -402,7 +404,7 @@ async def test_whoever_comes_by_a_link_sees_the_job_keeps_the_link_and_changes_n
         status, page = await world.get(path.replace("?", f"{tab}?", 1), "")
         assert status == 200, page
         assert '<form method="post"' not in page
-        assert "callback" not in page
+        assert "key=secret" not in page
         for there in re.findall(r'(?:href|hx-get|data-live)="(/[^"]*)"', page):
             assert "link=" in there or there.startswith("/assets/") or there == "/", there
         assert "/children" not in page
@@ -537,6 +539,13 @@ async def test_what_is_shown_to_copy_works_as_it_stands(tmp_path):
         code, output = await run(sys.executable, "-c", ways["Python"][0])
         # A job-orchestrator client has no logs of its own to follow.
         assert code == 0 or "log" in output, output
+
+
+async def test_what_a_failed_job_left_is_what_the_commands_fetch(world):
+    job = await world.ended(await world.running(await world.new()), S.FAILED)
+    ways = ways_of(await world.page(f"/jobs/{job.id}"))
+    assert ways["curl"][3].endswith(f"/download_partial/{job.id}")
+    assert f"download {job.id} --partial" in ways["Command line"][3]
 
 
 async def test_what_is_shown_to_copy_is_for_this_servers_own_address(tmp_path):

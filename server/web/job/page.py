@@ -56,7 +56,7 @@ async def overview(
             "bars": bars(job, *logs),
             "lines": _lines(events, job.attempt),
             "advice": ADVICE.get(job.reason) if job.reason and job.ended else None,
-            "scripts": scripts(request, site, job.id),
+            "scripts": scripts(request, site, job),
             "scripts_need_token": context.token_needed,
             "share": share,
             **values,

@@ -23,7 +23,6 @@ class Piece:
 
     Attributes:
         x, width: of 100.
-        room: what can be written into it: ``word``, ``shape`` or nothing.
         going_on: it is the state now, and may change.
     """
 
@@ -38,7 +37,12 @@ class Piece:
 
     @property
     def room(self) -> str:
-        return "word" if self.width >= 14 else "shape" if self.width >= _LEAST - _GAP else ""
+        """What can be written into it: ``long`` and ``word`` (of these not on a phone) have the
+        state and its duration, ``shape`` the shape alone, as ``""`` has not even that.
+        """
+        if self.width >= 30:
+            return "long"
+        return "word" if self.width >= 20 else "shape" if self.width >= _LEAST - _GAP else ""
 
 
 def pieces(history: Sequence[HistoryEntry]) -> list[Piece]:

@@ -26,7 +26,7 @@ def test_pieces_are_as_long_as_the_states_lasted_and_each_is_visible():
     queued, running, unknown = (one.width for one in found)
     assert running / unknown == pytest.approx(3, rel=0.2)
     assert 2 < queued < 4
-    assert [one.room for one in found] == ["shape", "word", "word"]
+    assert [one.room for one in found] == ["shape", "long", "word"]
     assert [one.going_on for one in found] == [False, False, True]
 
 
