@@ -10,6 +10,7 @@ _FRAME: Final = "server/web/job/frame.py"
 _ACTIONS: Final = "server/web/job/actions.py"
 _OVERVIEW: Final = "server/web/templates/job/overview.html"
 _PAGES: Final = "tests/contract/test_job_pages.py::test_"
+_FORMS: Final = "tests/contract/test_job_forms.py::test_"
 _OFFERED: Final = "tests/unit/server/web/test_possible_actions.py::test_"
 
 
@@ -30,14 +31,14 @@ MUTANTS: Final = (
         _FRAME,
         "if principal.role is Role.LINK:\n        # Whoever",
         "if False:\n        # Whoever",
-        f"{_PAGES}whoever_comes_by_a_link_sees_the_job_keeps_the_link_and_changes_nothing",
+        f"{_FORMS}whoever_comes_by_a_link_sees_the_job_keeps_the_link_and_changes_nothing",
     ),
     _of(
         "a link shows no children: they are other jobs",
         _FRAME,
         "if job.children is not None and principal.role is not Role.LINK:",
         "if job.children is not None:",
-        f"{_PAGES}whoever_comes_by_a_link_sees_the_job_keeps_the_link_and_changes_nothing",
+        f"{_FORMS}whoever_comes_by_a_link_sees_the_job_keeps_the_link_and_changes_nothing",
     ),
     _of(
         "what the token may not do is not offered",
@@ -45,7 +46,7 @@ MUTANTS: Final = (
         'if not may_use(principal, Area.JOBS, "POST") or',
         "if",
         f"{_OFFERED}who_may_only_look_is_offered_nothing_that_changes",
-        f"{_PAGES}who_may_only_read_is_offered_nothing_that_changes",
+        f"{_FORMS}who_may_only_read_is_offered_nothing_that_changes",
     ),
     _of(
         "a cancel that is under way is not offered again",
