@@ -29,7 +29,7 @@ from shared.wire import JobDoc, JobState, Reason
 
 ROWS: Final = 50
 _COUNTED: Final = 10_000
-_SLICES: Final = 6
+_SLICES: Final = 4
 """Parts of the list that one page looks through for jobs that fit."""
 _ALWAYS: Final = frozenset(
     {

@@ -67,12 +67,14 @@
   // Relative times go on by themselves.
   const plain = (cell) => cell.innerHTML.replace(/(<time[^>]*>)[^<]*/g, "$1");
 
-  function put(body, fresh, from) { // make the rows of a part what was read, as far down as it was read
+  // Make the rows of a part what was read, as far down as it was read, and from below the number that
+  // was asked for: meanwhile newer rows may have been moved into this part.
+  function put(body, fresh, from = Infinity) {
     const to = Math.max(end(body), end(fresh)), kept = new Map(rows(body).map((row) => [id(row), row]));
     const added = [];
-    let behind = null;
+    let behind = rows(body).filter((row) => id(row) >= from).at(-1) ?? null;
     for (const row of rows(fresh)) {
-      if (id(row) < end(body) || (from && id(row) >= from)) continue;
+      if (id(row) < end(body) || id(row) >= from) continue;
       const old = kept.get(id(row));
       if (old) renew(old, row); else { tick(row); added.push(row); }
       const here = old?.isConnected ? old : (old ? body.querySelector(`#${CSS.escape(row.id)}`) : row);
@@ -80,7 +82,7 @@
       behind = here;
       kept.delete(id(row));
     }
-    for (const [number, row] of kept) if (number >= to && !row.contains(document.activeElement)) row.remove();
+    for (const [number, row] of kept) if (number >= to && number < from && !row.contains(document.activeElement)) row.remove();
     return added;
   }
 
@@ -159,13 +161,13 @@
     body.replaceChildren(row);
   }
   async function mount(body) {
-    const first = Number(body.dataset.out), mine = generation;
+    const first = Number(body.dataset.out), mine = generation, from = Number(body.dataset.from) || first + 1;
     body.dataset.out = "";
     try {
-      const fresh = (await fetched(page(body.dataset.from || first + 1))).querySelector("table.jobs tbody");
+      const fresh = (await fetched(page(from))).querySelector("table.jobs tbody");
       if (mine !== generation || !body.isConnected) return;
       const gap = body.querySelector(".gap");
-      if (fresh) put(body, fresh);
+      if (fresh) put(body, fresh, from);
       gap?.remove();
     } catch { body.dataset.out = first; }
   }
@@ -208,9 +210,10 @@
     } else if (near.has(first) && !first.dataset.out) put(first, fresh);
     for (const body of [...near]) {
       if (body.dataset.out || (body === first && !(coming.length && reading))) continue;
-      const part = (await fetched(page(body === first ? newest + 1 : body.dataset.from))).querySelector("table.jobs tbody");
+      const from = body === first ? newest + 1 : Number(body.dataset.from);
+      const part = (await fetched(page(from))).querySelector("table.jobs tbody");
       if (mine !== generation) return;
-      if (part && body.isConnected && !body.dataset.out) put(body, part);
+      if (part && body.isConnected && !body.dataset.out) put(body, part, from);
     }
   }
   // What was read now reaches down to its end; what was there below it stays, as a part of its own.
