@@ -26,6 +26,7 @@ from ferryman.cli import (
 from ferryman.cli.completion import completion
 from ferryman.cli.doctor import doctor
 from ferryman.cli.sections import FOR_OPERATORS, OWN, PROGRAMS, Sections
+from ferryman.cli.statistics import statistics
 from ferryman.cli.submit import submit
 from ferryman.cli.usage import usage
 
@@ -67,6 +68,7 @@ app.add_typer(services.app, name="services")
 app.add_typer(agents.app, name="agents", rich_help_panel=FOR_OPERATORS)
 app.command("drain", rich_help_panel=FOR_OPERATORS)(agents.drain)
 app.command("audit", rich_help_panel=FOR_OPERATORS)(audit.audit)
+app.command("statistics", rich_help_panel=FOR_OPERATORS)(statistics)
 app.add_typer(tokens.app, name="token", rich_help_panel=FOR_OPERATORS)
 app.command("whoami")(tokens.whoami)
 app.command("usage")(usage)

@@ -20,6 +20,7 @@ from tests.bench import (
     moves,
     pages,
     starting,
+    statistics,
     store,
     tokens,
 )
@@ -43,6 +44,9 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "listeners": lambda at, quick: listeners.listeners(at, 500, 5 if quick else 30),
     "moves": lambda at, quick: moves.moves(at, 1_000 if quick else 10_000),
     "pages": lambda at, quick: pages.pages(at, 1_000, 100_000 if quick else 1_000_000),
+    "statistics": lambda at, quick: statistics.statistics(
+        at, 10_000, 100_000 if quick else 1_000_000
+    ),
     "tokens": lambda at, quick: tokens.tokens(
         at, 1_000 if quick else 10_000, 2_000 if quick else 20_000, 300 if quick else 1_000
     ),

@@ -9,10 +9,12 @@ import pytest
 
 from ferryman import Client, NotFound
 from server.domain.statistics import MINUTE
-from shared.clock import SECOND
+from shared.clock import SECOND, RealClock
 from shared.principals import Principal, Role
 from shared.steady_clock import PersistentClock
+from tests.support.command_line import ferryman
 from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.past_week import write_past_week
 from tests.support.server_http import ServerClient, driving
 
 PRINCIPALS = {
@@ -102,3 +104,21 @@ async def test_the_sdk_reads_them(tmp_path):
             assert (found.resolution_s, found.total.completed) == (3_600, 1)
             with pytest.raises(NotFound):
                 await own.statistics(service="nosuch")
+
+
+async def test_the_command_line_shows_them(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    await write_past_week(data / "ferryman.sqlite", RealClock().now())
+    async with driving(tmp_path, FakeOrchestrator()) as client:
+        at = ("--url", client.url)
+        code, shown, _ = await ferryman("statistics", "--period", "week", *at)
+        assert code == 0
+        lines = {line.split()[0]: line for line in shown.splitlines()}
+        total = (await asked(client, "?period=week"))[1]["total"]
+        assert lines["completed"].split()[1] == str(total["completed"])
+        assert lines["timeout"].split()[1] == str(total["failed"]["timeout"])
+        assert "█" in lines["queued"]
+        code, found, _ = await ferryman("statistics", "-s", "docking", "-p", "day", "--json", *at)
+        assert (code, json.loads(found)["service"]) == (0, "docking")
+        assert (await ferryman("statistics", "--period", "year", *at))[0] == 2
