@@ -292,8 +292,13 @@ async def test_more_than_the_service_gives_is_cut_and_the_job_says_so(ann):
 async def test_the_script_hears_of_everything_that_is_wrong_before_it_sends(ann, caller):
     found = await ann.check({"service": "no", "timeout": "x", "user_id": "bob", "odd": "1"})
     assert set(found["errors"]) == {"service", "timeout", "odd"}
-    admin = Person(caller, "admin")
-    assert (await admin.check({"service": "other"}))["errors"] == {}
+    found = await ann.check({"service": "other", "memory": "x", "timeout": "2h"})
+    assert (set(found["errors"]), set(found["cuts"])) == ({"memory"}, {"timeout"})
+    admin, portal = Person(caller, "admin"), Person(caller, "portal")
+    for person in (admin, portal):
+        assert await person.check({"service": "other"}) == {"errors": {}, "cuts": {}, "problem": ""}
+    found = await portal.check({"service": "other", "user_id": "ann"}, bytes=1, files=1)
+    assert (set(found["errors"]), found["problem"]) == ({"user_id"}, "")
     assert set((await admin.check({"service": "other", "user_id": "a b"}))["errors"]) == {"user_id"}
     found = await ann.check({"service": "other"}, bytes=65 << 20, files=2)
     assert "other" in found["problem"]

@@ -17,6 +17,7 @@ from server.http.problems import Refusal
 from server.stages.read import job_of_key
 from server.web.site.site import Site
 from shared.http.authentication import PRINCIPAL
+from shared.principals import LOCAL
 from shared.units.sizes import say_size
 
 _MAX_BODY: Final = 1 << 20
@@ -43,19 +44,18 @@ async def check(request: web.Request, site: Site) -> web.StreamResponse:
         except (BadField, NotAllowed) as problem:
             errors[name] = str(problem)
     found: dict[str, Any] = {"errors": errors, "cuts": {}, "problem": ""}
-    if not errors and fields.get("service"):
+    right = {name: value for name, value in fields.items() if value and name not in errors}
+    if right.get("service"):
+        known = "user_id" in given(right)
+        # Who it is for may not be typed yet: that changes nothing of the other fields.
+        right = {"user_id": "somebody", **given(right)}
         try:
-            # Who it is for may not be typed yet.
-            wanted = upload_request(
-                {"user_id": "somebody", **given(fields)} if not fields.get("user_id") else fields,
-                context.services,
-                principal,
-            )
+            wanted = upload_request(right, context.services, principal if known else LOCAL)
             found["cuts"] = dict(one.split(": ", 1) for one in wanted.warnings)
-            if fields.get("callback_url"):
-                await context.webhooks.check(fields["callback_url"])
+            if right.get("callback_url"):
+                await context.webhooks.check(right["callback_url"])
             if count:
-                await _check_files(context, wanted, fields, size, count)
+                await _check_files(context, wanted, size, count, known_user=known)
         except BadField as problem:
             errors[problem.field] = str(problem)
         except (FerrymanError, Refusal) as problem:
@@ -78,7 +78,7 @@ def _asked(found: dict[str, Any]) -> tuple[dict[str, str], int, int]:
 
 
 async def _check_files(
-    context: Context, wanted: UploadRequest, fields: dict[str, str], size: int, count: int
+    context: Context, wanted: UploadRequest, size: int, count: int, *, known_user: bool
 ) -> None:
     limits = context.form_limits
     if count > limits.max_files:
@@ -93,7 +93,7 @@ async def _check_files(
     if size > wanted.limits.disk:
         service, most = wanted.service, wanted.limits.disk
         raise BundleTooLarge(service.name, service.limits.disk, most, size)
-    if fields.get("user_id"):
+    if known_user:
         await context.accept.check_quota(wanted, size)
 
 

@@ -1,0 +1,69 @@
+"""The page that uploads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_PAGE: Final = "server/web/upload/page.py"
+_FORM: Final = "server/web/upload/page_form.py"
+_CHECKS: Final = "server/web/upload/checks.py"
+_TESTS: Final = "tests/contract/test_upload_pages.py::test_"
+
+
+def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("upload page", protection, file, old, new, tests)
+
+
+MUTANTS: Final = (
+    _of(
+        "only who may upload has the page's form taken",
+        _PAGE,
+        'PageRoute("POST", PATH, Area.JOBS, send, needs=Scope.SUBMIT)',
+        'PageRoute("POST", PATH, Area.JOBS, send, needs=Scope.READ)',
+        f"{_TESTS}who_may_upload",
+    ),
+    _of(
+        "nobody takes the files of another's job along",
+        _PAGE,
+        "await read_job(site.context.jobs, request[PRINCIPAL], number) if number else None",
+        "await site.context.jobs.get(number) if number else None",
+        f"{_TESTS}nobody_runs_the_job_of_another_again",
+    ),
+    _of(
+        "each wrong field is named, not only the first",
+        _FORM,
+        "            self.errors[name] = str(problem)\n",
+        "            self.errors.setdefault(next(iter(self.errors), name), str(problem))\n",
+        f"{_TESTS}every_wrong_field_has_its_error_beside_it_and_what_was_typed_stays",
+    ),
+    _of(
+        "a run.sh that is sent counts more than one that is written",
+        _FORM,
+        "if text.strip() and not any(map(_is_entry, self._names)):",
+        "if text.strip():",
+        f"{_TESTS}a_run_sh_that_is_sent_counts_more_than_one_that_is_written",
+    ),
+    _of(
+        "a run.sh that is written has line ends that shells understand",
+        _FORM,
+        '.replace("\\r\\n", "\\n")',
+        "",
+        f"{_TESTS}a_run_sh_is_written_in_the_page",
+    ),
+    _of(
+        "nobody hears what another user's key has become",
+        _CHECKS,
+        'user_asked_for(principal, request.query.get("user") or None)',
+        'request.query.get("user") or principal.user_id or ""',
+        f"{_TESTS}a_repeat_under_the_same_key_makes_no_second_job",
+    ),
+    _of(
+        "nobody hears of the quota of a user for whom they may not upload",
+        _CHECKS,
+        "if value and name not in errors}",
+        "if value}",
+        f"{_TESTS}the_script_hears_of_everything_that_is_wrong_before_it_sends",
+    ),
+)
