@@ -160,6 +160,8 @@ def test_what_the_server_refuses_stands_beside_its_field(system, visit, user):
     expect(page.locator("#e-memory")).to_contain_text("is not a size")
     expect(page.get_by_label("Memory")).to_be_focused()
     page.get_by_label("Memory").fill("")
+    page.get_by_label("Memory").blur()
+    expect(page.locator("#e-memory")).to_be_hidden()
     page.locator("summary", has_text="When it starts").click()
     page.get_by_label("After jobs").fill("999999")
     send(page)  # only the whole upload shows that there is no such job
