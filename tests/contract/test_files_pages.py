@@ -39,7 +39,8 @@ def folder(parent: Path, name: str) -> Path:
 
 
 def links(page: str, within: str = "") -> list[str]:
-    return [html.unescape(one) for one in re.findall(r'href="([^"]*)"', page) if within in one]
+    found = map(html.unescape, re.findall(r'href="([^"]*)"', page))
+    return [one for one in found if within in one]
 
 
 def words(page: str) -> str:
@@ -55,14 +56,18 @@ async def test_a_folder_lists_its_folders_first_and_leads_to_each_file(tmp_path)
     files = {"z.txt": b"1", "out/b.csv": b"12", "out/deep/c": b"123", "a.txt": b""}
     async with ended(tmp_path, zipped(files)) as here:
         page = await get(here)
-        assert page.index("out/</a>") < page.index("a.txt</a>") < page.index("z.txt</a>")
+        assert (
+            page.index("out/</span></a>")
+            < page.index("a.txt</span></a>")
+            < page.index("z.txt</span></a>")
+        )
         assert "5 B 2 files" in words(page)
         assert "5 files in all" in words(page)
         (folder,) = set(links(page, "folder=out"))
         assert folder.endswith("/files?folder=out")
         inside = await get(here, folder.rpartition("/files")[2])
-        assert "b.csv</a>" in inside
-        assert "a.txt</a>" not in inside
+        assert "b.csv</span></a>" in inside
+        assert "a.txt</span></a>" not in inside
         assert links(inside, "folder=out/deep".replace("/", "%2F"))
         assert links(inside, "/files/out/b.csv")
         assert "All files out" in words(inside)
@@ -73,7 +78,10 @@ async def test_a_large_folder_comes_in_pages_and_is_searched_by_name(tmp_path) -
     files = {f"many/{number:05}.dat": b"" for number in range(450)}
     files |= {f"folders/{number:03}/x": b"" for number in range(201)}
     async with ended(tmp_path, zipped(files)) as here:
-        for folder, one in (("many", r"(\d{5}\.dat)</a>"), ("folders", r"(\d{3})/</a>")):
+        for folder, one in (
+            ("many", r"(\d{5}\.dat)</span></a>"),
+            ("folders", r"(\d{3})/</span></a>"),
+        ):
             seen: list[str] = []
             end: str | None = f"?folder={folder}"
             while end:
@@ -86,7 +94,7 @@ async def test_a_large_folder_comes_in_pages_and_is_searched_by_name(tmp_path) -
             assert seen == sorted(set(seen))
             assert len(seen) == {"many": 450, "folders": 201}[folder]
         page = await get(here, "?name=00123.DAT")
-        assert re.findall(r"(many/\d+\.dat)</a>", page) == ["many/00123.dat"]
+        assert re.findall(r"(many/\d+\.dat)</span></a>", page) == ["many/00123.dat"]
         assert "No file whose name" in words(await get(here, "?name=nothing"))
 
 
@@ -116,6 +124,8 @@ async def test_a_file_is_reached_whatever_it_is_called_and_its_name_is_only_text
         shown = await get(here, there.partition("/files")[2])
         assert "its content" in words(shown)
         assert "\u202e" not in shown + re.sub('value="[^"]*"', "", page)  # as it was typed
+        assert "=&#34;odd" not in shown + page
+        assert not re.search(r'="[^"]*<span', shown + page)  # marks are no part of attributes
         raw = links(shown, "/api/v1/")[0]
         assert (await here.caller.get(raw))[2] == b"its content"
 
@@ -142,10 +152,10 @@ async def test_text_is_shown_with_numbers_of_its_lines_in_windows(tmp_path) -> N
             assert (numbers[0], numbers[0]) == (seen + 1, int(first))
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
             seen = numbers[-1]
-            more = links(page, "from=")
+            more = links(page, "&from=")
             end = more[0].partition("/files")[2] if more and "line=" in more[0] else ""
         assert seen == 30_000
-        windows = links(await get(here, "/log.txt"), "from=")
+        windows = links(await get(here, "/log.txt"), "&from=")
         (the_end,) = [one for one in windows if "line=" not in one]
         page = await get(here, the_end.partition("/files")[2])
         assert "<li>line 30000 &lt;b&gt;</li>" in page
@@ -290,10 +300,10 @@ async def test_each_attempt_shows_its_own_files(tmp_path) -> None:
         await here.end(zipped({"a.txt": b"second"}), attempt=2)
         await here.caller.job(here.job_id)
         page = await get(here, "?attempt=1")
-        assert "old</a>" in page
+        assert "old</span></a>" in page
         there = links(page, "/files/a.txt?")[0]
         assert "first" in words(await get(here, there.partition("/files")[2]))
-        assert "old</a>" not in await get(here)
+        assert "old</span></a>" not in await get(here)
         assert "second" in words(await get(here, "/a.txt"))
         await get(here, "?attempt=3", 404)
         await get(here, "?attempt=x", 400)
@@ -352,7 +362,7 @@ async def test_the_files_of_a_running_job_are_those_of_now(tmp_path) -> None:
         assert "out/ 9 B 2 files" in found
         assert "stdout.log" in found
         found = await page("?folder=out")
-        assert "deep/</a>" in found
+        assert "deep/</span></a>" in found
         assert "stdout.log" not in found
         assert "a many" not in words(found).partition("All files")[2]
         assert "<td" in await page("/out/half%2050%25.csv")
@@ -360,11 +370,11 @@ async def test_the_files_of_a_running_job_are_those_of_now(tmp_path) -> None:
         seen, end = [], "?folder=a%20many"
         while end:
             found = await page(end)
-            seen += re.findall(r"(\d{4})</a>", found)
+            seen += re.findall(r"(\d{4})</span></a>", found)
             nexts = links(found, "after=")
             end = nexts[0].partition("/files")[2] if nexts else ""
         assert seen == [f"{number:04}" for number in range(700)]
-        assert re.findall(r"(a many/\d{4})</a>", await page("?name=0123")) == ["a many/0123"]
+        assert re.findall(r"(a many/\d{4})</span></a>", await page("?name=0123")) == ["a many/0123"]
 
 
 # -- who sees them

@@ -22,7 +22,7 @@ from server.web.job.files_address import crumbs, quoted
 from server.web.job.files_folder import FolderPage, folder_of, folder_page, prefix_of
 from server.web.job.files_running import running_page
 from server.web.job.frame import JobFrame, frame_page, job_frame
-from server.web.job.preview_text import visible
+from server.web.job.preview_text import spelled, visible
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
 from shared.http.authentication import PRINCIPAL
@@ -98,6 +98,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         folder_of=folder_of,
         quoted=quoted,
         visible=visible,
+        spelled=spelled,
     )
 
 

@@ -35,6 +35,7 @@ from server.web.job.preview_text import (
     hex_rows,
     is_binary,
     read_text,
+    spelled,
     visible,
 )
 from server.web.site.page_route import PageRoute
@@ -111,7 +112,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         frame,
         "files",
         "files_preview",
-        title=f"{visible(path.rpartition('/')[2])} · Job {job.id}",
+        title=f"{spelled(path.rpartition('/')[2])} · Job {job.id}",
         refresh_s=None,
         query={**chosen, "folder": folder_of(prefix)},
         chosen=chosen,
@@ -129,6 +130,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         folder_of=folder_of,
         quoted=quoted,
         visible=visible,
+        spelled=spelled,
         inline=shown_as(path) is not None,
         **_content(view, data, start, size, window),
     )

@@ -73,6 +73,11 @@ def visible(text: str) -> Markup:
     return Markup().join(pieces)
 
 
+def spelled(text: str) -> str:
+    """The same as plain text: for attributes and titles."""
+    return _ODD.sub(lambda found: "".join(map(_code, found[0])), text)
+
+
 def _code(character: str) -> str:
     return f"\\u{{{ord(character):x}}}"
 
