@@ -223,7 +223,7 @@ async def test_other_users_see_no_log(tmp_path) -> None:
     async with with_tokens(tmp_path) as here:
         job_id, other = await here.job(), await here.job()
         link, not_its_own = await here.link(job_id), await here.link(other)
-        for path in (f"/jobs/{job_id}/log", f"/jobs/{job_id}/log/follow"):
+        for path in (f"/jobs/{job_id}/log", f"/live/{job_id}/log"):
             assert (await here.get(path, Authorization="Bearer the-token-of-bob"))[0] == 404
             assert (await here.get(f"{path}?link={not_its_own}"))[0] == 403
             assert (await here.get(path))[0] == 401

@@ -131,7 +131,7 @@ def _follows(
         return None
     place = (window.next_offset, window.next_line) if window is not None else (0, 1)
     number = None if attempt is None else attempt.number
-    path = f"/jobs/{job.id}/log/follow"
+    path = f"/live/{job.id}/log"
     found = address(request, site, path, stream=wanted.stream, attempt=number)
     return found + Markup("offset={}&amp;first={}").format(*place)
 
@@ -173,5 +173,5 @@ def _rows(shown: Mapping[str, Any], stream: str, here: Markup) -> list[Markup]:
 
 ROUTES: Final = (
     PageRoute("GET", f"{JOB_PAGE}/log", Area.JOBS, page, by_link=(Shows.JOB,)),
-    PageRoute("GET", f"{JOB_PAGE}/log/follow", Area.JOBS, follow, by_link=(Shows.JOB,)),
+    PageRoute("GET", "/live/{id}/log", Area.JOBS, follow, by_link=(Shows.JOB,)),
 )
