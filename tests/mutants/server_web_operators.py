@@ -42,7 +42,7 @@ MUTANTS: Final = (
         "a form about services is for operators",
         "services.py",
         'PageRoute("POST", "/new-service", Area.SERVICES, make)',
-        'PageRoute("POST", "/new-service", Area.STATUS, make)',
+        'PageRoute("POST", "/new-service", Area.JOBS, make)',
         f"{_SERVICES}users_see_services_and_their_own_numbers_and_change_nothing",
     ),
     of(
