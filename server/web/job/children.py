@@ -18,7 +18,7 @@ from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
 from shared.wire import JobState
 
-_AT_ONCE: Final = 1_000
+_AT_ONCE: Final = 500
 _LAST: Final = 2**63 - 1
 CHOICES: Final[Mapping[str, frozenset[JobState]]] = {
     "queued": frozenset({JobState.QUEUED}),
