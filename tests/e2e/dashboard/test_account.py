@@ -1,0 +1,88 @@
+"""Logging in and out with a real browser, and the pages of tokens and of the trail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from ferryman import SyncClient
+from tests.support.browser import too_wide, violations
+from tests.support.dev_program import DevProgram, started
+
+TOKEN = "the-token-of-the-operator"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
+    """A system that asks for a token."""
+    folder = tmp_path_factory.mktemp("guarded")
+    with started(folder, FERRYMAN_SERVER__TOKENS=TOKEN) as running:
+        yield running
+
+
+def test_a_login_leads_back_and_a_logout_ends_it(guarded, visit):
+    person = visit(guarded.url, may_complain=True)  # the browser reports the 401
+    page = person.open("/jobs?state=Failed")
+    assert page.url == f"{guarded.url}/login?next=%2Fjobs%3Fstate%3DFailed"
+    assert page.evaluate("document.activeElement.id") == "token"
+    page.keyboard.type("wrong-token")
+    page.keyboard.press("Enter")
+    page.get_by_text("This token is not good").wait_for()
+    page.keyboard.type(TOKEN)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{guarded.url}/jobs?state=Failed")
+    other = visit(guarded.url, may_complain=True)
+    other.log_in(TOKEN)
+    page.get_by_role("link", name="token-1").click()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="End all other sessions").click()
+    page.get_by_text("All other sessions are ended").wait_for()
+    assert other.open("/jobs").url.startswith(f"{guarded.url}/login")
+    page.get_by_role("button", name="Log out").first.click()
+    page.get_by_text("You have logged out").wait_for()
+    page.go_back()
+    page.wait_for_url(re.compile("/login"))  # nothing is kept to be looked at again
+
+
+def test_the_pages_are_for_everybody_and_every_screen(guarded, visit):
+    with SyncClient(guarded.url, token=TOKEN) as client:
+        made = client.create_token("ann-laptop", user="ann", expires_in="90d")
+        client.create_token("portal-of-the-institute-of-chemistry", "portal", users=["lab-*"])
+    for dark, width in ((False, 1600), (True, 390)):
+        person = visit(guarded.url, width=width, dark=dark)
+        page = person.open("/login")
+        assert violations(page) == []
+        person.log_in(TOKEN)
+        for path in ("/account", "/tokens", f"/tokens/{made.id}", "/audit"):
+            page = person.open(path)
+            assert not too_wide(page), (path, width)
+            assert violations(page) == [], (path, dark)
+            page.close()
+
+
+def test_a_token_is_made_without_scripts(guarded, visit):
+    person = visit(guarded.url, scripts=False)
+    person.log_in(TOKEN)
+    page = person.open("/tokens")
+    page.get_by_text("Make a token").click()
+    page.get_by_label("Name").first.fill("eve")
+    page.get_by_role("button", name="Make it").click()
+    text = page.locator("#copy-1").inner_text()
+    eve = visit(guarded.url)
+    eve.log_in(text)
+    eve.open("/account").locator("main dd").get_by_text("eve", exact=True).first.wait_for()
+
+
+def test_ferryman_dev_prints_a_link_that_logs_in(tmp_path, visit):
+    with started(tmp_path, FERRYMAN_SERVER__TOKENS=TOKEN) as running:
+        assert running.process.stdout is not None
+        lines = [running.process.stdout.readline() for _ in range(2)]
+        found = re.search(r"dashboard: (\S+)", lines[1])
+        assert found
+        person = visit(running.url)
+        page = person.open(found[1].removeprefix(running.url))
+        page.get_by_role("button", name="Log in as token-1").click()
+        page.wait_for_url(f"{running.url}/jobs")
+        page.close()
