@@ -53,13 +53,6 @@ MUTANTS: Final = (
         f"{_TESTS}a_run_sh_is_written_in_the_page",
     ),
     _of(
-        "nobody hears what another user's key has become",
-        _CHECKS,
-        'user_asked_for(principal, request.query.get("user") or None)',
-        'request.query.get("user") or principal.user_id or ""',
-        f"{_TESTS}a_repeat_under_the_same_key_makes_no_second_job",
-    ),
-    _of(
         "nobody hears of the quota of a user for whom they may not upload",
         _CHECKS,
         "if value and name not in errors}",
