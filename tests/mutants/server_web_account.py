@@ -91,13 +91,6 @@ MUTANTS: Final = (
         f"{_PAGES}wrong_tokens_are_limited_for_each_address",
     ),
     _of(
-        "addresses of one IPv6 network count as one",
-        "server/web/site/login_tries.py",
-        "_NETWORK: Final = 64",
-        "_NETWORK: Final = 128",
-        f"{_PAGES}wrong_tokens_are_limited_for_each_address",
-    ),
-    _of(
         "one principal has so many sessions at most",
         "server/store/sessions.py",
         "for one in others[most - 1 :]:",

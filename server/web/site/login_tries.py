@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from http import HTTPStatus
 from typing import Final
 
@@ -13,19 +12,17 @@ from shared.units.durations import say_duration
 from shared.units.rates import Rate
 
 _RATE: Final = Rate(10, "m")
-_NETWORK: Final = 64
-"""Bits that all IPv6 addresses of one sender have in common."""
 
 
 class LoginTries:
-    """Wrong tokens, by the address that they came from."""
+    """Wrong tokens, by the address that they came from: of IPv6, its /64 network."""
 
     def __init__(self, clock: Clock) -> None:
         self._buckets = Buckets(clock)
 
     def check(self, address: str) -> None:
         """Raises Refusal: there were too many; the next token is not even looked at."""
-        if wait_s := self._buckets.wait_s(_sender(address), _RATE):
+        if wait_s := self._buckets.wait_s(address, _RATE):
             raise Refusal(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 CODE,
@@ -36,14 +33,4 @@ class LoginTries:
 
     def count(self, address: str) -> None:
         """Count a wrong one."""
-        self._buckets.take(_sender(address), _RATE)
-
-
-def _sender(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if parsed.version == 4:
-        return address
-    return str(ipaddress.ip_network((parsed, _NETWORK), strict=False))
+        self._buckets.take(address, _RATE)
