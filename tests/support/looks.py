@@ -44,11 +44,24 @@ PAGES: Final = {
     "webhooks": "/webhooks",
     "webhook": "/webhooks/1",
     "tokens": "/tokens",
+    "token": "/tokens/{token}",
     "audit": "/audit",
     "account": "/account",
     "not-found": "/jobs/123456",
 }
 """What a picture is called -> the page."""
+
+
+NOT_PAGES: Final = (
+    "/assets/{version}/{path}",
+    "/live",
+    "/live/{id}",
+    "/jobs/{id}/log/follow",
+    "/jobs/{id}/rendered/{path}",
+    "/new/sent",
+    "/login/once",
+)
+"""Streams, what pages have in frames, and what is seen once."""
 
 
 def looks() -> str:

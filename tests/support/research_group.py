@@ -82,9 +82,10 @@ class ResearchGroup:
     schedule: int = 0
 
     @property
-    def numbers(self) -> dict[str, int]:
-        """Those of the jobs and of the schedule, for addresses."""
-        return {**self.jobs, "schedule": self.schedule}
+    def names(self) -> dict[str, int | str]:
+        """What stands in addresses: the jobs, the schedule, the token of ana."""
+        token = self.tokens["ana"].split("_")[1]
+        return {**self.jobs, "schedule": self.schedule, "token": token}
 
 
 @contextmanager

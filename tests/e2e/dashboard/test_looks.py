@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from server.domain.access import Area
 from server.web.routes import ROUTES
 from tests.support.browser import WIDTHS, Visitor, picture, too_wide, violations
-from tests.support.looks import MADE_FROM, PAGES, looks
+from tests.support.looks import MADE_FROM, NOT_PAGES, PAGES, looks
 from tests.support.research_group import ResearchGroup, research_group
 
 pytestmark = pytest.mark.slow
@@ -56,7 +55,7 @@ def test_every_page_fits_and_everybody_can_use_it(group, visit, pictures, width,
     wrong: dict[str, list[str]] = {}
     for name, path in PAGES.items():
         person: Visitor = nobody if name in NOBODY else operator
-        page = person.open(path.format(**group.numbers))
+        page = person.open(path.format(**group.names))
         page.wait_for_load_state("networkidle") if name == "charts" else None
         found = violations(page) + ["too wide"] * too_wide(page)
         (pictures / f"{name}-{width}-{theme}.webp").write_bytes(picture(page))
@@ -86,7 +85,7 @@ def test_no_page_weighs_more_than_100_kilobytes(group):
 
     heavy = {}
     for name, path in PAGES.items():
-        body = get(path.format(**group.numbers))
+        body = get(path.format(**group.names))
         text = gzip.decompress(body).decode() if body[:2] == b"\x1f\x8b" else body.decode()
         used = set(re.findall(r'(?:src|href)="(/assets/[^"]+)"', text))
         assets |= {one: len(get(one)) for one in used - assets.keys()}
@@ -99,9 +98,7 @@ def test_no_page_weighs_more_than_100_kilobytes(group):
 def test_every_page_has_a_picture():
     shown = {path.partition("?")[0] for path in PAGES.values()}
     for route in ROUTES:
-        if route.method != "GET" or route.path.startswith(("/assets/", "/live")):
-            continue
-        if route.area is Area.OPEN and route.path != "/login":
+        if route.method != "GET" or route.path in NOT_PAGES:
             continue
         parts = route.path.split("/")
         assert any(_fits(parts, path.split("/")) for path in shown), route.path
