@@ -116,7 +116,7 @@ async def dashboard(
     *,
     client: Client,
 ) -> None:
-    """Open the dashboard in the browser, logged in with the token of this command line.
+    """Open the dashboard in the browser, logged in.
 
     The address that is printed logs in once, within a minute.
     """

@@ -26,7 +26,7 @@ _WIDTH: Final = 42
 async def statistics(
     period: Annotated[
         Literal["hour", "day", "week"],
-        typer.Option("--period", "-p", help="How far back."),
+        typer.Option("--period", "-p", metavar="PERIOD", help="How far back: hour, day or week."),
     ] = "hour",
     service: Annotated[
         str | None,
@@ -36,7 +36,7 @@ async def statistics(
     *,
     client: Client,
 ) -> None:
-    """Show how many jobs waited, ran and failed when, and for how long."""
+    """Show how many jobs waited, ran and failed over time."""
     found = await client.statistics(period, service)
     if json:
         show.print_json(found)

@@ -19,7 +19,7 @@ from ferryman.cli.completion import SCRIPTS
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["sta"], ["status"]),
+        (["statu"], ["status"]),
         (["agents", "dr"], ["drain"]),
         (["--url", "X", "agents", "dr"], ["drain"]),
         (["agents", "--url", "X", "dr"], ["drain"]),
@@ -79,17 +79,17 @@ def home(tmp_path: Path) -> Path:
 BASH = """
 source ./script
 COMP_WORDS=(ferryman agents d) COMP_CWORD=2; _ferryman; echo "${COMPREPLY[@]}"
-COMP_WORDS=(ferryman sta) COMP_CWORD=1; _ferryman; echo "${COMPREPLY[@]}"
+COMP_WORDS=(ferryman statu) COMP_CWORD=1; _ferryman; echo "${COMPREPLY[@]}"
 COMP_WORDS=(ferryman submit x) COMP_CWORD=2; _ferryman; echo "files${COMPREPLY[@]}"
 """
 ZSH = """
 compdef() { }; _describe() { print -l $found }; _files() { print files }; source ./script
 words=(ferryman agents d); CURRENT=3; _ferryman
-words=(ferryman sta); CURRENT=2; _ferryman
+words=(ferryman statu); CURRENT=2; _ferryman
 words=(ferryman submit x); CURRENT=3; _ferryman
 """
 FISH = """
-source ./script; complete -C "ferryman agents d"; complete -C "ferryman sta"
+source ./script; complete -C "ferryman agents d"; complete -C "ferryman statu"
 complete -C "ferryman submit fil"
 """
 
@@ -124,7 +124,7 @@ def test_the_shells_take_it(home, tmp_path, monkeypatch, name, flags, code, prin
     [
         ("bash", "complete -p ferryman", "-F _ferryman ferryman"),
         ("zsh", "print -- $_comps[ferryman]", "_ferryman"),
-        ("fish", 'complete -C "ferryman sta"', "status\tShow jobs."),
+        ("fish", 'complete -C "ferryman statu"', "status\tShow jobs."),
     ],
 )
 async def test_one_command_sets_it_up_and_a_second_changes_nothing(

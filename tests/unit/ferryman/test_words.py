@@ -70,7 +70,7 @@ async def test_all_help_is_of_one_style(ferryman, monkeypatch, words) -> None:
 @pytest.mark.parametrize(
     ("words", "nearest"),
     [
-        (("statsu", 1), "Did you mean 'status'?"),
+        (("sttaus", 1), "Did you mean 'status'?"),
         (("status", 1, "--jsn"), "did you mean --json?"),
         (("--jsn", "status", 1), "did you mean --json?"),
         (("agents", "drian", "north"), "Did you mean 'drain'?"),

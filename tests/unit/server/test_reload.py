@@ -100,7 +100,7 @@ async def test_exceptions_for_users_are_applied_and_what_holds_for_all_is_not(
         ("setting.not_applied", "server.stored_per_user"),
         ("setting.changed", "users.ann"),
     ]
-    assert applied.allowed.of("ann") == Allowance(uploads=3)
+    assert applied.allowed.of("ann") == Allowance(uploads=3, sources={"uploads": "users.ann"})
     assert applied.allowed.of("bob") == Allowance()
 
 

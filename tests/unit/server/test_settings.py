@@ -159,7 +159,9 @@ def test_every_setting_of_a_service_reaches_it(tmp_path) -> None:
         results=4 << 20,
         network=True,
     )
-    assert read(text, tmp_path).services["dock"].service("dock") == Service(
+    found = read(text, tmp_path).services["dock"].service("dock")
+    assert {"timeout", "limits.network", "retry_on"} < found.given
+    assert replace(found, given=frozenset()) == Service(
         "dock",
         runs_per_user=2,
         max_runs=3,
@@ -382,13 +384,21 @@ rate_limit = "1000/m"
 def test_users_have_their_own_allowance_then_their_groups_then_everybodys(tmp_path):
     file = tmp_path / "ferryman.toml"
     file.write_text(USERS)
-    found = allowances(load.read(file, {}, {}))
-    assert found.of("cy") == Allowance(stored=10**9, rate=Rate(50, "s"))
-    assert found.of("ann") == replace(
-        found.of("cy"), stored=5 * 10**9, runs={"": 7}, queued={"s": 9}
-    )
-    assert found.of("bob") == replace(found.of("ann"), stored=0, rate=Rate(), queued={"": 3})
-    assert found.of("portal") == replace(found.of("cy"), rate=Rate(1_000, "m"))
+    allowed = allowances(load.read(file, {}, {}))
+    found = {
+        user: replace(allowed.of(user), sources={}, group="")
+        for user in ("ann", "bob", "cy", "portal")
+    }
+    assert found["cy"] == Allowance(stored=10**9, rate=Rate(50, "s"))
+    assert found["ann"] == replace(found["cy"], stored=5 * 10**9, runs={"": 7}, queued={"s": 9})
+    assert found["bob"] == replace(found["ann"], stored=0, rate=Rate(), queued={"": 3})
+    assert found["portal"] == replace(found["cy"], rate=Rate(1_000, "m"))
+    assert (allowed.of("ann").group, allowed.of("cy").group) == ("lab", "")
+    assert allowed.of("ann").sources == {
+        "stored": "groups.lab",
+        "runs.": "groups.lab",
+        "queued.s": "groups.lab",
+    }
 
 
 @pytest.mark.parametrize(
