@@ -65,6 +65,14 @@ MUTANTS: Final = (
         f"{_PAGES}a_table_is_cut_to_what_a_page_can_show_and_its_cells_are_text",
     ),
     _mutant(
+        "a table with one cell of blanks does not occupy the server for minutes",
+        "web/job/preview_table.py",
+        r'(\d++([.,]\d*+)?|[.,]\d++)([eE][+-]?\d++)?\s*+%?\s*+"',
+        r'(\d++([.,]\d*+)?|[.,]\d++)([eE][+-]?\d++)?\s*%?\s*"',
+        "tests/unit/server/web/test_file_previews.py::test_"
+        "a_cell_with_many_blanks_in_it_costs_no_more_than_another",
+    ),
+    _mutant(
         "parts of a path that browsers leave out do not lead to another page",
         "web/job/files_address.py",
         'odd = not _LOST.isdisjoint(path.split("/"))',

@@ -18,7 +18,11 @@ MAX_CELL: Final = 200
 """Characters."""
 _DELIMITERS: Final = ",;\t"
 _SAMPLE_ROWS: Final = 20
-_NUMBER: Final = re.compile(r"\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*%?\s*", re.ASCII)
+_NUMBER: Final = re.compile(
+    # Possessive: a cell may be as long as the window, and blanks are not tried in every division.
+    r"\s*+[+-]?(\d++([.,]\d*+)?|[.,]\d++)([eE][+-]?\d++)?\s*+%?\s*+",
+    re.ASCII,
+)
 _NO_NUMBER: Final = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "inf", "-inf"})
 
 

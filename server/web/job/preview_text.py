@@ -65,12 +65,13 @@ def visible(text: str) -> Markup:
     """The text, with what cannot be seen or turns text around shown as code points."""
     if _ODD.search(text) is None:
         return Markup.escape(text)
-    pieces = _ODD.split(text)
-    pieces[1::2] = [
-        Markup('<span class="odd">{}</span>').format("".join(map(_code, one)))
-        for one in pieces[1::2]
-    ]
-    return Markup().join(pieces)
+    # Escaping neither makes nor changes such characters, and their code points need none.
+    marked = _ODD.sub(_marked, str(Markup.escape(text)))
+    return Markup(marked)  # noqa: S704 - 16,000 of them in one window
+
+
+def _marked(found: re.Match[str]) -> str:
+    return f'<span class="odd">{"".join(map(_code, found[0]))}</span>'
 
 
 def spelled(text: str) -> str:
