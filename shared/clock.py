@@ -63,8 +63,13 @@ def utc(at: Micros) -> datetime:
 
 
 def iso(at: Micros) -> str:
-    """ISO 8601 in UTC with microseconds and ``Z``, for sentences and manifests."""
+    """ISO 8601 in UTC with microseconds and ``Z``, for documents and manifests."""
     return utc(at).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def say_time(at: Micros) -> str:
+    """ISO 8601 in UTC to the second, for sentences."""
+    return utc(at).isoformat(timespec="seconds")[:-6] + "Z"
 
 
 def from_iso(text: str) -> Micros:

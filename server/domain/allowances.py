@@ -8,7 +8,7 @@ from typing import Final
 
 from server.domain.errors import FerrymanError
 from server.domain.service import Service
-from shared.clock import SECOND, Micros, iso
+from shared.clock import SECOND, Micros, say_time
 from shared.units.rates import UNLIMITED, Rate
 from shared.units.sizes import say_size
 
@@ -91,7 +91,7 @@ class DayUsed(FerrymanError):
         super().__init__(
             f"user {user_id} has uploaded {say_size(used)} of the {say_size(most)} that one user "
             f"may upload a day (upload_per_user_per_day), so {left} is left and this upload has "
-            f"{say_size(size)}: try again after {iso(renewed)}"
+            f"{say_size(size)}: try again after {say_time(renewed)}"
         )
         self.retry_after_s = max(1, -((now - renewed) // SECOND))
 

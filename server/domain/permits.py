@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from server.domain.errors import FerrymanError
-from shared.clock import Micros, iso
+from shared.clock import Micros, say_time
 from shared.principals import Principal, Role
 
 MAX_TICKET_S: Final = 86_400.0
@@ -166,7 +166,7 @@ class Permits:
         if now >= permit.expires_at:
             raise PermitRefused(
                 f"{code}_expired",
-                f"this {word} expired at {iso(permit.expires_at)}; ask for another one",
+                f"this {word} expired at {say_time(permit.expires_at)}; ask for another one",
             )
         return permit
 

@@ -39,7 +39,7 @@ from server.ports.schedules import Schedules as Store
 from server.stages.accept import Accept, new_job
 from server.stages.array_tasks import with_counted_tasks, with_tasks
 from server.stages.stage import Resources, Stage
-from shared.clock import SECOND, Micros, iso
+from shared.clock import SECOND, Micros, say_time
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL, Principal
 from shared.units.durations import say_duration
@@ -273,7 +273,7 @@ def _missed(schedule: Schedule, now: Micros) -> str:
     if late_s <= LATE_S or schedule.timing.missed == "run_once":
         return ""
     return (
-        f"skipped: no server was running at {iso(schedule.next_at)}, which was noticed "
+        f"skipped: no server was running at {say_time(schedule.next_at)}, which was noticed "
         f"{say_duration(round(late_s))} later"
     )
 

@@ -24,7 +24,7 @@ from server.domain.tokens import (
     text_of,
 )
 from server.ports.tokens import TokenFilter, TokenRecords
-from shared.clock import SECOND, Clock, Micros, iso
+from shared.clock import SECOND, Clock, Micros, say_time
 from shared.principals import Principal, Role, Scope
 
 log = structlog.get_logger()
@@ -89,9 +89,9 @@ class Tokens:
                 return _refused(f"token {token_id} was rotated, it has another secret now")
         # Only who has the secret learns more.
         if record.revoked_at is not None:
-            return _refused(f"token {token_id} was revoked on {iso(record.revoked_at)}")
+            return _refused(f"token {token_id} was revoked on {say_time(record.revoked_at)}")
         if not record.live(now):
-            return _refused(f"token {token_id} has expired on {iso(record.expires_at or 0)}")
+            return _refused(f"token {token_id} has expired on {say_time(record.expires_at or 0)}")
         self._uses[token_id] = now, peer
         return principal
 
