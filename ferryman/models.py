@@ -83,6 +83,8 @@ class QueueInfo(Wire):
     limit: int | None = None
     until: AwareDatetime | None = None
     """``not_before``: when it may be sent."""
+    expected_at: AwareDatetime | None = None
+    """About when it starts, by how long jobs of the service ran lately; None: not known."""
     waits_for: list[int] = Field(default_factory=list)
     """``dependency``: the jobs that have not completed yet, the first hundred."""
 

@@ -29,6 +29,17 @@ def say_duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
+def say_about(seconds: float) -> str:
+    """An estimate for people, no more exact than it can be: ``7 min``, ``25 min``, ``3 h``,
+    ``2 d``; at least a minute.
+    """
+    minutes = max(1, round(seconds / 60))
+    if minutes < 58:
+        return f"{minutes if minutes < 10 else 5 * round(minutes / 5)} min"
+    hours = round(minutes / 60)
+    return f"{hours} h" if hours < 48 else f"{round(hours / 24)} d"
+
+
 def say_count(count: int, what: str) -> str:
     """For people: ``1 job``, ``2 jobs``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from ferryman.cli.table import draw
-from ferryman.units import say_duration, say_size
+from ferryman.clock import wall_clock
+from ferryman.units import say_about, say_duration, say_size
 
 if TYPE_CHECKING:
     from ferryman.event_models import EventDoc
     from ferryman.form import ProgressCallback
-    from ferryman.models import AttemptDoc, JobDoc
+    from ferryman.models import AttemptDoc, JobDoc, QueueInfo
 
 _MIN_FOR_BAR: Final = 1 << 20
 """Bytes; a smaller transfer is over before a bar is seen."""
@@ -76,8 +77,15 @@ def status_line(job: JobDoc) -> str:
     if job.progress is not None:
         words.append(_progress(job))
     if job.queue is not None:
-        words.append(job.queue.reason)
+        words.append(_waits(job.queue))
     return "  ".join(words)
+
+
+def _waits(queue: QueueInfo) -> str:
+    """Why a job waits, and about how long it will."""
+    if queue.expected_at is None:
+        return queue.reason
+    return f"{queue.reason}; starts in about {say_about(since(wall_clock(), queue.expected_at))}"
 
 
 def _progress(job: JobDoc) -> str:
@@ -100,7 +108,7 @@ def details(job: JobDoc, attempts_command: str) -> Iterator[str]:
     tagged = f", tagged {', '.join(job.tags)}" if job.tags else ""
     yield f"  user {job.user_id}, service {job.service}{named}{tagged}"
     if job.queue is not None:
-        yield f"  waiting at position {job.queue.position}: {job.queue.reason}"
+        yield f"  waiting at position {job.queue.position}: {_waits(job.queue)}"
     if job.attempt:
         where = f" on {job.agent}" if job.agent else ""
         others = f"; all attempts: {attempts_command}" if job.attempt > 1 else ""
@@ -162,7 +170,7 @@ def print_jobs(listed: Iterable[JobDoc]) -> None:
             job.service,
             local(job.created_at),
             job.child_name or job.name or "",
-            job.message if job.queue is None else job.queue.reason,
+            job.message if job.queue is None else _waits(job.queue),
         )
         for job in listed
     ]

@@ -26,6 +26,7 @@ from server.stages.audit import AuditTrail
 from server.stages.bulk import Bulk
 from server.stages.cancel import Cancel
 from server.stages.delete import Delete
+from server.stages.recent import RecentServices
 from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.services import Services
@@ -50,6 +51,7 @@ class Context:
     agents: Agents
     services: Services
     statistics: Statistics
+    recent: RecentServices
     allowances: Allowances
     watch: Watch
     clock: Clock
@@ -115,7 +117,9 @@ class Context:
     async def queue_of(self, jobs: Sequence[Job], *, in_list: bool = False) -> dict[int, QueueInfo]:
         """Why those of the jobs that wait do."""
         now = self.clock.now()
-        return await why_waiting(jobs, self.services, self.jobs, self.fleet, now, in_list=in_list)
+        return await why_waiting(
+            *(jobs, self.services, self.jobs, self.fleet, now, self.recent.of), in_list=in_list
+        )
 
     async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:
         """The jobs as lists show them, those that wait with the reason."""

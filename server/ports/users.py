@@ -31,8 +31,10 @@ class UserLoads(Protocol):
         """
         ...
 
-    async def waiting_users(self, service: str, most: int) -> list[str]:
-        """Who has jobs of the service that may be sent, by name."""
+    async def waiting_users(self, service: str, most: int, most_jobs: int) -> dict[str, int]:
+        """Who has jobs of the service that may be sent, by name, and how many each has; counts no
+        further than ``most_jobs``.
+        """
         ...
 
     async def user_loads(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from server.domain.batch import Batch
+from server.domain.expected_start import Limit, Recent, before_in_service, rounded_at, wait_s
 from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from server.ports import Fleet, Held, Jobs
-from shared.clock import Micros, iso, utc
+from shared.clock import Micros, say_time, utc
 from shared.wire import JobState, QueueInfo, WaitReason
 
 _NAMED: Final = 5
@@ -18,6 +19,15 @@ _NAMED: Final = 5
 _COUNTED: Final = 1_000
 _COUNTED_IN_LISTS: Final = 100
 """How far positions are counted in lists, where they are counted for each job."""
+_FOR_A_SLOT: Final = frozenset(
+    {
+        WaitReason.USER_QUOTA,
+        WaitReason.SERVICE_QUOTA,
+        WaitReason.AGENTS_BUSY,
+        WaitReason.EARLIER_JOBS,
+    }
+)
+"""Reasons that end when jobs before it start and end."""
 
 
 async def why_waiting(
@@ -26,12 +36,14 @@ async def why_waiting(
     jobs: Jobs,
     fleet: Fleet,
     now: Micros,
+    recent: Callable[[str], Awaitable[Recent]] | None = None,
     *,
     in_list: bool = False,
 ) -> dict[int, QueueInfo]:
     """Position in the queue and reason of each of the jobs that waits; the others are left out.
 
     Args:
+        recent: gives what a service did lately; None: no start is estimated.
         in_list: positions are counted less far.
     """
     waiting = [job for job in listed if _waits(job)]
@@ -41,7 +53,8 @@ async def why_waiting(
     parents = {job.id if job.deferred else job.parent_id for job in waiting} - {None}
     batches = await jobs.batches_of([one for one in parents if one is not None])
     queued = [job.id for job in waiting if job.state is JobState.QUEUED]
-    before = await jobs.queued_before(queued, _COUNTED_IN_LISTS if in_list else _COUNTED)
+    counted = _COUNTED_IN_LISTS if in_list else _COUNTED
+    before = await jobs.queued_before(queued, counted)
     found = {}
     for job in waiting:
         position = 1 + before.get(job.id, 0)
@@ -60,6 +73,8 @@ async def why_waiting(
                 or _not_sent(job, service, now)
                 or held.not_sent(job, service, position)
             )
+            if recent is not None and why["code"] in _FOR_A_SLOT and position <= counted:
+                why |= held.expected(job, service, position, await recent(service.name), now)
         found[job.id] = QueueInfo(position=position, **why)
     return found
 
@@ -105,7 +120,7 @@ def _on_hold(job: Job, on: Sequence[int], batch: Batch | None) -> dict[str, Any]
 def _not_sent(job: Job, service: Service, now: Micros) -> dict[str, Any] | None:
     """Why the job may not be sent, whatever others do."""
     if job.not_before > now:
-        at = iso(job.not_before)
+        at = say_time(job.not_before)
         reason = (
             f"to be tried again at {at}: {job.message}"
             if job.attempt
@@ -125,12 +140,14 @@ class _Held:
         self._fleet = fleet
         self._agents, self._running = Counter[str](), Counter[str]()
         self._services, self._users = Counter[str](), Counter[tuple[str, str]]()
+        self._at = Counter[tuple[str, str]]()
         self._no_agent: dict[str, str] = {}
         self._all_busy: dict[str, str] = {}
         for one in held:
             self._agents[one.agent] += one.slots
             self._running[one.agent] += one.running
             self._services[one.service] += one.slots
+            self._at[one.service, one.agent] += one.slots
             self._users[one.service, one.user_id] += one.slots
 
     def at_agent(self, job: Job) -> dict[str, Any]:
@@ -166,6 +183,33 @@ class _Held:
         if position > 1:
             return _why(WaitReason.EARLIER_JOBS, "earlier jobs of the same user come first")
         return _why(WaitReason.NEXT, "next in turn")
+
+    def expected(
+        self, job: Job, service: Service, position: int, recent: Recent, now: Micros
+    ) -> dict[str, Any]:
+        """About when the job starts, where that can be said.
+
+        Args:
+            position: of the job, which waits for a slot, among those of its user.
+        """
+        if recent.run_time_s is None or recent.waiting is None:
+            return {}
+        name, user = service.name, job.user_id
+        others = [jobs for one, jobs in recent.waiting.items() if one != user]
+        before = before_in_service(position, others)
+        limits = [
+            Limit(service.runs_of(user), self._users[name, user], position - 1),
+            Limit(service.max_runs, self._services[name], before),
+        ]
+        able = self._fleet.candidates(name)
+        if all(one.slots is not None for one in able):
+            # What other services have at the agents, they are taken to keep.
+            own = sum(self._at[name, one.name] for one in able)
+            others_use = sum(self._agents[one.name] for one in able) - own
+            slots = sum(one.slots or 0 for one in able) - others_use
+            limits.append(Limit(slots, own, before))
+        wait = wait_s(recent.run_time_s, limits)
+        return {} if wait is None else {"expected_at": utc(rounded_at(now, wait))}
 
     def _slots(self, service: str) -> dict[str, int]:
         """How many slots of the agents that can take it are taken, as far as they say."""

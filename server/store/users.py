@@ -7,6 +7,7 @@ from typing import Final
 
 from server.domain.allowances import day_of
 from server.ports.users import UserLoad
+from server.store.queue import READY
 from server.store.statements import Part, batches
 from shared.clock import Micros
 
@@ -20,18 +21,23 @@ _USERS: Final = """
     )
     SELECT user_id FROM found WHERE user_id IS NOT NULL ORDER BY user_id
 """
-_READY: Final = """
-    SELECT min(user_id) FROM jobs WHERE service = :service AND state = 'Queued' AND not_before = 0
-    AND hold IS NULL AND deferred = 0 AND user_id > {after}
-"""
+_NEXT: Final = f"""
+    SELECT min(user_id) FROM jobs WHERE service = :service AND {READY} AND user_id > {{after}}
+"""  # noqa: S608 - no user input
 _WAITING: Final = f"""
     WITH RECURSIVE found (user_id, n) AS (
-        SELECT ({_READY.format(after="''")}), 1
+        SELECT ({_NEXT.format(after="''")}), 1
         UNION ALL
-        SELECT ({_READY.format(after="found.user_id")}), n + 1
+        SELECT ({_NEXT.format(after="found.user_id")}), n + 1
         FROM found WHERE user_id IS NOT NULL AND n < :most
     )
-    SELECT user_id FROM found WHERE user_id IS NOT NULL ORDER BY user_id
+    SELECT user_id, (
+        SELECT count(*) FROM (
+            SELECT 1 FROM jobs WHERE service = :service AND {READY} AND user_id = found.user_id
+            LIMIT :most_jobs
+        ) AS some
+    ) AS jobs
+    FROM found WHERE user_id IS NOT NULL ORDER BY user_id
 """  # noqa: S608 - no user input
 _STORED: Final = """
     SELECT user_id, sum(
@@ -60,9 +66,10 @@ class Users(Part):
         rows = await self._database.list_rows(_USERS, {"first": first, "most": most})
         return [row["user_id"] for row in rows]
 
-    async def waiting_users(self, service: str, most: int) -> list[str]:
-        rows = await self._database.list_rows(_WAITING, {"service": service, "most": most})
-        return [row["user_id"] for row in rows]
+    async def waiting_users(self, service: str, most: int, most_jobs: int) -> dict[str, int]:
+        params = {"service": service, "most": most, "most_jobs": most_jobs}
+        rows = await self._database.list_rows(_WAITING, params)
+        return {row["user_id"]: row["jobs"] for row in rows}
 
     async def user_loads(
         self, users: Sequence[str], at: Micros, most_queued: int

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator
 from ferryman.units import LONGEST_S as LONGEST_S
 from ferryman.units import MAX_LENGTH, bounded
 from ferryman.units import parse_duration as parse_duration
+from ferryman.units import say_about as say_about
 from ferryman.units import say_duration as say_duration
 from ferryman.units import strip_bounded as strip_bounded
 

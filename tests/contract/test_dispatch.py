@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from server.domain.batch import Batch
+from server.domain.expected_start import Recent
 from server.domain.jobs import Hold, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.http import documents
 from server.stages.waiting import why_waiting
-from shared.clock import iso, utc
+from shared.clock import say_time, utc
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
 from tests.support.simulation import World
 
@@ -196,7 +197,7 @@ async def test_a_job_shows_its_place_by_priority_and_when_it_may_be_sent(world) 
     ]
     later = await world.upload("ann", "patient", not_before="in 1h")
     listed = [await world.jobs.get(job) for job in (low, first, high, later)]
-    at = iso(listed[-1].not_before)
+    at = say_time(listed[-1].not_before)
     now = world.steady.now()
     found = await why_waiting(listed, world.services, world.jobs, world.registry, now, in_list=True)
     assert [found[job.id].position for job in listed] == [3, 2, 1, 3]
@@ -207,6 +208,50 @@ async def test_a_job_shows_its_place_by_priority_and_when_it_may_be_sent(world) 
         code=WaitReason.NOT_BEFORE,
         until=utc(listed[-1].not_before),
     )
+
+
+async def test_the_start_of_a_job_that_waits_for_a_slot_is_estimated(world) -> None:
+    async def lately(_: str) -> Recent:
+        return Recent(600.0, {"ann": 3, "bob": 1})
+
+    async def expected(job_id: int, recent: Any = lately) -> float | None:
+        job, now = await world.jobs.get(job_id), world.steady.now()
+        found = await why_waiting(
+            *([job], world.services, world.jobs, world.registry, now), recent, in_list=True
+        )
+        at = found[job_id].expected_at
+        return None if at is None else (at - utc(now)).total_seconds()
+
+    await world.start()
+    jobs = [await world.upload("ann", "patient") for _ in range(3)]
+    held = await world.upload("ann", "patient", not_before="in 1h")
+    after = await world.upload("ann", "patient", after=str(jobs[0]))
+    await sweep(world)
+    # One is under way; of bob one is before the second, half of one before the first on average.
+    assert 900 <= (await expected(jobs[1]) or 0) <= 1_200
+    assert 1_800 <= (await expected(jobs[2]) or 0) <= 2_100
+    assert await expected(held) is None
+    assert await expected(after) is None
+
+    async def unknown(_: str) -> Recent:
+        return Recent()
+
+    async def many_users(_: str) -> Recent:
+        return Recent(600.0, None)
+
+    assert await expected(jobs[1], unknown) is None
+    assert await expected(jobs[1], many_users) is None
+    world.services["patient"] = replace(world.services["patient"], paused=True)
+    assert await expected(jobs[1]) is None
+    world.services["patient"] = SERVICES["patient"]
+    for agent in world.agents:
+        agent.drop()
+    for _ in range(3):
+        await world.clock.advance(30.0)
+        await sweep(world)
+    code = (await waits(world, jobs[1]) or QueueInfo(position=0, reason="")).code
+    assert code is WaitReason.NO_AGENT
+    assert await expected(jobs[1]) is None
 
 
 async def test_a_job_names_the_jobs_that_it_waits_for(world) -> None:

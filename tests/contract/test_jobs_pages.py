@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from datetime import datetime
 from html import unescape
 from typing import Any
 
 import pytest
 from aiohttp import FormData
 
+from server.domain.expected_start import Recent
+from server.stages.recent import RecentServices
 from shared.principals import Principal, Role, Scope
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import RUN, ServerClient, driving
@@ -49,6 +52,13 @@ class World:
             async with self.caller.session.get(path, headers=self.shown("admin")):
                 pass
         return job_id
+
+    async def running(self, job_id: int) -> None:
+        seen = "Queued"
+        while seen != "Running":
+            path = f"{self.url}/api/v1/jobs/{job_id}?wait=20&seen={seen}"
+            async with self.caller.session.get(path, headers=self.shown("admin")) as answer:
+                seen = (await answer.json())["status"]
 
     async def see(self, path: str, who: str = "ann") -> tuple[int, str]:
         headers = {**self.shown(who), "Accept": "text/html"}
@@ -96,6 +106,34 @@ async def test_a_list_without_jobs_says_what_to_do(world):
     assert "Remove all filters" in page
     status, page = await world.see("/dead-letters")
     assert "no job has failed for good" in page
+
+
+async def test_a_row_says_about_when_a_job_starts_and_gives_times_for_people(tmp_path, monkeypatch):
+    async def lately(_: object, service: str) -> Recent:
+        return Recent(1_500.0, {"ann": 1})
+
+    monkeypatch.setattr(RecentServices, "of", lately)
+    agent = FakeOrchestrator(then="Running")
+    async with driving(tmp_path, agent, principals=PRINCIPALS) as caller:
+        world = World(caller)
+        running = [await world.job(wait=False) for _ in range(2)]
+        waits = await world.job(wait=False)
+        for job in running:
+            await world.running(job)
+        later = await world.job(wait=False, not_before="in 2h")
+        for path in ("/jobs", f"/jobs/{waits}"):
+            page = " ".join(unescape((await world.see(path))[1]).split())
+            assert re.search(r"about (10|15|20) min</time>", page), page
+        page = (await world.see("/jobs"))[1]
+        assert page.count(">about ") == 1, "of that with a time of its own nothing is estimated"
+        for path in ("/jobs", f"/jobs/{later}"):
+            page = (await world.see(path))[1]
+            assert re.search(r"To be sent <time [^>]*>in 1 h</time>, as it was asked for\.", page)
+            assert not re.search(r"\d\d:\d\d\.\d+Z", page)
+        async with caller.session.get(
+            f"{world.url}/api/v1/jobs/{waits}", headers=world.shown("ann")
+        ) as answer:
+            assert datetime.fromisoformat((await answer.json())["queue"]["expected_at"]).second == 0
 
 
 async def test_everybody_sees_their_own_jobs_only(world):

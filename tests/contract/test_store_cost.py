@@ -108,7 +108,7 @@ SWEEPS: dict[str, Call] = {
     "waiting_for": lambda jobs: jobs.waiting_for(5),
     "counts": lambda jobs: jobs.counts(Filter(user_id="ann"), 1_000),
     "users": lambda jobs: jobs.users("", 50),
-    "waiting_users": lambda jobs: jobs.waiting_users("s", 50),
+    "waiting_users": lambda jobs: jobs.waiting_users("s", 50, 100),
     "files_in_use": lambda jobs: jobs.files_in_use(["a", "b"]),
 }
 

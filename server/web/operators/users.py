@@ -86,7 +86,7 @@ async def _busy(context: Context, held: Mapping[str, int]) -> list[str]:
     most = sorted(held, key=lambda user: (-held[user], user))[:_AT_WORK]
     waiting: set[str] = set()
     for service in (await context.jobs.queued_services())[:_SERVICES]:
-        waiting |= set(await context.jobs.waiting_users(service, _AT_WORK))
+        waiting |= set(await context.jobs.waiting_users(service, _AT_WORK, 1))
     return [*most, *sorted(waiting - set(most))][:_AT_WORK]
 
 

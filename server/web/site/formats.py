@@ -7,7 +7,7 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from shared.units.durations import say_duration
+from shared.units.durations import say_about, say_duration
 
 _SHORT: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -36,6 +36,16 @@ def relative(seconds: float) -> str:
 def duration(seconds: float | None) -> Markup | str:
     """How long something took or may take."""
     return Markup('<span class="none">–</span>') if seconds is None else say_duration(seconds)
+
+
+def about(at: datetime, now: datetime) -> Markup:
+    """How long it is until a time that was estimated."""
+    exact = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    machine = at.astimezone(UTC).isoformat(timespec="minutes")
+    text = say_about((at - now).total_seconds())
+    return Markup('<time datetime="{}" title="about {}">about {}</time>').format(
+        machine, exact, text
+    )
 
 
 def number(value: float | None) -> Markup | str:

@@ -184,6 +184,7 @@ class _Helpers:
             "url": self.url,
             "csrf": self.csrf,
             "csrf_token": functools.partial(self.site.csrf.token, self.forms),
+            "about": functools.partial(formats.about, now=now),
             "when": functools.partial(formats.when, now=now),
             "now": now,
         }

@@ -20,9 +20,10 @@ async def test_users_are_listed_by_name_from_one_on(jobs: SqlJobs) -> None:
 async def test_who_waits_is_listed_for_a_service(jobs: SqlJobs) -> None:
     for user, service in (("bob", "s"), ("ann", "s"), ("ann", "s"), ("zoe", "other")):
         await jobs.insert(new(user, service), "queued")
-    assert await jobs.waiting_users("s", 10) == ["ann", "bob"]
-    assert await jobs.waiting_users("s", 1) == ["ann"]
-    assert await jobs.waiting_users("none", 10) == []
+    assert await jobs.waiting_users("s", 10, 10) == {"ann": 2, "bob": 1}
+    assert await jobs.waiting_users("s", 10, 1) == {"ann": 1, "bob": 1}
+    assert await jobs.waiting_users("s", 1, 10) == {"ann": 2}
+    assert await jobs.waiting_users("none", 10, 10) == {}
 
 
 async def test_what_users_have_is_what_each_has_alone(jobs: SqlJobs) -> None:

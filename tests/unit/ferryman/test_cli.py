@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
 import pytest
@@ -14,6 +14,7 @@ from aiohttp import web
 from ferryman import JobState
 from ferryman.cli import follow, jobs, show
 from ferryman.cli.exits import exit_code_of_job
+from ferryman.clock import wall_clock
 from shared.wire import EventDoc, EventPage, JobDoc, QueueInfo, Reason, Usage
 from tests.unit.ferryman.conftest import ZIP, Host
 from tests.unit.ferryman.fake_server import answer, job, problem, serving
@@ -301,7 +302,9 @@ async def test_lists_are_lines_with_tabs_where_nobody_looks(ferryman):
 async def test_a_list_says_why_each_job_waits_and_names_children(ferryman):
     waits = [
         QueueInfo(position=2, reason="to be sent at ten"),
-        QueueInfo(position=1, reason="busy"),
+        QueueInfo(
+            position=1, reason="busy", expected_at=wall_clock() + timedelta(minutes=20, seconds=30)
+        ),
     ]
     host = Host(job(JobState.RUNNING, message="it runs"))
     host.listed = [
@@ -315,7 +318,7 @@ async def test_a_list_says_why_each_job_waits_and_names_children(ferryman):
     assert shown == {
         "17": ["", "it runs"],
         "16": ["", "to be sent at ten"],
-        "15": ["", "busy"],
+        "15": ["", "busy; starts in about 20 min"],
         "14": ["3", "done"],
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ferryman.units import say_count, say_duration, say_size
+from ferryman.units import say_about, say_count, say_duration, say_size
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,25 @@ from ferryman.units import say_count, say_duration, say_size
 )
 def test_a_duration(seconds, text):
     assert say_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "1 min"),
+        (0, "1 min"),
+        (100, "2 min"),
+        (9.4 * 60, "9 min"),
+        (12 * 60, "10 min"),
+        (58.4 * 60, "1 h"),
+        (57 * 60, "55 min"),
+        (100 * 60, "2 h"),
+        (47 * 3_600, "47 h"),
+        (6.6 * 86_400, "7 d"),
+    ],
+)
+def test_an_estimate(seconds, text):
+    assert say_about(seconds) == text
 
 
 @pytest.mark.parametrize(
