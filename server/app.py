@@ -44,7 +44,6 @@ from server.stages.deliver import Deliver
 from server.stages.dependencies import Dependencies
 from server.stages.get import Get
 from server.stages.poll import Poll
-from server.stages.recent import RecentServices
 from server.stages.recover import recover
 from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
@@ -183,8 +182,7 @@ async def compose(
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
     retry = RetryByHand(resources)
-    counted = SqlStatistics(database)
-    statistics = Statistics(resources, counted, scratch.free_bytes)
+    statistics = Statistics(resources, SqlStatistics(database), scratch.free_bytes)
     clean = Clean(resources, running_servers, delete.finish, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
     await agents.start()
@@ -290,7 +288,6 @@ async def compose(
         agents=agents,
         services=services,
         statistics=statistics,
-        recent=RecentServices(jobs, counted, clock),
         allowances=allowed,
         watch=wakeups,
         clock=clock,

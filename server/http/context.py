@@ -26,7 +26,6 @@ from server.stages.audit import AuditTrail
 from server.stages.bulk import Bulk
 from server.stages.cancel import Cancel
 from server.stages.delete import Delete
-from server.stages.recent import RecentServices
 from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.services import Services
@@ -51,7 +50,6 @@ class Context:
     agents: Agents
     services: Services
     statistics: Statistics
-    recent: RecentServices
     allowances: Allowances
     watch: Watch
     clock: Clock
@@ -118,7 +116,8 @@ class Context:
         """Why those of the jobs that wait do."""
         now = self.clock.now()
         return await why_waiting(
-            *(jobs, self.services, self.jobs, self.fleet, now, self.recent.of), in_list=in_list
+            *(jobs, self.services, self.jobs, self.fleet, now, self.statistics.recent.of),
+            in_list=in_list,
         )
 
     async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:

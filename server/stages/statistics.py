@@ -18,6 +18,7 @@ from server.domain.statistics import (
     quantile,
 )
 from server.ports.statistics import Bucket, StatisticsRecords
+from server.stages.recent import RecentServices
 from server.stages.stage import Resources, Stage
 from shared.clock import SECOND, Micros, utc
 from shared.wire import StatisticsDoc, StatisticsPeriod
@@ -39,6 +40,7 @@ class Statistics(Stage):
     ) -> None:
         super().__init__(resources)
         self._records, self._free_bytes = records, free_bytes
+        self.recent = RecentServices(resources.jobs, records, resources.clock)
 
     async def run_once(self) -> int:
         """Returns: how many events were looked at."""

@@ -74,9 +74,9 @@ MUTANTS: Final = (
         "the list of users costs the same however many jobs there are",
         "server/store/users.py",
         "FROM found WHERE user_id IS NOT NULL AND n < :most\n    )\n    SELECT user_id FROM found "
-        'WHERE user_id IS NOT NULL ORDER BY user_id\n"""\n_READY',
+        'WHERE user_id IS NOT NULL ORDER BY user_id\n"""\n_NEXT',
         "FROM found WHERE user_id IS NOT NULL\n    )\n    SELECT user_id FROM found "
-        'WHERE user_id IS NOT NULL ORDER BY user_id\n"""\n_READY',
+        'WHERE user_id IS NOT NULL ORDER BY user_id\n"""\n_NEXT',
         ("tests/contract/store/test_users.py::test_users_are_listed_by_name_from_one_on",),
     ),
 )
