@@ -194,16 +194,19 @@ class Client(
         state: JobState | str | None = None,
         tag: str | None = None,
         text: str | None = None,
+        top_level: bool = False,
         limit: int | None = None,
     ) -> AsyncGenerator[JobDoc, None]:
         """Jobs, newest first, fetched page by page as they are asked for.
 
         Args:
             text: their number, or part of the name, a tag or the message.
+            top_level: without the children of batches.
             limit: at most so many; None: all.
         """
         wanted = {"user": user, "service": service, "tag": tag, "text": text}
         wanted["state"] = state and str(state)
+        wanted["top_level"] = "true" if top_level else None
         query = {key: value for key, value in wanted.items() if value}
         left = limit
         while left is None or left > 0:

@@ -63,7 +63,7 @@ class JobCalls(Calls):
             ids: which ones; None: those that fit ``where``; all where that is empty.
             tags: to add or take away.
             where: ``user``, ``service``, ``state``, ``tag``, ``text``, ``reason``,
-                ``dead_letter``, ``since``, ``until``.
+                ``dead_letter``, ``top_level``, ``since``, ``until``.
 
         Returns:
             What became of each.

@@ -179,6 +179,9 @@ def list_jobs(
             "--limit", "-n", parser=whole(0), metavar="N", help="At most so many; 0: all."
         ),
     ] = 50,
+    top_level: Annotated[
+        bool, typer.Option("--top-level", help="Without the children of batches.")
+    ] = False,
     every: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
     json: Json = False,
     *,
@@ -196,6 +199,7 @@ def list_jobs(
                 state=wanted,
                 tag=tag,
                 text=text,
+                top_level=top_level,
                 limit=most + 1 if most else None,
             )
             listed = [job async for job in jobs]

@@ -85,6 +85,7 @@ FILTERS: Final[Mapping[str, tuple[str, Callable[[str], Any] | None]]] = {
     "text": ("text", _search),
     "reason": ("reason", _reason),
     "dead_letter": ("dead_letter", _only),
+    "top_level": ("top_level", _only),
     "since": ("since", None),
     "until": ("until", None),
     "parent": ("parent_id", _number),

@@ -37,6 +37,7 @@ FILTERS: Final = {
     "text": word("only with this number, or with this in the name, a tag or the message", MAX_TEXT),
     "reason": choice("only failed for this reason", Reason),
     "dead_letter": choice("only dead letters", ("true", "1")),
+    "top_level": choice("only jobs without a parent: no children of batches", ("true", "1")),
     "since": Param(f"only uploaded then or later: {_MOMENT}", example="2h"),
     "until": Param(f"only uploaded before: {_MOMENT}", example="2h"),
     "parent": whole("only children of this job"),

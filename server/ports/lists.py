@@ -34,6 +34,8 @@ class Filter:
     text: str | None = None
     """With this number, or with this text in the name, a tag or the message, in any case of
     letters."""
+    top_level: bool = False
+    """Only jobs without a parent: a batch is one job of the list."""
 
     @property
     def states(self) -> tuple[JobState, ...] | None:

@@ -29,6 +29,7 @@ _COLUMNS: Final = (
 )
 _ALONE: Final = ("tag", "submitted_by", "reason", "name", "parent_id", "schedule_id", "dead_letter")
 """Choices that have an index of their own."""
+_ANY: Final = (None, None, None, False)
 _Bounds: TypeAlias = tuple[int, int]
 """Of the jobs' numbers: the least one, and the one below which all are."""
 
@@ -57,10 +58,11 @@ class Pages(Part):
 
     async def counts(self, where: Filter, most: int) -> dict[JobState, int] | None:
         given = {"user_id": where.user_id, "service": where.service}
-        if dataclasses.replace(where, user_id=None, service=None, state=None) != Filter():
+        rest = dataclasses.replace(where, user_id=None, service=None, state=None, top_level=False)
+        if rest != Filter():
             return None
         own = {name: value for name, value in given.items() if value is not None}
-        which = "".join(f"{name} = :{name} AND " for name in own)
+        which = "".join(f"{name} = :{name} AND " for name in own) + _top_level(where)
         parts = [
             f"SELECT '{state.value}' AS state, count(*) AS jobs FROM (SELECT 1 FROM jobs "  # noqa: S608 - no user input
             f"WHERE {which}state = '{state.value}' LIMIT :most) AS counted"
@@ -108,8 +110,8 @@ class Pages(Part):
             sql = f"SELECT id FROM jobs WHERE dead_letter = 1 AND {between}"  # noqa: S608
         else:
             fits = "".join(f"{name} = :{name} AND " for name in given if name != "state")
-            sql = f"SELECT id FROM jobs WHERE {fits}{{state}}{between}"  # noqa: S608 - no user input
-            if (where.user_id, where.service, where.states) == (None, None, None):
+            sql = f"SELECT id FROM jobs WHERE {fits}{_top_level(where)}{{state}}{between}"  # noqa: S608 - no user input
+            if (where.user_id, where.service, where.states, where.top_level) == _ANY:
                 sql = sql.format(state="")
             else:
                 # The indexes hold the newest of each state together: merge those of all.
@@ -150,6 +152,7 @@ class Pages(Part):
             for row in await self._database.list_rows(sql, params):
                 if (
                     all(row[name] == value for name, value in given.items())
+                    and not (where.top_level and row["parent_id"] is not None)
                     and (where.states is None or row["state"] in where.states)
                     and (where.since is None or row["created_at"] >= where.since)
                     and (where.until is None or row["created_at"] < where.until)
@@ -174,9 +177,15 @@ class Pages(Part):
 
 def _index_lists(where: Filter) -> list[Filter]:
     """The filter without its times, split into filters that each have an index: at least one."""
-    parts = [Filter(where.user_id, where.service, where.state, among=where.among)]
+    first = Filter(where.user_id, where.service, where.state)
+    parts = [dataclasses.replace(first, among=where.among, top_level=where.top_level)]
     parts += [Filter(**{name: getattr(where, name)}) for name in _ALONE]
     return [part for part in parts if part != Filter()] or [Filter()]
+
+
+def _top_level(where: Filter) -> str:
+    """A condition, in the words of the indexes ``jobs_top_by_…``."""
+    return "parent_id IS NULL AND " if where.top_level else ""
 
 
 def _columns(where: Filter) -> dict[str, Any]:

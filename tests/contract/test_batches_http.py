@@ -61,6 +61,8 @@ async def test_an_array_from_its_upload_to_the_zip_of_all_results(tmp_path: Path
             done = await client.download(parent, tmp_path, children=True)
             assert done.path.name == f"job-{parent}-children.zip"
             assert len(zipfile.ZipFile(done.path).namelist()) >= 4
+            assert [one.id async for one in client.jobs(top_level=True)] == [parent, other]
+            assert len([one async for one in client.jobs()]) == 6
             with pytest.raises(NoResult, match="its children have the logs"):
                 await client.log(parent)
 

@@ -165,6 +165,7 @@ async def test_lists_are_chosen_by_what_the_upload_said(tmp_path):
             ("since=2020-01-01T00:00:00Z&until=2020-01-02T00:00:00Z", []),
             ("reason=timeout", []),
             ("dead_letter=true", []),
+            ("top_level=true&tag=a", [later, named]),
             ("parent=1", []),
             ("schedule=1", []),
         ]:
@@ -184,6 +185,7 @@ async def test_a_choice_that_means_nothing_is_named_with_its_value(tmp_path):
             ("since=2020-01-01T00:00:00", "invalid_since", "offset from UTC"),
             ("parent=x", "invalid_parent", "'x' is not a number"),
             ("dead_letter=false", "invalid_dead_letter", "leave it out"),
+            ("top_level=false", "invalid_top_level", "leave it out"),
             (f"name={'n' * 201}", "invalid_name", "200"),
         ]:
             status, _, body = await caller.get(f"/api/v1/jobs?{query}")

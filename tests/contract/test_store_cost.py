@@ -107,6 +107,7 @@ SWEEPS: dict[str, Call] = {
     "edges_of": lambda jobs: jobs.edges_of([5], 100),
     "waiting_for": lambda jobs: jobs.waiting_for(5),
     "counts": lambda jobs: jobs.counts(Filter(user_id="ann"), 1_000),
+    "counts of the top level": lambda jobs: jobs.counts(Filter(top_level=True), 1_000),
     "users": lambda jobs: jobs.users("", 50),
     "waiting_users": lambda jobs: jobs.waiting_users("s", 50, 100),
     "files_in_use": lambda jobs: jobs.files_in_use(["a", "b"]),
@@ -144,6 +145,18 @@ CHOICES: tuple[dict[str, Any], ...] = (
     {"until": 1_000},
     {"since": 500, "until": 1_000},
 )
+TOP_LEVEL: tuple[dict[str, Any], ...] = (
+    {},
+    {"user_id": "ann"},
+    {"user_id": "bob"},
+    {"service": "s"},
+    {"user_id": "ann", "service": "s"},
+    {"state": JobState.COMPLETED},
+    {"state": JobState.RUNNING},
+    {"tag": "x"},
+    {"text": "nowhere"},
+    {"among": (JobState.FAILED, JobState.RUNNING)},
+)
 BESIDE: tuple[dict[str, Any], ...] = (
     {},
     {"user_id": "bob"},
@@ -153,6 +166,10 @@ BESIDE: tuple[dict[str, Any], ...] = (
 LISTS |= {
     f"list {where}": listing(where)
     for where in (Filter(**(given | more)) for given in CHOICES for more in BESIDE)
+}
+LISTS |= {
+    f"list {where}": listing(where)
+    for where in (Filter(top_level=True, **given) for given in TOP_LEVEL)
 }
 
 

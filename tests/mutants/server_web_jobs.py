@@ -64,4 +64,18 @@ MUTANTS: Final = (
         ") AS counted",
         f"{_LISTS}jobs_are_counted_by_state_up_to_a_number",
     ),
+    _mutant(
+        "children are not counted where they are not listed",
+        "store/pages.py",
+        "for name in own) + _top_level(where)",
+        "for name in own)",
+        f"{_LISTS}children_are_not_counted_where_they_are_not_listed",
+    ),
+    _mutant(
+        "a list of the top level leaves out children that another choice found",
+        "store/pages.py",
+        'and not (where.top_level and row["parent_id"] is not None)',
+        "and True",
+        f"{_LISTS}further_choices_find_what_a_look_at_every_job_finds",
+    ),
 )

@@ -103,6 +103,11 @@ MORE: tuple[dict[str, Any], ...] = (
     {"dead_letter": True},
     {"parent_id": 2},
     {"among": (JobState.FAILED, JobState.COMPLETED)},
+    {"top_level": True},
+    {"top_level": True, "service": "s", "state": JobState.QUEUED},
+    {"top_level": True, "state": JobState.FAILED},
+    {"top_level": True, "name": "nightly"},
+    {"top_level": True, "parent_id": 2},
 )
 
 
@@ -137,7 +142,7 @@ async def test_further_choices_find_what_a_look_at_every_job_finds(
     ):
         wanted = dict(more)
         where = Filter(user_id=user, since=since, until=until, tag=tag, **wanted)
-        among = wanted.pop("among", tuple(JobState))
+        among, top_level = wanted.pop("among", tuple(JobState)), wanted.pop("top_level", False)
         expected = [
             job.id
             for job in every
@@ -146,6 +151,7 @@ async def test_further_choices_find_what_a_look_at_every_job_finds(
             and (until is None or job.created_at < until)
             and (tag is None or tag in job.tags)
             and job.state in among
+            and (job.parent_id is None or not top_level)
             and all(getattr(job, name) == value for name, value in wanted.items())
         ]
         assert await every_page(jobs, where, 3) == expected, where
@@ -196,6 +202,22 @@ async def test_jobs_are_counted_by_state_up_to_a_number(jobs: SqlJobs) -> None:
     assert (await jobs.counts(Filter(), 2) or {})[JobState.QUEUED] == 2
     assert await jobs.counts(Filter(tag="x"), 2) is None
     assert await jobs.counts(Filter(submitted_by="portal"), 2) is None
+
+
+async def test_children_are_not_counted_where_they_are_not_listed(
+    jobs: SqlJobs, database: Database
+) -> None:
+    await added(jobs, *["ann"] * 5, "bob")
+    await database.write(lambda tx: tx.rows("UPDATE jobs SET parent_id = 1 WHERE id IN (2, 3, 4)"))
+    for where, queued in (
+        (Filter(top_level=True), 3),
+        (Filter(user_id="ann", top_level=True), 2),
+        (Filter(service="s", top_level=True), 3),
+        (Filter(user_id="ann", service="s", state=JobState.FAILED, top_level=True), 2),
+        (Filter(user_id="ann"), 5),
+    ):
+        assert (await jobs.counts(where, 100) or {})[JobState.QUEUED] == queued, where
+    assert (await jobs.counts(Filter(top_level=True), 2) or {})[JobState.QUEUED] == 2
 
 
 async def test_a_list_of_a_time_begins_there(

@@ -349,6 +349,20 @@ async def test_states_may_be_written_in_any_case(ferryman, state):
     assert asked == ["Queued"]
 
 
+async def test_a_list_may_leave_the_children_of_batches_out(ferryman):
+    host = Host(job(JobState.RUNNING))
+    asked: list[str | None] = []
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        asked.append(request.query.get("top_level"))
+        return await host.list(request)
+
+    async with serving(("GET", "/api/v1/jobs", page)) as url:
+        for words in ((), ("--top-level",)):
+            assert (await ferryman("list", "--json", "--url", url, *words)).code == 0
+    assert asked == [None, "true"]
+
+
 async def test_which_server_may_be_said_before_the_command(ferryman, bundle):
     host = Host(job(JobState.QUEUED))
     words = ("submit", bundle, "-s", "example", "-u", "ada")
