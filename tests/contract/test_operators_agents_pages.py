@@ -178,8 +178,8 @@ async def test_who_decided_is_shown_to_whoever_may_read_the_audit_trail(tmp_path
     async with driving(tmp_path, FakeOrchestrator(), principals=principals) as caller:
         name = next(iter(caller.server.clients))
         await Person(caller, "admin").send(f"/agents/{name}/drain")
-        assert "Decided lately" in await Person(caller, "admin").read(f"/agents/{name}")
-        assert "Decided lately" not in await Person(caller, "night").read(f"/agents/{name}")
+        assert "Recent changes" in await Person(caller, "admin").read(f"/agents/{name}")
+        assert "Recent changes" not in await Person(caller, "night").read(f"/agents/{name}")
 
 
 async def test_a_server_without_agents_says_how_to_add_one(tmp_path: Path) -> None:
