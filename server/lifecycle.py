@@ -15,6 +15,8 @@ from server.app import compose
 from server.composed import Server
 from server.reload import Reload
 from server.settings.tables import ServerSettings, ServerTable
+from server.web.site.site import compile_template, template_names
+from shared.clock import Clock
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
@@ -26,6 +28,7 @@ ANSWER_S: Final = 1.0
 """For the last bytes of answers, once every request has been dealt with."""
 OWN_FILES: Final = 64
 """Descriptors for each agent: its event stream, transfers and their files, control calls."""
+_PREPARE_AFTER_S: Final = 1.0
 
 
 async def serve(
@@ -77,6 +80,8 @@ async def serve(
         reload = Reload(settings, read or (lambda: settings), server)
         reloading = asyncio.create_task(_reload_at(hangup, reload, server.tls(tls)))
         stack.callback(reloading.cancel)
+        preparing = asyncio.create_task(_prepare_pages(server.context.clock))
+        stack.callback(preparing.cancel)
         if ready is not None:
             os.write(ready, f"{port}\n".encode())
             os.close(ready)
@@ -108,6 +113,15 @@ def _check_tokens(table: ServerTable, server: Server) -> None:
         "Set server.tokens (or server.tokens_file), and with one of them make others: "
         "ferryman token create"
     )
+
+
+async def _prepare_pages(clock: Clock) -> None:
+    """Compile the templates of pages one by one, when the start is over: half a second of work that
+    those who look at the first pages would wait for.
+    """
+    await clock.sleep(_PREPARE_AFTER_S)
+    for name in await asyncio.to_thread(template_names):
+        await asyncio.to_thread(compile_template, name)
 
 
 async def _reload_at(hangup: asyncio.Event, reload: Reload, tls: Sequence[TlsFiles]) -> None:

@@ -53,9 +53,13 @@ _UPLOADED: Final = """
     SELECT user_id, bytes FROM uploaded WHERE day = :day AND user_id IN ({names})
 """
 _QUEUED: Final = """
-    SELECT count(*) AS jobs FROM (
-        SELECT 1 FROM jobs WHERE user_id = :user_id AND state = 'Queued' LIMIT :most
-    ) AS some
+    WITH given (user_id) AS (VALUES {names})
+    SELECT user_id, (
+        SELECT count(*) FROM (
+            SELECT 1 FROM jobs WHERE user_id = given.user_id AND state = 'Queued' LIMIT :most
+        ) AS some
+    ) AS jobs
+    FROM given
 """
 
 
@@ -81,8 +85,10 @@ class Users(Part):
                 values = params | ({"day": day_of(at)} if found is uploaded else {})
                 for row in await self._database.list_rows(sql.format(names=names), values):
                     found[row["user_id"]] += row["bytes"]
-        loads = {}
-        for user in users:
-            (row,) = await self._database.list_rows(_QUEUED, {"user_id": user, "most": most_queued})
-            loads[user] = UserLoad(row["jobs"], stored[user], uploaded[user])
-        return loads
+        queued = dict.fromkeys(users, 0)
+        for names, params in batches(users):
+            each = ", ".join(f"({name})" for name in names.split(", "))
+            values = params | {"most": most_queued}
+            for row in await self._database.list_rows(_QUEUED.format(names=each), values):
+                queued[row["user_id"]] = row["jobs"]
+        return {user: UserLoad(queued[user], stored[user], uploaded[user]) for user in users}

@@ -224,6 +224,7 @@ async def test_pages_lead_to_older_jobs(world, monkeypatch):
 async def test_a_search_says_how_far_it_went(world, monkeypatch):
     monkeypatch.setattr("server.store.pages._SLICE", 1)
     monkeypatch.setattr("server.web.jobs.page._SLICES", 2)
+    monkeypatch.setattr("server.web.jobs.page._SEARCH_S", 60)
     wanted = await world.job(name="wanted")
     jobs = [await world.job() for _ in range(3)]
     _, page = await world.see("/jobs?text=wanted")
@@ -231,6 +232,8 @@ async def test_a_search_says_how_far_it_went(world, monkeypatch):
     assert f"Searched back to job {jobs[1]}." in page
     assert "No job fits these filters, as far as was searched." in page
     assert rows((await world.see(older(page)))[1]) == [wanted]
+    monkeypatch.setattr("server.web.jobs.page._SEARCH_S", 0)
+    assert f"Searched back to job {jobs[2]}." in (await world.see("/jobs?text=wanted"))[1]
     _, page = await world.see(f"/jobs?text={wanted}")  # by its number it is there at once
     assert f'<a href="/jobs/{wanted}">Job {wanted}</a>' in page
 

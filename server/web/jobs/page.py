@@ -31,6 +31,8 @@ ROWS: Final = 50
 _COUNTED: Final = 10_000
 _SLICES: Final = 4
 """Parts of the list that one page looks through for jobs that fit."""
+_SEARCH_S: Final = 0.02
+"""After which no further part is looked through."""
 _ALWAYS: Final = frozenset(
     {
         JobState.QUEUED,
@@ -128,10 +130,11 @@ async def _search(
 ) -> tuple[list[Job], int | None]:
     """A page of the list. Where few jobs fit, some parts of the list are looked through for it."""
     found: list[Job] = []
+    until = context.clock.monotonic() + _SEARCH_S
     for _ in range(_SLICES):
         some, before = await list_jobs(context.jobs, principal, where, before, ROWS - len(found))
         found += some
-        if before is None or len(found) >= ROWS:
+        if before is None or len(found) >= ROWS or context.clock.monotonic() >= until:
             break
     return found, before
 

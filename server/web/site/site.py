@@ -210,6 +210,16 @@ class _Helpers:
         return principal
 
 
+def template_names() -> list[str]:
+    """All that there are."""
+    return _environment().list_templates()
+
+
+def compile_template(name: str) -> None:
+    """So that the first page that needs it does not wait for that."""
+    _environment().get_template(name)
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
