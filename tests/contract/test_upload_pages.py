@@ -23,6 +23,7 @@ PRINCIPALS = {
     "the-token-of-ann": Principal("ann-laptop", Role.USER, "ann"),
     "the-token-of-bob": Principal("bob-laptop", Role.USER, "bob"),
     "the-token-of-a-reader": Principal("reader", Role.USER, "ann", scopes=frozenset({Scope.READ})),
+    "the-token-of-sender": Principal("sender", Role.USER, "ann", scopes=frozenset({Scope.SUBMIT})),
     "the-token-of-portal": Principal("portal", Role.PORTAL, users=("p-*",)),
     "the-token-of-admin": Principal("admin", Role.OPERATOR),
 }
@@ -455,6 +456,18 @@ async def test_nobody_runs_the_job_of_another_again(ann, caller):
     for query in ("?from=x", "?from=-1", f"?from={10**30}"):
         assert (await bob.page(query))[0] == 400
     assert await bob.jobs() == []
+
+
+async def test_a_token_that_may_only_upload_reads_no_former_job(ann, caller):
+    assert (await ann.send(FIELDS | {"name": "secret"}, {"run.sh": b"echo secret\n"}))[0] == 303
+    sender = Person(caller, "sender")
+    status, page = await sender.page("?from=1")
+    assert status == 403
+    assert "secret" not in page
+    # nor does it take the files along, to have them printed
+    assert (await sender.send(FIELDS | {"keep": "1"}, query="?from=1"))[0] == 403
+    assert len(await ann.jobs()) == 1
+    assert (await sender.send(FIELDS, {"run.sh": RUN}))[0] == 303
 
 
 async def test_a_job_whose_files_are_gone_is_filled_in_without_them(ann, caller):

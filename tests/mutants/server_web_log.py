@@ -115,4 +115,11 @@ MUTANTS: Final = (
         "            if False:\n",
         f"{_WINDOW}a_log_that_is_not_the_one_that_was_counted_is_refused",
     ),
+    _mutant(
+        "a window full of colours does not keep the server from answering others",
+        "log_window.py",
+        "await asyncio.to_thread(_rows, lines, data, most)",
+        "_rows(lines, data, most)",
+        f"{_WINDOW}lines_of_many_colours_are_not_made_on_the_event_loop",
+    ),
 )

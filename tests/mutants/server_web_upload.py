@@ -25,10 +25,17 @@ MUTANTS: Final = (
         f"{_TESTS}who_may_upload",
     ),
     _of(
+        "a token that may only upload takes no files of former jobs along, and reads none",
+        _PAGE,
+        "    check_area(principal, Area.JOBS, Scope.READ)",
+        "    check_area(principal, Area.JOBS, None)",
+        f"{_TESTS}a_token_that_may_only_upload_reads_no_former_job",
+    ),
+    _of(
         "nobody takes the files of another's job along",
         _PAGE,
-        "await read_job(site.context.jobs, request[PRINCIPAL], number) if number else None",
-        "await site.context.jobs.get(number) if number else None",
+        "return await read_job(site.context.jobs, principal, number)",
+        "return await site.context.jobs.get(number)",
         f"{_TESTS}nobody_runs_the_job_of_another_again",
     ),
     _of(

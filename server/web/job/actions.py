@@ -65,6 +65,8 @@ async def change_tags(request: web.Request, site: Site) -> web.StreamResponse:
     try:
         wanted: tuple[str, ...] = field_values.tags(typed) if typed.strip() else ()
     except ValueError as problem:
+        if not principal.may(Scope.READ):
+            raise BadField("tags", "invalid_tags", f"Invalid tags: {problem}") from problem
         return await overview(
             request,
             site,

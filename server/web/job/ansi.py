@@ -28,6 +28,8 @@ _UNSEEN: Final = "\x07\x08\x0d"
 """Bell, backspace and carriage return are left out without a sign."""
 _ON: Final = {1: "b", 2: "d", 3: "i", 4: "u", 7: "r", 9: "s", 21: "u"}
 _OFF: Final = {22: "bd", 23: "i", 24: "u", 27: "r", 29: "s"}
+_USUAL: Final = 16
+"""Characters of parameters whose meaning is remembered: logs repeat the same few."""
 _LEVELS: Final = (0, 95, 135, 175, 215, 255)
 """Of red, green and blue in the cube of 256 colours."""
 _HUES: Final = (1, 3, 2, 6, 4, 5)
@@ -46,6 +48,9 @@ class Style:
 
     def after(self, parameters: str) -> Style:
         """The style behind ``ESC [ parameters m``."""
+        return _after(self, parameters) if len(parameters) <= _USUAL else self._read(parameters)
+
+    def _read(self, parameters: str) -> Style:
         style, rest = self, iter(parameters.split(";"))
         for text in rest:
             code = _number(text.partition(":")[0])
@@ -70,6 +75,11 @@ class Style:
 
 
 PLAIN: Final = Style()
+
+
+@functools.lru_cache(4096)
+def _after(style: Style, parameters: str) -> Style:
+    return style._read(parameters)
 
 
 def render(text: str, style: Style = PLAIN) -> tuple[Markup, Style]:
@@ -149,7 +159,8 @@ def nearest(red: int, green: int, blue: int) -> int:
 def _spans(runs: list[tuple[str, list[str]]]) -> Iterator[Markup]:
     for names, pieces in runs:
         text = escape("".join(pieces))
-        yield Markup('<span class="{}">{}</span>').format(names, text) if names else text
+        # A window has up to 130,000 of them, and names are among CLASSES.
+        yield Markup(f'<span class="{names}">{text}</span>') if names else text  # noqa: S704
 
 
 def _picture(control: str) -> str:

@@ -4,6 +4,7 @@ of bytes, however long a log or a line is.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -143,15 +144,12 @@ async def window_from(log: Log, line: int, most: int | None = None) -> Window:
     """Lines from one on."""
     total, most = log.index.lines, LINES if most is None else most
     number = max(1, min(line, total))
-    start = at = await log.start_of(number)
+    start = await log.start_of(number)
     lines = Lines(number, await log.style_at(start), commands=log.commands)
-    rows: list[Row] = []
     data = await log.piece(start, min(log.counted, start + _BYTES))
-    for piece in _split(data):
-        rows += lines.feed(piece)
-        at += len(piece)
-        if len(rows) >= most:
-            break
+    async with log.index.lock:  # one thread for each log: many at once take turns with everybody
+        rows, taken = await asyncio.to_thread(_rows, lines, data, most)
+    at = start + taken
     next_offset = at - lines.length
     if len(rows) < most and (last := lines.unfinished()) is not None:
         if at >= log.counted:
@@ -165,6 +163,18 @@ async def window_from(log: Log, line: int, most: int | None = None) -> Window:
                 rows.append(replace(last, more=last.more + next_offset - 1 - at))
                 return Window(rows, total, number + 1, next_offset)
     return Window(rows, total, lines.number, next_offset)
+
+
+def _rows(lines: Lines, data: bytes, most: int) -> tuple[list[Row], int]:
+    """Complete lines, and the bytes that were taken. Half a second, if all of it is colours."""
+    rows: list[Row] = []
+    taken = 0
+    for piece in _split(data):
+        rows += lines.feed(piece)
+        taken += len(piece)
+        if len(rows) >= most:
+            break
+    return rows, taken
 
 
 async def _first_from(log: Log, offset: int, first: int, last: int) -> int:

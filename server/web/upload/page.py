@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from server.domain.access import Area, visible
+from server.domain.access import Area, check_area, visible
 from server.domain.errors import FerrymanError
 from server.domain.jobs import Job
 from server.domain.upload_fields import HEADER, NEEDED, USER_ID
@@ -118,8 +118,11 @@ async def _former_job(request: web.Request, site: Site) -> Job | None:
     Raises:
         NotAllowed, NoSuchJob, Refusal
     """
-    number = int_param(request, FROM, 0, 0, _MAX_ID)
-    return await read_job(site.context.jobs, request[PRINCIPAL], number) if number else None
+    number, principal = int_param(request, FROM, 0, 0, _MAX_ID), request[PRINCIPAL]
+    if not number:
+        return None
+    check_area(principal, Area.JOBS, Scope.READ)  # it is shown, and its files are sent along
+    return await read_job(site.context.jobs, principal, number)
 
 
 def _refused(refusal: Refusal, form: PageForm) -> _Shown:

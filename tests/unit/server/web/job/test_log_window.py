@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncGenerator
 from itertools import pairwise
 
@@ -296,3 +297,20 @@ async def test_a_text_over_the_border_of_two_blocks_is_found(monkeypatch):
     log = Bytes(b"x" * (block + 65_533) + b"needle" + b"y" * block, chunk=1 << 16).log()
     await log.count()
     assert [one.line for one in (await search(log, "needle", 1)).matches] == [1]
+
+
+async def test_lines_of_many_colours_are_not_made_on_the_event_loop(monkeypatch):
+    threads = set()
+
+    def rows(*given):
+        threads.add(threading.get_ident())
+        return made(*given)
+
+    made = log_window._rows
+    monkeypatch.setattr(log_window, "_rows", rows)
+    log = Bytes(b"\x1b[1mx\x1b[my\n" * 3).log()
+    await log.count()
+    for window in (await window_to(log, 3), await window_around(log, 1), await window_from(log, 1)):
+        assert window.first == 1
+    assert threads
+    assert threading.get_ident() not in threads
