@@ -120,6 +120,7 @@ async def test_a_job_is_cancelled_retried_and_deleted(world):
     assert f'href="{here}"' in page
     status, there, _ = await world.post(f"{here}/delete")
     assert (status, there) == (303, "/jobs?done=deleted")
+    assert "The job is deleted" in await world.page(there)
     assert (await world.get(here))[0] == 404
 
 

@@ -171,6 +171,7 @@ def _run_time_s(job: JobDoc, now: datetime) -> float:
 _DONE: Final = {
     "cancel": "{jobs}: each ends as soon as its processes are dead",
     "retry": "{jobs} queued again",
+    "deleted": "The job is deleted",
     "delete": "{jobs} deleted; what had not ended is gone as soon as its processes are dead",
     "nothing": "No job was chosen: tick some rows first, or all that match",
 }

@@ -1,17 +1,52 @@
 // Keeps what is live on a page up to date: listens to the server, and says so when it is away.
 // An element with data-live="URL" listens there; each change sends "live" to the page's body, which
 // is what the parts with hx-trigger="live from:body" wait for.
+// Also decides what becomes of a part of a page when the answer to its request is an error.
 (() => {
   const source = document.querySelector("[data-live]");
   const notice = document.getElementById("connection");
-  if (!source || !notice || !window.EventSource) return;
-  let events, lost = false, timer, hidden;
+  if (!notice) return;
+  let events, lost = false;
 
   const say = (text, state) => {
     notice.textContent = text;
     notice.dataset.state = state;
     notice.hidden = !text;
   };
+  const lose = (why) => {
+    if (lost) return; // said once, and read aloud once
+    lost = true;
+    say(`${why} Trying again; what you see may be old.`, "lost");
+  };
+  const back = () => {
+    if (!lost) return;
+    lost = false;
+    say("Connected again.", "back");
+    setTimeout(() => { if (!lost) say("", ""); }, 4000);
+  };
+
+  // An error page has no part of this page: put in place of one it would leave nothing.
+  document.addEventListener("htmx:after:request", (event) => {
+    const { ctx } = event.detail, status = ctx.response.status;
+    if (status < 400) {
+      if (!events || events.readyState === EventSource.OPEN) back();
+    } else if (ctx.response.headers.has("HX-Redirect")) {
+      return; // to the login
+    } else if ([403, 404, 410].includes(status) && ctx.text.includes('id="main"')) {
+      ctx.select = ctx.target = "#main"; // it is gone: the error page says so
+      ctx.swap = "outerHTML";
+    } else {
+      event.preventDefault();
+      lose(`The server answers with an error (${status}).`);
+    }
+  });
+  document.addEventListener("htmx:error", (event) => {
+    if (event.detail.ctx && !event.detail.ctx.response) lose("The server cannot be reached.");
+  });
+
+  if (!source || !window.EventSource) return;
+  let timer, hidden;
+
   const refresh = () => document.body.dispatchEvent(new CustomEvent("live"));
   const changed = () => {
     clearTimeout(timer);
@@ -23,18 +58,17 @@
     events.addEventListener("changed", changed);
     events.onopen = () => {
       refresh(); // whatever happened since the page was made, or meanwhile
-      if (!lost) return;
-      lost = false;
-      say("Connected again.", "back");
-      setTimeout(() => { if (!lost) say("", ""); }, 4000);
+      back();
     };
     events.onerror = () => {
-      lost = true;
-      say("The server cannot be reached. Trying again; what you see may be old.", "lost");
+      lose("The server cannot be reached.");
       if (events.readyState === EventSource.CLOSED) { // an answer that is no stream: try later
         events.close();
         refresh(); // the page may show why
-        setTimeout(() => { if (!hidden && source.isConnected) connect(); }, 3000);
+        setTimeout(() => {
+          const wanted = !hidden && source.isConnected;
+          if (wanted && events.readyState === EventSource.CLOSED) connect();
+        }, 3000);
       }
     };
   }

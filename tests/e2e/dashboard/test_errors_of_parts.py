@@ -1,0 +1,38 @@
+"""What an open page does when the requests of its live parts fail."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.dashboard.test_job import submit
+
+PROXY = "<html><head><title>502 Bad Gateway</title></head><body><h1>502</h1></body></html>"
+
+
+@pytest.mark.parametrize("path", ["/agents", "/status", "/jobs/{id}", "/jobs/{id}/log"])
+def test_a_page_stays_as_it_is_while_a_proxy_answers_for_the_server(system, visit, path):
+    address = path.format(id=submit(system, "sleep 60"))
+    page = visit(system.url, may_complain=True).open(address)
+    title, heading = page.title(), page.locator("h1").inner_text()
+    everything = re.compile(rf".*(/live.*|{re.escape(address)}(\?.*)?)$")
+    page.route(
+        everything, lambda asked: asked.fulfill(status=502, body=PROXY, content_type="text/html")
+    )
+    # As a lost connection does: what listens has to begin again.
+    page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
+    expect(page.locator("#connection")).to_contain_text("an error (502)")
+    assert (page.title(), page.locator("h1").inner_text()) == (title, heading)
+    page.unroute(everything)
+    page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
+    expect(page.locator("#connection")).to_contain_text("Connected again")
+
+
+def test_a_page_of_what_is_gone_says_so(system, visit):
+    person = visit(system.url, may_complain=True)
+    gone = person.open("/services/none").content()
+    page = person.open("/services/example")
+    page.route("**/services/example", lambda asked: asked.fulfill(status=404, body=gone))
+    expect(page.get_by_role("heading", name="There is nothing here")).to_be_visible()
