@@ -24,6 +24,7 @@ _USERS: Final = """
 _NEXT: Final = f"""
     SELECT min(user_id) FROM jobs WHERE service = :service AND {READY} AND user_id > {{after}}
 """  # noqa: S608 - no user input
+# Counted in the order of "jobs_queued": through another index, delayed jobs would be read, too.
 _WAITING: Final = f"""
     WITH RECURSIVE found (user_id, n) AS (
         SELECT ({_NEXT.format(after="''")}), 1
@@ -34,7 +35,7 @@ _WAITING: Final = f"""
     SELECT user_id, (
         SELECT count(*) FROM (
             SELECT 1 FROM jobs WHERE service = :service AND {READY} AND user_id = found.user_id
-            LIMIT :most_jobs
+            ORDER BY priority DESC, id LIMIT :most_jobs
         ) AS some
     ) AS jobs
     FROM found WHERE user_id IS NOT NULL ORDER BY user_id
