@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
@@ -19,6 +20,8 @@ from shared.logs import RateLimiter
 
 _AT_ONCE: Final = frozenset({Area.ADMIN, Area.AGENTS, Area.SERVICES})
 """Changes of these are in the trail before their answer is sent."""
+_ASKS: Final = frozenset({("POST", "/new/check"), ("POST", "/jobs/bulk")})
+"""Forms that ask what would be done, and do nothing."""
 _LIMITED: Final = frozenset({401, 403, 415, 421, 429, 503})
 """Refusals that anybody can cause in any number."""
 _LIMITED_A_SECOND: Final = 10.0
@@ -46,12 +49,14 @@ class Recorder:
         """
         if request.method in SAFE_METHODS:
             return False
+        resource = request.match_info.route.resource
+        path = resource.canonical if resource is not None else "(no such route)"
+        if status == HTTPStatus.OK and (request.method, path) in _ASKS:
+            return False
         left_out = self._refused.due() if status in _LIMITED else 0
         if left_out is None:
             return False
         principal = request[PRINCIPAL]
-        resource = request.match_info.route.resource
-        path = resource.canonical if resource is not None else "(no such route)"
         entry = AuditEntry(
             at=self._clock.now(),
             principal=principal.name,

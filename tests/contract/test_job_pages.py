@@ -43,6 +43,8 @@ async def test_all_tabs_of_a_job_are_there(world):
         page = await world.page(f"/jobs/{job.id}{tab}")
         assert f"<title>Job {job.id}: Queued" in page
         assert re.search(r'href="/jobs/\d+[^"]*" aria-current="page"', page)
+    page = await world.page(f"/jobs/{job.id}/files")
+    assert f"<title>Job {job.id}: Queued · docking · Files · Ferryman</title>" in page
 
 
 async def test_what_a_user_wrote_is_text_in_every_place(world):
@@ -204,6 +206,7 @@ async def test_children_are_a_grid_that_can_be_narrowed(world):
     page = await world.page(f"/jobs/{parent.id}/children?show=cancelled")
     assert page.count('data-state="Cancelled" title') == 1
     assert 'data-state="Queued" title' not in page
+    assert "Why it waits" not in await world.page(f"/jobs/{parent.id}"), "its children say it"
     page = await world.page(f"/jobs/{parent.id}/children?show=failed")
     assert "No child here" in page
     child = await world.page(f"/jobs/{first.id}")

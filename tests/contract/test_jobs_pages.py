@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -264,6 +265,20 @@ async def test_ticked_jobs_are_named_before_they_are_deleted(world):
     assert (status, there) == (303, "/jobs?done=delete&number=2")
     assert await world.rows("/jobs") == [kept]
     assert "2 jobs deleted" in (await world.see(there))[1]
+
+
+async def test_the_trail_names_the_jobs_of_a_form_and_leaves_out_the_question(world):
+    one, two = [await world.job() for _ in range(2)]
+    fields = [("action", "delete"), ("ids", f"{one},{two}")]
+    await world.send("/jobs/bulk", fields)
+    await world.send("/jobs/bulk/now", fields)
+    await world.send("/jobs/bulk", fields, "a-reader")
+    _, text = await world.see("/api/v1/audit?action=bulk", "admin")
+    found = [(e["action"], e["target"], e["status"]) for e in json.loads(text)["items"]]
+    assert found == [
+        ("POST /jobs/bulk", "", 403),
+        ("POST /jobs/bulk/now", f"delete {one} {two}", 303),
+    ]
 
 
 async def test_all_that_match_are_those_of_the_moment_of_the_question(world):

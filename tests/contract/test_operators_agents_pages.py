@@ -49,7 +49,7 @@ async def test_an_agent_is_drained_resumed_and_retired_by_forms(person) -> None:
     caller, visitor, _ = person
     status, page = await visitor.send("/agents/north/drain", message="new disk")
     assert status == 200
-    assert "North: it gets no new jobs now" in page
+    assert "Agent north: it gets no new jobs now" in page
     assert "new disk" in page
     assert "Draining" in page
     assert (await agent(caller))["message"] == "new disk"

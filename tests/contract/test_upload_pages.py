@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, CookieJar, FormData
 
+from server.domain.audit import AuditFilter
 from server.domain.files import FileKind
 from shared.principals import Principal, Role, Scope
 from tests.support.fake_orchestrator import FakeOrchestrator
@@ -135,6 +136,13 @@ def value_of(page: str, field: str) -> str:
 
 
 FIELDS = {"service": "my_service"}
+
+
+async def test_questions_of_the_form_are_not_in_the_audit_trail(caller, ann):
+    await ann.check({"service": "my_service"})
+    await ann.send(FIELDS, {"run.sh": RUN})
+    entries = await caller.server.context.audit.page(AuditFilter(), 9, 10**9)
+    assert [one.action for one in entries] == ["POST /new"]
 
 
 async def test_the_form_shows_what_each_service_gives(ann):

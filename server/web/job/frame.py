@@ -47,7 +47,7 @@ _EVENTS: Final = Tab("events", "Events", "/events")
 _DONE: Final = {
     "cancel": "the cancel was asked for",
     "ended": "it had ended before it could be cancelled",
-    "retry": "it is queued again",
+    "retry": "it was queued again",
     "tags": "its tags are changed",
 }
 """After a form: what was done, whatever has become of the job since."""
@@ -119,7 +119,7 @@ def frame_page(
             those parameters of its address that a live page loads itself again with.
     """
     shown: Mapping[str, Any] = {
-        "title": f"Job {frame.job.id}: {frame.job.status.value}",
+        "title": _title(frame, tab),
         "refresh_s": None if frame.job.ended else REFRESH_S,
         "frame": frame,
         "job": frame.job,
@@ -129,6 +129,13 @@ def frame_page(
         "notice": _DONE.get(request.query.get("done", "")),
     }
     return site.page(request, f"job/{template or tab}.html", **{**shown, **values})
+
+
+def _title(frame: JobFrame, tab: str) -> str:
+    """Which job, how it stands, and which of its pages: what tells many windows apart."""
+    page = next((one.text for one in frame.tabs if one.name == tab and one != _OVERVIEW), "")
+    parts = (f"Job {frame.job.id}: {frame.job.status.value}", frame.job.name, page)
+    return " · ".join(one for one in parts if one)
 
 
 def _tabs(job: JobDoc, principal: Principal) -> tuple[Tab, ...]:

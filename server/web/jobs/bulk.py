@@ -28,6 +28,7 @@ from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
+from shared.http.request_log import TARGET
 from shared.principals import Principal
 
 Form: TypeAlias = MultiDictProxy[Any]
@@ -95,6 +96,7 @@ async def act(request: web.Request, site: Site) -> web.StreamResponse:
             principal, asked.action, asked.which.where, asked.before, _MOST
         )
     done = await context.bulk(principal, asked.action, ids)
+    request[TARGET] = f"{asked.action} {' '.join(str(one.job_id) for one in done)}"
     refused = [one for one in done if not one.ok]
     number = len(done) - len(refused) + _number(form, "done")
     failed = len(refused) + _number(form, "failed")

@@ -132,7 +132,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """One agent."""
     done = request.query.get("done", "")
     name = request.match_info["name"]
-    notice = f"{name}: {_DONE[done]}" if done in _DONE else None
+    notice = f"agent {name}: {_DONE[done]}" if done in _DONE else None
     return await _page(request, site, notice=notice)
 
 

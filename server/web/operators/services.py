@@ -82,7 +82,9 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """One service."""
     done = request.query.get("done", "")
     name = request.match_info["name"]
-    return await _page(request, site, notice=f"{name}: {_DONE[done]}" if done in _DONE else None)
+    return await _page(
+        request, site, notice=f"service {name}: {_DONE[done]}" if done in _DONE else None
+    )
 
 
 async def _page(

@@ -46,6 +46,13 @@
     if (text && !confirm(text)) event.preventDefault();
   });
 
+  // A link that is a button for those who hear the page: Space presses it, too.
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== " " || !event.target.matches("a[role=button]")) return;
+    event.preventDefault(); // the page would scroll
+    if (!event.repeat) event.target.click();
+  });
+
   // Elements that only make sense with scripts.
   for (const one of document.querySelectorAll("[data-script]")) one.hidden = false;
 })();

@@ -42,7 +42,9 @@
     history.replaceState(null, "", url);
     for (const field of filters.querySelectorAll("input, select")) {
       const now = field.name && found.querySelector(`#filters [name="${CSS.escape(field.name)}"][aria-invalid]`);
-      now ? field.setAttribute("aria-invalid", "true") : field.removeAttribute("aria-invalid");
+      for (const [name, value] of [["aria-invalid", "true"], ["aria-describedby", "problem"]]) {
+        now ? field.setAttribute(name, value) : field.removeAttribute(name);
+      }
     }
     chosen.clear();
     list().replaceChildren(...found.getElementById("list").children);

@@ -46,6 +46,9 @@ def test_a_job_runs_to_its_end_while_its_page_is_open(system, visit):
     expect(page.get_by_text("Exit code")).to_be_visible()
     assert page.title() == f"Job {job_id}: Completed · Ferryman"
     assert page.evaluate("window.same"), "it was not loaded again"
+    page.get_by_role("button", name="Run again with changes").press("Space")
+    page.wait_for_url(f"**/new?from={job_id}")
+    page.go_back()
     with page.expect_download() as download:
         page.get_by_role("button", name="Download all").click()
     assert Path(download.value.path()).read_bytes()[:2] == b"PK"
@@ -98,7 +101,7 @@ def test_a_failure_says_what_to_do_and_is_retried_and_its_attempts_compared(syst
     expect(page.get_by_text("oh no")).to_be_visible()
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Retry").click()
-    expect(page.get_by_text("It is queued again")).to_be_visible()
+    expect(page.get_by_text("It was queued again")).to_be_visible()
     expect(page.locator("h1 .state")).to_have_text("Failed")
     expect(page.get_by_text("2, of run 2")).to_be_visible()
     page.get_by_role("link", name="Attempts").click()

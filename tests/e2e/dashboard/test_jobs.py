@@ -102,6 +102,9 @@ def test_the_list_follows_what_is_typed(system, visit):
     page.get_by_label("Uploaded since").fill("never")
     expect(page.locator("#problem")).to_contain_text("is not a time")
     expect(page.get_by_label("Uploaded since")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("Uploaded since")).to_have_accessible_description(
+        re.compile("is not a time")
+    )
     page.get_by_label("Uploaded since").fill("1h")
     expect(page.locator(f"#job-{wanted}")).to_be_visible()
     expect(page.locator("#problem")).to_be_hidden()

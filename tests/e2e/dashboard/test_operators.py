@@ -43,7 +43,7 @@ def test_an_agent_is_drained_and_resumed(system, visit):
     page.on("dialog", accept)
     page.get_by_label("Drain: why").fill("new disk")
     page.get_by_role("button", name="Drain").click()
-    page.get_by_text("Local: it gets no new jobs now.").wait_for()
+    page.get_by_text("Agent local: it gets no new jobs now.").wait_for()
     assert "It gets no new jobs." in asked[0]
     status.get_by_text("It works, but something should be looked at.").wait_for()  # by itself
     status.get_by_text("new disk").wait_for()
@@ -69,4 +69,4 @@ def test_a_service_is_paused_without_scripts_and_its_jobs_say_so(system, visit):
     job = operator.open(f"/jobs/{upload.json()['id']}")
     job.get_by_text("the license server is away").first.wait_for()
     page.get_by_role("button", name="Resume").click()
-    page.get_by_text("Example: its jobs are sent again.").wait_for()
+    page.get_by_text("Service example: its jobs are sent again.").wait_for()
