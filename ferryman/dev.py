@@ -116,7 +116,8 @@ async def _run_both(
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     token = a_token(plan.config, os.environ)
     dashboard = await _dashboard(url, token)
-    for line in _welcome(url, await _first_service(url, token), plan.data_dir, dashboard):
+    service = await _first_service(url, token)
+    for line in welcome(url, service, plan.data_dir, dashboard, asks=token is not None):
         say(line)
     if plan.open_dashboard:
         await asyncio.to_thread(open_page, dashboard)
@@ -187,17 +188,26 @@ def _signal(children: Mapping[str, Process], number: signal.Signals) -> None:
             process.send_signal(number)
 
 
-def _welcome(url: str, service: str, data_dir: Path, dashboard: str) -> list[str]:
+def welcome(
+    url: str, service: str, data_dir: Path, dashboard: str, *, asks: bool = False
+) -> list[str]:
+    """What to do first.
+
+    Args:
+        asks: the server asks for tokens.
+    """
+    shown = ' -H "Authorization: Bearer $FERRYMAN_TOKEN"' if asks else ""
     script = 'echo "hello from job $FERRYMAN_JOB_ID" | tee hello.txt'
     return [
         f"Ferryman is ready at {url}",
         f"  jobs are kept in {data_dir}; Ctrl-C stops server and agent",
         f"  dashboard: {dashboard}",
-        "Try it in another terminal:",
-        f"  echo '{script}' | curl -sS -F user_id=1 -F service={service} "
+        "Try it in another terminal"
+        + (", with FERRYMAN_TOKEN set to a token of your settings:" if asks else ":"),
+        f"  echo '{script}' | curl -sS{shown} -F user_id=1 -F service={service} "
         f"-F 'file=@-;filename=run.sh' {url}/upload",
         "and fetch the result under the id that it answers:",
-        f"  curl -sS -o result.zip '{url}/download/1?wait=30'",
+        f"  curl -sS{shown} -o result.zip '{url}/download/1?wait=30'",
     ]
 
 

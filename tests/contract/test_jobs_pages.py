@@ -267,6 +267,12 @@ async def test_ticked_jobs_are_named_before_they_are_deleted(world):
     assert "2 jobs deleted" in (await world.see(there))[1]
 
 
+async def test_a_child_says_which_job_it_is_of(world):
+    parent = await world.job(array="1-2")
+    _, page = await world.see("/jobs")
+    assert re.search(rf'child 2 of <a href="/jobs/{parent}">job {parent}</a>', page)
+
+
 async def test_the_trail_names_the_jobs_of_a_form_and_leaves_out_the_question(world):
     one, two = [await world.job() for _ in range(2)]
     fields = [("action", "delete"), ("ids", f"{one},{two}")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ferryman.dev import a_token
+from ferryman.dev import a_token, welcome
 from ferryman.open_page import has_browser, open_page
 
 TABLE = '[server]\ntokens = ["the-first-token-of-all", "another"]\n'
@@ -61,3 +61,10 @@ def test_nothing_is_opened_without_a_screen(monkeypatch: pytest.MonkeyPatch) -> 
     assert opened == ["http://b/"]
     monkeypatch.setattr("sys.platform", "darwin")
     assert has_browser({})
+
+
+def test_the_first_commands_show_a_token_where_the_server_asks_for_one() -> None:
+    for asks in (False, True):
+        lines = welcome("http://x", "example", Path("/data"), "http://x/", asks=asks)
+        calls = [line for line in lines if "curl" in line]
+        assert [("Bearer $FERRYMAN_TOKEN" in line) for line in calls] == [asks, asks]
