@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Attempt, JobId, JobIds, Json, Quiet, Server, on_server, run, whole
+from ferryman.cli.options import Attempt, JobId, JobIds, Json, Quiet, Server, on_server, whole
 from ferryman.cli.results import explained, partial_hint
 from ferryman.errors import BadArgument, NoResult, NotReady
 
@@ -74,7 +74,7 @@ async def logs(
         raise BadArgument("--follow is for a single job, and prints bytes as they come: no --json")
     stream: Stream = "stderr" if stderr else "stdout"
     if follow:
-        _follow(server, job_ids[0], attempt, stream, tail)
+        await _follow(client, server, job_ids[0], attempt, stream, tail)
         return
     logs = [
         await _log(client, server, job_id, attempt, stream, quiet=quiet or json)
@@ -110,21 +110,21 @@ async def _log(
     return {"job_id": job_id, "attempt": attempt, "stream": stream, "text": text}
 
 
-def _follow(
-    server: Server, job_id: int, attempt: int | None, stream: Stream, tail: int | None
+async def _follow(
+    client: Client,
+    server: Server,
+    job_id: int,
+    attempt: int | None,
+    stream: Stream,
+    tail: int | None,
 ) -> None:
-    async def work() -> int:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        async with server.client() as client:
-            try:
-                async for chunk in client.follow_log(job_id, attempt, stream, tail=tail):
-                    text = show.printable(decoder.decode(chunk))
-                    typer.echo(text if sys.stdout.isatty() else chunk, nl=False)
-            except NoResult as problem:
-                raise explained(problem, server, job_id, attempt) from None
-        return 0
-
-    run(work())
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    try:
+        async for chunk in client.follow_log(job_id, attempt, stream, tail=tail):
+            text = show.printable(decoder.decode(chunk))
+            typer.echo(text if sys.stdout.isatty() else chunk, nl=False)
+    except NoResult as problem:
+        raise explained(problem, server, job_id, attempt) from None
 
 
 def _say_which(server: Server, job_id: int, number: int, latest: AttemptDoc) -> None:
