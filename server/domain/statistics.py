@@ -129,7 +129,7 @@ def _time(name: str, took: Micros | None) -> Tree:
 def add(into: Tree, more: Mapping[str, Any]) -> None:
     """Add each number to that of the same name."""
     for name, value in more.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             add(into.setdefault(name, {}), value)
         else:
             into[name] = into.get(name, 0) + value

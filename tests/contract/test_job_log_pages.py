@@ -6,6 +6,7 @@ import re
 from html import unescape
 
 import pytest
+from aiohttp import web
 
 from tests.contract.test_attempts_http import RETRIED
 from tests.contract.test_events_http import followed
@@ -229,6 +230,42 @@ async def test_other_users_see_no_log(tmp_path) -> None:
             assert (await here.get(path))[0] == 401
         # Its client leaves no logs.
         status, text = await here.get(f"/jobs/{job_id}/log?link={link}")
-        assert status == 409
+        assert status == 200
         assert f'name="link" value="{link}"' in text
         assert f"attempt=1&amp;link={link}" in text
+
+
+async def overview(here: Setting) -> str:
+    async with here.caller.session.get(f"{here.caller.url}/jobs/{here.job_id}") as answer:
+        assert answer.status == 200
+        return await answer.text()
+
+
+async def test_the_first_page_shows_the_last_lines_and_then_the_first_files(tmp_path) -> None:
+    async with running(tmp_path) as here:
+        assert 'id="last-lines"' not in await overview(here)
+        long = "x" * 5000
+        text = "".join(f"line {number}\n" for number in range(1, 20))
+        await here.agent.write(here.held(), f"{long}\n{text}<b>no end".encode())
+        page_of_it = await overview(here)
+        shown_lines = re.findall(r'<div class="row"><span class="t">(.*?)</span></div>', page_of_it)
+        assert shown_lines == [*(f"line {n}" for n in range(13, 20)), "&lt;b&gt;no end"]
+        assert 'id="first-files"' not in page_of_it
+        await here.end(text)
+        await here.caller.job(here.job_id)
+        page_of_it = await overview(here)
+        assert 'id="last-lines"' not in page_of_it
+        files = page_of_it[page_of_it.index('id="first-files"') :]
+        assert f'href="/jobs/{here.job_id}/files"' in files
+
+
+async def test_the_first_page_does_without_lines_of_an_agent_that_is_away(tmp_path) -> None:
+    async with running(tmp_path) as here:
+        await here.agent.write(here.held(), b"a line\n")
+        assert 'id="last-lines"' in await overview(here)
+
+        async def fails(_: web.Request) -> web.StreamResponse | None:
+            raise web.HTTPServiceUnavailable
+
+        here.agent.trick = fails
+        assert 'id="last-lines"' not in await overview(here)

@@ -31,7 +31,7 @@ _ATTEMPTS: Final = 50
 """That can be chosen from."""
 _AGAIN_S: Final = 5
 _COUNT_ON_S: Final = 1
-_HERE: Final = frozenset({"not_started", "no_live_log", *FOR_NOW})
+_HERE: Final = frozenset({"not_started", "no_live_log", "no_log", "no_result", *FOR_NOW})
 """Codes of refusals that are no errors: there is a page that says so."""
 _END: Final = 2**62
 
@@ -125,7 +125,7 @@ def _follows(
         return None
     if attempt is not None and attempt.ended_at is not None:
         return None
-    if refusal is not None and refusal.code not in _HERE - {"no_live_log"}:
+    if refusal is not None and refusal.code not in {"not_started", *FOR_NOW}:
         return None
     if window is not None and not window.at_end:
         return None

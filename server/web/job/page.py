@@ -14,7 +14,11 @@ from server.domain.live import NOTICES
 from server.domain.permits import Shows
 from server.http.paths import JOB_PAGE
 from server.web.job.advice import ADVICE
+from server.web.job.files_address import quoted
+from server.web.job.files_folder import folder_of
 from server.web.job.frame import JobFrame, frame_page, job_frame
+from server.web.job.glance import first_files, last_lines
+from server.web.job.preview_text import visible
 from server.web.job.receipt import bars
 from server.web.job.scripts import scripts
 from server.web.job.share import FORM, LinkForm
@@ -58,6 +62,11 @@ async def overview(
             "advice": ADVICE.get(job.reason) if job.reason and job.ended else None,
             "scripts": scripts(request, site, job),
             "scripts_need_token": context.token_needed,
+            "log": await last_lines(context, job, latest if own else None),
+            "files": await first_files(context, job, latest if own else None),
+            "folder_of": folder_of,
+            "quoted": quoted,
+            "visible": visible,
             "share": share,
             **values,
         },

@@ -23,6 +23,7 @@ _AGAIN_S: Final = 60
 """Until a page without scripts loads itself again."""
 _MOST_REASONS: Final = 5
 """With a line of their own."""
+_SPAN_S: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400}
 _EVERY: Final = {60: "a minute", 600: "ten minutes", 3_600: "an hour"}
 _COLOURS: Final = ("bad", "doubt", "go", "good", "primary", "wait")
 
@@ -112,6 +113,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         query={"period": period, "service": service},
         every=_EVERY[found.resolution_s],
         others="*",
+        span_s=_SPAN_S[period],
     )
 
 

@@ -71,7 +71,7 @@
       1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 432000, 864000],
   };
   const shapes = { bar: () => uPlot.paths.bars({ size: [0.86, 60], align: 1 }), steps: () => uPlot.paths.stepped({ align: 1 }), line: () => undefined };
-  const draw = (chart, resolution) => {
+  const draw = (chart, resolution, span, until) => {
     const place = chart.querySelector(".plot");
     const { lines, data } = numbers(chart, resolution);
     const grid = { stroke: colour("pico-muted-border-color"), width: 1 };
@@ -79,7 +79,6 @@
     const write = say[chart.dataset.unit];
     const axis = { stroke: colour("pico-muted-color"), grid, ticks: { ...grid, size: 4 }, font };
     const days = resolution > 60;
-    const wide = lines.some((one) => one.shape !== "line");
     place.replaceChildren();
     return new uPlot({
       width: place.clientWidth,
@@ -87,7 +86,7 @@
       padding: [8, 16, 0, 0],
       cursor: { sync: { key: "charts" }, points: { size: 7 }, drag: { x: false, y: false } },
       scales: {
-        x: { range: (_, least, most) => [least, wide || least === most ? most + resolution : most] },
+        x: { range: () => [until - span, until] },
         y: { range: (_, __, most) => [0, most > 0 ? most * 1.06 : 1] },
       },
       axes: [
@@ -113,13 +112,15 @@
     }, stacked(lines, data), place);
   };
 
+  const latest = (root) => Math.max(0, ...[...root.querySelectorAll(".table [data-at]")].map((one) => Number(one.dataset.at)));
+
   const all = () => {
     const root = document.querySelector("#charts");
     if (!root) return;
     const resolution = Number(root.dataset.resolution);
     for (const chart of root.querySelectorAll(".chart:has(.plot)")) {
       plots.get(chart.id)?.destroy();
-      plots.set(chart.id, draw(chart, resolution));
+      plots.set(chart.id, draw(chart, resolution, Number(root.dataset.span), Math.max(Number(root.dataset.until), latest(root) + resolution)));
       const details = chart.querySelector("details");
       details.open = open.has(chart.id);
       for (const at of chart.querySelectorAll(".table [data-at]")) at.textContent = moment(at.dataset.at, resolution > 60);
