@@ -13,8 +13,9 @@ from tests.support.browser import Visitor, browser, visitor
 from tests.support.dev_program import DevProgram, started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """Not for longer: while it is open, no other event loop can run in this process."""
     with browser() as one:
         yield one
 
