@@ -81,6 +81,12 @@ def _serve(route: PageRoute, site: Site) -> Callable[[web.Request], Awaitable[we
         else:
             check_area(principal, route.area, route.needs or scope_of(route.area, route.method))
         unsafe = route.method not in ("GET", "HEAD")
+        if unsafe and not route.files and request.content_type.startswith("multipart/"):
+            raise Refusal(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                "multipart",
+                "a form with files is not taken here: send application/x-www-form-urlencoded",
+            )
         if unsafe and hdrs.AUTHORIZATION not in request.headers:
             await _check_sent_by_page(request, site)
         return await route.handler(request, site)

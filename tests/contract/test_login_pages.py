@@ -223,6 +223,35 @@ async def test_an_ended_session_is_said_on_the_login_page_which_leads_back(tmp_p
         assert 'value="/jobs/7"' in page.text
 
 
+async def test_only_the_page_that_uploads_takes_parts(world):
+    browser = await world.browser()
+    csrf = await browser.csrf("/login")
+    form = FormData({"token": ANN}, default_to_multipart=True)
+    shown = await browser.ask(f"/login?csrf={csrf}", "POST", form)
+    assert shown.status == 415
+    assert not browser.cookie("session")
+
+
+async def test_nobody_fills_the_database_with_sessions(world):
+    browser = await world.browser()
+    csrf = await browser.csrf("/login")
+
+    async def begun(token: str) -> int:
+        browser.set_cookie("session", "")
+        shown = await browser.ask("/login", "POST", {"csrf": csrf, "token": token})
+        status: int = shown.status
+        return status
+
+    assert [await begun(ANN) for _ in range(100)] == [303] * 100
+    assert await begun(ANN) == 429
+    link = await world.api("POST", "/api/v1/login-links", ANN)
+    code = link["url"].partition("code=")[2]
+    browser.set_cookie("session", "")
+    shown = await browser.ask("/login/once", "POST", {"csrf": csrf, "code": code})
+    assert shown.status == 429
+    assert await begun(BOB) == 303
+
+
 async def test_wrong_tokens_are_limited_for_each_address(tmp_path):
     async with serving(tmp_path, trusted_proxies=["127.0.0.1"]) as world:
         browser = await world.browser()

@@ -91,6 +91,27 @@ MUTANTS: Final = (
         f"{_PAGES}wrong_tokens_are_limited_for_each_address",
     ),
     _of(
+        "one principal begins so many sessions an hour at most",
+        "server/web/site/login_tries.py",
+        "        self._begun.take(principal, _SESSIONS)\n",
+        "",
+        f"{_PAGES}nobody_fills_the_database_with_sessions",
+    ),
+    _of(
+        "sessions that begin by a link are counted, too",
+        _LOGIN,
+        "    site.tries.begin(principal.name)\n",
+        "",
+        f"{_PAGES}nobody_fills_the_database_with_sessions",
+    ),
+    _of(
+        "a login with a thousand parts costs nothing",
+        "server/web/routes.py",
+        'if unsafe and not route.files and request.content_type.startswith("multipart/"):',
+        "if False:",
+        f"{_PAGES}only_the_page_that_uploads_takes_parts",
+    ),
+    _of(
         "one principal has so many sessions at most",
         "server/store/sessions.py",
         "for one in others[most - 1 :]:",

@@ -20,8 +20,8 @@ MUTANTS: Final = (
     _of(
         "only who may upload has the page's form taken",
         _PAGE,
-        'PageRoute("POST", PATH, Area.JOBS, send, needs=Scope.SUBMIT)',
-        'PageRoute("POST", PATH, Area.JOBS, send, needs=Scope.READ)',
+        'PageRoute("POST", PATH, Area.JOBS, send, needs=Scope.SUBMIT, files=True)',
+        'PageRoute("POST", PATH, Area.JOBS, send, needs=Scope.READ, files=True)',
         f"{_TESTS}who_may_upload",
     ),
     _of(

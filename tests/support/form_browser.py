@@ -38,7 +38,7 @@ class FormBrowser:
         self,
         path: str,
         method: str = "GET",
-        fields: dict[str, str] | None = None,
+        fields: dict[str, str] | aiohttp.FormData | None = None,
         **headers: str,
     ) -> Shown:
         """Args:

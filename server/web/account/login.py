@@ -58,6 +58,10 @@ async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
         why = found.why or "it is not known here"
         wrong = Refusal(HTTPStatus.UNAUTHORIZED, "not_allowed", f"this token is not good: {why}")
         return _refused(request, site, there, wrong)
+    try:
+        site.tries.begin(found.name)
+    except Refusal as problem:
+        return _refused(request, site, there, problem)
     request[PRINCIPAL] = found  # the trail says who has logged in
     browser = browser_name(request.headers.get(hdrs.USER_AGENT, ""))
     text = await site.context.sessions.log_in(found, browser, peer)
@@ -104,6 +108,7 @@ async def once(request: web.Request, site: Site) -> web.StreamResponse:
 async def log_in_once(request: web.Request, site: Site) -> web.StreamResponse:
     """Begin a session by a link."""
     login, principal = _login(site, str((await request.post()).get("code", "")))
+    site.tries.begin(principal.name)
     request[PRINCIPAL] = principal
     text = await site.context.sessions.log_in(
         principal,

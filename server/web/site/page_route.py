@@ -27,6 +27,8 @@ class PageRoute:
         query: parameter -> what it means and may be; unknown ones are ignored: people edit
             addresses, and other sites add to them.
         by_link: signed links that are good for it.
+        files: its handler reads a form with files; other handlers take none, however small: each
+            part of one costs as much as a hundred fields of a form without.
     """
 
     method: str
@@ -36,3 +38,4 @@ class PageRoute:
     needs: Scope | None = None
     query: Mapping[str, Param | str] = field(default_factory=dict)
     by_link: tuple[Shows, ...] = ()
+    files: bool = False

@@ -212,7 +212,7 @@ echo "::progress value=2,total=2::done"
 
 ROUTES: Final = (
     PageRoute("GET", PATH, Area.JOBS, page, needs=Scope.SUBMIT),
-    PageRoute("POST", PATH, Area.JOBS, send, needs=Scope.SUBMIT),
+    PageRoute("POST", PATH, Area.JOBS, send, needs=Scope.SUBMIT, files=True),
     PageRoute("POST", f"{PATH}/check", Area.JOBS, checks.check, needs=Scope.SUBMIT),
     PageRoute("GET", f"{PATH}/sent", Area.JOBS, checks.sent, needs=Scope.SUBMIT),
 )
