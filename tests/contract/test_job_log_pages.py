@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 from html import unescape
+from typing import Any
 
 import pytest
 from aiohttp import web
 
+from server.web.job import log_follow
 from tests.contract.test_attempts_http import RETRIED
 from tests.contract.test_events_http import followed
 from tests.contract.test_links import serving as with_tokens
@@ -166,6 +169,26 @@ async def test_each_attempt_has_its_own_page(tmp_path) -> None:
         _, text = await shown(here, "attempt=1")
         assert lines(text) == {1: "first"}
         assert "Attempt 1: Failed, exit code 3" in text
+
+
+async def test_lines_that_are_followed_are_not_made_on_the_event_loop(
+    tmp_path, monkeypatch
+) -> None:
+    threads, made = set(), log_follow._event
+
+    def event(*given: Any) -> bytes:
+        threads.add(threading.get_ident())
+        return made(*given)
+
+    monkeypatch.setattr(log_follow, "_event", event)
+    async with running(tmp_path) as here:
+        await here.end("\x1b[1mone\n")
+        await here.caller.job(here.job_id)
+        url = f"{here.caller.url}/live/{here.job_id}/log"
+        async with here.caller.session.get(url) as answer:
+            assert "one" in await answer.text()
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_a_page_follows_the_log_without_losing_or_repeating_lines(tmp_path) -> None:

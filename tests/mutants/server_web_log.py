@@ -59,6 +59,13 @@ MUTANTS: Final = (
         f"{_PAGES}a_page_follows_the_log_without_losing_or_repeating_lines",
     ),
     _mutant(
+        "followers of a log full of colours do not keep the server from answering others",
+        "log_follow.py",
+        "await asyncio.to_thread(_event, lines, data, wanted.stream, here, offset)",
+        "_event(lines, data, wanted.stream, here, offset)",
+        f"{_PAGES}lines_that_are_followed_are_not_made_on_the_event_loop",
+    ),
+    _mutant(
         "of a huge line a little is shown",
         "log_lines.py",
         "cut = _whole_characters(line, SHOWN)",
