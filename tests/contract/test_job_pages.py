@@ -212,6 +212,16 @@ async def test_children_are_a_grid_that_can_be_narrowed(world):
     child = await world.page(f"/jobs/{first.id}")
     assert f'<a href="/jobs/{parent.id}">job {parent.id}</a>, called 0' in child
     assert "delete" not in actions_of(child)
+    assert "retry" in actions_of(child)
+
+
+async def test_a_child_of_a_parent_that_has_ended_is_retried_by_its_parent_only(world):
+    parent = await parent_of(world, 1)
+    (child,) = await world.jobs.children(parent.id, 9)
+    await world.ended(await world.jobs.get(child.id), S.CANCELLED)
+    await world.ended(await world.jobs.get(parent.id), S.CANCELLED)
+    assert "retry" not in actions_of(await world.page(f"/jobs/{child.id}"))
+    assert "Retry what did not complete" in await world.page(f"/jobs/{parent.id}")
 
 
 async def test_thousands_of_children_come_page_by_page(world):

@@ -100,7 +100,12 @@ async def job_frame(request: web.Request, site: Site) -> JobFrame:
     queue = (await context.queue_of([job])).get(job.id)
     batch = (await context.children_of([job])).get(job.id)
     document = context.document(job, queue, batch)
-    return JobFrame(job, document, _tabs(document, principal), possible_actions(job, principal))
+    actions = possible_actions(job, principal)
+    if "retry" in actions and job.parent_id is not None:
+        parent = await context.jobs.get(job.parent_id)
+        if parent.ended:  # it would not hear of a new run: the parent itself is retried
+            actions -= {"retry"}
+    return JobFrame(job, document, _tabs(document, principal), actions)
 
 
 def frame_page(

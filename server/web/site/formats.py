@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 
@@ -9,6 +10,7 @@ from markupsafe import Markup, escape
 
 from shared.units.durations import say_about, say_duration
 
+_WORD: Final = re.compile(r"[a-z][a-z']*[.,;]?")
 _SHORT: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -56,10 +58,10 @@ def number(value: float | None) -> Markup | str:
 
 
 def sentence(text: str) -> Markup:
-    """A message of ours as a sentence: with a capital letter, unless it begins with the name of a
-    file, and a full stop.
+    """A message of ours as a sentence: with a full stop, and a capital letter unless it begins with
+    a name (of a file, a setting, an agent before a colon).
     """
-    if "." not in text.partition(" ")[0].rstrip(".,:;"):
+    if _WORD.fullmatch(text.partition(" ")[0]):
         text = text[:1].upper() + text[1:]
     ends = (".", "!", "?", "…")
     return escape(text if text.endswith(ends) else text + ".") if text else Markup()

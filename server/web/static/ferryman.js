@@ -21,6 +21,17 @@
   setInterval(tick, 5000);
   document.addEventListener("htmx:after:swap", tick);
 
+  // For those who hear the page.
+  const live = document.getElementById("said");
+  const say = (text) => { if (live) live.textContent = text; };
+
+  // What came of a form stands at the top of the page: that is where its sender goes on.
+  const notice = document.querySelector("main > .notice");
+  if (notice) {
+    notice.tabIndex = -1;
+    notice.focus();
+  }
+
   // <button data-copy="#id"> copies what is written there.
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-copy]");
@@ -34,8 +45,10 @@
       getSelection().removeAllRanges();
       getSelection().addRange(range);
       button.textContent = "Press Ctrl-C";
+      say("It is selected: press Ctrl-C to copy it.");
       return;
     }
+    say("Copied.");
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = "Copy"; }, 2000);
   });

@@ -101,7 +101,9 @@ def test_a_failure_says_what_to_do_and_is_retried_and_its_attempts_compared(syst
     expect(page.get_by_text("oh no")).to_be_visible()
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Retry").click()
-    expect(page.get_by_text("It was queued again")).to_be_visible()
+    notice = page.get_by_text("It was queued again")
+    expect(notice).to_be_visible()
+    expect(notice).to_be_focused()  # that is where who uses the keyboard goes on
     expect(page.locator("h1 .state")).to_have_text("Failed")
     expect(page.get_by_text("2, of run 2")).to_be_visible()
     page.get_by_role("link", name="Attempts").click()
