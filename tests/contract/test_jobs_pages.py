@@ -49,7 +49,7 @@ class World:
             assert answer.status == 201, await answer.text()
             job_id = int((await answer.json())["id"])
         if wait:
-            path = f"{self.url}/api/v1/jobs/{job_id}/result?wait=20"
+            path = f"{self.url}/api/v1/jobs/{job_id}?wait=20"
             async with self.caller.session.get(path, headers=self.shown("admin")):
                 pass
         return job_id
@@ -353,7 +353,7 @@ async def test_whoever_may_only_read_has_no_buttons_and_changes_nothing(world):
     job_id = await world.job()
     _, page = await world.see("/jobs", "a-reader")
     assert rows(page) == [job_id]
-    assert "checkbox" not in page
+    assert 'name="id"' not in page
     assert 'action="/jobs/bulk"' not in page
     status, _, _ = await world.send(
         "/jobs/bulk/now", [("action", "delete"), ("id", str(job_id))], "a-reader"
@@ -394,6 +394,63 @@ async def test_a_form_without_jobs_leads_back(world):
     status, page = await world.see("/jobs?done=<b>&number=<b>")
     assert status == 200
     assert 'class="notice"' not in page
+
+
+# -- batches
+
+
+async def test_a_batch_is_one_row_until_its_children_are_asked_for(world):
+    alone = await world.job(name="alone")
+    parent = await world.job(array="0-2", name="scan", tags="t")
+    children = [parent + 3, parent + 2, parent + 1]
+    assert await world.rows("/jobs") == [parent, alone]
+    for query, expected in (
+        ("children=true", [*children, parent, alone]),
+        ("tag=t", [parent]),
+        ("tag=t&children=1", [*children, parent]),
+        ("text=scan[1", []),
+        ("text=scan[1&children=true", [parent + 2]),
+        ("state=Failed&service=my_service", [parent]),  # the agent here has no arrays
+        ("top_level=true&children=true", [*children, parent, alone]),
+        (f"parent={parent}", children),
+        (f"parent={alone}", []),
+    ):
+        assert await world.rows(f"/jobs?{query}") == expected, query
+        assert await world.rows(f"/jobs?{query}", "bob") == [], query
+    _, page = await world.see("/jobs")
+    assert f'<a href="/jobs?parent={parent}">3 children</a>: 3 failed.' in page
+    assert 'Failed <span class="count">1<' in page
+    assert re.search('name="children" value="true"> Children, too', page)
+    _, page = await world.see("/jobs?children=true")
+    assert 'Failed <span class="count">4<' in page
+    assert 'name="children" value="true" checked' in page
+    assert 'href="/jobs?children=true&amp;state=Failed"' in page
+    assert 'class="chips"' not in page
+    _, page = await world.see("/jobs?text=scan[1")
+    assert 'href="/jobs?text=scan%5B1&amp;children=true"' in page
+    status, page = await world.see("/jobs?children=<b>")
+    assert status == 400
+    assert "is not true" in page
+    assert "<b>" not in page
+
+
+async def test_all_that_match_are_the_batches_where_these_are_listed(world):
+    parent = await world.job(array="0-2")
+    alone = await world.job()
+    fields = [("action", "delete"), ("all", "1"), ("query", "children=true")]
+    _, page, _ = await world.send("/jobs/bulk", fields)
+    assert "Delete 5 jobs?" in page
+    assert "A child by itself cannot be deleted." in page
+    fields[-1] = ("query", "")
+    _, page, _ = await world.send("/jobs/bulk", fields)
+    assert "Delete 2 jobs?" in page
+    assert "A batch goes as a whole: its children are deleted with it." in page
+    status, _, there = await world.send("/jobs/bulk/now", [*fields, ("before", str(alone))])
+    assert (status, there) == (303, "/jobs?done=delete&number=1")
+    assert await world.rows("/jobs?children=true") == [alone]
+    fields = [("action", "delete"), ("id", str(alone))]
+    assert "A batch" not in (await world.send("/jobs/bulk", fields))[1]
+    assert await world.rows(f"/jobs?parent={parent}") == []
 
 
 # -- dead letters

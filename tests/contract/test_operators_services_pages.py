@@ -51,7 +51,7 @@ async def test_services_are_shown_with_what_waits_and_runs(person) -> None:
     page = await visitor.read("/services")
     assert "1 of 10" in page
     assert "Its queued jobs wait: new disks." in page
-    assert 'href="/jobs?service=my_service&amp;state=Queued"' in page
+    assert 'href="/jobs?service=my_service&amp;state=Queued&amp;children=true"' in page
     assert (await service(caller, "my_service"))["counts"]["Queued"] == 1
 
 

@@ -65,6 +65,13 @@ MUTANTS: Final = (
         f"{_LISTS}jobs_are_counted_by_state_up_to_a_number",
     ),
     _mutant(
+        "all that match are the batches, not their children, where only these are listed",
+        "web/jobs/chosen.py",
+        "return Chosen(given, replace(where, top_level=hidden))",
+        "return Chosen(given, where)",
+        f"{_PAGES}all_that_match_are_the_batches_where_these_are_listed",
+    ),
+    _mutant(
         "children are not counted where they are not listed",
         "store/pages.py",
         "for name in own) + _top_level(where)",

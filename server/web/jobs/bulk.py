@@ -80,6 +80,7 @@ async def confirm(request: web.Request, site: Site) -> web.StreamResponse:
         more=more,
         named=named,
         unfit=_unfit(asked.action, named),
+        batches=len(ids) > _NAMED or bool(await context.jobs.batches_of([job.id for job in named])),
         # Jobs that are uploaded from now on were not meant.
         before=max(ids) + 1 if asked.every else None,
     )

@@ -14,6 +14,8 @@ from shared.clock import Micros
 
 _SAME: Final = {"user_id": "user", "status": "state"}
 """Other names that the API has for a filter."""
+CHILDREN: Final = "children"
+"""Whether the children of batches are listed, too; otherwise a batch is one row."""
 _MAX_QUERY: Final = 8_192
 """Characters of a query in a form: of an address there can be no more."""
 
@@ -32,6 +34,11 @@ class Chosen:
     problem: BadField | None = None
 
     @property
+    def filters(self) -> dict[str, str]:
+        """What is given without what shows more."""
+        return {name: text for name, text in self.given.items() if name != CHILDREN}
+
+    @property
     def query(self) -> str:
         """As in an address."""
         return urlencode(dict(self.given))
@@ -46,13 +53,26 @@ def chosen(query: Mapping[str, str], now: Micros, *, dead_letters: bool = False)
     given = {
         _SAME.get(name, name): text.strip()
         for name, text in query.items()
-        if name in FILTERS and text.strip() and not (dead_letters and name == "dead_letter")
+        if text.strip()
+        and (name == CHILDREN or (name in FILTERS and name != "top_level"))
+        and not (dead_letters and name in ("dead_letter", CHILDREN))
     }
     try:
         where = job_filter(given, now)
+        children = _children(given)
     except BadField as problem:
         return Chosen(given, Filter(), problem)
-    return Chosen(given, replace(where, dead_letter=True) if dead_letters else where)
+    where = replace(where, dead_letter=dead_letters or where.dead_letter)
+    hidden = not (children or where.dead_letter or where.parent_id is not None)
+    return Chosen(given, replace(where, top_level=hidden))
+
+
+def _children(given: Mapping[str, str]) -> bool:
+    text = given.get(CHILDREN)
+    if text not in (None, "true", "1"):
+        message = f"Invalid children: {text[:32]!r} is not true; leave it out to hide them"
+        raise BadField(CHILDREN, "invalid_children", message)
+    return text is not None
 
 
 def sent_query(text: str) -> dict[str, str]:

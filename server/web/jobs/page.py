@@ -15,11 +15,12 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
 from server.http.addresses import address
 from server.http.context import Context
+from server.http.parameter_types import choice
 from server.http.params import int_param
 from server.http.query import FILTERS, paging
 from server.ports import Filter
 from server.stages.read import count_jobs, list_jobs, read_job
-from server.web.jobs.chosen import Chosen, chosen
+from server.web.jobs.chosen import CHILDREN, Chosen, chosen
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
 from shared.http.authentication import PRINCIPAL
@@ -65,7 +66,7 @@ JOBS: Final = Listing(
     "/jobs",
     "Jobs",
     (BulkAction.CANCEL, BulkAction.RETRY, BulkAction.DELETE),
-    ("text", "state", *_FIELDS),
+    ("text", "state", *_FIELDS, CHILDREN),
 )
 DEAD_LETTERS: Final = Listing(
     "/dead-letters",
@@ -183,8 +184,9 @@ def _notice(request: web.Request) -> str | None:
     return text and text.format(jobs="1 job" if number == 1 else f"{number:,} jobs")
 
 
-_QUERY: Final = FILTERS | paging(ROWS, ROWS)
+_PAGE: Final = FILTERS | paging(ROWS, ROWS)
+_QUERY: Final = _PAGE | {CHILDREN: choice("list the children of batches, too", ("true", "1"))}
 ROUTES: Final = (
     PageRoute("GET", JOBS.path, Area.JOBS, jobs, query=_QUERY),
-    PageRoute("GET", DEAD_LETTERS.path, Area.JOBS, dead_letters, query=_QUERY),
+    PageRoute("GET", DEAD_LETTERS.path, Area.JOBS, dead_letters, query=_PAGE),
 )

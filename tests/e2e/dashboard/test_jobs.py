@@ -112,6 +112,26 @@ def test_the_list_follows_what_is_typed(system, visit):
     person.problems.clear()  # the browser reports the 400
 
 
+def test_a_batch_is_one_row_that_follows_its_children(system, visit):
+    parent = submit(system, "sleep $FERRYMAN_ARRAY_INDEX", array="0-2", name="scan")
+    page = visit(system.url, width=390).open("/jobs")
+    row, child = page.locator(f"#job-{parent}"), page.locator(f"#job-{parent + 1}")
+    for count in (1, 3):  # while it is looked at
+        expect(row).to_contain_text(f"{count} completed")
+    expect(row.locator(".state")).to_have_text(re.compile("Completed"))
+    expect(child).to_have_count(0)
+    page.get_by_label("Children, too").check()
+    expect(child).to_be_visible()
+    expect(page).to_have_url(f"{system.url}/jobs?children=true")
+    assert violations(page) == []
+    assert not too_wide(page)
+    page.get_by_label("Children, too").uncheck()
+    expect(child).to_have_count(0)
+    row.get_by_role("link", name="3 children").click()
+    expect(child).to_be_visible()
+    expect(row).to_have_count(0)
+
+
 def test_a_long_list_scrolls_with_few_rows_in_the_document(filled, visit):
     page = visit(filled.url).open("/jobs")
     most = 0
