@@ -86,7 +86,7 @@
       padding: [8, 16, 0, 0],
       cursor: { sync: { key: "charts" }, points: { size: 7 }, drag: { x: false, y: false } },
       scales: {
-        x: { range: () => [until - span, until] },
+        x: { range: () => [Math.min(until - span, data[0][0] ?? until), until] },
         y: { range: (_, __, most) => [0, most > 0 ? most * 1.06 : 1] },
       },
       axes: [
