@@ -55,7 +55,7 @@ class Proxy:
             check=True,
             capture_output=True,
         )
-        site = SITE.read_text()
+        site = re.sub(r"(?m)^    # (location|\}|    )", r"    \1", SITE.read_text())
         for old, new in (
             ("127.0.0.1:5000", f"127.0.0.1:{server_port}"),
             ("listen 80;", f"listen 127.0.0.1:{self.plain_port};"),
@@ -216,3 +216,10 @@ def test_a_refusal_comes_through_as_the_server_says_it(proxied, tmp_path):
         400,
         True,
     )
+
+
+def test_below_a_path_the_path_is_taken_away(proxied):
+    proxy, _ = proxied
+    assert proxy.curl("/ferry/health")[0] == 200
+    assert proxy.curl("/ferry/api/v1/jobs")[0] == 200
+    assert proxy.curl("/elsewhere/health")[0] == 404
